@@ -1,0 +1,5 @@
+//! The three catalogs: sites, transformations, replicas.
+
+pub mod replica;
+pub mod site;
+pub mod transformation;

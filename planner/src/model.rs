@@ -1,0 +1,271 @@
+//! The abstract workflow, as every input syntax is mapped onto it, in document order.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use crate::profiles::Profiles;
+
+/// Number of a job of the abstract workflow, in document order, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobIndex(pub u32);
+
+/// Number of a logical file, in order of first mention, from 0. See [`Files`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub u32);
+
+/// Where something stands in an input file, both counted from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Line.
+    pub line: u32,
+    /// Column.
+    pub column: u32,
+}
+
+/// A workflow as its author wrote it, validated in itself (ids, references, cycles), not yet against
+/// catalogs.
+#[derive(Clone, Debug, Default)]
+pub struct Workflow {
+    /// Name, sanitised for use in paths and names.
+    pub label: String,
+    /// Index of the workflow among its like, normally `0`.
+    pub index: String,
+    /// Version of the format.
+    pub version: String,
+    /// File that it was read from, absolute.
+    pub path: PathBuf,
+    /// Modification time of that file.
+    pub mtime: Option<SystemTime>,
+    /// Metadata in document order, `wf.api` included.
+    pub metadata: Vec<(String, String)>,
+    /// Hooks of the workflow.
+    pub hooks: Vec<Hook>,
+    /// Jobs in document order.
+    pub jobs: Vec<Job>,
+    /// Names of logical files.
+    pub files: Files,
+    /// Parent, child: explicit and inferred edges, no duplicates, sorted.
+    pub edges: Vec<(JobIndex, JobIndex)>,
+    /// Catalogs inside the workflow file.
+    pub embedded: Embedded,
+}
+
+/// Catalog entries that stand in the workflow file itself.
+#[derive(Clone, Debug, Default)]
+pub struct Embedded {
+    /// Sites; they win over those of the site catalog file.
+    pub sites: Option<crate::catalog::site::SiteCatalog>,
+    /// Transformations.
+    pub transformations: Option<crate::catalog::transformation::TransformationCatalog>,
+    /// Replicas.
+    pub replicas: Option<crate::catalog::replica::ReplicaCatalog>,
+}
+
+/// Interned logical file names (LFN).
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    names: Vec<Box<str>>,
+    index: rustc_hash::FxHashMap<Box<str>, FileId>,
+}
+
+impl Files {
+    /// The number of the name, which is entered if it is new.
+    pub fn intern(&mut self, name: &str) -> FileId {
+        if let Some(&id) = self.index.get(name) {
+            return id;
+        }
+        let id = FileId(u32::try_from(self.names.len()).expect("fewer than 2^32 files: memory ends before"));
+        self.names.push(name.into());
+        self.index.insert(name.into(), id);
+        id
+    }
+    /// The number of a name that is known already.
+    pub fn find(&self, name: &str) -> Option<FileId> {
+        self.index.get(name).copied()
+    }
+    /// The name.
+    pub fn name(&self, id: FileId) -> &str {
+        &self.names[id.0 as usize]
+    }
+    /// How many names there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+}
+
+/// Name of a transformation: namespace, name, version.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TransformationName {
+    /// Namespace, may be absent.
+    pub namespace: Option<String>,
+    /// Name.
+    pub name: String,
+    /// Version, may be absent.
+    pub version: Option<String>,
+}
+
+impl std::fmt::Display for TransformationName {
+    /// `namespace::name:version`; missing parts vanish with their separator.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(namespace) = &self.namespace {
+            write!(f, "{namespace}::")?;
+        }
+        f.write_str(&self.name)?;
+        if let Some(version) = &self.version {
+            write!(f, ":{version}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What kind of job the author asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JobKind {
+    /// Runs a program.
+    #[default]
+    Compute,
+    /// A workflow to be planned (`pegasusWorkflow`, `dax`).
+    SubWorkflow,
+    /// A ready DAGMan file (`condorWorkflow`, `dag`).
+    SubDag,
+}
+
+/// A job of the abstract workflow.
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    /// Identifier in the workflow file.
+    pub id: String,
+    /// Kind.
+    pub kind: JobKind,
+    /// What it runs.
+    pub transformation: TransformationName,
+    /// Workflow or DAG file of a sub-workflow.
+    pub file: Option<FileId>,
+    /// Arguments.
+    pub arguments: Arguments,
+    /// Standard input, output, error as logical files.
+    pub stdin: Option<FileId>,
+    /// See `stdin`.
+    pub stdout: Option<FileId>,
+    /// See `stdin`.
+    pub stderr: Option<FileId>,
+    /// Files it uses, in document order, one entry per file (first mention wins; input and output of
+    /// one file are merged into `Link::InOut`).
+    pub uses: Vec<FileUse>,
+    /// Profiles.
+    pub profiles: Profiles,
+    /// Metadata in document order.
+    pub metadata: Vec<(String, String)>,
+    /// Hooks.
+    pub hooks: Vec<Hook>,
+    /// Where the job begins in the workflow file.
+    pub position: Position,
+}
+
+/// Arguments of a job. See section 3.4 of the planner's specification: XML gives one raw string,
+/// YAML gives words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Arguments {
+    /// Text as it stands, to be copied verbatim.
+    Raw(String),
+    /// One entry per argument, source text kept (`1.50` stays `1.50`).
+    Words(Vec<String>),
+}
+
+impl Default for Arguments {
+    fn default() -> Self {
+        Arguments::Words(Vec::new())
+    }
+}
+
+/// How a job uses a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileUse {
+    /// Which file.
+    pub file: FileId,
+    /// Direction.
+    pub link: Link,
+    /// What it is.
+    pub kind: FileKind,
+    /// Outputs: whether it is copied to the output sites.
+    pub transfer: TransferFlag,
+    /// Outputs: whether it is registered.
+    pub register: bool,
+    /// May be missing.
+    pub optional: bool,
+    /// May be read from its source (worker-node modes).
+    pub bypass: bool,
+    /// Needed by the planner of a sub-workflow.
+    pub for_planning: bool,
+    /// Bytes.
+    pub size: Option<u64>,
+    /// Metadata in document order.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// Direction of a file use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Read.
+    Input,
+    /// Written.
+    Output,
+    /// Read and written.
+    InOut,
+    /// A checkpoint file: read if there, written.
+    Checkpoint,
+    /// Mentioned only (XML `link="none"`).
+    None,
+}
+
+impl Link {
+    /// The job reads the file.
+    pub fn reads(self) -> bool {
+        matches!(self, Link::Input | Link::InOut | Link::Checkpoint)
+    }
+    /// The job writes the file.
+    pub fn writes(self) -> bool {
+        matches!(self, Link::Output | Link::InOut | Link::Checkpoint)
+    }
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileKind {
+    /// Data.
+    #[default]
+    Data,
+    /// A program to be staged.
+    Executable,
+    /// A checkpoint.
+    Checkpoint,
+}
+
+/// Whether an output is copied to the output sites.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransferFlag {
+    /// It must be.
+    #[default]
+    Mandatory,
+    /// It is, if it exists.
+    Optional,
+    /// It is not.
+    Not,
+}
+
+/// A command to be run when something happens (a notification).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// One of never, start, on_success, success, on_error, error, at_end, end, all.
+    pub when: String,
+    /// Shell command.
+    pub command: String,
+}
+
+/// A map with a stable order, as metadata of catalogs have it.
+pub type Metadata = BTreeMap<String, String>;

@@ -1,0 +1,42 @@
+//! How messages travel. One trait for each side; everything that knows MPI is in [`mpi`].
+
+use std::time::Duration;
+
+use crate::message::{Rank, ToMaster, ToWorker};
+
+/// A message could not be sent or received; the run cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TransportError(pub String);
+
+/// The master's side.
+pub trait MasterTransport {
+    /// Number of workers; their ranks are `1..=workers()`.
+    fn workers(&self) -> u32;
+    /// Sends without waiting for the receiver to take the message.
+    fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError>;
+    /// The next message of any worker. Waits at most `timeout`; `None` when nothing came by then
+    /// or when a signal arrived.
+    fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
+    /// Bytes sent to and received from workers so far.
+    fn traffic(&self) -> Traffic;
+}
+
+/// A worker's side.
+pub trait WorkerTransport {
+    /// Own rank.
+    fn rank(&self) -> Rank;
+    /// Sends to the master.
+    fn send(&mut self, message: ToMaster) -> Result<(), TransportError>;
+    /// The next message of the master. Waits at most `timeout`.
+    fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError>;
+}
+
+/// Bytes that went over the wire; for the local transport the size they would have had there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From the master to workers.
+    pub sent: u64,
+    /// From workers to the master.
+    pub received: u64,
+}
