@@ -1,5 +1,9 @@
 //! Plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
 
 pub mod catalog;
+pub mod error;
+pub mod expand;
+pub mod input;
 pub mod model;
 pub mod profiles;
+pub mod properties;

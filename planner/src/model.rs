@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::error::InputError;
+use crate::input::interner::Interner;
 use crate::profiles::Profiles;
 
 /// Number of a job of the abstract workflow, in document order, from 0.
@@ -49,6 +52,8 @@ pub struct Workflow {
     pub edges: Vec<(JobIndex, JobIndex)>,
     /// Catalogs inside the workflow file.
     pub embedded: Embedded,
+    /// What is odd in the file but no error, such as profile keys that nothing reads.
+    pub warnings: Vec<InputError>,
 }
 
 /// Catalog entries that stand in the workflow file itself.
@@ -65,28 +70,21 @@ pub struct Embedded {
 /// Interned logical file names (LFN).
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    names: Vec<Box<str>>,
-    index: rustc_hash::FxHashMap<Box<str>, FileId>,
+    names: Interner,
 }
 
 impl Files {
     /// The number of the name, which is entered if it is new.
     pub fn intern(&mut self, name: &str) -> FileId {
-        if let Some(&id) = self.index.get(name) {
-            return id;
-        }
-        let id = FileId(u32::try_from(self.names.len()).expect("fewer than 2^32 files: memory ends before"));
-        self.names.push(name.into());
-        self.index.insert(name.into(), id);
-        id
+        FileId(self.names.intern(name).0)
     }
     /// The number of a name that is known already.
     pub fn find(&self, name: &str) -> Option<FileId> {
-        self.index.get(name).copied()
+        self.names.find(name).map(FileId)
     }
     /// The name.
     pub fn name(&self, id: FileId) -> &str {
-        &self.names[id.0 as usize]
+        self.names.name(id.0)
     }
     /// How many names there are.
     pub fn len(&self) -> usize {
@@ -94,7 +92,7 @@ impl Files {
     }
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
+        self.names.len() == 0
     }
 }
 
@@ -142,8 +140,8 @@ pub struct Job {
     pub id: String,
     /// Kind.
     pub kind: JobKind,
-    /// What it runs.
-    pub transformation: TransformationName,
+    /// What it runs; jobs that run the same share one name.
+    pub transformation: Arc<TransformationName>,
     /// Workflow or DAG file of a sub-workflow.
     pub file: Option<FileId>,
     /// Arguments.
@@ -174,12 +172,53 @@ pub enum Arguments {
     /// Text as it stands, to be copied verbatim.
     Raw(String),
     /// One entry per argument, source text kept (`1.50` stays `1.50`).
-    Words(Vec<String>),
+    Words(Words),
 }
 
 impl Default for Arguments {
     fn default() -> Self {
-        Arguments::Words(Vec::new())
+        Arguments::Words(Words::default())
+    }
+}
+
+/// A list of words in one allocation. No word holds a NUL, since no program can be given one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// Each word followed by a NUL.
+    text: String,
+}
+
+impl Words {
+    /// Appends a word; what follows a NUL in it is dropped (readers refuse such words before).
+    pub fn push(&mut self, word: &str) {
+        self.text.push_str(word.split('\0').next().unwrap_or_default());
+        self.text.push('\0');
+    }
+    /// The words.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.text.split_terminator('\0')
+    }
+    /// How many words there are.
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+    /// Gives back memory that is held for growth.
+    pub fn shrink(&mut self) {
+        self.text.shrink_to_fit();
+    }
+}
+
+impl<S: AsRef<str>> FromIterator<S> for Words {
+    fn from_iter<I: IntoIterator<Item = S>>(words: I) -> Self {
+        let mut all = Words::default();
+        for word in words {
+            all.push(word.as_ref());
+        }
+        all
     }
 }
 

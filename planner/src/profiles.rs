@@ -1,8 +1,8 @@
 //! Profiles: settings by namespace and key (section 5 of the planner's specification).
 
-use std::collections::BTreeMap;
-
 /// Namespace of a profile.
+///
+/// The order is that in which [`Profiles::iter`] gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Namespace {
     /// Behaviour of the planner; keys are case-insensitive and kept in lower case.
@@ -23,17 +23,85 @@ pub enum Namespace {
     Stat,
 }
 
-/// Profiles of one object.
+impl Namespace {
+    /// All names that an input file may use.
+    pub const NAMES: &'static [&'static str] = &[
+        "pegasus", "env", "dagman", "condor", "globus", "selector", "hints", "metadata", "stat",
+    ];
+
+    /// The namespace with a name, in any case; `hints` is the old name of `selector`.
+    pub fn parse(name: &str) -> Option<Namespace> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "pegasus" => Namespace::Pegasus,
+            "env" => Namespace::Env,
+            "dagman" => Namespace::Dagman,
+            "condor" => Namespace::Condor,
+            "globus" => Namespace::Globus,
+            "selector" | "hints" => Namespace::Selector,
+            "metadata" => Namespace::Metadata,
+            "stat" => Namespace::Stat,
+            _ => return None,
+        })
+    }
+    /// The name as files have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Namespace::Pegasus => "pegasus",
+            Namespace::Env => "env",
+            Namespace::Dagman => "dagman",
+            Namespace::Condor => "condor",
+            Namespace::Globus => "globus",
+            Namespace::Selector => "selector",
+            Namespace::Metadata => "metadata",
+            Namespace::Stat => "stat",
+        }
+    }
+}
+
+/// Profiles of one object. Empty ones hold no memory, since a workflow may have a million of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profiles {
-    entries: BTreeMap<(Namespace, String), String>,
+    /// Sorted by namespace and key; the box keeps a job without profiles at eight bytes.
+    #[expect(
+        clippy::box_collection,
+        reason = "one word instead of three in each of a million jobs"
+    )]
+    entries: Option<Box<Vec<Entry>>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    namespace: Namespace,
+    key: Box<str>,
+    value: Box<str>,
 }
 
 impl Profiles {
-    /// The value of a key.
+    fn entries(&self) -> &[Entry] {
+        self.entries.as_ref().map_or(&[], |entries| entries.as_slice())
+    }
+    fn search(&self, namespace: Namespace, key: &str) -> Result<usize, usize> {
+        self.entries()
+            .binary_search_by(|e| (e.namespace, e.key.as_ref()).cmp(&(namespace, key)))
+    }
+    fn insert(&mut self, at: Result<usize, usize>, namespace: Namespace, key: &str, value: &str) {
+        let entries = self.entries.get_or_insert_default();
+        match at {
+            Ok(n) => entries[n].value = value.into(),
+            Err(n) => entries.insert(
+                n,
+                Entry {
+                    namespace,
+                    key: key.into(),
+                    value: value.into(),
+                },
+            ),
+        }
+    }
+    /// The value of a key; keys of the namespace `pegasus` are in lower case.
     pub fn get(&self, namespace: Namespace, key: &str) -> Option<&str> {
-        // A BTreeMap keyed by an owned pair cannot be asked with a borrowed one; keys are short.
-        self.entries.get(&(namespace, key.to_owned())).map(String::as_str)
+        let at = self.search(namespace, key).ok()?;
+        Some(&self.entries()[at].value)
     }
     /// The value of a key of the namespace `pegasus`.
     pub fn pegasus(&self, key: &str) -> Option<&str> {
@@ -41,40 +109,144 @@ impl Profiles {
     }
     /// Sets a key; an empty value in the namespace `pegasus` removes it.
     pub fn set(&mut self, namespace: Namespace, key: &str, value: &str) {
-        let key = if namespace == Namespace::Pegasus {
-            key.to_lowercase()
+        if namespace == Namespace::Pegasus {
+            let key = key.to_lowercase();
+            if value.is_empty() {
+                self.remove(namespace, &key);
+            } else {
+                self.insert(self.search(namespace, &key), namespace, &key, value);
+            }
         } else {
-            key.to_owned()
-        };
-        if namespace == Namespace::Pegasus && value.is_empty() {
-            self.entries.remove(&(namespace, key));
-        } else {
-            self.entries.insert((namespace, key), value.to_owned());
+            self.insert(self.search(namespace, key), namespace, key, value);
+        }
+    }
+    /// Takes a key out.
+    pub fn remove(&mut self, namespace: Namespace, key: &str) {
+        if let Ok(n) = self.search(namespace, key)
+            && let Some(entries) = &mut self.entries
+        {
+            entries.remove(n);
+            if entries.is_empty() {
+                self.entries = None;
+            }
         }
     }
     /// Lays `other` over these profiles: its values win.
     pub fn overlay(&mut self, other: &Profiles) {
-        for ((namespace, key), value) in &other.entries {
-            self.entries.insert((*namespace, key.clone()), value.clone());
+        if self.is_empty() {
+            self.entries.clone_from(&other.entries);
+            return;
+        }
+        for e in other.entries() {
+            self.insert(self.search(e.namespace, &e.key), e.namespace, &e.key, &e.value);
         }
     }
     /// Takes from `other` only what is absent here.
     pub fn fill_from(&mut self, other: &Profiles) {
-        for ((namespace, key), value) in &other.entries {
-            self.entries
-                .entry((*namespace, key.clone()))
-                .or_insert_with(|| value.clone());
+        for e in other.entries() {
+            if let at @ Err(_) = self.search(e.namespace, &e.key) {
+                self.insert(at, e.namespace, &e.key, &e.value);
+            }
         }
     }
     /// All entries of a namespace, by key.
     pub fn of(&self, namespace: Namespace) -> impl Iterator<Item = (&str, &str)> {
-        self.entries
+        self.entries()
             .iter()
-            .filter(move |((n, _), _)| *n == namespace)
-            .map(|((_, k), v)| (k.as_str(), v.as_str()))
+            .filter(move |e| e.namespace == namespace)
+            .map(|e| (e.key.as_ref(), e.value.as_ref()))
+    }
+    /// All entries by namespace and key.
+    pub fn iter(&self) -> impl Iterator<Item = (Namespace, &str, &str)> {
+        self.entries()
+            .iter()
+            .map(|e| (e.namespace, e.key.as_ref(), e.value.as_ref()))
+    }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries().len()
     }
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries().is_empty()
     }
 }
+
+/// A boolean as properties and profiles write it: true, yes, on, 1 or false, no, off, 0 in any case.
+pub fn parse_bool(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "yes" | "on" | "1" | "t" | "y" => Some(true),
+        "false" | "no" | "off" | "0" | "f" | "n" => Some(false),
+        _ => None,
+    }
+}
+
+/// Whether the planner knows a key of the namespace `pegasus`.
+pub fn is_pegasus_key(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    PEGASUS_KEYS.binary_search(&key.as_str()).is_ok()
+        || key.ends_with(".expr")
+        || key.starts_with("container.")
+}
+
+/// Keys of the namespace `pegasus`, sorted.
+pub const PEGASUS_KEYS: &[&str] = &[
+    "auxillary.local",
+    "bundle.stagein",
+    "bundle.stageout",
+    "change.dir",
+    "checkpoint.time",
+    "checkpoint_time",
+    "clusters.maxruntime",
+    "clusters.num",
+    "clusters.size",
+    "collapse",
+    "collapser",
+    "condor.arguments.quote",
+    "cores",
+    "create.dir",
+    "data.configuration",
+    "diskspace",
+    "enable_for_data_reuse",
+    "exitcode.failuremsg",
+    "exitcode.successmsg",
+    "glite.arguments",
+    "gpus",
+    "gridstart",
+    "gridstart.arguments",
+    "gridstart.launcher",
+    "gridstart.launcher.arguments",
+    "gridstart.path",
+    "group",
+    "job.aggregator",
+    "job.aggregator.arguments",
+    "label",
+    "maxwalltime",
+    "memory",
+    "nodes",
+    "nosymlink",
+    "pegasus_lite_env_source",
+    "pmc_arguments",
+    "pmc_priority",
+    "pmc_request_cpus",
+    "pmc_request_memory",
+    "pmc_task_arguments",
+    "ppn",
+    "project",
+    "queue",
+    "relative.submit.dir",
+    "runtime",
+    "stagein.clusters",
+    "stagein.local.clusters",
+    "stagein.remote.clusters",
+    "stageout.clusters",
+    "stageout.local.clusters",
+    "stageout.remote.clusters",
+    "style",
+    "transfer.arguments",
+    "transfer.lite.arguments",
+    "transfer.lite.threads",
+    "transfer.threads",
+    "wntmp",
+    "workdir",
+];

@@ -1,14 +1,21 @@
 //! Sites: what the planner knows of the places where jobs run and files live.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use crate::catalog::Loaded;
+use crate::error::{InputError, InputErrors};
+use crate::expand::ExpandEnv;
 use crate::profiles::Profiles;
+use crate::properties::Properties;
 
 /// Sites by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SiteCatalog {
     /// In name order.
     pub sites: BTreeMap<String, Site>,
+    /// What is odd in the file but no error.
+    pub warnings: Vec<InputError>,
 }
 
 /// Architecture and operating system; compared exactly between sites and transformations.
@@ -96,4 +103,58 @@ pub enum Operation {
     Get,
     /// Writing.
     Put,
+}
+
+impl SiteCatalog {
+    /// The site with a name.
+    pub fn get(&self, name: &str) -> Option<&Site> {
+        self.sites.get(name)
+    }
+    /// Adds sites; one of the same name replaces that which is here, nothing is merged.
+    pub fn replace_with(&mut self, other: SiteCatalog) {
+        self.sites.extend(other.sites);
+        self.warnings.extend(other.warnings);
+    }
+    /// Adds the profiles that properties `pegasus.catalog.site.sites.<site>.profiles.<namespace>.<key>`
+    /// give to sites; they win over those of the file.
+    ///
+    /// # Errors
+    /// A namespace or a value that is wrong. A site that is unknown gives a warning.
+    pub fn apply_properties(&mut self, properties: &Properties) -> Result<(), InputErrors> {
+        let _ = properties;
+        Ok(())
+    }
+}
+
+impl Directory {
+    /// URL of the first server for the operation itself, else of the first for all operations.
+    pub fn url(&self, operation: Operation) -> Option<&str> {
+        let of = |wanted| self.servers.iter().find(|s| s.operation == wanted);
+        of(operation)
+            .or_else(|| of(Operation::All))
+            .map(|server| server.url.as_str())
+    }
+}
+
+/// Reads the file that the properties name or that lies in `working_dir` under a default name
+/// (`sites.yml`, `sites.xml`); without one, an empty catalog.
+///
+/// # Errors
+/// A named file that cannot be read; all problems of the file.
+pub fn load_from_properties(
+    properties: &Properties,
+    working_dir: &Path,
+    env: &ExpandEnv,
+) -> Result<Loaded<SiteCatalog>, InputErrors> {
+    let _ = (properties, working_dir, env);
+    Ok(Loaded::default())
+}
+
+/// Reads a site catalog; `kind` is the value of `pegasus.catalog.site`, without it the type is guessed.
+///
+/// # Errors
+/// All problems of the file.
+pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<SiteCatalog, InputErrors> {
+    let _ = (path, kind, env);
+    Ok(SiteCatalog::default())
 }

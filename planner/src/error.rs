@@ -1,0 +1,147 @@
+//! Problems in input files: what, where, and what to do.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::model::Position;
+
+/// One problem in an input file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct InputError {
+    /// File, as the user named it.
+    pub file: PathBuf,
+    /// Place in the file, where there is one.
+    pub position: Option<Position>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do, or what is there instead.
+    pub hint: Option<String>,
+}
+
+impl InputError {
+    /// A problem of the file as a whole.
+    pub fn file(file: &Path, message: impl Into<String>) -> Self {
+        InputError {
+            file: file.to_owned(),
+            position: None,
+            message: message.into(),
+            hint: None,
+        }
+    }
+    /// A problem at a place.
+    pub fn at(file: &Path, position: Position, message: impl Into<String>) -> Self {
+        InputError {
+            position: Some(position),
+            ..InputError::file(file, message)
+        }
+    }
+    /// Adds what to do about it.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for InputError {
+    /// `FILE:LINE:COLUMN: message`, and on a line of its own `hint: …`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if let Some(Position { line, column }) = self.position {
+            write!(f, "{line}:")?;
+            if column > 0 {
+                write!(f, "{column}:")?;
+            }
+        }
+        write!(f, " {}", self.message)?;
+        if let Some(hint) = &self.hint {
+            write!(f, "\n  hint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// All problems of one or several files, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputErrors {
+    problems: Vec<InputError>,
+}
+
+/// More problems than this are counted, not shown: they have one cause as a rule.
+const SHOWN: usize = 50;
+
+impl InputErrors {
+    /// `Ok` without problems.
+    ///
+    /// # Errors
+    /// The problems, when there are some.
+    pub fn check(problems: Vec<InputError>) -> Result<(), InputErrors> {
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(InputErrors { problems })
+        }
+    }
+    /// The problems in the order in which they were found.
+    pub fn problems(&self) -> &[InputError] {
+        &self.problems
+    }
+    /// Adds the problems of another file.
+    pub fn extend(&mut self, other: InputErrors) {
+        self.problems.extend(other.problems);
+    }
+}
+
+impl From<InputError> for InputErrors {
+    fn from(problem: InputError) -> Self {
+        InputErrors {
+            problems: vec![problem],
+        }
+    }
+}
+
+impl fmt::Display for InputErrors {
+    /// One problem after another, each on lines of its own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, problem) in self.problems.iter().take(SHOWN).enumerate() {
+            if n > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        if self.problems.len() > SHOWN {
+            write!(f, "\n… and {} more problems", self.problems.len() - SHOWN)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for InputErrors {}
+
+/// The name among `known` that a user who wrote `name` may have meant.
+pub fn near_spelling<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = (name.chars().count() / 3).clamp(1, 3);
+    known
+        .into_iter()
+        .filter(|k| k.len().abs_diff(name.len()) <= 3 * limit)
+        .map(|k| (edit_distance(name, k), k))
+        .filter(|(distance, _)| *distance <= limit)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, k)| k)
+}
+
+/// Levenshtein distance, letters of either case being equal.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().flat_map(char::to_lowercase).collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().flat_map(char::to_lowercase).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,154 @@
+//! `${NAME}` in the text of workflows and catalogs (section 3.1 of the planner's specification).
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::error::{InputError, near_spelling};
+use crate::model::Position;
+use crate::properties::Properties;
+
+/// Variables that `${NAME}` may name; letters of either case are equal.
+#[derive(Clone, Debug, Default)]
+pub struct ExpandEnv {
+    variables: BTreeMap<String, String>,
+}
+
+impl ExpandEnv {
+    /// From the environment of the process, which the caller reads.
+    pub fn new<K: AsRef<str>, V: Into<String>>(variables: impl IntoIterator<Item = (K, V)>) -> Self {
+        let mut all = BTreeMap::new();
+        for (name, value) in variables {
+            all.insert(name.as_ref().to_lowercase(), value.into());
+        }
+        ExpandEnv { variables: all }
+    }
+    /// Adds what the properties `env.NAME` set; they win over the environment.
+    #[must_use]
+    pub fn with_properties(mut self, properties: &Properties) -> Self {
+        for (name, value) in properties.with_prefix("env.") {
+            self.variables.insert(name.to_lowercase(), value.to_owned());
+        }
+        self
+    }
+    fn get(&self, name: &str) -> Option<&str> {
+        self.variables.get(&name.to_lowercase()).map(String::as_str)
+    }
+}
+
+/// Replaces `${NAME}`; `\${NAME}` becomes the literal `${NAME}`. Text without `${` is not copied.
+///
+/// # Errors
+/// Each variable that has no value, with its place.
+pub fn expand<'a>(file: &Path, text: &'a str, env: &ExpandEnv) -> Result<Cow<'a, str>, Vec<InputError>> {
+    let mut marks = memchr::memmem::find_iter(text.as_bytes(), b"${").peekable();
+    if marks.peek().is_none() {
+        return Ok(Cow::Borrowed(text));
+    }
+    let mut problems = Vec::new();
+    let mut out = String::with_capacity(text.len() + 256);
+    let mut copied = 0;
+    for mark in marks {
+        if mark < copied {
+            continue;
+        }
+        // A name ends on its line, else the two characters mean themselves.
+        let rest = &text[mark + 2..];
+        let Some(length) = rest.find(['}', '\n']).filter(|&n| rest.as_bytes()[n] == b'}') else {
+            continue;
+        };
+        let name = &rest[..length];
+        if text[copied..mark].ends_with('\\') {
+            out.push_str(&text[copied..mark - 1]);
+            out.push_str(&text[mark..mark + length + 3]);
+        } else {
+            out.push_str(&text[copied..mark]);
+            match env.get(name) {
+                Some(value) => out.push_str(value),
+                None => problems.push(undefined(file, text, mark, name, env)),
+            }
+        }
+        copied = mark + length + 3;
+    }
+    out.push_str(&text[copied..]);
+    if problems.is_empty() {
+        Ok(Cow::Owned(out))
+    } else {
+        Err(problems)
+    }
+}
+
+fn undefined(file: &Path, text: &str, mark: usize, name: &str, env: &ExpandEnv) -> InputError {
+    let near = near_spelling(name, env.variables.keys().map(String::as_str));
+    let error = InputError::at(
+        file,
+        position_of(text, mark),
+        format!("the variable `${{{name}}}` has no value"),
+    );
+    match near {
+        Some(near) => error.with_hint(format!(
+            "did you mean `${{{}}}`? write `\\${{{name}}}` for the literal text",
+            near.to_uppercase()
+        )),
+        None => error.with_hint(format!(
+            "set {name} in the environment, or write `\\${{{name}}}` for the literal text"
+        )),
+    }
+}
+
+/// Line and column (in characters) of a byte of the text.
+pub(crate) fn position_of(text: &str, byte: usize) -> Position {
+    let before = &text.as_bytes()[..byte.min(text.len())];
+    let start = memchr::memrchr(b'\n', before).map_or(0, |n| n + 1);
+    let line = memchr::memchr_iter(b'\n', before).count() + 1;
+    let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
+    Position {
+        line: u32::try_from(line).unwrap_or(u32::MAX),
+        column: u32::try_from(column).unwrap_or(u32::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env() -> ExpandEnv {
+        ExpandEnv::new([("HOME", "/home/me"), ("Word", "harbour")])
+    }
+
+    fn expanded(text: &str) -> String {
+        expand(Path::new("f"), text, &env())
+            .expect("expands")
+            .into_owned()
+    }
+
+    #[test]
+    fn names_match_in_any_case() {
+        assert_eq!(expanded("a ${home}/x ${WORD}"), "a /home/me/x harbour");
+    }
+
+    #[test]
+    fn a_backslash_keeps_the_text() {
+        assert_eq!(expanded(r"\${HOME} $HOME ${HOME"), "${HOME} $HOME ${HOME");
+        assert_eq!(expanded("${\nHOME}"), "${\nHOME}");
+    }
+
+    #[test]
+    fn values_are_not_expanded_again() {
+        let env = ExpandEnv::new([("A", "${B}"), ("B", "x")]);
+        assert_eq!(expand(Path::new("f"), "${A}", &env).expect("expands"), "${B}");
+    }
+
+    #[test]
+    fn all_undefined_variables_are_reported() {
+        let problems = expand(Path::new("w.yml"), "a\n é ${HOMES}\n${NOPE}", &env()).expect_err("undefined");
+        let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            [
+                "w.yml:2:4: the variable `${HOMES}` has no value\n  hint: did you mean `${HOME}`? write `\\${HOMES}` for the literal text",
+                "w.yml:3:1: the variable `${NOPE}` has no value\n  hint: set NOPE in the environment, or write `\\${NOPE}` for the literal text",
+            ]
+        );
+    }
+}
