@@ -1,5 +1,43 @@
-//! The DAG file of pegasus-mpi-cluster.
+//! The DAG file of pegasus-mpi-cluster, its word splitting, and the rescue file beside it.
+//!
+//! A DAG file is lines of text:
+//!
+//! ```text
+//! #@ 1 preprocess:4.0 ID0000001
+//! TASK preprocess_ID0000001 -m 2048 -c 1 /usr/bin/pegasus-kickstart -n preprocess:4.0 /bin/preprocess -i f.a
+//! EDGE preprocess_ID0000001 findrange_ID0000002
+//! ```
+//!
+//! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks
+//! costs little more memory than its file. [`words`] cuts a command into arguments, [`write`]
+//! produces the lines, [`rescue`] keeps the list of finished tasks, and [`cycle`] tells which
+//! tasks can never run.
+//!
+//! The crate knows nothing about running tasks.
+
+pub mod cycle;
+mod dag;
+mod error;
+mod names;
+mod number;
+mod options;
+mod reader;
+pub mod rescue;
+mod text;
+pub mod words;
+pub mod write;
+
+pub use dag::{Dag, Forward, Task};
+pub use error::{DagError, DagErrorKind, reason};
 
 /// Number of a task, in the order of the TASK lines of the DAG file, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub u32);
+
+impl TaskId {
+    /// The number as an index into arrays over all tasks.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}

@@ -1,0 +1,103 @@
+//! Errors of the DAG reader.
+
+use std::io;
+
+use thiserror::Error;
+
+/// Why a DAG was refused.
+///
+/// `Display` gives exactly the text of the original pegasus-mpi-cluster, which some scripts look
+/// for; four of these texts end with a line feed. [`DagError::line`] says where in the file.
+#[derive(Debug, Error)]
+#[error("{kind}")]
+pub struct DagError {
+    line: Option<u64>,
+    kind: DagErrorKind,
+}
+
+impl DagError {
+    pub(crate) fn at(line: u64, kind: DagErrorKind) -> Self {
+        Self {
+            line: Some(line),
+            kind,
+        }
+    }
+
+    /// Line of the DAG file, counted from 1; nothing where the file could not be read at all.
+    #[must_use]
+    pub fn line(&self) -> Option<u64> {
+        self.line
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub fn kind(&self) -> &DagErrorKind {
+        &self.kind
+    }
+}
+
+impl From<DagErrorKind> for DagError {
+    fn from(kind: DagErrorKind) -> Self {
+        Self { line: None, kind }
+    }
+}
+
+/// What is wrong with a DAG file.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each message says it")]
+pub enum DagErrorKind {
+    #[error("Error opening DAG file: {path}: {}", reason(.source))]
+    Read { path: String, source: io::Error },
+    #[error("Invalid DAG record: {0}")]
+    Record(String),
+    #[error("Invalid TASK record: {0}\n")]
+    TaskRecord(String),
+    #[error("Invalid EDGE record: {0}\n")]
+    EdgeRecord(String),
+    #[error("Invalid #@ record: {0}\n")]
+    PegasusRecord(String),
+    #[error("Duplicate task: {0}")]
+    DuplicateTask(String),
+    #[error("No such task: {0}\n")]
+    NoSuchTask(String),
+    #[error("Invalid argument '{argument}' for task {task}")]
+    Argument { argument: String, task: String },
+    #[error("{option} requires {what} for task {task}")]
+    MissingValue {
+        option: &'static str,
+        what: &'static str,
+        task: String,
+    },
+    #[error("Invalid {what} '{value}' for task {task}")]
+    Value {
+        what: &'static str,
+        value: String,
+        task: String,
+    },
+    #[error("Negative {what} not allowed for task {task}")]
+    Negative { what: &'static str, task: String },
+    #[error("{option} format should be {format} for task {task}: {value}")]
+    Forward {
+        option: &'static str,
+        format: &'static str,
+        task: String,
+        value: String,
+    },
+    #[error("Missing program for task {0}")]
+    MissingProgram(String),
+    #[error("More {0} than 4294967294")]
+    TooMany(&'static str),
+    #[error("Line is longer than {} bytes", u32::MAX)]
+    LineTooLong,
+}
+
+/// The reason for a failed system call alone, without the number that `io::Error` adds.
+#[must_use]
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}

@@ -1,0 +1,94 @@
+//! Index from names to task numbers that keeps no copy of the names.
+
+use std::hash::Hasher;
+
+use rustc_hash::FxHasher;
+
+use crate::TaskId;
+
+const EMPTY: u64 = 0;
+
+/// Open addressing with linear probing. A slot holds 32 bits of the hash and the task number plus
+/// one; names themselves are compared by the caller, in the buffer of the DAG.
+#[derive(Default)]
+pub(crate) struct NameIndex {
+    slots: Vec<u64>,
+    used: usize,
+}
+
+pub(crate) fn hash(name: &[u8]) -> u32 {
+    let mut hasher = FxHasher::default();
+    hasher.write(name);
+    let hash = hasher.finish();
+    (hash >> 32) as u32 ^ hash as u32
+}
+
+impl NameIndex {
+    /// The task with this hash for which `is_it` is true.
+    pub(crate) fn find(&self, hash: u32, mut is_it: impl FnMut(TaskId) -> bool) -> Option<TaskId> {
+        if self.slots.is_empty() {
+            return None;
+        }
+        let mask = self.slots.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let slot = self.slots[at];
+            if slot == EMPTY {
+                return None;
+            }
+            if (slot >> 32) as u32 == hash {
+                let task = TaskId(slot as u32 - 1);
+                if is_it(task) {
+                    return Some(task);
+                }
+            }
+            at = (at + 1) & mask;
+        }
+    }
+
+    /// Adds a task whose name is not there yet. The task's number must be below `u32::MAX`.
+    pub(crate) fn insert(&mut self, hash: u32, task: TaskId) {
+        // At most two thirds full, so that probing stays short.
+        if self.used * 3 >= self.slots.len() * 2 {
+            self.grow();
+        }
+        place(&mut self.slots, u64::from(hash) << 32 | u64::from(task.0 + 1));
+        self.used += 1;
+    }
+
+    fn grow(&mut self) {
+        let mut larger = vec![EMPTY; (self.slots.len() * 2).max(16)];
+        for &slot in self.slots.iter().filter(|slot| **slot != EMPTY) {
+            place(&mut larger, slot);
+        }
+        self.slots = larger;
+    }
+}
+
+fn place(slots: &mut [u64], slot: u64) {
+    let mask = slots.len() - 1;
+    let mut at = (slot >> 32) as usize & mask;
+    while slots[at] != EMPTY {
+        at = (at + 1) & mask;
+    }
+    slots[at] = slot;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_was_inserted_also_among_equal_hashes() {
+        let mut index = NameIndex::default();
+        for id in 0..1000 {
+            index.insert(id / 10, TaskId(id));
+        }
+        for id in 0..1000 {
+            assert_eq!(index.find(id / 10, |task| task.0 == id), Some(TaskId(id)));
+        }
+        assert_eq!(index.find(5, |_| false), None);
+        assert_eq!(index.find(7777, |_| true), None);
+        assert_eq!(NameIndex::default().find(1, |_| true), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! Word splitting of a command, and its inverse.
+//!
+//! No variables, no globbing. `'` and `"` are the same thing: the first one opens, the next one of
+//! either kind closes. Opening does not end the current word, closing always does, even an empty
+//! one: `pre"a b"post` gives `prea b` and `post`. A backslash takes the next character literally,
+//! inside and outside quotes. Blanks outside quotes separate. A quote that is never closed holds
+//! the rest of the line as one word, unless that is empty.
+
+use std::borrow::Cow;
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | 0x0b | 0x0c)
+}
+
+/// The words of a text, one after the other.
+///
+/// [`Words::rest`] gives what has not been looked at: an options parser takes words from the front
+/// and keeps the remainder as it is.
+#[derive(Clone, Debug)]
+pub struct Words<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Words<'a> {
+    /// Splits `text`.
+    #[must_use]
+    pub fn new(text: &'a [u8]) -> Self {
+        Self { rest: text }
+    }
+
+    /// The part not yet split, without blanks in front.
+    #[must_use]
+    pub fn rest(&self) -> &'a [u8] {
+        let start = self
+            .rest
+            .iter()
+            .position(|b| !is_blank(*b))
+            .unwrap_or(self.rest.len());
+        &self.rest[start..]
+    }
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = Cow<'a, [u8]>;
+
+    fn next(&mut self) -> Option<Cow<'a, [u8]>> {
+        let text = self.rest();
+        // Most words have nothing to unquote and need no copy.
+        let plain = text
+            .iter()
+            .position(|b| is_blank(*b) || matches!(b, b'\'' | b'"' | b'\\'));
+        let plain = plain.unwrap_or(text.len());
+        if text.get(plain).is_none_or(|b| is_blank(*b)) {
+            self.rest = &text[plain..];
+            return (plain > 0).then(|| Cow::Borrowed(&text[..plain]));
+        }
+        let mut word = text[..plain].to_vec();
+        let mut quoted = false;
+        let mut at = plain;
+        while let Some(&byte) = text.get(at) {
+            at += 1;
+            match byte {
+                b'\\' => {
+                    // At the very end of the text it stays what it is.
+                    word.push(text.get(at).copied().unwrap_or(b'\\'));
+                    at = text.len().min(at + 1);
+                }
+                b'\'' | b'"' if quoted => {
+                    self.rest = &text[at..];
+                    return Some(Cow::Owned(word));
+                }
+                b'\'' | b'"' => quoted = true,
+                _ if is_blank(byte) && !quoted => {
+                    self.rest = &text[at..];
+                    return Some(Cow::Owned(word));
+                }
+                _ => word.push(byte),
+            }
+        }
+        self.rest = &[];
+        (!word.is_empty()).then_some(Cow::Owned(word))
+    }
+}
+
+/// All words of a text.
+#[must_use]
+pub fn split(text: &[u8]) -> Vec<Vec<u8>> {
+    Words::new(text).map(Cow::into_owned).collect()
+}
+
+/// Writes a word so that [`split`] gives back exactly this one word, also between others and at
+/// the end of a line whose blanks are cut.
+///
+/// Words without blanks, quotes and backslashes stay as they are. Line feeds cannot be written at
+/// all in a DAG file; [`crate::write`] refuses them.
+#[must_use]
+pub fn quote(word: &[u8]) -> Cow<'_, [u8]> {
+    let special = |b: &u8| is_blank(*b) || matches!(b, b'\'' | b'"' | b'\\' | b'\r' | b'\n');
+    if !word.is_empty() && !word.iter().any(special) {
+        return Cow::Borrowed(word);
+    }
+    let mut quoted = Vec::with_capacity(word.len() + 4);
+    quoted.push(b'"');
+    for &byte in word {
+        if matches!(byte, b'\'' | b'"' | b'\\') {
+            quoted.push(b'\\');
+        }
+        quoted.push(byte);
+    }
+    quoted.push(b'"');
+    Cow::Owned(quoted)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn strings(text: &str) -> Vec<String> {
+        split(text.as_bytes())
+            .into_iter()
+            .map(|w| String::from_utf8(w).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn splits_as_the_original() {
+        let cases: &[(&str, &[&str])] = &[
+            (
+                r#""one two" 'three four' five"#,
+                &["one two", "three four", "five"],
+            ),
+            (r#"pre"fix and"post"#, &["prefix and", "post"]),
+            ("pre'fix'", &["prefix"]),
+            (r#""" '' end"#, &["", "", "end"]),
+            (
+                r#""it's closed" by the other quote'"#,
+                &["it", "s", "closed by the other quote"],
+            ),
+            (
+                r#"\"literal\" quo\"te back\\slash \n \t x\ y"#,
+                &["\"literal\"", "quo\"te", "back\\slash", "n", "t", "x y"],
+            ),
+            (
+                r#""esc \"inside\" quotes" '\'single\''"#,
+                &["esc \"inside\" quotes", "'single'"],
+            ),
+            ("'never closed   to the end", &["never closed   to the end"]),
+            ("ends with backslash \\", &["ends", "with", "backslash", "\\"]),
+            (r#""closed""again""#, &["closed", "again"]),
+            (
+                "$HOME `date` *.dag ; > #z",
+                &["$HOME", "`date`", "*.dag", ";", ">", "#z"],
+            ),
+            (r#""a"'b'"c""#, &["a", "b", "c"]),
+            ("x''y", &["x", "y"]),
+            ("a\x0bb\x0cc\td", &["a", "b", "c", "d"]),
+            ("a \"", &["a"]),
+            ("a\r b", &["a\r", "b"]),
+            ("  ", &[]),
+            ("", &[]),
+        ];
+        for (text, words) in cases {
+            assert_eq!(&strings(text), words, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn rest_is_left_as_it_was() {
+        let mut words = Words::new(br#"-m  "1 2"   prog  'a  b' "#);
+        assert_eq!(words.next().as_deref(), Some(&b"-m"[..]));
+        assert_eq!(words.next().as_deref(), Some(&b"1 2"[..]));
+        assert_eq!(words.rest(), br#"prog  'a  b' "#);
+    }
+
+    #[test]
+    fn plain_words_are_not_quoted() {
+        for word in ["-a", "/bin/echo", "a=b", "$x", "ü€", "#"] {
+            assert_eq!(quote(word.as_bytes()), word.as_bytes());
+        }
+        assert_eq!(quote(b""), &b"\"\""[..]);
+        assert_eq!(quote(b"a b"), &b"\"a b\""[..]);
+        assert_eq!(quote(b"it's"), &b"\"it\\'s\""[..]);
+    }
+
+    proptest! {
+        #[test]
+        fn quoting_is_undone_by_splitting(words in proptest::collection::vec(any::<Vec<u8>>(), 0..6)) {
+            let line = words.iter().map(|w| quote(w).into_owned()).collect::<Vec<_>>().join(&b' ');
+            prop_assert_eq!(split(&line), words);
+        }
+
+        #[test]
+        fn quoting_survives_the_trimming_of_lines(word in any::<Vec<u8>>()) {
+            let quoted = quote(&word);
+            prop_assert_eq!(crate::text::trim(&quoted), &quoted[..]);
+        }
+
+        #[test]
+        fn splitting_ends_and_loses_no_word(text in any::<Vec<u8>>()) {
+            let mut words = Words::new(&text);
+            let mut count = 0;
+            while words.next().is_some() {
+                count += 1;
+                prop_assert!(count <= text.len());
+            }
+            prop_assert!(words.rest().is_empty());
+        }
+    }
+}

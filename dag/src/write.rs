@@ -1,0 +1,248 @@
+//! Writes the lines of a DAG file, for the planner.
+//!
+//! Layout as Pegasus' planner writes it, because its monitoring daemon reads these lines, too: the
+//! `#@` line ends with a blank, and exactly one blank stands between the name of a task and the
+//! next word.
+
+use std::fmt::Write as _;
+
+use thiserror::Error;
+
+use crate::options;
+
+/// Why something cannot be written into a DAG file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// Names and identifiers end at the first blank.
+    #[error("{what} '{value}' is empty or contains a blank, which a DAG file cannot express")]
+    Name {
+        /// Name of what.
+        what: &'static str,
+        /// The name.
+        value: String,
+    },
+    /// A record is one line.
+    #[error("the {what} of task {task} contains a line break, which a DAG file cannot express")]
+    LineBreak {
+        /// Which part of the line.
+        what: &'static str,
+        /// Name of the task.
+        task: String,
+    },
+    /// Read back, the line would not give what was to be written.
+    #[error("the {what} of task {task} cannot be written into a DAG file: {reason}")]
+    Unreadable {
+        /// Which part of the line.
+        what: &'static str,
+        /// Name of the task.
+        task: String,
+        /// What the reader says.
+        reason: String,
+    },
+}
+
+/// A TASK line.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TaskLine<'a> {
+    /// Name of the task.
+    pub name: &'a str,
+    /// `-m`: memory in MB.
+    pub memory_mb: Option<u64>,
+    /// `-c`: CPUs.
+    pub cpus: Option<u32>,
+    /// `-p`: priority.
+    pub priority: Option<i64>,
+    /// More options, as they are written in the line; may be empty.
+    pub options: &'a str,
+    /// Program and arguments as they are written in the line, quoted with
+    /// [`words::quote`](crate::words::quote) where necessary.
+    pub command: &'a str,
+}
+
+/// Adds the line that names transformation and identifier of the next task.
+///
+/// # Errors
+/// `transformation` or `id` is empty or has blanks.
+pub fn comment(out: &mut String, number: u64, transformation: &str, id: &str) -> Result<(), WriteError> {
+    check_name("transformation", transformation)?;
+    check_name("job identifier", id)?;
+    // Writing into a String cannot fail.
+    let _ = writeln!(out, "#@ {number} {transformation} {id} ");
+    Ok(())
+}
+
+/// Adds a TASK line.
+///
+/// # Errors
+/// The reader would not get back what is to be written; nothing is added then.
+pub fn task(out: &mut String, line: &TaskLine<'_>) -> Result<(), WriteError> {
+    let task = || line.name.to_owned();
+    check_name("task name", line.name)?;
+    for (what, text) in [("command", line.command), ("options", line.options)] {
+        if text.contains('\n') {
+            return Err(WriteError::LineBreak { what, task: task() });
+        }
+    }
+    let start = out.len();
+    let _ = write!(out, "TASK {} ", line.name);
+    let rest = out.len();
+    if let Some(memory) = line.memory_mb {
+        let _ = write!(out, "-m {memory} ");
+    }
+    if let Some(cpus) = line.cpus {
+        let _ = write!(out, "-c {cpus} ");
+    }
+    if let Some(priority) = line.priority {
+        let _ = write!(out, "-p {priority} ");
+    }
+    let more = line.options.trim_matches([' ', '\t', '\r']);
+    if !more.is_empty() {
+        let _ = write!(out, "{more} ");
+    }
+    out.push_str(line.command);
+    // Only reading it back tells whether quotes in the options swallow the program, or the
+    // program looks like an option.
+    let read_back = options::parse(line.name.as_bytes(), &out.as_bytes()[rest..]);
+    let problem = match read_back {
+        Ok((_, command)) if command == line.command.as_bytes() => None,
+        Ok(_) => Some(("command", "it would begin at another word".to_owned())),
+        Err(kind) => Some(("options or command", kind.to_string())),
+    };
+    if let Some((what, reason)) = problem {
+        out.truncate(start);
+        return Err(WriteError::Unreadable {
+            what,
+            task: task(),
+            reason,
+        });
+    }
+    out.push('\n');
+    Ok(())
+}
+
+/// Adds an EDGE line. Both tasks must have been written before it.
+///
+/// # Errors
+/// A name is empty or has blanks.
+pub fn edge(out: &mut String, parent: &str, child: &str) -> Result<(), WriteError> {
+    check_name("task name", parent)?;
+    check_name("task name", child)?;
+    let _ = writeln!(out, "EDGE {parent} {child}");
+    Ok(())
+}
+
+fn check_name(what: &'static str, value: &str) -> Result<(), WriteError> {
+    // All white space, not only the reader's four blanks: the monitoring daemon's idea is wider.
+    if value.is_empty() || value.chars().any(char::is_whitespace) {
+        return Err(WriteError::Name {
+            what,
+            value: value.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Dag, TaskId, words};
+
+    #[test]
+    fn layout_is_that_of_the_planner() {
+        let mut out = String::new();
+        comment(&mut out, 7, "gen:4.0", "ID01").unwrap();
+        let line = TaskLine {
+            name: "gen_ID01",
+            memory_mb: Some(1024),
+            cpus: Some(1),
+            priority: Some(-10),
+            options: " -t 3 ",
+            command: "/bin/kickstart  -n gen ",
+        };
+        task(&mut out, &line).unwrap();
+        task(
+            &mut out,
+            &TaskLine {
+                name: "b",
+                command: "/bin/true",
+                ..Default::default()
+            },
+        )
+        .unwrap();
+        edge(&mut out, "gen_ID01", "b").unwrap();
+        assert_eq!(
+            out,
+            "#@ 7 gen:4.0 ID01 \n\
+             TASK gen_ID01 -m 1024 -c 1 -p -10 -t 3 /bin/kickstart  -n gen \n\
+             TASK b /bin/true\n\
+             EDGE gen_ID01 b\n"
+        );
+    }
+
+    #[test]
+    fn refuses_what_cannot_be_read_back() {
+        let refused = |line: TaskLine<'_>| {
+            let mut out = "before\n".to_owned();
+            let error = task(&mut out, &line).unwrap_err();
+            assert_eq!(out, "before\n");
+            error.to_string()
+        };
+        let base = TaskLine {
+            name: "t",
+            command: "/bin/true",
+            ..Default::default()
+        };
+        assert!(refused(TaskLine { name: "a b", ..base }).contains("'a b'"));
+        assert!(refused(TaskLine { name: "", ..base }).contains("empty"));
+        assert!(
+            refused(TaskLine {
+                command: "/bin/echo 'a\nb'",
+                ..base
+            })
+            .contains("line break")
+        );
+        assert!(refused(TaskLine { command: "", ..base }).contains("Missing program"));
+        assert!(
+            refused(TaskLine {
+                command: "-m 5 x",
+                ..base
+            })
+            .contains("another word")
+        );
+        assert!(
+            refused(TaskLine {
+                options: "-f 'A=b",
+                ..base
+            })
+            .contains("Missing program")
+        );
+        assert!(
+            refused(TaskLine {
+                options: "-x",
+                ..base
+            })
+            .contains("Invalid argument '-x'")
+        );
+        assert!(edge(&mut String::new(), "a", "b c").is_err());
+        assert!(comment(&mut String::new(), 1, "a b", "c").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_arguments_are_read_back(args in proptest::collection::vec("[^\n]*", 0..5)) {
+            let mut words = vec!["/bin/echo".to_owned()];
+            words.extend(args);
+            let quoted: Vec<Vec<u8>> = words.iter().map(|w| words::quote(w.as_bytes()).into_owned()).collect();
+            let command = String::from_utf8(quoted.join(&b' ')).unwrap();
+            let mut out = String::new();
+            task(&mut out, &TaskLine { name: "t", command: &command, ..Default::default() }).unwrap();
+            let dag = Dag::parse(out.into_bytes()).unwrap();
+            let read: Vec<String> = words::split(dag.task(TaskId(0)).command)
+                .into_iter().map(|w| String::from_utf8(w).unwrap()).collect();
+            prop_assert_eq!(read, words);
+        }
+    }
+}
