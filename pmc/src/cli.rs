@@ -1,0 +1,156 @@
+//! The command line. What is typed, nothing resolved yet.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Plans and runs a Pegasus workflow on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "pmc", version, after_help = crate::exit::HELP, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Commands, one module of `commands` each.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Plan a workflow and run it on this machine
+    Run(Run),
+    /// Go on with a run that failed or was interrupted
+    Resume(Resume),
+}
+
+/// `pmc run`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = crate::exit::HELP, after_long_help = long_help())]
+pub struct Run {
+    /// Workflow: Pegasus YAML 5.0 or DAX XML
+    #[arg(value_name = "WORKFLOW")]
+    pub workflow: PathBuf,
+    /// Directory for runs
+    #[arg(long, value_name = "DIR", default_value = "pmc-runs")]
+    pub dir: PathBuf,
+    /// Directory for outputs [default: that of the site `local` in a site catalog, else output/ in the run's directory]
+    #[arg(short = 'O', long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
+    /// Properties file
+    #[arg(long, value_name = "FILE")]
+    pub conf: Option<PathBuf>,
+    /// Set a property; may be repeated
+    #[arg(short = 'D', value_name = "KEY=VALUE")]
+    pub define: Vec<String>,
+    /// Execution site: whose entries of the catalogs are used. The jobs run on this machine
+    #[arg(short = 's', long, value_name = "NAME", default_value = "local")]
+    pub site: String,
+    /// Directory whose files are inputs, by their relative paths; may be repeated
+    #[arg(short = 'I', long, value_name = "DIR", value_delimiter = ',')]
+    pub input_dir: Vec<PathBuf>,
+    /// Directory whose executable files are transformations
+    #[arg(short = 't', long, value_name = "DIR")]
+    pub transformations_dir: Option<PathBuf>,
+    /// When to remove files from scratch
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Cleanup::Leaf)]
+    pub cleanup: Cleanup,
+    /// How the tasks are run.
+    #[command(flatten)]
+    pub execution: Execution,
+    /// What is told.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+fn long_help() -> String {
+    format!(
+        "\
+Catalogs named by properties count. Else sites.yml, transformations.yml and replicas.yml are looked
+for beside the workflow, then in the working directory. Workflow and catalogs may use ${{NAME}} for
+environment variables; ${{PMC_WORKFLOW_DIR}} is the directory of the workflow file.
+
+Each run gets a directory of its own, DIR/LABEL/runNNNN, with all that belongs to it: submit/ (the
+plan, logs and records), scratch/ (removed at the end of a successful run) and output/.
+DIR/LABEL/latest points to the last one.
+
+{}",
+        crate::exit::HELP
+    )
+}
+
+/// `pmc resume`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = crate::exit::HELP)]
+pub struct Resume {
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// How the tasks are run.
+    #[command(flatten)]
+    pub execution: Execution,
+    /// What is told.
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// How the tasks are run.
+#[derive(Args, Clone, Debug)]
+pub struct Execution {
+    /// Tasks that may run at the same time [default: number of CPUs]
+    #[arg(short = 'w', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub workers: Option<u32>,
+    /// Times a task is tried before it counts as failed
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub tries: u32,
+    /// Start no more tasks once N have failed [default: no limit]
+    #[arg(short = 'm', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "keep_going")]
+    pub max_failures: Option<u32>,
+    /// Run everything that does not depend on a failed task; the default
+    #[arg(short = 'k', long)]
+    pub keep_going: bool,
+}
+
+/// What is told.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Output {
+    /// Tell the end of every task; twice: also what the planner decided
+    #[arg(short, long, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    pub verbose: u8,
+    /// No progress, and no summary unless something failed
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Write the summary as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// When files are removed from scratch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cleanup {
+    /// Never
+    None,
+    /// All at the end
+    Leaf,
+    /// Each after its last use
+    Inplace,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn wrong_combinations_are_refused() {
+        assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-k", "-m", "2"]).is_err());
+        assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-v", "-q"]).is_err());
+        assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "--workers", "0"]).is_err());
+        assert!(Cli::try_parse_from(["pmc", "run"]).is_err());
+        assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-Dpegasus.register=false", "-w2"]).is_ok());
+    }
+}

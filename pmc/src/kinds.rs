@@ -1,0 +1,102 @@
+//! What the tasks of a planned workflow are for, from the event file that the planner writes.
+
+use std::collections::BTreeMap;
+
+/// What a task is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A job of the workflow.
+    Compute,
+    /// Makes directories.
+    CreateDir,
+    /// Copies inputs to the site.
+    StageIn,
+    /// Copies between sites.
+    StageInter,
+    /// Copies outputs to their place.
+    StageOut,
+    /// Enters outputs into the replica catalog.
+    Registration,
+    /// Removes what is no longer needed.
+    CleanUp,
+    /// Anything else.
+    Other,
+}
+
+impl Kind {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Compute => "compute",
+            Kind::CreateDir => "create directory",
+            Kind::StageIn => "stage in",
+            Kind::StageInter => "stage between sites",
+            Kind::StageOut => "stage out",
+            Kind::Registration => "register",
+            Kind::CleanUp => "clean up",
+            Kind::Other => "other",
+        }
+    }
+
+    /// For programs; these words do not change.
+    pub fn key(self) -> &'static str {
+        match self {
+            Kind::Compute => "compute",
+            Kind::CreateDir => "create_dir",
+            Kind::StageIn => "stage_in",
+            Kind::StageInter => "stage_inter",
+            Kind::StageOut => "stage_out",
+            Kind::Registration => "registration",
+            Kind::CleanUp => "cleanup",
+            Kind::Other => "other",
+        }
+    }
+
+    /// From the `type_desc` of an event.
+    fn from_description(text: &str) -> Self {
+        match text {
+            "compute" => Kind::Compute,
+            "create-dir" => Kind::CreateDir,
+            "stage-in-tx" => Kind::StageIn,
+            "inter-site-tx" => Kind::StageInter,
+            "stage-out-tx" => Kind::StageOut,
+            "registration" => Kind::Registration,
+            "cleanup" => Kind::CleanUp,
+            _ => Kind::Other,
+        }
+    }
+}
+
+/// Kinds by task name, from the text of a `.static.bp` file. Lines that are no `job.info` are passed
+/// over, and so is what cannot be read: the kinds only group the summary.
+pub fn read(text: &str) -> BTreeMap<String, Kind> {
+    let mut kinds = BTreeMap::new();
+    for line in text.lines().filter(|line| line.contains(" event=job.info ")) {
+        if let (Some(job), Some(description)) = (value(line, "job.id"), value(line, "type_desc")) {
+            kinds.insert(job.to_owned(), Kind::from_description(description));
+        }
+    }
+    kinds
+}
+
+/// The quoted value of a key. Names of jobs and types hold no quotes.
+fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    let start = line.find(&format!(" {key}=\""))? + key.len() + 3;
+    line[start..].split('"').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn job_events_give_kinds() {
+        let text = "ts=2026-11-21T07:25:23.1Z event=task.info xwf.id=u task.id=\"ID1\" type_desc=\"compute\" \n\
+            ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"stage_in_0\" type=\"2\" type_desc=\"stage-in-tx\" argv=\" -n x\" \n\
+            ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"a_ID1\" type=\"1\" type_desc=\"compute\" \n";
+        let kinds = read(text);
+        assert_eq!(kinds.len(), 2);
+        assert_eq!(kinds["stage_in_0"], Kind::StageIn);
+        assert_eq!(kinds["a_ID1"], Kind::Compute);
+    }
+}

@@ -1,0 +1,109 @@
+//! Where a run keeps its files: `BASE/LABEL/runNNNN` with `submit`, `scratch` and `output`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// Name of the submit directory within the directory of a run.
+pub const SUBMIT: &str = "submit";
+/// Name of the scratch directory within the directory of a run.
+pub const SCRATCH: &str = "scratch";
+/// Name of the output directory within the directory of a run.
+pub const OUTPUT: &str = "output";
+/// Link to the last run of a workflow.
+const LATEST: &str = "latest";
+
+/// Makes the directory of a new run. Two that start at the same time get two directories.
+pub fn new_run(base: &Path, label: &str) -> Result<PathBuf> {
+    let parent = base.join(label);
+    std::fs::create_dir_all(&parent)
+        .with_context(|| format!("cannot make the directory {}", parent.display()))?;
+    let mut number = last_number(&parent)?;
+    loop {
+        number += 1;
+        let dir = parent.join(format!("run{number:04}"));
+        match std::fs::create_dir(&dir) {
+            Ok(()) => return Ok(dir),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot make the directory {}", dir.display()));
+            }
+        }
+    }
+}
+
+fn last_number(parent: &Path) -> Result<u32> {
+    let entries = std::fs::read_dir(parent)
+        .with_context(|| format!("cannot read the directory {}", parent.display()))?;
+    let numbers = entries.filter_map(|entry| {
+        let name = entry.ok()?.file_name();
+        name.to_str()?.strip_prefix("run")?.parse().ok()
+    });
+    Ok(numbers.max().unwrap_or(0))
+}
+
+/// Points `latest` to this run. The link is a convenience: where it cannot be made there is none.
+pub fn mark_latest(run: &Path) {
+    let (Some(parent), Some(name)) = (run.parent(), run.file_name()) else {
+        return;
+    };
+    let temporary = parent.join(format!(".{LATEST}.{}", std::process::id()));
+    if std::os::unix::fs::symlink(name, &temporary).is_ok()
+        && std::fs::rename(&temporary, parent.join(LATEST)).is_err()
+    {
+        let _ = std::fs::remove_file(&temporary);
+    }
+}
+
+/// The submit directory that a user means by the directory of a run, of a workflow's runs, or the
+/// submit directory itself.
+pub fn find_submit(dir: &Path) -> Result<PathBuf> {
+    for candidate in [dir.to_owned(), dir.join(SUBMIT), dir.join(LATEST).join(SUBMIT)] {
+        if candidate.join("braindump.yml").is_file() {
+            return candidate
+                .canonicalize()
+                .with_context(|| format!("{}", candidate.display()));
+        }
+    }
+    if !dir.is_dir() {
+        bail!("{}: no such directory", dir.display());
+    }
+    bail!(
+        "{}: no braindump.yml here or in {SUBMIT}/, so this is no run of a workflow",
+        dir.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_on_after_the_highest() {
+        let base = tempfile::tempdir().expect("temporary directory");
+        let first = new_run(base.path(), "w").expect("first run");
+        assert!(first.ends_with("w/run0001"));
+        std::fs::create_dir(base.path().join("w/run0007")).expect("directory");
+        let next = new_run(base.path(), "w").expect("next run");
+        assert!(next.ends_with("w/run0008"));
+    }
+
+    #[test]
+    fn a_run_is_found_by_any_of_its_directories() {
+        let base = tempfile::tempdir().expect("temporary directory");
+        let run = new_run(base.path(), "w").expect("run");
+        let submit = run.join(SUBMIT);
+        std::fs::create_dir(&submit).expect("directory");
+        assert!(find_submit(&run).is_err());
+        std::fs::write(submit.join("braindump.yml"), "").expect("file");
+        mark_latest(&run);
+        mark_latest(&run);
+        let submit = submit.canonicalize().expect("exists");
+        for dir in [&submit, &run, &base.path().join("w")] {
+            assert_eq!(find_submit(dir).expect("found"), submit);
+        }
+        let error = find_submit(Path::new("/nonexistent")).expect_err("not there");
+        assert_eq!(error.to_string(), "/nonexistent: no such directory");
+    }
+}

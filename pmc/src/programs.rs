@@ -1,0 +1,97 @@
+//! The programs that tasks call. They lie beside `pmc`, or below `PEGASUS_HOME`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access};
+
+/// Programs of this project that a planned workflow calls, and the package that builds each.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("pegasus-kickstart", "pegasus-kickstart"),
+    ("pegasus-transfer", "pegasus-transfer"),
+    ("pegasus-rc-client", "pegasus-rc-client"),
+];
+
+/// Programs that are missing, and what to do.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not there or not executable: {}", list(.missing))]
+pub struct Missing {
+    missing: Vec<PathBuf>,
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    paths.join(", ")
+}
+
+impl Missing {
+    /// The command that builds what is missing, if these are programs of this project.
+    pub fn hint(&self) -> Option<String> {
+        let packages: Vec<&str> = self
+            .missing
+            .iter()
+            .filter_map(|path| {
+                let name = path.file_name()?.to_str()?;
+                PROGRAMS
+                    .iter()
+                    .find(|(program, _)| *program == name)
+                    .map(|(_, package)| *package)
+            })
+            .collect();
+        if packages.is_empty() {
+            return None;
+        }
+        let release = self
+            .missing
+            .iter()
+            .any(|path| path.parent().is_some_and(|dir| dir.ends_with("release")));
+        let release = if release { " --release" } else { "" };
+        let packages: Vec<String> = packages.iter().map(|package| format!(" -p {package}")).collect();
+        Some(format!(
+            "build them with `cargo build{release}{}`",
+            packages.concat()
+        ))
+    }
+}
+
+/// Checks the programs of this project in a directory.
+pub fn check_beside(dir: &Path) -> Result<(), Missing> {
+    check(PROGRAMS.iter().map(|(program, _)| dir.join(program)))
+}
+
+/// Checks that all these can be executed. Relative names are left to the executor's search.
+pub fn check(programs: impl IntoIterator<Item = PathBuf>) -> Result<(), Missing> {
+    let programs: BTreeSet<PathBuf> = programs.into_iter().collect();
+    let missing: Vec<PathBuf> = programs
+        .into_iter()
+        .filter(|path| path.is_absolute() && (!path.is_file() || access(path, AccessFlags::X_OK).is_err()))
+        .collect();
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Missing { missing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_can_be_built() {
+        let missing = check_beside(Path::new("/nonexistent/target/release")).expect_err("nothing is there");
+        assert_eq!(
+            missing.hint().as_deref(),
+            Some(
+                "build them with `cargo build --release -p pegasus-kickstart -p pegasus-rc-client -p pegasus-transfer`"
+            )
+        );
+        let other =
+            check(["/bin/sh".into(), "/nonexistent/tool".into(), "relative".into()]).expect_err("one is not");
+        assert_eq!(
+            other.to_string(),
+            "not there or not executable: /nonexistent/tool"
+        );
+        assert_eq!(other.hint(), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! Progress on stderr: a bar on a terminal, sparse lines elsewhere.
+//!
+//! The run hands events to a thread of its own, so that a slow terminal never holds up the workflow.
+
+mod pace;
+mod state;
+
+use std::io::{IsTerminal, Write as _};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pace::Pace;
+pub use state::{Event, Outcome, State};
+
+/// Nothing is shown before: a short run needs no progress.
+const DELAY: Duration = Duration::from_millis(250);
+/// How often the bar is drawn.
+const BAR_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a line is written where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// A bar that is drawn over and over.
+    Bar,
+    /// A line now and then.
+    Lines,
+    /// Not at all.
+    Silent,
+}
+
+impl Style {
+    /// A bar on a terminal that can move the cursor, else lines; nothing if `quiet`.
+    pub fn choose(quiet: bool, dumb: bool) -> Self {
+        if quiet {
+            Style::Silent
+        } else if std::io::stderr().is_terminal() && !dumb {
+            Style::Bar
+        } else {
+            Style::Lines
+        }
+    }
+}
+
+/// Shows how a run goes on. Dropping it takes the bar away.
+#[derive(Debug)]
+pub struct Progress {
+    sender: Option<mpsc::Sender<Event>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Progress {
+    /// Starts with these counts. `verbose` tells the end of every task.
+    pub fn start(style: Style, verbose: bool, state: State) -> Self {
+        if style == Style::Silent {
+            return Progress {
+                sender: None,
+                thread: None,
+            };
+        }
+        let (sender, receiver) = mpsc::channel();
+        let shown = std::thread::Builder::new()
+            .name("progress".into())
+            .spawn(move || show(style, verbose, state, &receiver));
+        // Without a thread the run goes on, unseen.
+        match shown {
+            Ok(thread) => Progress {
+                sender: Some(sender),
+                thread: Some(thread),
+            },
+            Err(_) => Progress {
+                sender: None,
+                thread: None,
+            },
+        }
+    }
+
+    /// Something happened.
+    pub fn event(&self, event: Event) {
+        if let Some(sender) = &self.sender {
+            // The thread ends only after this sender is gone.
+            let _ = sender.send(event);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn show(style: Style, verbose: bool, mut state: State, events: &mpsc::Receiver<Event>) {
+    let begin = Instant::now();
+    let (delay, interval) = match style {
+        Style::Bar => (DELAY, BAR_INTERVAL),
+        Style::Lines | Style::Silent => (LINE_INTERVAL, LINE_INTERVAL),
+    };
+    let mut pace = Pace::new(delay, interval);
+    let mut bar: Option<ProgressBar> = None;
+    let mut shown = state.clone();
+    loop {
+        let event = events.recv_timeout(BAR_INTERVAL);
+        match &event {
+            Ok(event) => {
+                let mut line = state.note(event);
+                if let (true, None, Event::Ended { task, .. }) = (verbose, &line, event) {
+                    line = Some(format!("done: {task}"));
+                }
+                if let Some(line) = line {
+                    match &bar {
+                        Some(bar) => bar.println(line),
+                        None => write_line(&line),
+                    }
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+        let elapsed = begin.elapsed();
+        if !pace.due(elapsed) {
+            continue;
+        }
+        match style {
+            Style::Bar => {
+                let bar = bar.get_or_insert_with(|| new_bar(state.total));
+                bar.set_position(state.succeeded as u64);
+                bar.set_message(state.tail(elapsed));
+                bar.tick();
+            }
+            Style::Lines if state != shown => {
+                write_line(&state.line(elapsed));
+                shown = state.clone();
+            }
+            Style::Lines | Style::Silent => {}
+        }
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+}
+
+fn new_bar(total: usize) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr_with_hz(10));
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos} of {len} tasks done, {msg}") {
+        bar.set_style(style.progress_chars("##-"));
+    }
+    bar
+}
+
+/// A closed stderr is no reason to stop a run.
+fn write_line(line: &str) {
+    let _ = writeln!(std::io::stderr(), "pmc: {line}");
+}

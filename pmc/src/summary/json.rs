@@ -1,0 +1,98 @@
+//! The summary for programs. The format has a version: fields may be added under the same major
+//! number, and readers pass over what they do not know.
+
+use serde_json::{Value, json};
+
+use super::{Ending, FailedTask, Status, Summary};
+
+/// Version of the format: major.minor.
+pub const VERSION: &str = "1.0";
+
+/// The summary as one JSON object, pretty-printed, with a line feed at its end.
+pub fn render(summary: &Summary) -> String {
+    let all = summary.all();
+    let kinds: serde_json::Map<String, Value> = summary
+        .tallies
+        .iter()
+        .map(|(kind, tally)| {
+            let not_run = tally.total.saturating_sub(tally.done + tally.failed);
+            let value =
+                json!({"total": tally.total, "done": tally.done, "failed": tally.failed, "not_run": not_run});
+            (kind.key().to_owned(), value)
+        })
+        .collect();
+    let (status, signal) = match summary.status {
+        Status::Success => ("success", None),
+        Status::Failed => ("failed", None),
+        Status::Interrupted(signal) => ("interrupted", Some(signal)),
+    };
+    let outputs = summary.outputs.as_ref().map(|outputs| {
+        let files: Vec<Value> = outputs
+            .files
+            .iter()
+            .map(|(name, size)| json!({"name": name, "bytes": size}))
+            .collect();
+        json!({"directory": outputs.directory.display().to_string(), "files": files})
+    });
+    let resume = if summary.status == Status::Success {
+        None
+    } else {
+        Some(&summary.resume)
+    };
+    let value = json!({
+        "format": "pmc-run-summary",
+        "version": VERSION,
+        "workflow": summary.label,
+        "status": status,
+        "signal": signal,
+        "exit_code": summary.exit_code,
+        "wall_seconds": summary.wall.as_secs_f64(),
+        "tasks": {
+            "total": all.total,
+            "done": all.done,
+            "done_before": summary.done_before,
+            "failed": all.failed,
+            "not_run": all.total.saturating_sub(all.done + all.failed),
+            "by_kind": kinds,
+        },
+        "max_failures_reached": summary.max_failures_reached,
+        "failures": summary.failures.iter().map(failure).collect::<Vec<_>>(),
+        "outputs": outputs,
+        "submit_directory": summary.submit_dir.display().to_string(),
+        "resume": resume,
+    });
+    format!("{value:#}\n")
+}
+
+fn failure(failure: &FailedTask) -> Value {
+    let (exit_status, signal) = match failure.ending {
+        Ending::Exit(status) => (Some(status), None),
+        Ending::Signal(number) => (None, Some(number)),
+        Ending::NotStarted => (None, None),
+    };
+    json!({
+        "task": failure.task,
+        "transformation": failure.transformation,
+        "command": failure.command,
+        "exit_status": exit_status,
+        "signal": signal,
+        "seconds": failure.duration.map(|duration| duration.as_secs_f64()),
+        "tries": failure.tries,
+        "host": failure.host,
+        "stderr": failure.stderr.lines,
+        "stdout": failure.stdout.lines,
+        "note": failure.note,
+        "output_file": failure.output_file.as_ref().map(|path| path.display().to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture;
+    use super::*;
+
+    #[test]
+    fn the_fields_are_stable() {
+        insta::assert_snapshot!(render(&fixture::failed()));
+    }
+}

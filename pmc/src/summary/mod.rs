@@ -1,0 +1,288 @@
+//! The end of a run, for people and for programs.
+
+mod human;
+mod json;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use human::render as render_human;
+pub use json::render as render_json;
+
+use crate::kinds::Kind;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// All tasks are done.
+    Success,
+    /// Some failed, or could not run.
+    Failed,
+    /// A signal with this number ended the run.
+    Interrupted(u8),
+}
+
+/// Tasks of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// All.
+    pub total: usize,
+    /// Done, in this run or before.
+    pub done: usize,
+    /// Failed for good.
+    pub failed: usize,
+}
+
+/// How a program or a task ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself, with this status.
+    Exit(i32),
+    /// By a signal with this number.
+    Signal(i32),
+    /// It could not be started.
+    NotStarted,
+}
+
+impl Ending {
+    /// From a status as `wait` gives it; negative if there was nothing to wait for.
+    pub fn from_wait_status(status: i32) -> Self {
+        if status < 0 {
+            Ending::NotStarted
+        } else if status & 0x7f != 0 {
+            Ending::Signal(status & 0x7f)
+        } else {
+            Ending::Exit((status >> 8) & 0xff)
+        }
+    }
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Ending::Exit(status) => write!(f, "exit status {status}"),
+            Ending::Signal(number) => match nix::sys::signal::Signal::try_from(number) {
+                Ok(signal) => write!(f, "signal {number}, {}", signal.as_str()),
+                Err(_) => write!(f, "signal {number}"),
+            },
+            Ending::NotStarted => f.write_str("could not be started"),
+        }
+    }
+}
+
+/// Some last lines of an output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// The lines.
+    pub lines: Vec<String>,
+    /// How many lines there are before them.
+    pub omitted: usize,
+}
+
+impl Tail {
+    /// The last `count` lines of a text, empty lines at its end not counted.
+    pub fn of(text: &str, count: usize) -> Self {
+        let lines: Vec<&str> = text.trim_end().lines().collect();
+        let omitted = lines.len().saturating_sub(count);
+        Tail {
+            lines: lines[omitted..].iter().map(|line| (*line).to_owned()).collect(),
+            omitted,
+        }
+    }
+
+    /// There is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+/// A task that failed for good.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailedTask {
+    /// Name.
+    pub task: String,
+    /// Transformation, if the record names it.
+    pub transformation: Option<String>,
+    /// Program and arguments, if the record names them.
+    pub command: Vec<String>,
+    /// How its program ended, or the task if there is no record.
+    pub ending: Ending,
+    /// How long the last try took.
+    pub duration: Option<Duration>,
+    /// How often it was tried.
+    pub tries: u32,
+    /// Where it ran.
+    pub host: Option<String>,
+    /// End of standard error.
+    pub stderr: Tail,
+    /// End of standard output; looked at if there is no standard error.
+    pub stdout: Tail,
+    /// What the executor or the wrapper said about it.
+    pub note: Option<String>,
+    /// File with the record and standard output of the task.
+    pub output_file: Option<PathBuf>,
+}
+
+/// Files that a run has left in its output directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outputs {
+    /// The directory.
+    pub directory: PathBuf,
+    /// Files of this run in name order, relative to the directory.
+    pub files: Vec<(String, u64)>,
+}
+
+/// What is told at the end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// Name of the workflow.
+    pub label: String,
+    /// How it ended.
+    pub status: Status,
+    /// Exit code of the command.
+    pub exit_code: u8,
+    /// How long the run took, planning included.
+    pub wall: Duration,
+    /// Tasks by kind.
+    pub tallies: Vec<(Kind, Tally)>,
+    /// Tasks that were done before this run.
+    pub done_before: usize,
+    /// Tasks that failed, in the order of failing.
+    pub failures: Vec<FailedTask>,
+    /// The run stopped because so many tasks had failed.
+    pub max_failures_reached: bool,
+    /// Outputs, if the place is known.
+    pub outputs: Option<Outputs>,
+    /// The submit directory.
+    pub submit_dir: PathBuf,
+    /// What to type to go on.
+    pub resume: Vec<String>,
+}
+
+impl Summary {
+    /// Sum over all kinds.
+    pub fn all(&self) -> Tally {
+        self.tallies
+            .iter()
+            .fold(Tally::default(), |sum, (_, tally)| Tally {
+                total: sum.total + tally.total,
+                done: sum.done + tally.done,
+                failed: sum.failed + tally.failed,
+            })
+    }
+}
+
+#[cfg(test)]
+pub mod fixture {
+    //! A summary with everything in it.
+    use super::*;
+
+    /// Two failures of nine tasks.
+    pub fn failed() -> Summary {
+        Summary {
+            label: "diamond".into(),
+            status: Status::Failed,
+            exit_code: 1,
+            wall: Duration::from_millis(1340),
+            tallies: vec![
+                (
+                    Kind::Compute,
+                    Tally {
+                        total: 4,
+                        done: 1,
+                        failed: 2,
+                    },
+                ),
+                (
+                    Kind::CreateDir,
+                    Tally {
+                        total: 1,
+                        done: 1,
+                        failed: 0,
+                    },
+                ),
+                (
+                    Kind::StageIn,
+                    Tally {
+                        total: 1,
+                        done: 1,
+                        failed: 0,
+                    },
+                ),
+                (
+                    Kind::StageOut,
+                    Tally {
+                        total: 1,
+                        done: 0,
+                        failed: 0,
+                    },
+                ),
+            ],
+            done_before: 2,
+            failures: vec![
+                FailedTask {
+                    task: "findrange_ID0000002".into(),
+                    transformation: Some("findrange".into()),
+                    command: vec!["/opt/findrange".into(), "-i".into(), "f b1".into()],
+                    ending: Ending::Exit(3),
+                    duration: Some(Duration::from_millis(12)),
+                    tries: 2,
+                    host: Some("node1".into()),
+                    stderr: Tail {
+                        lines: vec!["cannot read f.b1".into(), "giving up".into()],
+                        omitted: 22,
+                    },
+                    stdout: Tail::default(),
+                    note: None,
+                    output_file: Some(
+                        "/w/pmc-runs/diamond/run0001/submit/findrange_ID0000002.out.001".into(),
+                    ),
+                },
+                FailedTask {
+                    task: "findrange_ID0000003".into(),
+                    transformation: None,
+                    command: vec![],
+                    ending: Ending::Signal(9),
+                    duration: None,
+                    tries: 1,
+                    host: None,
+                    stderr: Tail::default(),
+                    stdout: Tail::default(),
+                    note: Some("it left no invocation record".into()),
+                    output_file: None,
+                },
+            ],
+            max_failures_reached: false,
+            outputs: Some(Outputs {
+                directory: "/w/pmc-runs/diamond/run0001/output".into(),
+                files: vec![],
+            }),
+            submit_dir: "/w/pmc-runs/diamond/run0001/submit".into(),
+            resume: vec!["pmc".into(), "resume".into(), "pmc-runs/diamond/run0001".into()],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_follow_wait() {
+        assert_eq!(Ending::from_wait_status(768), Ending::Exit(3));
+        assert_eq!(Ending::from_wait_status(139).to_string(), "signal 11, SIGSEGV");
+        assert_eq!(Ending::from_wait_status(-1).to_string(), "could not be started");
+    }
+
+    #[test]
+    fn tails_keep_the_end() {
+        assert_eq!(
+            Tail::of("a\nb\nc\n\n", 2),
+            Tail {
+                lines: vec!["b".into(), "c".into()],
+                omitted: 1
+            }
+        );
+        assert!(Tail::of("\n \n", 2).is_empty());
+    }
+}

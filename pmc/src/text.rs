@@ -1,0 +1,88 @@
+//! Figures as people read them.
+
+use std::path::Path;
+use std::time::Duration;
+
+/// `0.24 s`, `5.0 s`, `1 min 15 s`, `2 h 3 min`.
+pub fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    if seconds >= 3600 {
+        format!("{} h {} min", seconds / 3600, seconds % 3600 / 60)
+    } else if seconds >= 60 {
+        format!("{} min {} s", seconds / 60, seconds % 60)
+    } else if seconds >= 1 {
+        format!("{:.1} s", (duration.as_secs_f64() * 10.0).floor() / 10.0)
+    } else {
+        format!("{:.2} s", duration.as_secs_f64())
+    }
+}
+
+/// `1 file`, `2 files`.
+pub fn count(number: usize, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
+/// `999 bytes`, `1.5 MB`; powers of ten.
+pub fn bytes(bytes: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+    let mut value = bytes as f64;
+    if bytes < 1000 {
+        return format!("{bytes} bytes");
+    }
+    for unit in ["kB", "MB", "GB"] {
+        value /= 1000.0;
+        if value < 1000.0 {
+            return format!("{value:.1} {unit}");
+        }
+    }
+    format!("{:.1} TB", value / 1000.0)
+}
+
+/// A path as short as it can be: relative if it is beneath the working directory.
+pub fn path(path: &Path, cwd: &Path) -> String {
+    let short = path.strip_prefix(cwd).unwrap_or(path);
+    if short.as_os_str().is_empty() {
+        ".".into()
+    } else {
+        short.display().to_string()
+    }
+}
+
+/// A word for a shell's command line.
+pub fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        let text = |ms| duration(Duration::from_millis(ms));
+        assert_eq!(text(243), "0.24 s");
+        assert_eq!(text(59_990), "59.9 s");
+        assert_eq!(text(75_000), "1 min 15 s");
+        assert_eq!(text(7_384_000), "2 h 3 min");
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes(999), "999 bytes");
+        assert_eq!(bytes(1_500_000), "1.5 MB");
+        assert_eq!(bytes(2_000_000_000_000), "2.0 TB");
+    }
+
+    #[test]
+    fn words_survive_the_shell() {
+        assert_eq!(shell_word("a-b/c.yml"), "a-b/c.yml");
+        assert_eq!(shell_word("it's"), "'it'\\''s'");
+        assert_eq!(shell_word(""), "''");
+    }
+}
