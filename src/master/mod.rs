@@ -4,6 +4,54 @@
 //! assigns ready tasks; both say what is to happen through the [`Outbox`]. The loop around it
 //! (`crate::driver`) owns transport, clock and logs, works off all messages that are there with
 //! `handle`, then calls `schedule` once.
+//!
+//! # Life of a run
+//!
+//! All workers register; when the last one has, each gets its [`ToWorker::Setup`]. After
+//! [`Master::start`] the first tasks are ready, and `schedule` and `handle` alternate until
+//! [`Master::is_finished`].
+//!
+//! ```text
+//! waiting ── last parent done ──> ready ── schedule ──> queued ──> running ──> done
+//!                                   ^                                 │
+//!                                   └────────── tries left ───────────┴──────> failed
+//! ```
+//!
+//! # Order
+//!
+//! Tasks that are ready at the start are taken in byte order of their names, later ones in the
+//! order in which their last parent ended, the children of one task in the order of their EDGE
+//! lines; a failed try goes to the end. In this order `schedule` gives them submit numbers. Then
+//! it starts tasks by priority, among equals by submit number. A task that fits nowhere now is
+//! overtaken by tasks that ask for something else, never by one that asks for the same.
+//!
+//! # Cost
+//!
+//! Tasks that ask for the same memory and CPUs are of one *shape*; shapes with the same number of
+//! CPUs form a *class*. With H hosts, S shapes in a class, C classes and P different priorities in
+//! a shape:
+//!
+//! * A task that ends: O(log H), and O(1) for each of its edges.
+//! * A task that becomes ready: O(log P + log S).
+//! * A task that is started: O(C · log S + log H + log P), and one more look of O(C · log S) when
+//!   nothing else fits. Without a free slot nothing is looked at.
+//!
+//! So the number of tasks, ready or not, does not matter, nor how many of them wait for memory.
+
+mod assign;
+mod check;
+mod cpuset;
+mod error;
+mod hosts;
+mod queue;
+mod run;
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
+mod tests;
+
+pub use error::MasterError;
+pub use run::{Master, MasterConfig, Summary};
 
 use pmc_dag::TaskId;
 
@@ -16,6 +64,8 @@ pub enum Event {
     Registered(Rank, Registration),
     /// An execution ended; forwarded data has been written already (or `status` says it was not).
     Finished(Rank, TaskResult),
+    /// A worker cannot go on, and says why. The run must be aborted.
+    Failed(Rank, String),
     /// Start nothing new (drain, or the end of the wall time).
     Drain,
 }
@@ -45,6 +95,9 @@ pub enum Record<'a> {
     },
     /// The task is ready and waits for a slot.
     Queued(TaskId, SubmitId),
+    /// The free CPU numbers of the host are scattered: the task that is started next gets no block
+    /// of its own, and no affinity.
+    Fragmented(TaskId, SubmitId),
     /// The task was assigned to a worker.
     Started(TaskId, SubmitId, Rank),
     /// The execution ended. `done` where the task will not run again and succeeded: its rescue

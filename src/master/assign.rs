@@ -1,0 +1,77 @@
+//! Gives ready tasks to workers.
+
+use std::mem;
+
+use pmc_dag::TaskId;
+
+use crate::master::hosts::Grant;
+use crate::master::run::{Master, Phase, Running, State};
+use crate::master::{Outbox, Record};
+use crate::message::{Assignment, SubmitId, ToWorker};
+
+impl Master {
+    /// Queues all tasks that have become ready, then starts as many as fit. Does nothing before
+    /// the start, after a drain, and when too many tasks have failed.
+    pub fn schedule(&mut self, out: &mut impl Outbox) {
+        if self.phase != Phase::Started || self.is_stopped() {
+            return;
+        }
+        for task in mem::take(&mut self.ready) {
+            self.last_submit += 1;
+            let submit = SubmitId(self.last_submit);
+            out.record(Record::Queued(task, submit));
+            self.queue.push(task, self.dag.priority(task), submit);
+            self.states[task.index()] = State::Queued;
+        }
+        while self.hosts.free_slots() > 0 && self.queue.len() > 0 {
+            let Some(shape) = self.queue.best(|cpus| self.hosts.most_free_memory(cpus)) else {
+                break;
+            };
+            let (cpus, memory_mb) = {
+                let shape = self.queue.shape(shape);
+                (shape.cpus, shape.memory_mb)
+            };
+            // The queue has just been told that there is room, so all three succeed.
+            let Some(host) = self.hosts.find(cpus, memory_mb) else {
+                break;
+            };
+            let Some(grant) = self.hosts.take(host, cpus, memory_mb) else {
+                break;
+            };
+            let Some((task, submit)) = self.queue.pop(shape) else {
+                break;
+            };
+            self.begin(task, submit, host, grant, out);
+        }
+    }
+
+    fn begin(&mut self, task: TaskId, submit: SubmitId, host: u32, grant: Grant, out: &mut impl Outbox) {
+        let Grant {
+            rank,
+            block,
+            fragmented,
+        } = grant;
+        if fragmented {
+            out.record(Record::Fragmented(task, submit));
+        }
+        out.record(Record::Started(task, submit, rank));
+        self.record_resources(host, out);
+        let line = self.dag.task(task);
+        let assignment = Assignment {
+            submit,
+            name: line.name.to_vec(),
+            id: line.id.map(<[u8]>::to_vec),
+            command: line.command.to_vec(),
+            memory_mb: line.memory_mb,
+            cpus: line.cpus,
+            cpu_set: block.clone().map_or_else(Vec::new, Iterator::collect),
+            pipe_forwards: line.pipe_forwards.to_vec(),
+            file_forwards: line.file_forwards.to_vec(),
+        };
+        self.states[task.index()] = State::Running;
+        self.slots[rank.0 as usize - 1].running = Some(Running { task, submit, block });
+        self.running += 1;
+        self.summary.submitted += 1;
+        out.send(rank, ToWorker::Run(Box::new(assignment)));
+    }
+}

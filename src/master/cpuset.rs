@@ -1,0 +1,131 @@
+//! Which CPU numbers of a host are taken by tasks that have a block of their own.
+
+use std::ops::Range;
+
+/// Hosts that claim more CPUs than this (`--host-cpus` may say anything) hand out numbers only
+/// up to here.
+const MAX_NUMBERS: u32 = 1 << 16;
+
+/// CPU numbers of one host.
+///
+/// Numbers are assumed to count through the threads of a core, then the cores of a socket, then
+/// the sockets. Tasks with one CPU take none: the operating system places them.
+#[derive(Clone, Debug)]
+pub(crate) struct CpuSet {
+    threads_per_core: u32,
+    threads_per_socket: u32,
+    threads: u32,
+    /// Allocated with the first block, because most workflows never ask for one.
+    taken: Vec<bool>,
+}
+
+impl CpuSet {
+    pub(crate) fn new(threads: u32, cores: u32, sockets: u32) -> Self {
+        Self {
+            threads_per_core: (threads / cores.max(1)).max(1),
+            threads_per_socket: (threads / sockets.max(1)).max(1),
+            threads: threads.min(MAX_NUMBERS),
+            taken: Vec::new(),
+        }
+    }
+
+    /// Takes the first free block of `count` numbers. It begins at the first number of a socket if
+    /// at least a socket is asked for, else of a core if at least a core is, else anywhere.
+    pub(crate) fn take(&mut self, count: u32) -> Option<Range<u32>> {
+        if count == 0 || count > self.threads {
+            return None;
+        }
+        if self.taken.is_empty() {
+            self.taken = vec![false; self.threads as usize];
+        }
+        let step = if count >= self.threads_per_socket {
+            self.threads_per_socket
+        } else if count >= self.threads_per_core {
+            self.threads_per_core
+        } else {
+            1
+        };
+        let mut start = 0;
+        while count <= self.threads - start {
+            let block = &self.taken[start as usize..(start + count) as usize];
+            let Some(last_taken) = block.iter().rposition(|taken| *taken) else {
+                self.mark(start..start + count, true);
+                return Some(start..start + count);
+            };
+            // The next boundary behind what is in the way.
+            let next = (start + last_taken as u32 + 1).next_multiple_of(step);
+            if next > self.threads {
+                break;
+            }
+            start = next;
+        }
+        None
+    }
+
+    /// Gives a block back.
+    pub(crate) fn release(&mut self, block: Range<u32>) {
+        self.mark(block, false);
+    }
+
+    /// Whether all numbers of a block are taken.
+    pub(crate) fn is_taken(&self, block: &Range<u32>) -> bool {
+        self.taken
+            .get(block.start as usize..block.end as usize)
+            .is_some_and(|b| b.iter().all(|t| *t))
+    }
+
+    /// How many numbers are taken.
+    pub(crate) fn count_taken(&self) -> usize {
+        self.taken.iter().filter(|taken| **taken).count()
+    }
+
+    fn mark(&mut self, block: Range<u32>, taken: bool) {
+        self.taken[block.start as usize..block.end as usize].fill(taken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_begin_at_sockets_cores_or_anywhere() {
+        // Two sockets of four cores of two threads.
+        let mut cpus = CpuSet::new(16, 8, 2);
+        assert_eq!(cpus.take(3), Some(0..3), "more than a core: at a core");
+        assert_eq!(cpus.take(2), Some(4..6), "a core: 3 is in the middle of one");
+        assert_eq!(cpus.take(8), Some(8..16), "a socket");
+        assert_eq!(cpus.take(2), Some(6..8));
+        assert_eq!(cpus.take(2), None, "only 3 is free");
+        cpus.release(0..3);
+        assert_eq!(cpus.take(4), Some(0..4));
+        assert_eq!(cpus.count_taken(), 16);
+    }
+
+    #[test]
+    fn less_than_a_core_goes_anywhere() {
+        let mut cpus = CpuSet::new(16, 4, 1);
+        assert_eq!(cpus.take(2), Some(0..2));
+        assert_eq!(cpus.take(3), Some(2..5));
+        assert_eq!(cpus.take(4), Some(8..12));
+    }
+
+    #[test]
+    fn free_numbers_that_are_not_contiguous_do_not_help() {
+        let mut cpus = CpuSet::new(6, 6, 1);
+        let blocks: Vec<_> = (0..3).map(|_| cpus.take(2).unwrap()).collect();
+        cpus.release(blocks[0].clone());
+        cpus.release(blocks[2].clone());
+        assert_eq!(cpus.take(4), None);
+        assert_eq!(cpus.take(2), Some(0..2));
+    }
+
+    #[test]
+    fn odd_hosts_do_no_harm() {
+        assert_eq!(CpuSet::new(0, 0, 0).take(1), None);
+        assert_eq!(CpuSet::new(3, 0, 0).take(2), Some(0..2));
+        assert_eq!(CpuSet::new(3, 9, 9).take(3), Some(0..3));
+        assert_eq!(CpuSet::new(u32::MAX, 1, 1).take(u32::MAX), None);
+        assert_eq!(CpuSet::new(4, 1, 1).take(0), None);
+    }
+}
