@@ -1,3 +1,7 @@
 //! See the package description.
 
+pub mod cluster_record;
+pub mod dagman_out;
+pub mod jobstate_log;
+pub mod resource_log;
 pub mod yaml;

@@ -1,0 +1,81 @@
+//! `jobstate.log`: the states of the tasks, one line each.
+//!
+//! Layout as written by pegasus-mpi-cluster 5.1 with `--jobstate-log`. Times are seconds since
+//! the epoch with six decimals.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+/// A run begins. `at` is the time since the epoch, here and below.
+pub fn start(out: &mut Vec<u8>, at: Duration) {
+    time(out, at);
+    out.extend_from_slice(b"INTERNAL *** PMC_STARTED ***\n");
+}
+
+/// The task is ready and has its number.
+pub fn queued(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
+    state(out, at, task, "SUBMIT", number);
+}
+
+/// The task was given to a worker.
+pub fn started(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
+    state(out, at, task, "EXECUTE", number);
+}
+
+/// The task ended with this raw wait status.
+pub fn ended(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
+    state(out, at, task, "JOB_TERMINATED", number);
+    time(out, at);
+    out.extend_from_slice(task);
+    let word = if status == 0 { "JOB_SUCCESS" } else { "JOB_FAILURE" };
+    writeln!(out, " {word} {status} - - {number}").expect("writing to memory does not fail");
+}
+
+/// The run ends.
+pub fn finish(out: &mut Vec<u8>, at: Duration, success: bool) {
+    time(out, at);
+    let status = u8::from(!success);
+    writeln!(out, "INTERNAL *** PMC_FINISHED {status} ***").expect("writing to memory does not fail");
+}
+
+fn state(out: &mut Vec<u8>, at: Duration, task: &[u8], word: &str, number: u64) {
+    time(out, at);
+    out.extend_from_slice(task);
+    writeln!(out, " {word} {number}.0 - - {number}").expect("writing to memory does not fail");
+}
+
+fn time(out: &mut Vec<u8>, at: Duration) {
+    write!(out, "{}.{:06} ", at.as_secs(), at.subsec_micros()).expect("writing to memory does not fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run() {
+        let at = Duration::new(1_700_000_000, 42_000_999);
+        let mut out = Vec::new();
+        start(&mut out, at);
+        queued(&mut out, at, b"a", 7);
+        started(&mut out, at, b"a", 7);
+        ended(&mut out, at, b"a", 7, 0);
+        ended(&mut out, at, b"b", 8, 9);
+        finish(&mut out, at, false);
+        let expected = [
+            "INTERNAL *** PMC_STARTED ***",
+            "a SUBMIT 7.0 - - 7",
+            "a EXECUTE 7.0 - - 7",
+            "a JOB_TERMINATED 7.0 - - 7",
+            "a JOB_SUCCESS 0 - - 7",
+            "b JOB_TERMINATED 8.0 - - 8",
+            "b JOB_FAILURE 9 - - 8",
+            "INTERNAL *** PMC_FINISHED 1 ***",
+        ];
+        let expected: String = expected
+            .iter()
+            .map(|l| format!("1700000000.042000 {l}\n"))
+            .collect();
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+}

@@ -1,0 +1,51 @@
+//! `.resource`: what is free on a host, one line after each change.
+//!
+//! Comma-separated, as written by pegasus-mpi-cluster 5.1: seconds since the epoch with six
+//! decimals, free slots, free CPUs, free memory in MB, host name.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+/// What is free on a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Free<'a> {
+    /// Host name.
+    pub host: &'a str,
+    /// Free slots: workers of the host without a task.
+    pub slots: u32,
+    /// Free CPUs.
+    pub cpus: u32,
+    /// Free memory in MB.
+    pub memory_mb: u64,
+}
+
+/// One line. `at` is the time since the epoch.
+pub fn line(out: &mut Vec<u8>, at: Duration, free: Free<'_>) {
+    let Free {
+        host,
+        slots,
+        cpus,
+        memory_mb,
+    } = free;
+    let (seconds, micros) = (at.as_secs(), at.subsec_micros());
+    writeln!(out, "{seconds}.{micros:06},{slots},{cpus},{memory_mb},{host}")
+        .expect("writing to memory does not fail");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line() {
+        let mut out = Vec::new();
+        let free = Free {
+            host: "n1",
+            slots: 2,
+            cpus: 16,
+            memory_mb: 24_104,
+        };
+        line(&mut out, Duration::from_millis(1_500), free);
+        assert_eq!(out, b"1.500000,2,16,24104,n1\n");
+    }
+}
