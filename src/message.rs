@@ -2,7 +2,11 @@
 //!
 //! The local transport hands these values over as they are; the MPI transport sends them encoded.
 
+mod codec;
+
 use std::time::Duration;
+
+pub use codec::DecodeError;
 
 /// Number of a process of the run: 0 is the master, workers count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
