@@ -1,0 +1,16 @@
+//! End-to-end tests: the built programs with real MPI launchers, a real Slurm and the monitoring of
+//! Pegasus itself.
+//!
+//! All of them are `#[ignore]`d, because they need other packages' programs and much that
+//! `cargo test` does not install or build. `tests/run e2e` prepares all that and runs them; there,
+//! whatever is missing is a failure.
+
+#![expect(clippy::panic, reason = "a test says what is wrong by a panic")]
+
+mod bad_input;
+mod chains;
+mod failure;
+mod golden_executor;
+mod golden_planner;
+mod stampede;
+mod support;

@@ -1,0 +1,257 @@
+//! Runs a program with a time limit and keeps what it said.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+/// How long a program may take unless its test says otherwise. Generous: the machine may be busy.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// A program, its arguments and where it runs.
+pub struct Run {
+    words: Vec<OsString>,
+    folder: PathBuf,
+    environment: BTreeMap<OsString, Option<OsString>>,
+    limit: Duration,
+}
+
+impl Run {
+    /// The program; found on `PATH` if it has no slash.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            words: vec![program.as_ref().to_owned()],
+            folder: std::env::temp_dir(),
+            environment: BTreeMap::new(),
+            limit: LIMIT,
+        }
+    }
+
+    /// The words of a command line, cut at blanks.
+    pub fn line(line: &str) -> Self {
+        let mut words = line.split_whitespace();
+        Self::new(words.next().expect("a command")).args(words)
+    }
+
+    pub fn arg(mut self, word: impl AsRef<OsStr>) -> Self {
+        self.words.push(word.as_ref().to_owned());
+        self
+    }
+
+    pub fn args(mut self, words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.words
+            .extend(words.into_iter().map(|w| w.as_ref().to_owned()));
+        self
+    }
+
+    /// The current folder of the program; the folder for temporary files otherwise.
+    pub fn within(mut self, folder: &Path) -> Self {
+        folder.clone_into(&mut self.folder);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.environment
+            .insert(name.into(), Some(value.as_ref().to_owned()));
+        self
+    }
+
+    pub fn envs<'a>(mut self, pairs: impl IntoIterator<Item = &'a (String, String)>) -> Self {
+        for (name, value) in pairs {
+            self = self.env(name, value);
+        }
+        self
+    }
+
+    pub fn limit(mut self, seconds: u64) -> Self {
+        self.limit = Duration::from_secs(seconds);
+        self
+    }
+
+    /// The program and its arguments.
+    pub fn words(&self) -> &[OsString] {
+        &self.words
+    }
+
+    /// Starts the program and waits for its end.
+    pub fn go(self) -> Said {
+        self.start().wait()
+    }
+
+    /// Starts the program.
+    pub fn start(self) -> Running {
+        let line = self
+            .words
+            .iter()
+            .map(|w| w.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join(" ");
+        // Files, not pipes: a process left behind by the program cannot hold them up.
+        let out = tempfile::tempfile().expect("a temporary file");
+        let err = tempfile::tempfile().expect("a temporary file");
+        let mut command = Command::new(&self.words[0]);
+        command
+            .args(&self.words[1..])
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .process_group(0);
+        command.stdout(out.try_clone().expect("a second descriptor"));
+        command.stderr(err.try_clone().expect("a second descriptor"));
+        for (name, value) in &self.environment {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let child = command
+            .spawn()
+            .unwrap_or_else(|e| panic!("cannot start `{line}`: {e}"));
+        Running {
+            line,
+            child,
+            out,
+            err,
+            begin: Instant::now(),
+            limit: self.limit,
+            ended: false,
+        }
+    }
+}
+
+/// A program that runs; its process group is ended with it when a test gives up.
+pub struct Running {
+    line: String,
+    child: Child,
+    out: File,
+    err: File,
+    begin: Instant,
+    limit: Duration,
+    ended: bool,
+}
+
+impl Running {
+    /// Whether the program has not ended yet.
+    pub fn alive(&mut self) -> bool {
+        self.child.try_wait().expect("a child to wait for").is_none()
+    }
+
+    /// Waits for the end, up to the time limit.
+    pub fn wait(mut self) -> Said {
+        let mut pause = Duration::from_millis(5);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child to wait for") {
+                break Some(status);
+            }
+            if self.begin.elapsed() > self.limit {
+                self.kill();
+                break None;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(100));
+        };
+        self.ended = true;
+        Said {
+            line: std::mem::take(&mut self.line),
+            status,
+            stdout: text(&mut self.out),
+            stderr: text(&mut self.err),
+            elapsed: self.begin.elapsed(),
+        }
+    }
+
+    fn kill(&mut self) {
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            // The group may be gone already.
+            let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.kill();
+        }
+    }
+}
+
+fn text(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    file.rewind()
+        .and_then(|()| file.read_to_end(&mut bytes))
+        .expect("a readable temporary file");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// How a program ended and what it said.
+pub struct Said {
+    line: String,
+    status: Option<ExitStatus>,
+    pub stdout: String,
+    pub stderr: String,
+    pub elapsed: Duration,
+}
+
+impl Said {
+    /// Exit code; a signal counts as 128 and its number, as in a shell.
+    pub fn code(&self) -> i32 {
+        let Some(status) = self.status else {
+            panic!("took too long: {}", self.account())
+        };
+        status
+            .code()
+            .or(status.signal().map(|s| 128 + s))
+            .expect("a code or a signal")
+    }
+
+    /// Demands success.
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        assert_eq!(self.code(), 0, "should succeed: {}", self.account());
+        self
+    }
+
+    /// Demands an orderly failure: an exit code from 1 to 125, no signal, no panic.
+    #[track_caller]
+    pub fn refused(self) -> Self {
+        assert!(
+            (1..=125).contains(&self.code()),
+            "should fail with an exit code: {}",
+            self.account()
+        );
+        let everything = format!("{}{}", self.stdout, self.stderr);
+        assert!(
+            !everything.contains("panicked at"),
+            "panicked: {}",
+            self.account()
+        );
+        self
+    }
+
+    /// The command, its end and both its outputs, for the message of a failed test.
+    pub fn account(&self) -> String {
+        let mut all = format!("`{}`\n", self.line);
+        let _ = match self.status {
+            Some(status) => writeln!(all, "ended with {status} after {:.1?}", self.elapsed),
+            None => writeln!(all, "was ended after {:.1?}", self.elapsed),
+        };
+        for (name, said) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            let lines: Vec<&str> = said.lines().collect();
+            let left_out = lines.len().saturating_sub(60);
+            let _ = writeln!(all, "--- {name}{}", if left_out > 0 { " (its end)" } else { "" });
+            for line in &lines[left_out..] {
+                let _ = writeln!(all, "{line}");
+            }
+        }
+        all
+    }
+}
