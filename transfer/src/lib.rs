@@ -1,1 +1,19 @@
-//! See the package description.
+//! Copies, links, makes and removes files and directories, as the transfer, create-dir and clean-up jobs
+//! of a planned workflow ask.
+//!
+//! The program `pegasus-transfer` is a thin shell around [`engine::run`]. The library prints nothing,
+//! never ends the process and keeps no state between calls, so that a worker can do the same work inside
+//! its own process: everything it needs comes in [`engine::Settings`], everything that happened comes back
+//! in [`report::Report`]. For single operations on local files call [`local`] directly.
+
+pub mod cancel;
+pub mod engine;
+pub mod error;
+pub mod integrity;
+pub mod local;
+pub mod multipart;
+pub mod protocol;
+pub mod report;
+pub mod shown;
+pub mod spec;
+pub mod url;

@@ -1,0 +1,34 @@
+//! Operations on local files, each usable on its own and from several threads at once.
+//!
+//! What a reader can see under the final name is always complete: files are written, links made and
+//! directories filled under a temporary name in the directory of the destination, and then renamed.
+
+mod copy;
+mod data;
+mod link;
+mod place;
+mod remove;
+mod tree;
+
+pub(crate) use copy::hash_path;
+pub use copy::{Copied, CopyOptions, copy_path};
+pub use data::Method;
+pub use link::{move_path, symlink};
+pub use remove::remove;
+
+use std::path::Path;
+
+use crate::error::TransferError;
+
+/// Start of the names of files that are not complete yet.
+pub const TEMPORARY_PREFIX: &str = ".pegasus-transfer-";
+
+/// Makes a directory with its missing parents. An existing directory is fine.
+pub fn make_directory(path: &Path) -> Result<(), TransferError> {
+    match std::fs::create_dir_all(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            Err(TransferError::NotADirectory(path.to_owned()))
+        }
+        result => result.map_err(|error| TransferError::io("create the directory", path, error)),
+    }
+}

@@ -1,0 +1,305 @@
+//! The URLs of a transfer specification.
+//!
+//! | form | meaning |
+//! |---|---|
+//! | no colon, or starting with `/`, `./` or `../` | path of a local file |
+//! | `file:PATH`, `file://PATH`, `file://localhost/PATH` | the same; without a leading `/` relative to the working directory |
+//! | `symlink://PATH`, `moveto://PATH` | local path, to be linked or moved to |
+//! | `PROTOCOL://HOST/PATH` | anything else; several `/` in a row count as one |
+//!
+//! In the local forms `$NAME` and `${NAME}` are replaced from the environment (an unset name by nothing).
+//! There is no percent-decoding: a `%` in a file name is a `%`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::shown;
+
+/// Finds the value of an environment variable.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// A place that files come from or go to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    scheme: String,
+    host: String,
+    path: PathBuf,
+}
+
+/// Why a text is no URL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// Nothing there.
+    #[error("a URL is empty")]
+    Empty,
+    /// A zero byte, which no file name can hold.
+    #[error("the URL '{0}' contains a zero byte")]
+    ZeroByte(String),
+    /// Neither a path nor `protocol://host/path`.
+    #[error("'{0}' is not a URL: a path or PROTOCOL://HOST/PATH is needed")]
+    Syntax(String),
+}
+
+/// Protocols whose URL is a local path.
+const LOCAL: [&str; 3] = ["file", "symlink", "moveto"];
+
+impl Url {
+    /// Reads a URL.
+    pub fn parse(text: &[u8], env: Lookup<'_>) -> Result<Self, UrlError> {
+        let shown = || shown::bytes(text).to_string();
+        if text.is_empty() {
+            return Err(UrlError::Empty);
+        }
+        if text.contains(&0) {
+            return Err(UrlError::ZeroByte(shown()));
+        }
+        if !text.contains(&b':')
+            || [&b"/"[..], b"./", b"../"]
+                .iter()
+                .any(|start| text.starts_with(start))
+        {
+            return Ok(Self::local("file", text, env));
+        }
+        for scheme in LOCAL {
+            if let Some(rest) = text
+                .strip_prefix(scheme.as_bytes())
+                .and_then(|rest| rest.strip_prefix(b":"))
+            {
+                let mut rest = rest.strip_prefix(b"//").unwrap_or(rest);
+                if scheme == "file" {
+                    rest = rest
+                        .strip_prefix(b"localhost")
+                        .filter(|r| r.starts_with(b"/"))
+                        .unwrap_or(rest);
+                }
+                if rest.is_empty() {
+                    return Err(UrlError::Syntax(shown()));
+                }
+                return Ok(Self::local(scheme, rest, env));
+            }
+        }
+        Self::remote(text).ok_or_else(|| UrlError::Syntax(shown()))
+    }
+
+    fn local(scheme: &str, path: &[u8], env: Lookup<'_>) -> Self {
+        Self {
+            scheme: scheme.to_owned(),
+            host: String::new(),
+            path: OsString::from_vec(expand(path, env)).into(),
+        }
+    }
+
+    fn remote(text: &[u8]) -> Option<Self> {
+        let colon = text.iter().position(|b| *b == b':')?;
+        let scheme = std::str::from_utf8(&text[..colon]).ok()?;
+        if scheme.is_empty() || !scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+            return None;
+        }
+        let rest = text[colon + 1..].strip_prefix(b"//")?;
+        let slash = rest.iter().position(|b| *b == b'/').unwrap_or(rest.len());
+        let (host, path) = rest.split_at(slash);
+        let host = std::str::from_utf8(host).ok()?;
+        if !host.chars().all(|c| c.is_alphanumeric() || "_.-:@#".contains(c)) {
+            return None;
+        }
+        let mut collapsed = Vec::with_capacity(path.len());
+        for byte in path {
+            if *byte != b'/' || collapsed.last() != Some(&b'/') {
+                collapsed.push(*byte);
+            }
+        }
+        Some(Self {
+            scheme: scheme.to_owned(),
+            host: host.to_owned(),
+            path: OsString::from_vec(collapsed).into(),
+        })
+    }
+
+    /// A `file` URL for a path.
+    #[must_use]
+    pub fn file(path: PathBuf) -> Self {
+        Self {
+            scheme: "file".to_owned(),
+            host: String::new(),
+            path,
+        }
+    }
+
+    /// The protocol, without the colon.
+    #[must_use]
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// Host, with user and port as written; empty for local protocols.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether this names a file of this machine.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        LOCAL.contains(&self.scheme.as_str())
+    }
+
+    /// The URL as text; bytes of the path as they are.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut text = format!("{}://{}", self.scheme, self.host).into_bytes();
+        if matches!(self.scheme.as_str(), "srm" | "root") {
+            text.push(b'/');
+        }
+        text.extend_from_slice(self.path.as_os_str().as_bytes());
+        text
+    }
+
+    /// The URL for messages, on one line.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        shown::bytes(&self.to_bytes()).to_string()
+    }
+}
+
+/// Replaces `$NAME` and `${NAME}`. A name starts with a letter and has at least two characters, so that a
+/// lone `$` in a file name stays.
+fn expand(text: &[u8], env: Lookup<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.iter().position(|b| *b == b'$') {
+        out.extend_from_slice(&rest[..at]);
+        rest = &rest[at..];
+        match variable(rest) {
+            Some((name, length)) => {
+                out.extend_from_slice(env(name).unwrap_or_default().as_bytes());
+                rest = &rest[length..];
+            }
+            None => {
+                out.push(b'$');
+                rest = &rest[1..];
+            }
+        }
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
+/// Name of the variable at the start of `text`, which starts with `$`, and the length of the reference.
+fn variable(text: &[u8]) -> Option<(&str, usize)> {
+    let braced = text.get(1) == Some(&b'{');
+    let start = if braced { 2 } else { 1 };
+    let length = text[start..]
+        .iter()
+        .take_while(|b| b.is_ascii_alphanumeric() || **b == b'_')
+        .count();
+    let name = std::str::from_utf8(&text[start..start + length]).ok()?;
+    if length < 2 || !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return None;
+    }
+    match (braced, text.get(start + length)) {
+        (true, Some(b'}')) => Some((name, start + length + 1)),
+        (true, _) => None,
+        (false, _) => Some((name, start + length)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(name: &str) -> Option<OsString> {
+        (name == "DATA").then(|| "/data".into())
+    }
+
+    fn parts(text: &str) -> (String, String, String) {
+        let url = Url::parse(text.as_bytes(), &env).expect(text);
+        (url.scheme, url.host, url.path.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn local_forms() {
+        for (text, scheme, path) in [
+            ("/a/b", "file", "/a/b"),
+            ("a", "file", "a"),
+            ("/a:b", "file", "/a:b"),
+            ("file:///a", "file", "/a"),
+            ("file://localhost/a", "file", "/a"),
+            ("file:a", "file", "a"),
+            ("file://dst/x", "file", "dst/x"),
+            ("file:////a//b", "file", "//a//b"),
+            ("symlink:///a", "symlink", "/a"),
+            ("moveto:/a", "moveto", "/a"),
+            ("file:///a%20b#c?d", "file", "/a%20b#c?d"),
+        ] {
+            assert_eq!(
+                parts(text),
+                (scheme.to_owned(), String::new(), path.to_owned()),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn variables_are_replaced_in_local_paths_only() {
+        for (text, path) in [
+            ("file://$DATA/x", "/data/x"),
+            ("${DATA}x/$NOTSET", "/datax/"),
+            ("a$", "a$"),
+            ("a$1b", "a$1b"),
+            ("$D/x", "$D/x"),
+            ("${DATA", "${DATA"),
+        ] {
+            assert_eq!(parts(text).2, path, "{text}");
+        }
+        assert_eq!(parts("http://h/$DATA").2, "/$DATA");
+    }
+
+    #[test]
+    fn remote_forms() {
+        assert_eq!(
+            parts("http://h:80//a///b"),
+            ("http".into(), "h:80".into(), "/a/b".into())
+        );
+        assert_eq!(
+            parts("s3://user@amazon/bucket/k"),
+            ("s3".into(), "user@amazon".into(), "/bucket/k".into())
+        );
+        assert_eq!(parts("http://h"), ("http".into(), "h".into(), String::new()));
+    }
+
+    #[test]
+    fn what_is_no_url() {
+        for text in [
+            "",
+            "foo:bar",
+            "a b://h/x",
+            "http:/h",
+            "http://h o/x",
+            "file:",
+            "file://",
+            "a\0b",
+            "http://h\0/",
+        ] {
+            assert!(Url::parse(text.as_bytes(), &env).is_err(), "{text:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_panics_and_round_trips(text in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..60)) {
+            if let Ok(url) = Url::parse(&text, &|_| None) {
+                let again = Url::parse(&url.to_bytes(), &|_| None);
+                if !url.is_local() && !matches!(url.scheme(), "srm" | "root") {
+                    proptest::prop_assert_eq!(again.as_ref(), Ok(&url));
+                }
+            }
+        }
+    }
+}
