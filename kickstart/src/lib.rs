@@ -1,1 +1,34 @@
-//! See the package description.
+//! Runs one program, with up to four side jobs, and describes the run in an invocation record.
+//!
+//! The program `pegasus-kickstart` is a thin rim around this library; an executor can use the same parts from
+//! a thread of its own. Nothing here changes the state of the process: no working directory, environment
+//! variable, file mode mask or signal handler is set. What the program inherits is in a [`context::Context`],
+//! and what it was asked for is in [`options::Options`].
+//!
+//! ```text
+//! options ─┐
+//! context ─┼→ invoke::run → Report { record, exit_code } → Report::write_to
+//! host ────┘     ├ words, lists, lookup      what to run and which files to look at
+//!                ├ stdio, temporary          the streams of the jobs
+//!                ├ spawn, wait, interrupts   one child process at a time
+//!                └ stat, checksum, payload, machine, limits, usage
+//! ```
+
+pub mod checksum;
+pub mod context;
+pub mod interrupts;
+pub mod invoke;
+pub mod limits;
+pub mod lists;
+pub mod lookup;
+pub mod machine;
+pub mod network;
+pub mod options;
+pub mod payload;
+pub mod spawn;
+pub mod stat;
+pub mod stdio;
+pub mod temporary;
+pub mod usage;
+pub mod wait;
+pub mod words;

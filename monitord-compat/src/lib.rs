@@ -2,6 +2,7 @@
 
 pub mod cluster_record;
 pub mod dagman_out;
+pub mod invocation_record;
 pub mod jobstate_log;
 pub mod resource_log;
 pub mod yaml;

@@ -1,0 +1,71 @@
+//! SHA-256 of files.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use monitord_compat::invocation_record::Output;
+use sha2::{Digest, Sha256};
+
+/// Bytes read at a time.
+const CHUNK: usize = 256 * 1024;
+
+/// The SHA-256 of `file` in hexadecimal, and the time it took.
+pub fn sha256(file: &Path) -> io::Result<(String, Duration)> {
+    let began = Instant::now();
+    let mut file = File::open(file)?;
+    let size = file.metadata()?.len();
+    let mut buffer = vec![0; usize::try_from(size).unwrap_or(CHUNK).clamp(1, CHUNK)];
+    let mut hash = Sha256::new();
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => hash.update(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut text = String::with_capacity(64);
+    for byte in hash.finalize() {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    Ok((text, began.elapsed()))
+}
+
+/// The checksum part of the entry of an output file. Directories and special files have none.
+#[must_use]
+pub fn of_output(file: &Path, regular: bool) -> Output {
+    if !regular {
+        return Output::NotRegular;
+    }
+    match sha256(file) {
+        Ok((sha256, took)) => Output::Checksum { sha256, took },
+        Err(_) => Output::Unreadable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_sums() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("f");
+        std::fs::write(&file, "hello\n").unwrap();
+        let hello = "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03";
+        assert_eq!(sha256(&file).unwrap().0, hello);
+        std::fs::write(&file, "").unwrap();
+        assert!(sha256(&file).unwrap().0.starts_with("e3b0c44298fc1c14"));
+        std::fs::write(&file, vec![b'a'; 1_000_000]).unwrap();
+        assert!(sha256(&file).unwrap().0.starts_with("cdc76e5c9914fb92"));
+        assert!(matches!(of_output(folder.path(), false), Output::NotRegular));
+        assert!(matches!(
+            of_output(&folder.path().join("no"), true),
+            Output::Unreadable
+        ));
+    }
+}

@@ -1,0 +1,106 @@
+//! Signals that arrive while a job runs and that it should get too.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// Something to hand on to the running job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupt {
+    /// This signal, to the job.
+    Forward(Signal),
+    /// A child may have ended.
+    Child,
+}
+
+/// A source of interrupts that can be polled. An executor implements it over its own way of cancelling a task.
+pub trait Interrupts {
+    /// Readable when [`Self::take`] has something; `None` if it never has.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The next interrupt, without waiting.
+    fn take(&mut self) -> Option<Interrupt>;
+
+    /// True if [`Interrupt::Child`] comes whenever a child ends.
+    fn reports_children(&self) -> bool {
+        false
+    }
+}
+
+/// No interrupts.
+#[derive(Clone, Copy, Debug)]
+pub struct Uninterrupted;
+
+impl Interrupts for Uninterrupted {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn take(&mut self) -> Option<Interrupt> {
+        None
+    }
+}
+
+/// The signals of a process with a single thread, read from a descriptor.
+#[derive(Debug)]
+pub struct ProcessSignals {
+    descriptor: SignalFd,
+}
+
+impl ProcessSignals {
+    /// Signals that are handed on to the job. The original forwards the first three and dies of the others
+    /// without a record.
+    pub const FORWARDED: [Signal; 6] = [
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGQUIT,
+        Signal::SIGHUP,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+    ];
+
+    /// Blocks the signals in the calling thread and reads them instead. To be called once, before any other
+    /// thread exists; children start with nothing blocked.
+    pub fn install() -> io::Result<Self> {
+        let mut set = SigSet::empty();
+        set.add(Signal::SIGCHLD);
+        for signal in Self::FORWARDED {
+            set.add(signal);
+        }
+        set.thread_block()?;
+        let descriptor = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        Ok(Self { descriptor })
+    }
+}
+
+impl Interrupts for ProcessSignals {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.descriptor.as_fd())
+    }
+
+    fn take(&mut self) -> Option<Interrupt> {
+        loop {
+            match self.descriptor.read_signal() {
+                Ok(Some(info)) => {
+                    let signal = i32::try_from(info.ssi_signo)
+                        .ok()
+                        .and_then(|n| Signal::try_from(n).ok())?;
+                    return Some(if signal == Signal::SIGCHLD {
+                        Interrupt::Child
+                    } else {
+                        Interrupt::Forward(signal)
+                    });
+                }
+                Err(Errno::EINTR) => {}
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    fn reports_children(&self) -> bool {
+        true
+    }
+}

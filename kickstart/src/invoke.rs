@@ -1,0 +1,679 @@
+//! One invocation from beginning to end: side jobs, main job, files, record.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use monitord_compat::invocation_record::{
+    FileEntry, Identity, Invocation, Job, JobIds, Source, Stage, Status, Usage,
+};
+use nix::errno::Errno;
+use nix::unistd::{getgid, getuid};
+
+use crate::checksum;
+use crate::context::Context;
+use crate::interrupts::Interrupts;
+use crate::limits;
+use crate::lists::{self, Listed};
+use crate::lookup;
+use crate::machine::Host;
+use crate::options::{Command, Options};
+use crate::payload;
+use crate::spawn::{Program, spawn};
+use crate::stat::{self, Names};
+use crate::stdio::{self, Stream};
+use crate::temporary::{self, Mailbox};
+use crate::usage;
+use crate::wait::{Limit, Target, wait};
+use crate::words::{expand_argument, split_command};
+
+/// Exit codes of kickstart itself.
+pub mod exit {
+    /// The arguments cannot be expanded, a checksum or the record failed.
+    pub const FAILURE: u8 = 1;
+    /// The time limit passed.
+    pub const TIMEOUT: u8 = 14;
+    /// Kickstart could not begin: no temporary files, no descriptors.
+    pub const INITIALISATION: u8 = 43;
+    /// A stream of the job cannot be opened.
+    pub const STREAM: u8 = 126;
+    /// Wrong option, or nothing that can be run.
+    pub const NOT_RUNNABLE: u8 = 127;
+    /// Added to the number of the signal that killed the job.
+    pub const SIGNAL: u8 = 128;
+}
+
+/// The largest part of a record that is gathered in memory so as to be written at once, bytes.
+const WRITE_AT_ONCE: usize = 64 << 20;
+
+/// What one invocation came to.
+#[derive(Debug)]
+pub struct Report {
+    /// The record.
+    pub record: Invocation<'static>,
+    /// The exit code.
+    pub exit_code: u8,
+    /// File the record is to be appended to instead of standard output.
+    pub log: Option<File>,
+}
+
+impl Report {
+    /// Writes the record to `out` in one piece, unless it is huge: other output must not get into it.
+    pub fn write_to(&self, out: impl Write) -> io::Result<()> {
+        let texts = self
+            .record
+            .files
+            .iter()
+            .filter_map(|entry| entry.payload.as_ref());
+        let size = texts.map(|payload| payload.text.len()).sum::<usize>() / 4 * 5 + (64 << 10);
+        let mut out = BufWriter::with_capacity(size.min(WRITE_AT_ONCE), out);
+        self.record.write_to(&mut out)?;
+        out.flush()
+    }
+}
+
+/// Runs what `options` ask for and describes it. `notice` gets messages for the user, one line each.
+///
+/// # Errors
+/// Only if no temporary file can be made, not even in memory: nothing has been run then.
+pub fn run(
+    options: &Options,
+    context: Context<'_>,
+    host: &Host,
+    interrupts: &mut dyn Interrupts,
+    notice: &mut dyn FnMut(&str),
+) -> io::Result<Report> {
+    let mut session = Session::new(options, context, host, interrupts, notice)?;
+    let exit_code = match session.execute() {
+        Ok(code) => code,
+        Err(Abort { code, message }) => {
+            (session.notice)(&message);
+            code
+        }
+    };
+    Ok(session.report(exit_code))
+}
+
+/// Describes an invocation that ran nothing, because its command line is wrong.
+///
+/// # Errors
+/// As [`run`].
+pub fn refuse(options: &Options, context: Context<'_>, host: &Host) -> io::Result<Report> {
+    let mut interrupts = crate::interrupts::Uninterrupted;
+    let mut notice = |_: &str| {};
+    let options = Options {
+        log: None,
+        ..options.clone()
+    };
+    let session = Session::new(&options, context, host, &mut interrupts, &mut notice)?;
+    Ok(session.report(exit::NOT_RUNNABLE))
+}
+
+/// Ends the invocation before the main job.
+struct Abort {
+    code: u8,
+    message: String,
+}
+
+impl Abort {
+    fn new(code: u8, message: impl ToString) -> Self {
+        Self {
+            code,
+            message: message.to_string(),
+        }
+    }
+}
+
+struct Session<'a, 'c> {
+    options: &'a Options,
+    context: Context<'c>,
+    host: &'a Host,
+    interrupts: &'a mut dyn Interrupts,
+    notice: &'a mut dyn FnMut(&str),
+    names: Names,
+    /// Where the jobs run.
+    directory: PathBuf,
+    temporary: Vec<PathBuf>,
+    metadata: Mailbox,
+    integrity: Mailbox,
+    streams: Option<[Stream; 2]>,
+    log: Option<File>,
+    jobs: Vec<(Stage, Job)>,
+    before: Vec<FileEntry<'static>>,
+    after: Vec<FileEntry<'static>>,
+}
+
+impl<'a, 'c> Session<'a, 'c> {
+    fn new(
+        options: &'a Options,
+        mut context: Context<'c>,
+        host: &'a Host,
+        interrupts: &'a mut dyn Interrupts,
+        notice: &'a mut dyn FnMut(&str),
+    ) -> io::Result<Self> {
+        let temporary = temporary::directories(&context.environment);
+        let metadata = Mailbox::new(&temporary, "meta")?;
+        let integrity = Mailbox::new(&temporary, "integrity")?;
+        let environment = &mut context.environment;
+        if let Some(first) = environment
+            .get(b"KICKSTART_PREPEND_PATH")
+            .filter(|first| !first.is_empty())
+        {
+            let mut path = first.to_vec();
+            if let Some(rest) = environment.get(b"PATH") {
+                path.push(b':');
+                path.extend_from_slice(rest);
+            }
+            environment.set(b"PATH", path);
+        }
+        for (name, file) in [
+            ("KICKSTART_METADATA", &metadata),
+            ("KICKSTART_INTEGRITY_DATA", &integrity),
+        ] {
+            environment.set(name.as_bytes(), file.path().as_os_str().as_bytes().to_vec());
+        }
+        Ok(Self {
+            options,
+            directory: context.directory.clone(),
+            context,
+            host,
+            interrupts,
+            notice,
+            names: Names::default(),
+            temporary,
+            metadata,
+            integrity,
+            streams: None,
+            log: None,
+            jobs: Vec::new(),
+            before: Vec::new(),
+            after: Vec::new(),
+        })
+    }
+
+    fn execute(&mut self) -> Result<u8, Abort> {
+        // Lists and argument files are named relative to the directory kickstart was started in.
+        let before = self.listed(&self.options.before);
+        let after = self.listed(&self.options.after);
+        let command = self.command()?;
+        self.enter()?;
+        self.open_log();
+        let words = self.main_words(command)?;
+        let file = match self.find(&words) {
+            Ok(file) => file,
+            Err(errno) => {
+                let name = words
+                    .first()
+                    .map(|word| word.to_string_lossy().into_owned())
+                    .unwrap_or_default();
+                let job = self.never_started(&words, errno);
+                self.jobs.push((Stage::Main, job));
+                return Err(Abort::new(
+                    exit::NOT_RUNNABLE,
+                    format!(
+                        "cannot run {name}: {}; give an executable file or one found on PATH",
+                        errno.desc()
+                    ),
+                ));
+            }
+        };
+        self.open_streams()?;
+        self.before = before.iter().map(|listed| self.look_at(listed)).collect();
+        let mut code = self.run_chain(&words, &file);
+        self.after = after
+            .iter()
+            .map(|listed| self.look_at_output(listed, &mut code))
+            .collect();
+        Ok(code)
+    }
+
+    /// The command line or the contents of the argument file.
+    fn command(&self) -> Result<Vec<OsString>, Abort> {
+        match &self.options.command {
+            Command::Words(words) => Ok(words.clone()),
+            Command::File(path) => {
+                let text = fs::read(self.context.directory.join(path)).map_err(|error| {
+                    let message = format!("cannot read the argument file {}: {error}", path.display());
+                    Abort::new(exit::NOT_RUNNABLE, message)
+                })?;
+                let words = lists::parse_arguments(&text);
+                if words.is_empty() {
+                    let message = format!("the argument file {} names no program", path.display());
+                    return Err(Abort::new(exit::NOT_RUNNABLE, message));
+                }
+                Ok(words)
+            }
+        }
+    }
+
+    fn lookup(&self) -> impl Fn(&[u8]) -> Option<Vec<u8>> + '_ {
+        |name| self.context.environment.get(name).map(<[u8]>::to_vec)
+    }
+
+    fn listed(&mut self, values: &[Vec<u8>]) -> Vec<Listed> {
+        let mut all = Vec::new();
+        for value in values {
+            let files = lists::entries(value, &self.context.directory, &self.lookup());
+            match files {
+                Ok(files) => all.extend(files),
+                // The job does not need the list: only the record is poorer.
+                Err(error) => (self.notice)(&format!("WARNING: {error}; its files are not in the record")),
+            }
+        }
+        all
+    }
+
+    /// Makes and checks the working directory.
+    fn enter(&mut self) -> Result<(), Abort> {
+        let Some(name) = &self.options.directory else {
+            return Ok(());
+        };
+        let wanted = self.context.directory.join(name);
+        let refused = |what: &str, error: io::Error| {
+            Abort::new(
+                exit::NOT_RUNNABLE,
+                format!("cannot {what} {}: {error}", name.display()),
+            )
+        };
+        if self.options.make_directory
+            && let Err(error) = fs::create_dir(&wanted)
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(refused("make the directory", error));
+        }
+        let directory =
+            fs::canonicalize(&wanted).map_err(|error| refused("change to the directory", error))?;
+        if !directory.is_dir() {
+            return Err(refused("change to the directory", Errno::ENOTDIR.into()));
+        }
+        nix::unistd::access(&directory, nix::unistd::AccessFlags::X_OK)
+            .map_err(|error| refused("change to the directory", error.into()))?;
+        self.directory = directory;
+        Ok(())
+    }
+
+    fn open_log(&mut self) {
+        let Some(name) = &self.options.log else {
+            return;
+        };
+        let file = self.directory.join(name);
+        match OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o644)
+            .open(&file)
+        {
+            Ok(log) => self.log = Some(log),
+            Err(error) => (self.notice)(&format!(
+                "WARNING: cannot write {}: {error}; the record goes to standard output",
+                file.display()
+            )),
+        }
+    }
+
+    fn open_streams(&mut self) -> Result<(), Abort> {
+        let open =
+            |error: io::Error| Abort::new(exit::INITIALISATION, format!("cannot open a stream: {error}"));
+        let stdout = Stream::stdout(&self.options.stdout, &self.directory, &self.temporary).map_err(open)?;
+        let stderr = Stream::stderr(&self.options.stderr, &self.directory, &self.temporary).map_err(open)?;
+        self.streams = Some([stdout, stderr]);
+        Ok(())
+    }
+
+    /// Program and arguments of the main job: the wrapper's words, then the expanded command.
+    fn main_words(&self, command: Vec<OsString>) -> Result<Vec<OsString>, Abort> {
+        let problem = |error| Abort::new(exit::FAILURE, error);
+        let mut words = Vec::with_capacity(command.len());
+        if let Some(wrapper) = self.context.environment.get(b"KICKSTART_WRAPPER") {
+            let wrapper = split_command(wrapper, &self.lookup()).map_err(problem)?;
+            words.extend(wrapper.into_iter().map(OsString::from_vec));
+        }
+        let application = words.len();
+        for word in command {
+            let word = expand_argument(word.as_bytes(), &self.lookup()).map_err(problem)?;
+            words.push(OsString::from_vec(word));
+        }
+        if self.options.make_executable
+            && let Some(program) = words.get(application)
+        {
+            lookup::make_executable(program, &self.directory);
+        }
+        Ok(words)
+    }
+
+    fn find(&self, words: &[OsString]) -> Result<PathBuf, Errno> {
+        let name = words.first().ok_or(Errno::ENOENT)?;
+        lookup::find(name, &self.directory, self.context.environment.get(b"PATH"))
+    }
+
+    fn run_chain(&mut self, words: &[OsString], file: &Path) -> u8 {
+        let mut limit = Limit::new(self.options.term_after, self.options.kill_delay);
+        self.run_side(Stage::Setup, "SETUP", &mut limit);
+        let mut code = 0;
+        if !limit.passed() {
+            code = self.run_side(Stage::Pre, "PREJOB", &mut limit);
+        }
+        if code == 0 && !limit.passed() {
+            code = self.run_job(Stage::Main, words, file, &mut limit);
+            if code == 0 && !limit.passed() {
+                code = self.run_side(Stage::Post, "POSTJOB", &mut limit);
+            }
+        }
+        let in_time = !limit.passed();
+        self.run_side(Stage::Cleanup, "CLEANUP", &mut Limit::none());
+        if in_time { code } else { exit::TIMEOUT }
+    }
+
+    /// Runs the side job that the variable names, if any. One that cannot be found is noted and skipped.
+    fn run_side(&mut self, stage: Stage, variable: &str, limit: &mut Limit) -> u8 {
+        let Some(text) = self.context.environment.setting(variable) else {
+            return 0;
+        };
+        let (words, problem) = match split_command(text, &self.lookup()) {
+            Ok(words) if words.is_empty() => return 0,
+            Ok(words) => (words.into_iter().map(OsString::from_vec).collect(), None),
+            Err(error) => (vec![OsString::from_vec(text.to_vec())], Some(error.to_string())),
+        };
+        let found = if problem.is_some() {
+            Err(Errno::EINVAL)
+        } else {
+            self.find(&words)
+        };
+        match found {
+            Ok(file) => self.run_job(stage, &words, &file, limit),
+            Err(errno) => {
+                let why =
+                    problem.unwrap_or_else(|| format!("{}: {}", words[0].to_string_lossy(), errno.desc()));
+                (self.notice)(&format!("WARNING: the {} is skipped: {why}", stage.key()));
+                let job = self.never_started(&words, errno);
+                self.jobs.push((stage, job));
+                0
+            }
+        }
+    }
+
+    fn run_job(&mut self, stage: Stage, words: &[OsString], file: &Path, limit: &mut Limit) -> u8 {
+        let mut job = self.describe(words, file);
+        let began = Instant::now();
+        job.start = stat::stamp_of(SystemTime::now());
+        let (pid, status, usage) = self.run_child(words, file, limit);
+        job.duration = began.elapsed();
+        (job.pid, job.status, job.usage) = (pid, status, usage);
+        let code = exit_code(&job.status);
+        self.jobs.push((stage, job));
+        code
+    }
+
+    fn run_child(
+        &mut self,
+        words: &[OsString],
+        file: &Path,
+        limit: &mut Limit,
+    ) -> (Option<u32>, Status, Usage) {
+        let exited = |code| (None, Status::Exited { code }, Usage::default());
+        let failed = |raw, error: io::Error| (None, failure(raw, errno(&error)), Usage::default());
+        let Some([stdout, stderr]) = &self.streams else {
+            return exited(exit::STREAM);
+        };
+        let streams = (|| {
+            let stdin = stdio::input(&self.options.stdin, &self.context, &self.directory)?;
+            Ok([
+                stdin,
+                stdout.for_child(&self.context)?,
+                stderr.for_child(&self.context)?,
+            ])
+        })();
+        let streams = match streams {
+            Ok(streams) => streams,
+            Err(error) => {
+                let error: io::Error = error;
+                (self.notice)(&error.to_string());
+                stderr.write_line(&error.to_string());
+                return exited(exit::STREAM);
+            }
+        };
+        let program = Program {
+            file,
+            words,
+            environment: &self.context.environment,
+            directory: Some(&self.directory),
+            own_group: self.context.own_group,
+        };
+        let pid = match spawn(&program, streams) {
+            Ok(pid) => pid,
+            Err(error)
+                if matches!(
+                    errno(&error),
+                    libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE
+                ) =>
+            {
+                (self.notice)(&format!("cannot start a process: {error}"));
+                return failed(-1, error);
+            }
+            Err(error) => {
+                let text = format!("execv: {}", Errno::from_raw(errno(&error)).desc());
+                (self.notice)(&format!("{}: {text}", file.display()));
+                stderr.write_line(&text);
+                return exited(exit::NOT_RUNNABLE);
+            }
+        };
+        let target = Target {
+            pid,
+            leads_group: self.context.own_group,
+        };
+        let id = u32::try_from(pid.as_raw()).ok();
+        match wait(target, limit, self.interrupts, self.notice) {
+            Ok((status, usage)) => (id, status, usage),
+            Err(error) => (id, failure(-42, errno(&error)), Usage::default()),
+        }
+    }
+
+    /// A job before it is started.
+    fn describe(&mut self, words: &[OsString], file: &Path) -> Job {
+        Job {
+            start: stat::epoch(),
+            duration: Duration::ZERO,
+            pid: None,
+            usage: Usage::default(),
+            status: Status::Exited {
+                code: exit::NOT_RUNNABLE,
+            },
+            executable: stat::named(b"", file, &self.directory, &mut self.names),
+            arguments: words
+                .iter()
+                .skip(1)
+                .map(|word| word.as_bytes().to_vec())
+                .collect(),
+        }
+    }
+
+    fn never_started(&mut self, words: &[OsString], errno: Errno) -> Job {
+        let name = words.first().cloned().unwrap_or_default();
+        let mut job = self.describe(words, Path::new(&name));
+        if errno == Errno::ENOENT {
+            // What was looked for on PATH is not the file of that name in the directory.
+            job.executable.source = Source::Name(name.into_vec());
+            job.executable.stat = Err(libc::ENOENT);
+        }
+        job.status = failure(-127, errno as i32);
+        job
+    }
+
+    fn look_at(&mut self, listed: &Listed) -> FileEntry<'static> {
+        let key = listed
+            .lfn
+            .clone()
+            .unwrap_or_else(|| listed.pfn.as_os_str().as_bytes().to_vec());
+        let mut entry = stat::named(&key, &listed.pfn, &self.directory, &mut self.names);
+        entry.lfn.clone_from(&listed.lfn);
+        entry
+    }
+
+    fn look_at_output(&mut self, listed: &Listed, code: &mut u8) -> FileEntry<'static> {
+        let mut entry = self.look_at(listed);
+        if let Ok(status) = &entry.stat {
+            let regular = status.mode & libc::S_IFMT == libc::S_IFREG;
+            let output = checksum::of_output(&self.directory.join(&listed.pfn), regular);
+            if matches!(output, monitord_compat::invocation_record::Output::Unreadable) {
+                (self.notice)(&format!("cannot read {} to checksum it", listed.pfn.display()));
+                if *code == 0 {
+                    *code = exit::FAILURE;
+                }
+            }
+            entry.output = Some(output);
+        }
+        entry
+    }
+
+    fn report(mut self, exit_code: u8) -> Report {
+        let failed = exit_code != 0 || self.jobs.iter().any(|(_, job)| job.status.raw() != 0);
+        let long_form = failed || self.options.long_form;
+        let integrity_data = self.integrity_data();
+        let files = self.files(failed, long_form);
+        let owned = |text: &Option<Vec<u8>>| text.clone();
+        let record = Invocation {
+            start: stat::stamp_of(self.context.began.0),
+            transformation: owned(&self.options.transformation),
+            derivation: owned(&self.options.derivation),
+            resource: owned(&self.options.resource),
+            wf_label: owned(&self.options.label),
+            wf_stamp: owned(&self.options.stamp),
+            identity: self.identity(),
+            jobs: std::mem::take(&mut self.jobs),
+            job_ids: self.job_ids(),
+            cwd: self.directory.as_os_str().as_bytes().to_vec(),
+            usage: usage::own(self.context.own_usage),
+            machine: (!self.options.omit_machine).then(|| self.host.machine(long_form)),
+            files,
+            integrity_data: Cow::Owned(integrity_data),
+            environment: long_form.then(|| self.environment()),
+            limits: long_form.then(limits::read),
+            duration: self.context.began.1.elapsed(),
+        };
+        Report {
+            record,
+            exit_code,
+            log: self.log,
+        }
+    }
+
+    fn integrity_data(&mut self) -> Vec<u8> {
+        let data = payload::read_all(self.integrity.file()).unwrap_or_default();
+        let (entries, dropped) = payload::integrity_entries(&data);
+        if dropped > 0 {
+            (self.notice)(&format!(
+                "WARNING: {dropped} malformed entries of integrity data are left out"
+            ));
+        }
+        entries
+    }
+
+    fn files(&mut self, failed: bool, long_form: bool) -> Vec<FileEntry<'static>> {
+        let mut files = std::mem::take(&mut self.before);
+        files.append(&mut self.after);
+        let (options, context, directory, names) =
+            (self.options, &self.context, &self.directory, &mut self.names);
+        files.push(stdio::input_entry(&options.stdin, context, directory, names));
+        let limit = (failed || !options.quiet).then_some(options.payload_limit);
+        for stream in self.streams.iter().flatten() {
+            files.push(stream.entry(context, directory, limit, names));
+        }
+        let mut metadata = stat::temporary(b"metadata", self.metadata.path(), self.metadata.file(), names);
+        metadata.payload = payload::read(self.metadata.file(), None).ok().flatten();
+        files.push(metadata);
+        if long_form {
+            let mut program = stat::named(b"kickstart", &context.program, directory, names);
+            if matches!(program.stat, Err(libc::ENOENT)) {
+                program.note = Some("ignore error - it is just a warning");
+            }
+            files.push(program);
+            files.push(match (&self.log, &options.log) {
+                (Some(_), Some(log)) => stat::named(b"logfile", log, directory, names),
+                _ => stat::descriptor(b"logfile", 1, context.stdout, names),
+            });
+        }
+        files
+    }
+
+    fn identity(&mut self) -> Identity {
+        let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
+        Identity {
+            interface: self.host.interface.clone(),
+            host_address: self.host.address.clone(),
+            host_name: Some(self.host.name.clone()).filter(|name| !name.is_empty()),
+            pid: std::process::id(),
+            uid,
+            user: self.names.user(uid),
+            gid,
+            group: self.names.group(gid),
+            umask: self.context.umask,
+        }
+    }
+
+    fn job_ids(&self) -> JobIds {
+        const LOCAL: [(&str, &[&str]); 5] = [
+            ("slurm", &["SLURM_JOBID", "SLURM_JOB_ID"]),
+            ("cobalt", &["COBALT_JOBID"]),
+            ("sge", &["JOB_ID"]),
+            ("lsf", &["LSB_JOBID"]),
+            ("pbs", &["PBS_JOBID"]),
+        ];
+        let id = |name: &str| self.context.environment.get(name.as_bytes()).map(<[u8]>::to_vec);
+        JobIds {
+            condor: id("CONDOR_JOBID"),
+            gram: id("GLOBUS_GRAM_JOB_CONTACT"),
+            local: LOCAL
+                .iter()
+                .find_map(|(kind, variables)| Some((*kind, variables.iter().find_map(|name| id(name))?))),
+        }
+    }
+
+    /// The environment of the jobs, in the order of `NAME=value`.
+    fn environment(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut all: Vec<_> = self
+            .context
+            .environment
+            .iter()
+            .map(|(name, value)| (name.to_vec(), value.to_vec()))
+            .collect();
+        all.sort_by(|a, b| {
+            let text = |(name, value): &(Vec<u8>, Vec<u8>)| [name.as_slice(), b"=", value].concat();
+            text(a).cmp(&text(b))
+        });
+        all
+    }
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn failure(raw: i32, errno: i32) -> Status {
+    Status::Failed {
+        raw,
+        errno,
+        text: Errno::from_raw(errno).desc().to_owned(),
+    }
+}
+
+/// The exit code of kickstart for a job that ended like this.
+fn exit_code(status: &Status) -> u8 {
+    match status {
+        Status::Exited { code } => *code,
+        Status::Signalled { signal, .. } => {
+            exit::SIGNAL.saturating_add(u8::try_from(*signal).unwrap_or(u8::MAX))
+        }
+        Status::Failed { .. } => exit::NOT_RUNNABLE,
+    }
+}
+
+/// The directory as the process knows it, for [`Context::directory`].
+#[must_use]
+pub fn current_directory() -> PathBuf {
+    std::env::current_dir().unwrap_or_else(|_| OsStr::new(".").into())
+}

@@ -1,0 +1,151 @@
+//! Files named on the command line: lists of files to look at (`-S`, `-s`), and the argument file (`-I`).
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::words::{ExpandError, Lookup, split_command};
+
+/// A file to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Logical name, if given.
+    pub lfn: Option<Vec<u8>>,
+    /// Name of the file.
+    pub pfn: PathBuf,
+}
+
+/// Why a list cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    /// The name of the list cannot be expanded.
+    #[error("{0}")]
+    Name(#[from] ExpandError),
+    /// The name is empty.
+    #[error("`@` without the name of a list")]
+    NoName,
+    /// The list cannot be read.
+    #[error("cannot read the list {path}: {error}")]
+    Read {
+        /// Name of the list.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// The files that one value of `-S` or `-s` names: `[lfn=]pfn` or `@list`, the list relative to `directory`.
+pub fn entries(value: &[u8], directory: &Path, lookup: &Lookup<'_>) -> Result<Vec<Listed>, ListError> {
+    let [b'@', name @ ..] = value else {
+        return Ok(vec![listed(value)]);
+    };
+    let name = split_command(name, lookup)?
+        .into_iter()
+        .next()
+        .ok_or(ListError::NoName)?;
+    let path = directory.join(OsStr::from_bytes(&name));
+    let text = fs::read(&path).map_err(|error| ListError::Read { path, error })?;
+    Ok(parse_list(&text))
+}
+
+/// Reads a list: one file a line, `#` starts a comment, empty lines are skipped.
+#[must_use]
+pub fn parse_list(text: &[u8]) -> Vec<Listed> {
+    text.split(|&byte| byte == b'\n')
+        .filter_map(|line| {
+            let line = line
+                .split(|&byte| byte == b'#')
+                .next()
+                .unwrap_or_default()
+                .trim_ascii_end();
+            (!line.is_empty()).then(|| listed(line))
+        })
+        .collect()
+}
+
+fn listed(text: &[u8]) -> Listed {
+    let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+    match text.iter().position(|&byte| byte == b'=') {
+        Some(at) => Listed {
+            lfn: Some(text[..at].to_vec()),
+            pfn: path(&text[at + 1..]),
+        },
+        None => Listed {
+            lfn: None,
+            pfn: path(text),
+        },
+    }
+}
+
+/// Program and arguments from an argument file, one a line. Empty lines are dropped, as is a carriage return at
+/// the end of a line.
+#[must_use]
+pub fn parse_arguments(text: &[u8]) -> Vec<OsString> {
+    text.split(|&byte| byte == b'\n')
+        .map(|mut line| {
+            while let [head @ .., b'\r'] = line {
+                line = head;
+            }
+            line
+        })
+        .filter(|line| !line.is_empty())
+        .map(|line| OsString::from_vec(line.to_vec()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(lfn: Option<&str>, pfn: &str) -> Listed {
+        Listed {
+            lfn: lfn.map(|lfn| lfn.as_bytes().to_vec()),
+            pfn: pfn.into(),
+        }
+    }
+
+    #[test]
+    fn lists_have_comments_and_empty_lines() {
+        let text = b"a=b # c\n\n# x\n  \nplain  \nl=p=q\nlast=x";
+        let expected = [
+            file(Some("a"), "b"),
+            file(None, "plain"),
+            file(Some("l"), "p=q"),
+            file(Some("last"), "x"),
+        ];
+        assert_eq!(parse_list(text), expected);
+    }
+
+    #[test]
+    fn values_are_files_or_lists() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.lof"), "x=y\n").unwrap();
+        let lookup = |name: &[u8]| (name == b"N").then(|| b"a.lof".to_vec());
+        assert_eq!(
+            entries(b"a=b", folder.path(), &lookup).unwrap(),
+            [file(Some("a"), "b")]
+        );
+        assert_eq!(
+            entries(b"@$N", folder.path(), &lookup).unwrap(),
+            [file(Some("x"), "y")]
+        );
+        let error = entries(b"@nofile", folder.path(), &lookup)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("nofile"), "{error}");
+        assert!(matches!(
+            entries(b"@", folder.path(), &lookup),
+            Err(ListError::NoName)
+        ));
+    }
+
+    #[test]
+    fn argument_files_are_lines() {
+        assert_eq!(
+            parse_arguments(b"/bin/echo\r\n\n a b \nlast"),
+            ["/bin/echo", " a b ", "last"]
+        );
+    }
+}

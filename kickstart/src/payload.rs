@@ -1,0 +1,206 @@
+//! Captured text for the record, and YAML that the job left for it.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use monitord_compat::invocation_record::Payload;
+use monitord_compat::yaml;
+
+/// The last `limit` characters of `file`; `None` if it is empty. Bytes that are no UTF-8 count as one character
+/// for each broken sequence.
+pub fn read(file: &File, limit: Option<usize>) -> io::Result<Option<Payload<'static>>> {
+    let size = file.metadata()?.len();
+    if size == 0 {
+        return Ok(None);
+    }
+    // No character takes more than four bytes; three more may be the rest of one that is cut.
+    let wanted = limit.map_or(size, |limit| {
+        (limit as u64).saturating_mul(4).saturating_add(3).min(size)
+    });
+    let mut bytes = vec![0; usize::try_from(wanted).map_err(io::Error::other)?];
+    read_up_to(file, &mut bytes, size - wanted)?;
+    if wanted < size {
+        let cut = bytes
+            .iter()
+            .take(3)
+            .take_while(|&&byte| byte & 0xc0 == 0x80)
+            .count();
+        bytes.drain(..cut);
+    }
+    let mut text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    };
+    let mut truncated = wanted < size;
+    if let Some(limit) = limit
+        && text.len() > limit
+        && let Some((at, _)) = text.char_indices().rev().nth(limit - 1).filter(|(at, _)| *at > 0)
+    {
+        text.drain(..at);
+        truncated = true;
+    }
+    Ok(Some(Payload {
+        truncated,
+        text: Cow::Owned(text),
+    }))
+}
+
+/// Everything in `file`.
+pub fn read_all(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?];
+    read_up_to(file, &mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Fills `bytes` from `offset` on, or as much as there is: the file may shrink meanwhile.
+fn read_up_to(file: &File, bytes: &mut Vec<u8>, offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match file.read_at(&mut bytes[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(done);
+    Ok(())
+}
+
+/// The entries of integrity data that are well-formed, and the number left out.
+///
+/// The job appends finished lines: `    key:` and below it `      name: value`. A job killed while writing, or
+/// one that writes something else, must not make the record unreadable.
+#[must_use]
+pub fn integrity_entries(data: &[u8]) -> (Vec<u8>, usize) {
+    let (mut kept, mut dropped) = (Vec::with_capacity(data.len() + 1), 0);
+    let Ok(text) = str::from_utf8(data) else {
+        return (kept, 1);
+    };
+    let mut lines = text
+        .split_terminator('\n')
+        .filter(|line| !line.trim().is_empty())
+        .peekable();
+    while let Some(head) = lines.next() {
+        let mut good = head
+            .strip_prefix("    ")
+            .and_then(|rest| rest.strip_suffix(':'))
+            .is_some_and(is_scalar);
+        let start = kept.len();
+        let mut keep = |line: &str| {
+            kept.extend_from_slice(line.as_bytes());
+            kept.push(b'\n');
+        };
+        keep(head);
+        while let Some(line) = lines.next_if(|line| line.starts_with("     ")) {
+            good &= line
+                .strip_prefix("      ")
+                .and_then(|line| line.split_once(": "))
+                .is_some_and(|(name, value)| {
+                    yaml::is_plain(name.as_bytes()) && (is_scalar(value) || is_value(value))
+                });
+            keep(line);
+        }
+        if !good {
+            kept.truncate(start);
+            dropped += 1;
+        }
+    }
+    (kept, dropped)
+}
+
+/// A plain or double-quoted scalar that is surely a string.
+fn is_scalar(text: &str) -> bool {
+    if yaml::is_plain(text.as_bytes()) {
+        return true;
+    }
+    let Some(inner) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else {
+        return false;
+    };
+    let mut characters = inner.chars();
+    while let Some(c) = characters.next() {
+        let fine = match c {
+            '"' => false,
+            '\\' => characters.next().is_some_and(|c| "\"\\/nrt0".contains(c)),
+            c => !c.is_control(),
+        };
+        if !fine {
+            return false;
+        }
+    }
+    true
+}
+
+/// A number, time or word: one that no parser takes for structure.
+fn is_value(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b" _./+-:".contains(&byte))
+        && !text.contains(": ")
+        && !text.ends_with([':', ' '])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn captured(bytes: &[u8], limit: Option<usize>) -> Option<(bool, String)> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        read(&file, limit)
+            .unwrap()
+            .map(|payload| (payload.truncated, payload.text.into_owned()))
+    }
+
+    #[test]
+    fn the_tail_is_kept() {
+        assert_eq!(captured(b"", Some(8)), None);
+        assert_eq!(
+            captured(b"0123456789\n", Some(8)),
+            Some((true, "3456789\n".into()))
+        );
+        assert_eq!(captured(b"01234567", Some(8)), Some((false, "01234567".into())));
+        assert_eq!(
+            captured("ä€😀ä€😀".as_bytes(), Some(2)),
+            Some((true, "€😀".into()))
+        );
+        assert_eq!(captured("ä€😀".as_bytes(), Some(3)), Some((false, "ä€😀".into())));
+        assert_eq!(captured(b"a\xffb", None), Some((false, "a\u{fffd}b".into())));
+    }
+
+    proptest! {
+        #[test]
+        fn the_tail_is_that_of_the_whole(text in any::<String>(), limit in 1_usize..20) {
+            let whole: Vec<char> = text.chars().collect();
+            let tail: String = whole[whole.len().saturating_sub(limit)..].iter().collect();
+            let expected = (!text.is_empty()).then(|| (whole.len() > limit, tail));
+            prop_assert_eq!(captured(text.as_bytes(), Some(limit)), expected);
+        }
+    }
+
+    #[test]
+    fn integrity_data_is_checked() {
+        let good = "    \"f.a\":\n      comment: entry generated by pegasus-integrity\n      file_name: \"/data/f.a\"\n      \
+                    mode: 0o100644\n      size: 6\n      mtime: 2026-11-21T06:10:05.406558\n      output: True\n";
+        assert_eq!(integrity_entries(good.as_bytes()), (good.as_bytes().to_vec(), 0));
+        let torn = format!("{good}    \"f.b\":\n      file_name: \"/da");
+        assert_eq!(integrity_entries(torn.as_bytes()), (good.as_bytes().to_vec(), 1));
+        for bad in [
+            "x: y\n",
+            "    a: b: c\n",
+            "    k:\n      a: *x\n",
+            "    k:\n      a: b: c\n",
+            "\u{1}\n",
+        ] {
+            assert_eq!(integrity_entries(bad.as_bytes()), (Vec::new(), 1), "{bad}");
+        }
+        assert_eq!(integrity_entries(b"\xff"), (Vec::new(), 1));
+    }
+}

@@ -1,0 +1,180 @@
+//! What the record says about files.
+
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use chrono::{DateTime, FixedOffset, Local, Utc};
+use monitord_compat::invocation_record::{FileEntry, Source, Stamp, Stat, Text};
+use nix::unistd::{Gid, Group, Uid, User};
+
+/// Names of users and groups, each looked up once: a lookup may ask a server on the network.
+#[derive(Debug, Default)]
+pub struct Names {
+    users: HashMap<u32, Option<Text>>,
+    groups: HashMap<u32, Option<Text>>,
+}
+
+impl Names {
+    /// The name of a user.
+    pub fn user(&mut self, uid: u32) -> Option<Text> {
+        let find = || {
+            User::from_uid(Uid::from_raw(uid))
+                .ok()
+                .flatten()
+                .map(|user| user.name.into_bytes())
+        };
+        self.users.entry(uid).or_insert_with(find).clone()
+    }
+
+    /// The name of a group.
+    pub fn group(&mut self, gid: u32) -> Option<Text> {
+        let find = || {
+            Group::from_gid(Gid::from_raw(gid))
+                .ok()
+                .flatten()
+                .map(|group| group.name.into_bytes())
+        };
+        self.groups.entry(gid).or_insert_with(find).clone()
+    }
+}
+
+/// A time of the system with the local offset of that moment.
+#[must_use]
+pub fn stamp(seconds: i64, nanoseconds: u32) -> Stamp {
+    let utc: DateTime<Utc> = DateTime::from_timestamp(seconds, nanoseconds).unwrap_or_default();
+    utc.with_timezone(&Local).fixed_offset()
+}
+
+/// A clock time with the local offset of that moment.
+#[must_use]
+pub fn stamp_of(time: SystemTime) -> Stamp {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => stamp(
+            i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            since.subsec_nanos(),
+        ),
+        Err(_) => epoch(),
+    }
+}
+
+/// The start of a job that was never started.
+#[must_use]
+pub fn epoch() -> Stamp {
+    DateTime::<Utc>::UNIX_EPOCH
+        .with_timezone(&Utc)
+        .with_timezone::<FixedOffset>(&Utc.fix_offset())
+}
+
+trait FixOffset {
+    fn fix_offset(&self) -> FixedOffset;
+}
+
+impl FixOffset for Utc {
+    fn fix_offset(&self) -> FixedOffset {
+        chrono::Offset::fix(self)
+    }
+}
+
+/// The data of one file.
+pub fn describe(status: &Metadata, names: &mut Names) -> Stat {
+    let time = |seconds, nanoseconds: i64| stamp(seconds, u32::try_from(nanoseconds).unwrap_or(0));
+    Stat {
+        mode: status.mode(),
+        size: status.size(),
+        inode: status.ino(),
+        links: status.nlink(),
+        block_size: status.blksize(),
+        blocks: status.blocks(),
+        modified: time(status.mtime(), status.mtime_nsec()),
+        accessed: time(status.atime(), status.atime_nsec()),
+        changed: time(status.ctime(), status.ctime_nsec()),
+        uid: status.uid(),
+        user: names.user(status.uid()),
+        gid: status.gid(),
+        group: names.group(status.gid()),
+    }
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+fn entry(key: &[u8], source: Source, status: io::Result<Metadata>, names: &mut Names) -> FileEntry<'static> {
+    FileEntry {
+        key: key.to_vec(),
+        lfn: None,
+        note: None,
+        source,
+        stat: status
+            .map(|status| describe(&status, names))
+            .map_err(|error| errno(&error)),
+        output: None,
+        payload: None,
+    }
+}
+
+/// The entry of the file `name` in `directory`: its real name, or the one given if there is no such file.
+pub fn named(key: &[u8], name: &Path, directory: &Path, names: &mut Names) -> FileEntry<'static> {
+    let file = directory.join(name);
+    let real = fs::canonicalize(&file);
+    let shown = real.as_deref().unwrap_or(name).as_os_str().as_bytes().to_vec();
+    entry(key, Source::Name(shown), fs::metadata(&file), names)
+}
+
+/// The entry of an open temporary file called `name`.
+pub fn temporary(key: &[u8], name: &Path, file: &File, names: &mut Names) -> FileEntry<'static> {
+    let name = name.as_os_str().as_bytes().to_vec();
+    entry(
+        key,
+        Source::Temporary {
+            name,
+            descriptor: file.as_raw_fd(),
+        },
+        file.metadata(),
+        names,
+    )
+}
+
+/// The entry of a descriptor shared with the jobs, which they know as `number`.
+pub fn descriptor(
+    key: &[u8],
+    number: i32,
+    open: std::os::fd::BorrowedFd<'_>,
+    names: &mut Names,
+) -> FileEntry<'static> {
+    let status = open
+        .try_clone_to_owned()
+        .map(File::from)
+        .and_then(|file| file.metadata());
+    entry(key, Source::Descriptor(number), status, names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_have_their_real_name() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("f"), "abc").unwrap();
+        std::os::unix::fs::symlink("f", folder.path().join("link")).unwrap();
+        let mut names = Names::default();
+        let entry = named(b"k", Path::new("link"), folder.path(), &mut names);
+        assert_eq!(entry.stat.unwrap().size, 3);
+        assert!(matches!(entry.source, Source::Name(name) if name.ends_with(b"/f")));
+        let missing = named(b"k", Path::new("nofile"), folder.path(), &mut names);
+        assert!(matches!(missing.source, Source::Name(name) if name == b"nofile"));
+        assert_eq!(missing.stat.unwrap_err(), libc::ENOENT);
+    }
+
+    #[test]
+    fn the_epoch_is_in_utc() {
+        assert_eq!(epoch().to_rfc3339(), "1970-01-01T00:00:00+00:00");
+    }
+}

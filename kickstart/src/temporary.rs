@@ -1,0 +1,162 @@
+//! Temporary files: those that capture a stream have no name where the file system allows it, so nothing is
+//! left behind however the process ends; those that the job opens itself have one until they are dropped.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::{Builder, NamedTempFile};
+
+use crate::context::Environment;
+
+/// Directories to try for temporary files, best first.
+#[must_use]
+pub fn directories(environment: &Environment) -> Vec<PathBuf> {
+    ["KICKSTART_TMP", "GRIDSTART_TMP", "TMP", "TEMP", "TMPDIR"]
+        .iter()
+        .filter_map(|name| environment.path(name.as_bytes()))
+        .chain(["/tmp".into(), "/var/tmp".into()])
+        .collect()
+}
+
+/// A file that captures a stream.
+#[derive(Debug)]
+pub struct Capture {
+    /// The open file, appended to.
+    pub file: File,
+    /// A name for the record.
+    pub name: PathBuf,
+}
+
+/// Makes a file to capture the stream called `stream` in the first directory that allows it, or in memory if
+/// none does.
+pub fn capture(directories: &[PathBuf], stream: &str) -> io::Result<Capture> {
+    for directory in directories {
+        if let Ok(file) = unnamed(directory) {
+            return Ok(Capture {
+                file,
+                name: directory.join(format!("ks.{stream}")),
+            });
+        }
+        if let Ok(named) = named(directory, stream) {
+            let (file, path) = named.into_parts();
+            let name = path.to_path_buf();
+            path.close()?;
+            return Ok(Capture { file, name });
+        }
+    }
+    Ok(Capture {
+        file: in_memory(stream)?,
+        name: format!("memfd:ks.{stream}").into(),
+    })
+}
+
+fn unnamed(directory: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(libc::O_TMPFILE | libc::O_APPEND)
+        .open(directory)
+}
+
+fn named(directory: &Path, stream: &str) -> io::Result<NamedTempFile> {
+    Builder::new()
+        .prefix(&format!("ks.{stream}."))
+        .append(true)
+        .tempfile_in(directory)
+}
+
+fn in_memory(stream: &str) -> io::Result<File> {
+    let name = std::ffi::CString::new(format!("ks.{stream}"))?;
+    #[expect(
+        unsafe_code,
+        reason = "memfd_create gives a new descriptor that nobody else owns"
+    )]
+    let file = unsafe {
+        let descriptor = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        File::from_raw_fd(descriptor)
+    };
+    Ok(file)
+}
+
+/// A file whose name is told to the job, which appends to it.
+#[derive(Debug)]
+pub enum Mailbox {
+    /// A named file, removed when dropped.
+    Named(NamedTempFile),
+    /// A file in memory, named through the process file system.
+    Memory(File, PathBuf),
+}
+
+impl Mailbox {
+    /// Makes a mailbox in the first directory that allows it, or in memory if none does.
+    pub fn new(directories: &[PathBuf], purpose: &str) -> io::Result<Self> {
+        for directory in directories {
+            if let Ok(file) = named(directory, purpose) {
+                return Ok(Self::Named(file));
+            }
+        }
+        let file = in_memory(purpose)?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into();
+        Ok(Self::Memory(file, path))
+    }
+
+    /// The open file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        match self {
+            Self::Named(file) => file.as_file(),
+            Self::Memory(file, _) => file,
+        }
+    }
+
+    /// The name under which the job opens it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Named(file) => file.path(),
+            Self::Memory(_, path) => path,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn captures_leave_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let capture = capture(&["/nonexistent".into(), folder.path().into()], "out").unwrap();
+        writeln!(&capture.file, "x").unwrap();
+        assert_eq!(capture.file.metadata().unwrap().len(), 2);
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn mailboxes_have_a_name_until_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let mailbox = Mailbox::new(&[folder.path().into()], "meta").unwrap();
+        std::fs::write(mailbox.path(), "k=v").unwrap();
+        assert_eq!(mailbox.file().metadata().unwrap().len(), 3);
+        drop(mailbox);
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    }
+
+    #[test]
+    fn memory_is_the_last_resort() {
+        let nowhere = ["/nonexistent".into()];
+        assert!(capture(&nowhere, "out").is_ok());
+        let mailbox = Mailbox::new(&nowhere, "meta").unwrap();
+        std::fs::write(mailbox.path(), "k=v").unwrap();
+        assert_eq!(mailbox.file().metadata().unwrap().len(), 3);
+    }
+}

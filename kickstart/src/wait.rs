@@ -1,0 +1,321 @@
+//! Waits for a child: its status, its usage, the time limit, and signals to hand on.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use monitord_compat::invocation_record::{Status, Usage};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+use crate::interrupts::{Interrupt, Interrupts};
+use crate::usage;
+
+/// Pause between looks at a child on systems that offer no way to wait for it with a limit.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The time limit of the jobs of one invocation.
+#[derive(Debug)]
+pub struct Limit {
+    next: Option<Instant>,
+    kill_delay: Duration,
+    passed: bool,
+}
+
+impl Limit {
+    /// A limit that ends `after` from now, if at all; SIGKILL follows SIGTERM after `kill_delay`.
+    #[must_use]
+    pub fn new(after: Option<Duration>, kill_delay: Duration) -> Self {
+        Self {
+            next: after.and_then(|after| Instant::now().checked_add(after)),
+            kill_delay,
+            passed: false,
+        }
+    }
+
+    /// No limit.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::new(None, Duration::MAX)
+    }
+
+    /// True once the time is up.
+    pub fn passed(&mut self) -> bool {
+        self.passed = self.passed || self.next.is_some_and(|at| at <= Instant::now());
+        self.passed
+    }
+}
+
+/// How to reach the processes of a job.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The child.
+    pub pid: Pid,
+    /// True if it leads a process group of its own.
+    pub leads_group: bool,
+}
+
+impl Target {
+    fn forward(self, signal: Signal) {
+        // The child cannot be gone for good: nobody has waited for it yet.
+        let _ = if self.leads_group {
+            killpg(self.pid, signal)
+        } else {
+            kill(self.pid, signal)
+        };
+    }
+
+    /// Signals the child and everything it has started.
+    fn signal_tree(self, signal: Signal) {
+        if self.leads_group {
+            let _ = killpg(self.pid, signal);
+            return;
+        }
+        let mut tree = vec![self.pid];
+        let mut next = 0;
+        while let Some(&pid) = tree.get(next) {
+            tree.extend(children(pid));
+            next += 1;
+        }
+        for pid in tree {
+            let _ = kill(pid, signal);
+        }
+    }
+}
+
+fn children(pid: Pid) -> Vec<Pid> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| {
+            list.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<i32>>()
+        })
+        .map(Pid::from_raw)
+        .collect()
+}
+
+/// Waits until the child ends. `notice` gets a line when a signal is sent because of the time limit.
+pub fn wait(
+    target: Target,
+    limit: &mut Limit,
+    interrupts: &mut dyn Interrupts,
+    notice: &mut dyn FnMut(&str),
+) -> io::Result<(Status, Usage)> {
+    let watched = if interrupts.reports_children() {
+        None
+    } else {
+        open_process(target.pid)
+    };
+    let blind = watched.is_none() && !interrupts.reports_children();
+    let patient = limit.next.is_none() && interrupts.descriptor().is_none();
+    loop {
+        if let Some(ended) = reap(target.pid, patient)? {
+            return Ok(ended);
+        }
+        if let Some(at) = limit.next
+            && at <= Instant::now()
+        {
+            let signal = if limit.passed {
+                Signal::SIGKILL
+            } else {
+                Signal::SIGTERM
+            };
+            notice(if limit.passed {
+                "Job still running, sending SIGKILL"
+            } else {
+                "Job timed out, sending SIGTERM"
+            });
+            target.signal_tree(signal);
+            limit.passed = true;
+            limit.next = Instant::now().checked_add(limit.kill_delay);
+        }
+        let mut pause = limit.next.map(|at| at.saturating_duration_since(Instant::now()));
+        if blind {
+            pause = Some(pause.map_or(LOOK_AGAIN, |pause| pause.min(LOOK_AGAIN)));
+        }
+        pause_for(pause, watched.as_ref(), interrupts)?;
+        while let Some(interrupt) = interrupts.take() {
+            if let Interrupt::Forward(signal) = interrupt {
+                target.forward(signal);
+            }
+        }
+    }
+}
+
+fn pause_for(
+    pause: Option<Duration>,
+    watched: Option<&OwnedFd>,
+    interrupts: &dyn Interrupts,
+) -> io::Result<()> {
+    let mut sources = Vec::with_capacity(2);
+    sources.extend(watched.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN)));
+    sources.extend(
+        interrupts
+            .descriptor()
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
+    );
+    // Rounded up, or the last millisecond would be spent looking again and again.
+    let timeout = pause.map_or(PollTimeout::NONE, |pause| {
+        PollTimeout::try_from(pause + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+    });
+    match poll(&mut sources, timeout) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A descriptor that is readable when the process has ended; `None` before Linux 5.3.
+fn open_process(pid: Pid) -> Option<OwnedFd> {
+    #[expect(
+        unsafe_code,
+        reason = "pidfd_open gives a new descriptor that nobody else owns"
+    )]
+    unsafe {
+        let descriptor = libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0);
+        let descriptor = i32::try_from(descriptor)
+            .ok()
+            .filter(|&descriptor| descriptor >= 0)?;
+        Some(OwnedFd::from_raw_fd(descriptor))
+    }
+}
+
+/// Status and usage of the child if it has ended, or waits for that.
+fn reap(pid: Pid, patient: bool) -> io::Result<Option<(Status, Usage)>> {
+    let flags = if patient { 0 } else { libc::WNOHANG };
+    loop {
+        let mut status = 0;
+        #[expect(
+            unsafe_code,
+            reason = "a zeroed rusage is valid and wait4 writes to it and to status only"
+        )]
+        let (ended, usage) = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            (
+                libc::wait4(pid.as_raw(), &raw mut status, flags, &raw mut usage),
+                usage,
+            )
+        };
+        match ended {
+            0 => return Ok(None),
+            1.. => {
+                let mut usage = usage::from_system(&usage);
+                // Readers compute ratios of these.
+                usage.user_time = usage.user_time.max(Duration::from_millis(1));
+                usage.system_time = usage.system_time.max(Duration::from_millis(1));
+                return Ok(Some((decode(status), usage)));
+            }
+            _ => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+fn decode(status: i32) -> Status {
+    if libc::WIFEXITED(status) {
+        return Status::Exited {
+            code: u8::try_from(libc::WEXITSTATUS(status)).unwrap_or(u8::MAX),
+        };
+    }
+    let signal = libc::WTERMSIG(status);
+    Status::Signalled {
+        signal,
+        name: signal_text(signal),
+        core: libc::WCOREDUMP(status),
+    }
+}
+
+/// Describes a signal as shells do.
+#[must_use]
+pub fn signal_text(signal: i32) -> String {
+    let text = match signal {
+        libc::SIGHUP => "Hangup",
+        libc::SIGINT => "Interrupt",
+        libc::SIGQUIT => "Quit",
+        libc::SIGILL => "Illegal instruction",
+        libc::SIGTRAP => "Trace/breakpoint trap",
+        libc::SIGABRT => "Aborted",
+        libc::SIGBUS => "Bus error",
+        libc::SIGFPE => "Floating point exception",
+        libc::SIGKILL => "Killed",
+        libc::SIGUSR1 => "User defined signal 1",
+        libc::SIGSEGV => "Segmentation fault",
+        libc::SIGUSR2 => "User defined signal 2",
+        libc::SIGPIPE => "Broken pipe",
+        libc::SIGALRM => "Alarm clock",
+        libc::SIGTERM => "Terminated",
+        libc::SIGSTKFLT => "Stack fault",
+        libc::SIGXCPU => "CPU time limit exceeded",
+        libc::SIGXFSZ => "File size limit exceeded",
+        libc::SIGVTALRM => "Virtual timer expired",
+        libc::SIGPROF => "Profiling timer expired",
+        libc::SIGIO => "I/O possible",
+        libc::SIGPWR => "Power failure",
+        libc::SIGSYS => "Bad system call",
+        signal if (libc::SIGRTMIN()..=libc::SIGRTMAX()).contains(&signal) => {
+            return format!("Real-time signal {}", signal - libc::SIGRTMIN());
+        }
+        signal => return format!("Unknown signal {signal}"),
+    };
+    text.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::interrupts::Uninterrupted;
+
+    fn run(script: &str, limit: &mut Limit) -> (Status, Vec<String>, Duration) {
+        let began = Instant::now();
+        let child = Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
+        let target = Target {
+            pid: Pid::from_raw(i32::try_from(child.id()).unwrap()),
+            leads_group: false,
+        };
+        let mut notices = Vec::new();
+        let mut notice = |line: &str| notices.push(line.to_owned());
+        let (status, usage) = wait(target, limit, &mut Uninterrupted, &mut notice).unwrap();
+        assert!(usage.max_rss_kib > 0 && usage.user_time >= Duration::from_millis(1));
+        (status, notices, began.elapsed())
+    }
+
+    #[test]
+    fn ends() {
+        assert_eq!(run("exit 3", &mut Limit::none()).0, Status::Exited { code: 3 });
+        let killed = Status::Signalled {
+            signal: 9,
+            name: "Killed".into(),
+            core: false,
+        };
+        assert_eq!(run("kill -9 $$", &mut Limit::none()).0, killed);
+    }
+
+    #[test]
+    fn limits_end_the_whole_tree() {
+        let mut limit = Limit::new(Some(Duration::from_millis(100)), Duration::from_secs(5));
+        let (status, notices, took) = run("sleep 20 & sleep 20; wait", &mut limit);
+        assert_eq!(status.raw(), libc::SIGTERM);
+        assert_eq!(notices, ["Job timed out, sending SIGTERM"]);
+        assert!(limit.passed() && took < Duration::from_secs(4), "{took:?}");
+    }
+
+    #[test]
+    fn stubborn_jobs_are_killed() {
+        let mut limit = Limit::new(Some(Duration::from_millis(100)), Duration::from_millis(200));
+        let (status, notices, _) = run("trap '' TERM; while :; do sleep 0.05; done", &mut limit);
+        assert_eq!((status.raw(), notices.len()), (libc::SIGKILL, 2));
+    }
+}

@@ -1,0 +1,673 @@
+//! The invocation record of kickstart, YAML version 3.0: one element of a list for one invocation, so that
+//! the records of several invocations in one file are one list.
+//!
+//! The fields and their order are those of the record that Pegasus' kickstart parser, monitord and analyzer
+//! read. Three of their habits shape the text: `raw` and `regular_exitcode` are plain numbers because
+//! pegasus-exitcode looks for `raw: <digits>` in the whole file; no line starts in the first column except
+//! `- invocation`, because the reader drops such lines; and data that happens to contain `raw: 5` or
+//! `integrity_error: ` is escaped so that the search does not find it.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use chrono::{DateTime, FixedOffset};
+
+use crate::yaml::{Emitter, KeyStyle};
+
+/// Words that readers search for without parsing; see [`Emitter::with_guards`].
+const SEARCHED: &[&str] = &["raw:", "integrity_error:"];
+
+/// Version of the record format.
+pub const VERSION: &str = "3.0";
+
+/// Names and paths as the system gives them: any bytes.
+pub type Text = Vec<u8>;
+
+/// A point in time with the offset of the local time zone.
+pub type Stamp = DateTime<FixedOffset>;
+
+/// One record. Texts that are `None` are left out.
+#[derive(Clone, Debug)]
+pub struct Invocation<'a> {
+    /// When kickstart began.
+    pub start: Stamp,
+    /// From the beginning to the writing of the record.
+    pub duration: Duration,
+    /// Transformation, `namespace::name:version`.
+    pub transformation: Option<Text>,
+    /// Id of the task in the abstract workflow, or `null`.
+    pub derivation: Option<Text>,
+    /// Site.
+    pub resource: Option<Text>,
+    /// Label of the workflow.
+    pub wf_label: Option<Text>,
+    /// Time of the abstract workflow, ISO 8601.
+    pub wf_stamp: Option<Text>,
+    /// Who ran it and where.
+    pub identity: Identity,
+    /// The jobs attempted, in order.
+    pub jobs: Vec<(Stage, Job)>,
+    /// Ids given by batch systems.
+    pub job_ids: JobIds,
+    /// Working directory.
+    pub cwd: Text,
+    /// Kickstart's own usage.
+    pub usage: Usage,
+    /// The machine, unless not wanted.
+    pub machine: Option<Machine>,
+    /// Files before and after, then the standard streams and kickstart's own files.
+    pub files: Vec<FileEntry<'a>>,
+    /// Finished entries of `files` that the job appended itself, indented by four blanks; written before the
+    /// standard streams.
+    pub integrity_data: Cow<'a, [u8]>,
+    /// Environment of the job (long form), sorted.
+    pub environment: Option<Vec<(Text, Text)>>,
+    /// Resource limits (long form): name, soft, hard; `None` is unlimited.
+    pub limits: Option<Vec<(Cow<'static, str>, Option<u64>, Option<u64>)>>,
+}
+
+/// Who ran the invocation, and on which host.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// Network interface of `host_address`.
+    pub interface: Option<Text>,
+    /// IPv4 address, dotted.
+    pub host_address: String,
+    /// Name of the host.
+    pub host_name: Option<Text>,
+    /// Process id of kickstart.
+    pub pid: u32,
+    /// Real user id and name.
+    pub uid: u32,
+    /// Name of `uid`, if it has one.
+    pub user: Option<Text>,
+    /// Real group id.
+    pub gid: u32,
+    /// Name of `gid`, if it has one.
+    pub group: Option<Text>,
+    /// File mode creation mask.
+    pub umask: u32,
+}
+
+/// Which of the five jobs of an invocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Before everything; its failure is ignored.
+    Setup,
+    /// Before the main job.
+    Pre,
+    /// The application.
+    Main,
+    /// After a successful main job.
+    Post,
+    /// At the end, always; its failure is ignored.
+    Cleanup,
+}
+
+impl Stage {
+    /// The key of the record.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Setup => "setup",
+            Self::Pre => "prejob",
+            Self::Main => "mainjob",
+            Self::Post => "postjob",
+            Self::Cleanup => "cleanup",
+        }
+    }
+}
+
+/// One job of an invocation.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// When it was started; the epoch if it never was.
+    pub start: Stamp,
+    /// Wall time; written as at least 3 ms, as readers divide by it.
+    pub duration: Duration,
+    /// Its process id, if there was a process.
+    pub pid: Option<u32>,
+    /// What it used.
+    pub usage: Usage,
+    /// How it ended.
+    pub status: Status,
+    /// The program file.
+    pub executable: FileEntry<'static>,
+    /// Arguments after the program name.
+    pub arguments: Vec<Text>,
+}
+
+/// Resources used, as `getrusage(2)` counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Time in user mode.
+    pub user_time: Duration,
+    /// Time in the kernel.
+    pub system_time: Duration,
+    /// Largest resident set, KiB.
+    pub max_rss_kib: u64,
+    /// Page faults without and with input.
+    pub minor_faults: u64,
+    /// Page faults that needed input.
+    pub major_faults: u64,
+    /// Swaps.
+    pub swaps: u64,
+    /// Blocks read.
+    pub blocks_in: u64,
+    /// Blocks written.
+    pub blocks_out: u64,
+    /// Messages sent.
+    pub messages_sent: u64,
+    /// Messages received.
+    pub messages_received: u64,
+    /// Signals received.
+    pub signals: u64,
+    /// Context switches the process asked for by waiting.
+    pub voluntary_switches: u64,
+    /// Context switches forced on the process.
+    pub involuntary_switches: u64,
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Ended by itself.
+    Exited {
+        /// Exit code, 0 to 255.
+        code: u8,
+    },
+    /// Killed by a signal.
+    Signalled {
+        /// Number of the signal.
+        signal: i32,
+        /// Its description, for instance `Killed`.
+        name: String,
+        /// True if memory was dumped.
+        core: bool,
+    },
+    /// Never ran, or could not be waited for.
+    Failed {
+        /// Stands for the wait status: -127 not runnable, -1 no process, -42 not waitable.
+        raw: i32,
+        /// Error number of the system.
+        errno: i32,
+        /// Its text.
+        text: String,
+    },
+}
+
+impl Status {
+    /// The wait status as `wait(2)` encodes it.
+    #[must_use]
+    pub fn raw(&self) -> i32 {
+        match self {
+            Self::Exited { code } => i32::from(*code) << 8,
+            Self::Signalled { signal, core, .. } => signal | if *core { 0x80 } else { 0 },
+            Self::Failed { raw, .. } => *raw,
+        }
+    }
+}
+
+/// Ids given by batch systems.
+#[derive(Clone, Debug, Default)]
+pub struct JobIds {
+    /// HTCondor's id.
+    pub condor: Option<Text>,
+    /// Globus' job contact.
+    pub gram: Option<Text>,
+    /// Kind of the local resource manager and its id.
+    pub local: Option<(&'static str, Text)>,
+}
+
+/// The machine.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// Size of a page, bytes.
+    pub page_size: u64,
+    /// Operating system, lower case.
+    pub system: Text,
+    /// Name of the node, lower case.
+    pub node_name: Text,
+    /// Release of the kernel.
+    pub release: Text,
+    /// Architecture, lower case.
+    pub architecture: Text,
+    /// Main memory: total, free, shared, buffers (KiB).
+    pub ram_kib: [u64; 4],
+    /// Swap: total, free (KiB).
+    pub swap_kib: [u64; 2],
+    /// Processors online.
+    pub cpu_count: u32,
+    /// Clock of the first processor, MHz.
+    pub cpu_mhz: u32,
+    /// Vendor of the first processor.
+    pub cpu_vendor: Text,
+    /// Model of the first processor.
+    pub cpu_model: Text,
+    /// Load averages over 1, 5 and 15 minutes.
+    pub load: [f64; 3],
+    /// Counts of processes, threads and their memory: key and value, in the order of the record.
+    pub census: Vec<(&'static str, u64)>,
+}
+
+/// An entry of `files`, or a program file.
+#[derive(Clone, Debug)]
+pub struct FileEntry<'a> {
+    /// Key of the entry; unused for a program file.
+    pub key: Text,
+    /// Logical file name.
+    pub lfn: Option<Text>,
+    /// A remark for readers.
+    pub note: Option<&'static str>,
+    /// What was looked at.
+    pub source: Source,
+    /// What the system said, or its error number.
+    pub stat: Result<Stat, i32>,
+    /// For files that the job was to write and that exist.
+    pub output: Option<Output>,
+    /// Captured text of a stream.
+    pub payload: Option<Payload<'a>>,
+}
+
+/// What an entry is about.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A file.
+    Name(Text),
+    /// A temporary file that captures a stream.
+    Temporary {
+        /// Its name.
+        name: Text,
+        /// The descriptor it is open as.
+        descriptor: i32,
+    },
+    /// An open descriptor shared with kickstart.
+    Descriptor(i32),
+}
+
+/// Data of `stat(2)`.
+#[derive(Clone, Debug)]
+pub struct Stat {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Hard links.
+    pub links: u64,
+    /// Preferred block size, bytes.
+    pub block_size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Last change of the contents.
+    pub modified: Stamp,
+    /// Last access.
+    pub accessed: Stamp,
+    /// Last change of the inode.
+    pub changed: Stamp,
+    /// Owner.
+    pub uid: u32,
+    /// Name of the owner, if it has one.
+    pub user: Option<Text>,
+    /// Group.
+    pub gid: u32,
+    /// Name of the group, if it has one.
+    pub group: Option<Text>,
+}
+
+/// The checksum of an output file.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Computed.
+    Checksum {
+        /// SHA-256, 64 hexadecimal digits.
+        sha256: String,
+        /// Time it took.
+        took: Duration,
+    },
+    /// The file could not be read.
+    Unreadable,
+    /// A directory or special file: has no checksum.
+    NotRegular,
+}
+
+/// Captured text.
+#[derive(Clone, Debug)]
+pub struct Payload<'a> {
+    /// True if the beginning was cut off.
+    pub truncated: bool,
+    /// The text or what is left of it.
+    pub text: Cow<'a, str>,
+}
+
+impl Invocation<'_> {
+    /// Writes the record.
+    pub fn write_to(&self, out: impl Write) -> io::Result<()> {
+        let mut out = Emitter::new(out).with_guards(SEARCHED);
+        out.raw(b"- invocation: True\n")?;
+        out.nested(|out| self.fields(out))
+    }
+
+    fn fields<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("version", VERSION)?;
+        out.verbatim("start", instant(&self.start))?;
+        out.verbatim("duration", seconds(self.duration))?;
+        let labels = [
+            ("transformation", &self.transformation),
+            ("derivation", &self.derivation),
+            ("resource", &self.resource),
+            ("wf-label", &self.wf_label),
+            ("wf-stamp", &self.wf_stamp),
+        ];
+        for (key, value) in labels {
+            if let Some(value) = value.as_ref().filter(|value| !value.is_empty()) {
+                out.quoted(KeyStyle::Auto, key.as_bytes(), value)?;
+            }
+        }
+        self.identity.write(out)?;
+        for (stage, job) in &self.jobs {
+            out.open(KeyStyle::Auto, stage.key().as_bytes())?;
+            out.nested(|out| job.write(out))?;
+        }
+        out.open(KeyStyle::Auto, b"jobids")?;
+        out.nested(|out| self.job_ids.write(out))?;
+        out.scalar("cwd", &self.cwd)?;
+        out.open(KeyStyle::Auto, b"usage")?;
+        out.nested(|out| self.usage.write(out))?;
+        if let Some(machine) = &self.machine {
+            out.open(KeyStyle::Auto, b"machine")?;
+            out.nested(|out| machine.write(out))?;
+        }
+        out.open(KeyStyle::Auto, b"files")?;
+        out.nested(|out| self.write_files(out))?;
+        if let Some(environment) = &self.environment {
+            out.open(KeyStyle::Auto, b"environment")?;
+            out.nested(|out| {
+                environment
+                    .iter()
+                    .try_for_each(|(name, value)| out.quoted(KeyStyle::Quoted, name, value))
+            })?;
+        }
+        if let Some(limits) = &self.limits {
+            out.open(KeyStyle::Auto, b"limits")?;
+            out.nested(|out| write_limits(out, limits))?;
+        }
+        Ok(())
+    }
+
+    fn write_files<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        let is_stream = |entry: &FileEntry<'_>| entry.lfn.is_none() && entry.key == b"stdin";
+        let streams = self.files.iter().position(is_stream).unwrap_or(self.files.len());
+        let (listed, rest) = self.files.split_at(streams);
+        for entry in listed {
+            entry.write_keyed(out)?;
+        }
+        out.raw(&self.integrity_data)?;
+        rest.iter().try_for_each(|entry| entry.write_keyed(out))
+    }
+}
+
+impl Identity {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        if let Some(interface) = &self.interface {
+            out.scalar("interface", interface)?;
+        }
+        out.verbatim("hostaddr", &self.host_address)?;
+        if let Some(name) = &self.host_name {
+            out.scalar("hostname", name)?;
+        }
+        out.verbatim("pid", self.pid)?;
+        write_owner(
+            out,
+            self.uid,
+            self.user.as_deref(),
+            self.gid,
+            self.group.as_deref(),
+        )?;
+        out.verbatim("umask", format_args!("0o0{:03o}", self.umask))
+    }
+}
+
+impl Job {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("start", instant(&self.start))?;
+        out.verbatim("duration", seconds(self.duration.max(Duration::from_millis(3))))?;
+        if let Some(pid) = self.pid {
+            out.verbatim("pid", pid)?;
+        }
+        out.open(KeyStyle::Auto, b"usage")?;
+        out.nested(|out| self.usage.write(out))?;
+        out.open(KeyStyle::Auto, b"status")?;
+        out.nested(|out| self.status.write(out))?;
+        out.open(KeyStyle::Auto, b"executable")?;
+        out.nested(|out| self.executable.write(out))?;
+        out.open(KeyStyle::Auto, b"argument_vector")?;
+        out.nested(|out| {
+            self.arguments
+                .iter()
+                .try_for_each(|argument| out.item_quoted(argument))
+        })?;
+        out.open(KeyStyle::Auto, b"procs")
+    }
+}
+
+impl Usage {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("utime", seconds(self.user_time))?;
+        out.verbatim("stime", seconds(self.system_time))?;
+        let counters = [
+            ("maxrss", self.max_rss_kib),
+            ("minflt", self.minor_faults),
+            ("majflt", self.major_faults),
+            ("nswap", self.swaps),
+            ("inblock", self.blocks_in),
+            ("outblock", self.blocks_out),
+            ("msgsnd", self.messages_sent),
+            ("msgrcv", self.messages_received),
+            ("nsignals", self.signals),
+            ("nvcsw", self.voluntary_switches),
+            ("nivcsw", self.involuntary_switches),
+        ];
+        counters
+            .iter()
+            .try_for_each(|(key, value)| out.verbatim(key, value))
+    }
+}
+
+impl Status {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("raw", self.raw())?;
+        match self {
+            Self::Exited { code } => out.verbatim("regular_exitcode", code),
+            Self::Signalled { signal, name, core } => {
+                out.verbatim("signalled_signal", signal)?;
+                // The original writes the first, misspelt key; its parser looks for the second.
+                out.quoted(KeyStyle::Auto, b"singalled_name", name.as_bytes())?;
+                out.quoted(KeyStyle::Auto, b"signalled_name", name.as_bytes())?;
+                out.verbatim("corefile", core)
+            }
+            Self::Failed { errno, text, .. } => {
+                out.verbatim("failure_error", format_args!("{errno}   {text}"))
+            }
+        }
+    }
+}
+
+impl JobIds {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        if let Some(id) = &self.condor {
+            out.scalar("condor", id)?;
+        }
+        if let Some(id) = &self.gram {
+            out.scalar("gram", id)?;
+        }
+        if let Some((kind, id)) = &self.local {
+            out.verbatim("lrmtype", kind)?;
+            out.scalar("lrm", id)?;
+        }
+        Ok(())
+    }
+}
+
+impl Machine {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("page-size", self.page_size)?;
+        out.scalar("uname_system", &self.system)?;
+        out.scalar("uname_nodename", &self.node_name)?;
+        out.scalar("uname_release", &self.release)?;
+        out.scalar("uname_machine", &self.architecture)?;
+        for (key, value) in ["ram_total", "ram_free", "ram_shared", "ram_buffer"]
+            .iter()
+            .zip(self.ram_kib)
+        {
+            out.verbatim(key, value)?;
+        }
+        for (key, value) in ["swap_total", "swap_free"].iter().zip(self.swap_kib) {
+            out.verbatim(key, value)?;
+        }
+        out.verbatim("cpu_count", self.cpu_count)?;
+        out.verbatim("cpu_speed", self.cpu_mhz)?;
+        out.scalar("cpu_vendor", &self.cpu_vendor)?;
+        out.scalar("cpu_model", &self.cpu_model)?;
+        for (key, value) in ["load_min1", "load_min5", "load_min15"].iter().zip(self.load) {
+            out.verbatim(key, format_args!("{value:.2}"))?;
+        }
+        self.census
+            .iter()
+            .try_for_each(|(key, value)| out.verbatim(key, value))
+    }
+}
+
+impl FileEntry<'_> {
+    fn write_keyed<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.open(KeyStyle::Auto, &self.key)?;
+        out.nested(|out| self.write(out))
+    }
+
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        if let Err(errno) = self.stat {
+            out.verbatim("error", errno)?;
+        }
+        if let Some(lfn) = &self.lfn {
+            out.quoted(KeyStyle::Auto, b"lfn", lfn)?;
+        }
+        if let Some(note) = self.note {
+            out.verbatim("note", note)?;
+        }
+        match &self.source {
+            Source::Name(name) => out.scalar("file_name", name)?,
+            Source::Temporary { name, descriptor } => {
+                out.scalar("temporary_name", name)?;
+                out.verbatim("descriptor", descriptor)?;
+            }
+            Source::Descriptor(descriptor) => out.verbatim("descriptor_number", descriptor)?,
+        }
+        if let Ok(stat) = &self.stat {
+            stat.write(out)?;
+        }
+        match &self.output {
+            None => {}
+            Some(Output::NotRegular) => out.verbatim("output", "True")?,
+            Some(Output::Unreadable) => {
+                out.verbatim("output", "True")?;
+                out.verbatim("integrity_error", "failed creating a checksum")?;
+            }
+            Some(Output::Checksum { sha256, took }) => {
+                out.verbatim("output", "True")?;
+                out.quoted_if_number("sha256", sha256)?;
+                out.verbatim("checksum_timing", format_args!("{:.2}", took.as_secs_f64()))?;
+            }
+        }
+        if let Some(payload) = &self.payload {
+            out.verbatim("data_truncated", payload.truncated)?;
+            out.text("data", &payload.text)?;
+        }
+        Ok(())
+    }
+}
+
+impl<W: Write> Emitter<W> {
+    /// A checksum may be all digits, or digits around one `e`: such a one is a number unless quoted.
+    fn quoted_if_number(&mut self, key: &str, value: &str) -> io::Result<()> {
+        let letters = value.bytes().filter(u8::is_ascii_alphabetic).count();
+        if letters > 1 {
+            self.verbatim(key, value)
+        } else {
+            self.quoted(KeyStyle::Auto, key.as_bytes(), value.as_bytes())
+        }
+    }
+}
+
+impl Stat {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("mode", format_args!("0o{:o}", self.mode))?;
+        let numbers = [
+            ("size", self.size),
+            ("inode", self.inode),
+            ("nlink", self.links),
+            ("blksize", self.block_size),
+            ("blocks", self.blocks),
+        ];
+        numbers
+            .iter()
+            .try_for_each(|(key, value)| out.verbatim(key, value))?;
+        out.verbatim("mtime", day_second(&self.modified))?;
+        out.verbatim("atime", day_second(&self.accessed))?;
+        out.verbatim("ctime", day_second(&self.changed))?;
+        write_owner(
+            out,
+            self.uid,
+            self.user.as_deref(),
+            self.gid,
+            self.group.as_deref(),
+        )
+    }
+}
+
+fn write_owner<W: Write>(
+    out: &mut Emitter<W>,
+    uid: u32,
+    user: Option<&[u8]>,
+    gid: u32,
+    group: Option<&[u8]>,
+) -> io::Result<()> {
+    out.verbatim("uid", uid)?;
+    if let Some(user) = user {
+        out.scalar("user", user)?;
+    }
+    out.verbatim("gid", gid)?;
+    if let Some(group) = group {
+        out.scalar("group", group)?;
+    }
+    Ok(())
+}
+
+fn write_limits<W: Write>(
+    out: &mut Emitter<W>,
+    limits: &[(Cow<'static, str>, Option<u64>, Option<u64>)],
+) -> io::Result<()> {
+    for (name, soft, hard) in limits {
+        for (kind, value) in [("soft", soft), ("hard", hard)] {
+            let key = format!("{name}_{kind}");
+            match value {
+                Some(value) => out.verbatim(&key, value)?,
+                None => out.verbatim(&key, "unlimited")?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn instant(stamp: &Stamp) -> impl std::fmt::Display {
+    stamp.format("%Y-%m-%dT%H:%M:%S%.3f%:z")
+}
+
+fn day_second(stamp: &Stamp) -> impl std::fmt::Display {
+    stamp.format("%Y-%m-%dT%H:%M:%S%:z")
+}
+
+fn seconds(duration: Duration) -> impl std::fmt::Display {
+    format!("{:.3}", duration.as_secs_f64())
+}
