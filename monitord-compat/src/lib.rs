@@ -6,3 +6,5 @@ pub mod invocation_record;
 pub mod jobstate_log;
 pub mod resource_log;
 pub mod yaml;
+pub mod braindump;
+pub mod static_bp;

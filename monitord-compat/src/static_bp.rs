@@ -1,0 +1,111 @@
+//! `LABEL-INDEX.static.bp`: what the planner tells the monitoring daemon about the workflow before it runs.
+//!
+//! One event a line, `ts=TIME event=NAME xwf.id=UUID key="value" … `, in the syntax of NetLogger. The
+//! reader knows one escape only, `\"`; a line break would end the event, so it is written as `\n`.
+
+use std::fmt::Write as _;
+
+/// Writes events of one workflow, all with the same time.
+#[derive(Clone, Debug)]
+pub struct Events<'a> {
+    /// Time, ISO 8601 with fraction and zone, for example `2026-01-02T03:04:05.000000Z`.
+    pub time: &'a str,
+    /// Identifier of the workflow.
+    pub workflow: &'a str,
+}
+
+/// One line being written; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Event<'o> {
+    out: &'o mut String,
+}
+
+impl Events<'_> {
+    /// Begins an event.
+    pub fn begin<'o>(&self, out: &'o mut String, name: &str) -> Event<'o> {
+        // Writing into a String cannot fail.
+        let _ = write!(out, "ts={} event={name} xwf.id={} ", self.time, self.workflow);
+        Event { out }
+    }
+}
+
+impl Event<'_> {
+    /// Adds a key and its value.
+    pub fn with(self, key: &str, value: &str) -> Self {
+        self.out.push_str(key);
+        self.out.push_str("=\"");
+        push_escaped(self.out, value);
+        self.out.push_str("\" ");
+        self
+    }
+    /// Adds a key and a number.
+    pub fn with_number(self, key: &str, value: u64) -> Self {
+        let _ = write!(self.out, "{key}=\"{value}\" ");
+        self
+    }
+}
+
+impl Drop for Event<'_> {
+    fn drop(&mut self) {
+        self.out.push('\n');
+    }
+}
+
+fn push_escaped(out: &mut String, value: &str) {
+    for c in value.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            c => out.push(c),
+        }
+    }
+    if value.ends_with('\\') {
+        // Else the reader takes the closing quote for an escaped one.
+        out.push(' ');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const EVENTS: Events<'_> = Events {
+        time: "2026-01-02T03:04:05.000000Z",
+        workflow: "u-1",
+    };
+
+    #[test]
+    fn a_line() {
+        let mut out = String::new();
+        EVENTS.begin(&mut out, "task.info").with("task.id", "A").with("argv", "-m \"x y\"\nz");
+        EVENTS.begin(&mut out, "static.meta.start");
+        EVENTS.begin(&mut out, "job.info").with_number("clustered", 0);
+        assert_eq!(
+            out,
+            "ts=2026-01-02T03:04:05.000000Z event=task.info xwf.id=u-1 task.id=\"A\" argv=\"-m \\\"x y\\\"\\nz\" \n\
+             ts=2026-01-02T03:04:05.000000Z event=static.meta.start xwf.id=u-1 \n\
+             ts=2026-01-02T03:04:05.000000Z event=job.info xwf.id=u-1 clustered=\"0\" \n"
+        );
+    }
+
+    proptest! {
+        /// A value is one quoted text on one line: no quote in it is without a backslash, and it does not
+        /// end in one.
+        #[test]
+        fn a_value_never_leaves_its_quotes(value in "\\PC*|[\"\\\\\n a]*") {
+            let mut out = String::new();
+            EVENTS.begin(&mut out, "e").with("k", &value);
+            prop_assert_eq!(out.lines().count(), 1);
+            let quoted = out.split_once("k=\"").and_then(|(_, rest)| rest.strip_suffix("\" \n"));
+            let quoted = quoted.expect("the value is quoted");
+            prop_assert!(!quoted.ends_with('\\'));
+            let mut before = ' ';
+            for c in quoted.chars() {
+                prop_assert!(c != '"' || before == '\\');
+                before = c;
+            }
+        }
+    }
+}
