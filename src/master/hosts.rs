@@ -363,7 +363,7 @@ mod tests {
             let fits = |value: &Option<u64>| value.is_some_and(|v| v >= least);
             prop_assert_eq!(tree.max_from(start), from(start).filter_map(|(_, v)| *v).max());
             prop_assert_eq!(tree.first_from(start, least), from(start).find(|(_, v)| fits(v)).map(|(i, _)| i));
-            let last = from(start).filter(|(_, v)| fits(v)).last().map(|(i, _)| i);
+            let last = from(start).rfind(|(_, v)| fits(v)).map(|(i, _)| i);
             prop_assert_eq!(tree.last_from(start, least), last);
         }
     }
