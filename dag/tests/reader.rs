@@ -1,0 +1,335 @@
+//! The DAG reader: what it forgives, what it refuses, and that it finds all edges.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pmc_dag::{Dag, DagError, TaskId};
+use proptest::prelude::*;
+
+fn read(text: &str) -> Dag {
+    Dag::parse(text.as_bytes().to_vec()).unwrap()
+}
+
+fn refuse(text: &str) -> DagError {
+    Dag::parse(text.as_bytes().to_vec()).unwrap_err()
+}
+
+fn command(dag: &Dag, name: &str) -> String {
+    let task = dag.find(name.as_bytes()).unwrap();
+    String::from_utf8(dag.task(task).command.to_vec()).unwrap()
+}
+
+fn children(dag: &Dag, name: &str) -> Vec<String> {
+    let task = dag.find(name.as_bytes()).unwrap();
+    dag.children(task)
+        .iter()
+        .map(|child| String::from_utf8_lossy(dag.name(*child)).into_owned())
+        .collect()
+}
+
+#[test]
+fn forgives_blanks_comments_and_longer_keywords() {
+    let dag = read(concat!(
+        "# a comment in the first column\n   # and one that is not\n \t \r\n\n",
+        "TASK plain /bin/echo plain\n",
+        "  TASK indented /bin/echo indented  \n",
+        "TASK\ttabbed\t/bin/echo\ttabbed\targs\n",
+        "TASK   spaced    /bin/echo    many     blanks   \n",
+        "TASK crlf /bin/echo carriage return\r\n",
+        "TASKS plural /bin/echo plural keyword\n",
+        "EDGE plain indented\n",
+        "\tEDGE \t indented \t tabbed \t\n",
+        "EDGES tabbed spaced\n",
+        "#EDGE crlf plain\n",
+        "TASK last /bin/echo last # not a comment\n",
+        "EDGE plain last",
+    ));
+    assert_eq!(dag.len(), 7);
+    assert_eq!(dag.edge_count(), 4);
+    assert_eq!(command(&dag, "indented"), "/bin/echo indented");
+    assert_eq!(command(&dag, "tabbed"), "/bin/echo\ttabbed\targs");
+    assert_eq!(command(&dag, "spaced"), "/bin/echo    many     blanks");
+    assert_eq!(command(&dag, "crlf"), "/bin/echo carriage return");
+    assert_eq!(command(&dag, "plural"), "/bin/echo plural keyword");
+    assert_eq!(command(&dag, "last"), "/bin/echo last # not a comment");
+    assert_eq!(children(&dag, "plain"), ["indented", "last"]);
+    assert_eq!(children(&dag, "tabbed"), ["spaced"]);
+    assert_eq!(dag.find(b"nobody"), None);
+}
+
+#[test]
+fn an_empty_file_has_no_tasks() {
+    for text in ["", "\n", "\n# nothing\n\n"] {
+        let dag = read(text);
+        assert!(dag.is_empty());
+        assert_eq!(dag.find(b""), None);
+    }
+}
+
+#[test]
+fn reads_all_options() {
+    let task = |options: &str| {
+        let dag = read(&format!("TASK t {options} /bin/x -m 9"));
+        let task = dag.task(TaskId(0));
+        assert_eq!(task.command, b"/bin/x -m 9");
+        (task.memory_mb, task.cpus, task.tries, task.priority)
+    };
+    assert_eq!(task(""), (0, 1, None, 0));
+    assert_eq!(task("-m 100 -c 2 -t 3 -p -4"), (100, 2, Some(3), -4));
+    assert_eq!(
+        task("--request-memory 100 --request-cpus 2 --tries 0 --priority 5"),
+        (100, 2, Some(0), 5)
+    );
+    for (text, memory) in [
+        ("0.1", 1),
+        ("99.5", 100),
+        ("1e3", 1000),
+        ("12MB", 12),
+        ("0", 0),
+        ("-0", 0),
+        ("16777217", 16_777_216),
+    ] {
+        assert_eq!(task(&format!("-m {text}")).0, memory, "{text}");
+    }
+    assert_eq!(task("-c 0.5").1, 1);
+    assert_eq!(task("-c 0").1, 0);
+    assert_eq!(task("-p 7x").3, 7);
+    assert_eq!(task("-m 1 -m 2 -m 3.5").0, 4, "the last one wins");
+    assert_eq!(task("\"-m\" '44'").0, 44, "options may be quoted");
+}
+
+#[test]
+fn forwards_are_sorted_and_the_last_value_wins() {
+    let dag = read("TASK t -f B=/b -f A=/a=x -F s=d -f B=/c '-F' 'r=a b' -F =e --pipe-forward C= /bin/x");
+    let task = dag.task(TaskId(0));
+    let pair = |a: &str, b: &str| (a.as_bytes().to_vec(), b.as_bytes().to_vec());
+    assert_eq!(
+        task.pipe_forwards,
+        [pair("A", "/a=x"), pair("B", "/c"), pair("C", "")]
+    );
+    assert_eq!(
+        task.file_forwards,
+        [pair("", "e"), pair("r", "a b"), pair("s", "d")]
+    );
+}
+
+#[test]
+fn identifiers_belong_to_the_next_task_only() {
+    let dag = read(concat!(
+        "#@ 17 some::transformation:1.0 ID0000017 \nTASK a x\nTASK b x\n",
+        "#@ 18 overwritten ID\n#@ 19 last ID\n# comment\nEDGE a b\nTASK c x\n",
+        "#@ abc not a number\nTASK d x\n#@x 20 y z\nTASK e x\n",
+    ));
+    let ids: Vec<_> = dag.ids().map(|task| dag.task(task).id).collect();
+    let expected: [Option<&[u8]>; 5] = [Some(b"17"), None, Some(b"19"), Some(b"abc"), Some(b"20")];
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn refuses_with_the_words_of_the_original() {
+    let cases = [
+        (
+            "TASK one /bin/true\nTASK one /bin/echo again",
+            "Duplicate task: one",
+            2,
+        ),
+        ("TASK one /bin/true\n\nEDGE one two", "No such task: two\n", 3),
+        ("TASK one /bin/true\nEDGE zero one", "No such task: zero\n", 2),
+        (
+            "TASK one x\nTASK two x\nEDGE one two three",
+            "No such task: two three\n",
+            3,
+        ),
+        ("EDGE one two\nTASK one x\nTASK two x", "No such task: one\n", 1),
+        (
+            "TASK one /bin/true\n  EDGE one \r",
+            "Invalid EDGE record: EDGE one\n",
+            2,
+        ),
+        ("TASK one", "Invalid TASK record: TASK one\n", 1),
+        ("TASK", "Invalid TASK record: TASK\n", 1),
+        ("TASK one -x 5 /bin/true", "Invalid argument '-x' for task one", 1),
+        ("TASK one - /bin/true", "Invalid argument '-' for task one", 1),
+        (
+            "TASK one -m lots /bin/true",
+            "Invalid memory requirement 'lots' for task one",
+            1,
+        ),
+        (
+            "TASK one -m '' /bin/true",
+            "Invalid memory requirement '' for task one",
+            1,
+        ),
+        (
+            "TASK one -m inf /bin/true",
+            "Invalid memory requirement 'inf' for task one",
+            1,
+        ),
+        (
+            "TASK one -m nan /bin/true",
+            "Invalid memory requirement 'nan' for task one",
+            1,
+        ),
+        (
+            "TASK one -m 1e10 /bin/true",
+            "Invalid memory requirement '1e10' for task one",
+            1,
+        ),
+        (
+            "TASK one -m 4294967296 /bin/true",
+            "Invalid memory requirement '4294967296' for task one",
+            1,
+        ),
+        (
+            "TASK one -m -1 /bin/true",
+            "Negative memory requirement not allowed for task one",
+            1,
+        ),
+        (
+            "TASK one -c -0.5 /bin/true",
+            "Negative CPU requirement not allowed for task one",
+            1,
+        ),
+        (
+            "TASK one -c few /bin/true",
+            "Invalid CPU requirement 'few' for task one",
+            1,
+        ),
+        (
+            "TASK one -t -1 /bin/true",
+            "Negative tries not allowed for task one",
+            1,
+        ),
+        (
+            "TASK one -t often /bin/true",
+            "Invalid tries 'often' for task one",
+            1,
+        ),
+        (
+            "TASK one -p high /bin/true",
+            "Invalid priority 'high' for task one",
+            1,
+        ),
+        ("TASK one -m", "-m/--request-memory requires N for task one", 1),
+        (
+            "TASK one -f NOEQUALS /bin/true",
+            "-f/--pipe-forward format should be VAR=PATH for task one: NOEQUALS",
+            1,
+        ),
+        (
+            "TASK one -F noequals /bin/true",
+            "-F/--file-forward format should be SRC=DEST for task one: noequals",
+            1,
+        ),
+        ("JOB one one.sub", "Invalid DAG record: JOB one one.sub", 1),
+        ("task one /bin/true", "Invalid DAG record: task one /bin/true", 1),
+        (
+            "#@ 1 toofew\nTASK one /bin/true",
+            "Invalid #@ record: #@ 1 toofew\n",
+            1,
+        ),
+        ("#@\n", "Invalid #@ record: #@\n", 1),
+        ("TASK one -m 5", "Missing program for task one", 1),
+        ("TASK one -m '5 /bin/true", "Missing program for task one", 1),
+        ("TASK one \u{b}", "Missing program for task one", 1),
+    ];
+    for (text, message, line) in cases {
+        let error = refuse(text);
+        assert_eq!(error.to_string(), message, "{text:?}");
+        assert_eq!(error.line(), Some(line), "{text:?}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("missing.dag");
+    let error = Dag::open(&path).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "Error opening DAG file: {}: No such file or directory",
+            path.display()
+        )
+    );
+    assert_eq!(error.line(), None);
+    std::fs::write(&path, "TASK a /bin/true\n").unwrap();
+    assert_eq!(Dag::open(&path).unwrap().len(), 1);
+}
+
+#[test]
+fn lines_may_be_long() {
+    let name = "n".repeat(5000);
+    let argument = "a".repeat(200_000);
+    let dag = read(&format!(
+        "#{argument}\nTASK {name} /bin/echo {argument}\nTASK b x\nEDGE {name} b\n"
+    ));
+    assert_eq!(command(&dag, &name).len(), 10 + argument.len());
+    assert_eq!(children(&dag, &name), ["b"]);
+}
+
+#[test]
+fn sorts_by_bytes_of_names() {
+    let names = [
+        "x_10",
+        "x_9",
+        "x_",
+        "x_aaaaaaaab",
+        "x_aaaaaaaaa",
+        "x_aaaaaaaa",
+        "x_B",
+        "x_\u{e9}",
+    ];
+    let text: String = names.iter().map(|name| format!("TASK {name} x\n")).collect();
+    let dag = read(&text);
+    let mut tasks: Vec<TaskId> = dag.ids().collect();
+    dag.sort_by_name(&mut tasks);
+    let sorted: Vec<_> = tasks.iter().map(|task| dag.name(*task).to_vec()).collect();
+    let mut expected: Vec<_> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
+    expected.sort();
+    assert_eq!(sorted, expected);
+    dag.sort_by_name(&mut []);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_survived(text in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = Dag::parse(text);
+    }
+
+    #[test]
+    fn any_records_are_survived(
+        lines in proptest::collection::vec("(TASK|EDGE|#@|DONE)?[ \t]?[ab]?[ \t]?(-[mctpfF])?[ '\"=0-9.\\\\ab-]{0,12}", 0..12)
+    ) {
+        if let Ok(dag) = Dag::parse(lines.join("\n").into_bytes()) {
+            for task in dag.ids() {
+                prop_assert_eq!(dag.find(dag.name(task)), Some(task));
+                prop_assert!(!dag.task(task).command.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn edges_are_those_of_the_file(
+        tasks in 1_usize..40,
+        edges in proptest::collection::vec((0_usize..40, 0_usize..40), 0..200),
+    ) {
+        let mut text: String = (0..tasks).map(|task| format!("TASK task{task} x\n")).collect();
+        let mut expected: BTreeMap<usize, Vec<TaskId>> = BTreeMap::new();
+        let mut parents: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        for (parent, child) in edges {
+            let (parent, child) = (parent % tasks, child % tasks);
+            text += &format!("EDGE task{parent} task{child}\n");
+            if parents.entry(child).or_default().insert(parent) {
+                expected.entry(parent).or_default().push(TaskId(child as u32));
+            }
+        }
+        let dag = read(&text);
+        for task in 0..tasks {
+            let id = TaskId(task as u32);
+            prop_assert_eq!(dag.children(id), expected.get(&task).map_or(&[][..], Vec::as_slice));
+            prop_assert_eq!(dag.parent_count(id) as usize, parents.get(&task).map_or(0, BTreeSet::len));
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The rescue file: its bytes, its messages, and what is left of it after a crash.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+use std::fs;
+
+use pmc_dag::rescue::{self, DoneSet, RescueError, Writer};
+use pmc_dag::{Dag, TaskId};
+use proptest::prelude::*;
+
+fn dag(names: &[&str]) -> Dag {
+    let text: String = names
+        .iter()
+        .map(|name| format!("TASK {name} /bin/true\n"))
+        .collect();
+    Dag::parse(text.into_bytes()).unwrap()
+}
+
+fn done(dag: &Dag, text: &str) -> Vec<String> {
+    names(dag, &rescue::parse(text.as_bytes(), dag).unwrap())
+}
+
+fn names(dag: &Dag, done: &DoneSet) -> Vec<String> {
+    done.ids()
+        .map(|task| String::from_utf8_lossy(dag.name(task)).into_owned())
+        .collect()
+}
+
+fn refuse(dag: &Dag, text: &str) -> RescueError {
+    rescue::parse(text.as_bytes(), dag).unwrap_err()
+}
+
+#[test]
+fn reads_what_people_write_by_hand() {
+    let dag = dag(&["a", "b", "c", "d"]);
+    let text = "# written by hand\n\nDONE a\n  DONE   b  \nDONE a\r\n   # indented comment\nDONEX c";
+    assert_eq!(done(&dag, text), ["a", "b", "c"]);
+    assert_eq!(done(&dag, ""), [""; 0]);
+    assert_eq!(done(&dag, "\nDONE b\nDONE a"), ["a", "b"]);
+}
+
+#[test]
+fn refuses_with_the_words_of_the_original() {
+    let dag = dag(&["a", "b"]);
+    for (text, message, line) in [
+        (
+            "DONE a\nDONE stranger\n",
+            "Unknown task stranger in rescue file",
+            2,
+        ),
+        ("DONE a\nDONE stranger", "Unknown task stranger in rescue file", 2),
+        ("\nDONE a b\n", "Unknown task a b in rescue file", 2),
+        ("DONE a\n FINISHED b \n", "Invalid rescue record: FINISHED b", 2),
+        ("DONE\n", "Invalid DONE record: DONE\n", 1),
+    ] {
+        let error = refuse(&dag, text);
+        assert_eq!(error.to_string(), message);
+        assert_eq!(error.line(), Some(line));
+    }
+}
+
+#[test]
+fn a_missing_file_is_fine_and_a_folder_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let dag = dag(&["a"]);
+    assert_eq!(
+        rescue::read(&folder.path().join("missing"), &dag).unwrap(),
+        DoneSet::new()
+    );
+    let error = rescue::read(folder.path(), &dag).unwrap_err();
+    assert_eq!(error.to_string(), "Error reading rescue file: Is a directory");
+    assert!(Writer::open_append(folder.path(), &DoneSet::new()).is_err());
+}
+
+#[test]
+fn appends_the_bytes_of_the_original() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rescue");
+    let dag = dag(&["d", "c", "b", "a"]);
+    fs::write(&path, "# old\nDONE d\nDONE a\n").unwrap();
+    let old = rescue::read(&path, &dag).unwrap();
+    assert_eq!(old.len(), 2);
+    let mut writer = Writer::open_append(&path, &old).unwrap();
+    writer.repeat(&dag, &old).unwrap();
+    writer.done(b"b").unwrap();
+    assert_eq!(
+        fs::read_to_string(&path).unwrap(),
+        "# old\nDONE d\nDONE a\n\nDONE a\nDONE d\nDONE b"
+    );
+    writer.push(b"c");
+    writer.push(b"c");
+    writer.flush().unwrap();
+    writer.flush().unwrap();
+    writer.sync().unwrap();
+    assert!(
+        fs::read_to_string(&path)
+            .unwrap()
+            .ends_with("\nDONE b\nDONE c\nDONE c")
+    );
+    assert_eq!(rescue::read(&path, &dag).unwrap().len(), 4);
+}
+
+#[test]
+fn a_torn_record_of_no_task_counts_as_nothing_and_is_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rescue");
+    let dag = dag(&["task1", "task22"]);
+    let whole = "\nDONE task1";
+    for torn in ["", "\nD", "\nDONE", "\nDONE ", "\nDONE tas", "\nDONE task2"] {
+        fs::write(&path, format!("{whole}{torn}")).unwrap();
+        let done = rescue::read(&path, &dag).unwrap();
+        assert_eq!(names(&dag, &done), ["task1"], "{torn:?}");
+        assert_eq!(done.is_torn(), !torn.is_empty());
+        Writer::open_append(&path, &done)
+            .unwrap()
+            .done(b"task22")
+            .unwrap();
+        assert_eq!(
+            fs::read_to_string(&path).unwrap(),
+            "\nDONE task1\nDONE task22",
+            "{torn:?}"
+        );
+    }
+    // With a line feed somebody has written it so, and must be told.
+    assert!(rescue::parse(b"DONE tas\n", &dag).is_err());
+}
+
+#[test]
+fn a_torn_record_that_is_another_task_counts_as_nothing_where_writes_are_divided() {
+    let dag = dag(&["t1", "t10", "filler"]);
+    // At an odd place the kernel would have written all of it: t1 it is.
+    assert_eq!(done(&dag, "\nDONE filler\nDONE t1"), ["t1", "filler"]);
+    let text = |len: usize| {
+        let comment = "#".repeat(len - "\nDONE t1".len());
+        format!("{comment}\nDONE t1")
+    };
+    assert_eq!(done(&dag, &text(4096)), [""; 0]);
+    assert_eq!(done(&dag, &text(512)), [""; 0]);
+    assert_eq!(done(&dag, &text(513)), ["t1"]);
+    assert_eq!(done(&dag, &format!("{}\n", text(511))), ["t1"]);
+    assert_eq!(
+        done(&dag, &text(512).replace("t1", "t10").replacen("##", "#", 1)),
+        ["t10"]
+    );
+    let twice = format!("DONE t1\n{}", &text(512)[8..]);
+    assert_eq!(done(&dag, &twice), ["t1"], "it was done before");
+}
+
+#[test]
+fn a_full_disk_leaves_whole_records_only() {
+    let full = std::path::Path::new("/dev/full");
+    let mut writer = Writer::open_append(full, &DoneSet::new()).unwrap();
+    assert!(writer.done(b"a").is_err());
+}
+
+#[test]
+fn sets_hold_what_was_put_in() {
+    let mut done = DoneSet::new();
+    assert!(done.is_empty() && !done.contains(TaskId(1000)));
+    for task in [5, 64, 0, 63, 200] {
+        assert!(done.insert(TaskId(task)));
+    }
+    assert!(!done.insert(TaskId(5)));
+    assert_eq!(done.ids().collect::<Vec<_>>(), [0, 5, 63, 64, 200].map(TaskId));
+    assert_eq!(done.len(), 5);
+    assert!(done.contains(TaskId(63)) && !done.contains(TaskId(62)));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_survived(text in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = rescue::parse(&text, &dag(&["a", "b", "ab"]));
+    }
+
+    /// Cut anywhere, a file of ours gives only tasks whose records are in it, unless the rest of
+    /// a record is the name of another task; that is left to the boundaries of sectors.
+    #[test]
+    fn a_file_cut_anywhere_is_readable(order in proptest::collection::vec(0_usize..4, 0..12), cut: prop::sample::Index) {
+        let tasks = ["alpha", "beta", "gamma", "delta"];
+        let dag = dag(&tasks);
+        let text: String = order.iter().map(|task| format!("\nDONE {}", tasks[*task])).collect();
+        let cut = cut.index(text.len() + 1);
+        let done = rescue::parse(&text.as_bytes()[..cut], &dag).unwrap();
+        let whole = order.iter().scan(0, |end, task| {
+            *end += 6 + tasks[*task].len();
+            Some((*end, *task))
+        });
+        for task in dag.ids() {
+            let recorded = whole.clone().any(|(end, number)| end <= cut && number == task.index());
+            prop_assert_eq!(done.contains(task), recorded);
+        }
+    }
+}
