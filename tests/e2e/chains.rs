@@ -1,7 +1,5 @@
 //! Twenty chains of two steps: planned, run in every way, and read by Pegasus' own monitoring.
 
-use std::time::{Duration, Instant};
-
 use crate::support::pegasus::no_complaint;
 use crate::support::programs::Flavour;
 use crate::support::slurm::{Cluster, batch_options};
@@ -86,20 +84,7 @@ fn hosts(planned: &Planned) -> Vec<String> {
 fn monitord_follows_a_run_from_before_its_start() {
     let planned = Request::new(Flavour::Local, Format::Yaml).plan();
     let monitored = planned.monitored();
-    let mut monitord = monitored.follow();
-    let begin = Instant::now();
-    while !planned.submit().join("monitord.started").exists() {
-        assert!(
-            monitord.alive(),
-            "monitord gave up: {}",
-            monitord.wait().account()
-        );
-        assert!(
-            begin.elapsed() < Duration::from_secs(30),
-            "monitord does not start"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let monitord = monitored.follow();
     planned.execution(2).go().ok();
     no_complaint(&monitord.wait().ok());
     planned.outputs_are_right(0..20);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::command::{Run, Running, Said};
 use super::programs::{python, venv_bin};
@@ -67,12 +68,29 @@ impl Monitored<'_> {
         no_complaint(&said);
     }
 
-    /// Starts a monitord that follows the logs of a run, which may not have begun.
+    /// Starts a monitord that follows the logs of a run, which may not have begun, and waits until
+    /// it is at work.
+    #[track_caller]
     pub fn follow(&self) -> Running {
-        self.tool("pegasus-monitord")
+        let mut monitord = self
+            .tool("pegasus-monitord")
             .arg("-N")
             .arg(self.dagman_out())
-            .start()
+            .start();
+        let begin = Instant::now();
+        while !self.submit.join("monitord.pid").exists() {
+            assert!(
+                monitord.alive(),
+                "monitord gave up: {}",
+                monitord.wait().account()
+            );
+            assert!(
+                begin.elapsed() < Duration::from_secs(30),
+                "monitord does not start"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        monitord
     }
 
     /// Rows of the STAMPEDE database; every value as text, a null as `-`.

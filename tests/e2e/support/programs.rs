@@ -159,3 +159,12 @@ pub fn venv_bin() -> PathBuf {
 pub fn python() -> Run {
     Run::new(venv_bin().join("python"))
 }
+
+/// A program of `examples/`.
+pub fn example(name: &str) -> PathBuf {
+    let path = profile().join("examples").join(name);
+    if !path.exists() {
+        missing("an example", &path);
+    }
+    path
+}
