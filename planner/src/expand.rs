@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::error::{InputError, near_spelling};
+use crate::error::{InputError, InputErrors, near_spelling};
 use crate::model::Position;
 use crate::properties::Properties;
 
@@ -12,6 +12,7 @@ use crate::properties::Properties;
 #[derive(Clone, Debug, Default)]
 pub struct ExpandEnv {
     variables: BTreeMap<String, String>,
+    off: bool,
 }
 
 impl ExpandEnv {
@@ -21,7 +22,17 @@ impl ExpandEnv {
         for (name, value) in variables {
             all.insert(name.as_ref().to_lowercase(), value.into());
         }
-        ExpandEnv { variables: all }
+        ExpandEnv {
+            variables: all,
+            off: false,
+        }
+    }
+    /// Leaves all text as it is (`pegasus.catalog.….expand = false`).
+    pub fn off() -> Self {
+        ExpandEnv {
+            variables: BTreeMap::new(),
+            off: true,
+        }
     }
     /// Adds what the properties `env.NAME` set; they win over the environment.
     #[must_use]
@@ -31,7 +42,8 @@ impl ExpandEnv {
         }
         self
     }
-    fn get(&self, name: &str) -> Option<&str> {
+    /// The value of a variable.
+    pub fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(&name.to_lowercase()).map(String::as_str)
     }
 }
@@ -40,9 +52,9 @@ impl ExpandEnv {
 ///
 /// # Errors
 /// Each variable that has no value, with its place.
-pub fn expand<'a>(file: &Path, text: &'a str, env: &ExpandEnv) -> Result<Cow<'a, str>, Vec<InputError>> {
+pub fn expand<'a>(file: &Path, text: &'a str, env: &ExpandEnv) -> Result<Cow<'a, str>, InputErrors> {
     let mut marks = memchr::memmem::find_iter(text.as_bytes(), b"${").peekable();
-    if marks.peek().is_none() {
+    if env.off || marks.peek().is_none() {
         return Ok(Cow::Borrowed(text));
     }
     let mut problems = Vec::new();
@@ -71,11 +83,8 @@ pub fn expand<'a>(file: &Path, text: &'a str, env: &ExpandEnv) -> Result<Cow<'a,
         copied = mark + length + 3;
     }
     out.push_str(&text[copied..]);
-    if problems.is_empty() {
-        Ok(Cow::Owned(out))
-    } else {
-        Err(problems)
-    }
+    InputErrors::check(problems)?;
+    Ok(Cow::Owned(out))
 }
 
 fn undefined(file: &Path, text: &str, mark: usize, name: &str, env: &ExpandEnv) -> InputError {
@@ -142,7 +151,7 @@ mod tests {
     #[test]
     fn all_undefined_variables_are_reported() {
         let problems = expand(Path::new("w.yml"), "a\n é ${HOMES}\n${NOPE}", &env()).expect_err("undefined");
-        let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        let text: Vec<String> = problems.problems().iter().map(ToString::to_string).collect();
         assert_eq!(
             text,
             [

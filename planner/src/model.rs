@@ -107,6 +107,26 @@ pub struct TransformationName {
     pub version: Option<String>,
 }
 
+impl TransformationName {
+    /// From `namespace::name:version`, where only the name must be there.
+    pub fn parse(text: &str) -> Self {
+        let given = |part: &str| Some(part.to_owned()).filter(|p| !p.is_empty());
+        let (namespace, rest) = match text.split_once("::") {
+            Some((namespace, rest)) => (given(namespace), rest),
+            None => (None, text),
+        };
+        let (name, version) = match rest.split_once(':') {
+            Some((name, version)) => (name, given(version)),
+            None => (rest, None),
+        };
+        TransformationName {
+            namespace,
+            name: name.to_owned(),
+            version,
+        }
+    }
+}
+
 impl std::fmt::Display for TransformationName {
     /// `namespace::name:version`; missing parts vanish with their separator.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -131,6 +151,22 @@ pub enum JobKind {
     SubWorkflow,
     /// A ready DAGMan file (`condorWorkflow`, `dag`).
     SubDag,
+}
+
+impl JobKind {
+    /// Name under which a sub-workflow appears among transformations, and thereby in the name of its node.
+    pub fn planner_name(self) -> TransformationName {
+        let (namespace, name) = match self {
+            JobKind::Compute => (None, ""),
+            JobKind::SubWorkflow => (Some("pegasus"), "pegasus-plan"),
+            JobKind::SubDag => (Some("condor"), "dagman"),
+        };
+        TransformationName {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            version: None,
+        }
+    }
 }
 
 /// A job of the abstract workflow.
@@ -304,6 +340,21 @@ pub struct Hook {
     pub when: String,
     /// Shell command.
     pub command: String,
+}
+
+impl Hook {
+    /// All events that a hook may wait for.
+    pub const EVENTS: &'static [&'static str] = &[
+        "never",
+        "start",
+        "on_success",
+        "success",
+        "on_error",
+        "error",
+        "at_end",
+        "end",
+        "all",
+    ];
 }
 
 /// A map with a stable order, as metadata of catalogs have it.

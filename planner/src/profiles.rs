@@ -1,5 +1,12 @@
 //! Profiles: settings by namespace and key (section 5 of the planner's specification).
 
+use std::path::Path;
+
+use rustc_hash::FxHashSet;
+
+use crate::error::{InputError, near_spelling};
+use crate::model::Position;
+
 /// Namespace of a profile.
 ///
 /// The order is that in which [`Profiles::iter`] gives them.
@@ -250,3 +257,63 @@ pub const PEGASUS_KEYS: &[&str] = &[
     "wntmp",
     "workdir",
 ];
+
+impl Namespace {
+    /// Message and hint about a namespace that there is not.
+    pub(crate) fn unknown(name: &str) -> (String, String) {
+        let known = format!("namespaces are {}", Namespace::NAMES.join(", "));
+        let hint = match near_spelling(name, Namespace::NAMES.iter().copied()) {
+            Some(near) => format!("did you mean {near}? {known}"),
+            None => known,
+        };
+        (format!("`{name}` is no namespace of profiles"), hint)
+    }
+}
+
+/// Checks profiles as they are read, and warns of each unknown key once.
+#[derive(Debug, Default)]
+pub(crate) struct Checker {
+    warned: FxHashSet<Box<str>>,
+    pub(crate) warnings: Vec<InputError>,
+}
+
+impl Checker {
+    /// Checks one profile.
+    ///
+    /// # Errors
+    /// A value that cannot be used.
+    pub(crate) fn check(
+        &mut self,
+        file: &Path,
+        namespace: Namespace,
+        key: &str,
+        value: &str,
+        position: Position,
+    ) -> Result<(), InputError> {
+        if namespace != Namespace::Pegasus {
+            return Ok(());
+        }
+        let digits_only = key.eq_ignore_ascii_case("memory") || key.eq_ignore_ascii_case("diskspace");
+        if digits_only && !value.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(InputError::at(
+                file,
+                position,
+                format!("the profile pegasus::{key} must be a whole number of MB, not `{value}`"),
+            ));
+        }
+        if !is_pegasus_key(key) && !self.warned.contains(key) {
+            self.warned.insert(key.into());
+            let warning = InputError::at(
+                file,
+                position,
+                format!("the profile pegasus::{key} is not known and has no effect"),
+            );
+            self.warnings
+                .push(match near_spelling(key, PEGASUS_KEYS.iter().copied()) {
+                    Some(near) => warning.with_hint(format!("did you mean pegasus::{near}?")),
+                    None => warning,
+                });
+        }
+        Ok(())
+    }
+}

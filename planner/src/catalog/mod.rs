@@ -1,10 +1,17 @@
-//! The three catalogs: sites, transformations, replicas.
+//! The three catalogs: sites, transformations, replicas (section 4 of the planner's specification).
 
 pub mod replica;
 pub mod site;
 pub mod transformation;
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{InputError, InputErrors};
+use crate::expand::{ExpandEnv, expand};
+use crate::input::text;
+use crate::input::yaml::{Node, Yaml};
+use crate::properties::Properties;
 
 /// A catalog and the file that it came from.
 #[derive(Clone, Debug, Default)]
@@ -13,4 +20,142 @@ pub struct Loaded<T> {
     pub catalog: T,
     /// Its file, to be copied into the submit directory.
     pub path: Option<PathBuf>,
+}
+
+/// The file of a catalog: that of the property `<key>.file`, else the first of the default names that
+/// exists in the working directory.
+fn locate(properties: &Properties, key: &str, working_dir: &Path, defaults: &[&str]) -> Option<PathBuf> {
+    if let Some(named) = properties.get(&format!("{key}.file")).filter(|f| !f.is_empty()) {
+        return Some(working_dir.join(named.strip_prefix("file://").unwrap_or(named)));
+    }
+    defaults
+        .iter()
+        .map(|name| working_dir.join(name))
+        .find(|path| path.exists())
+}
+
+/// The text of a catalog with its variables expanded.
+fn read(path: &Path, env: &ExpandEnv) -> Result<String, InputErrors> {
+    let text = text::load(path)?;
+    Ok(expand(path, &text, env)?.into_owned())
+}
+
+/// Variables are expanded unless a property `<key>.expand` says otherwise.
+fn expansion(properties: &Properties, key: &str, env: &ExpandEnv) -> Result<ExpandEnv, InputErrors> {
+    let wanted = properties.get_bool(&format!("{key}.expand"), true)?;
+    Ok(if wanted { env.clone() } else { ExpandEnv::off() })
+}
+
+/// Syntax of a catalog file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Syntax {
+    Yaml,
+    Xml,
+    Text,
+}
+
+/// XML by its first character, YAML by the name of the file or because it is a mapping, else text.
+fn guess(path: &Path, text: &str) -> Syntax {
+    if text::is_xml(text) {
+        return Syntax::Xml;
+    }
+    let extension = path.extension().and_then(|e| e.to_str());
+    if matches!(extension, Some("yml" | "yaml")) || is_yaml_mapping(path, text) {
+        Syntax::Yaml
+    } else {
+        Syntax::Text
+    }
+}
+
+fn is_yaml_mapping(path: &Path, text: &str) -> bool {
+    let mut yaml = Yaml::new(path, text);
+    match yaml.node() {
+        Ok(node @ Node::Mapping(_)) => yaml.skip(&node).is_ok() && yaml.end().is_ok(),
+        _ => false,
+    }
+}
+
+/// The error about a type of catalog that there is not.
+fn unknown_kind(path: &Path, kind: &str, catalog: &str, known: &str) -> InputErrors {
+    InputError::file(path, format!("`{kind}` is no type of a {catalog} catalog"))
+        .with_hint(format!("types are {known}"))
+        .into()
+}
+
+/// Reads YAML of a catalog and checks that nothing follows it.
+fn read_yaml<T>(
+    path: &Path,
+    text: &str,
+    read: impl FnOnce(&mut Yaml<'_>) -> crate::input::yaml::Result<T>,
+) -> Result<T, InputErrors> {
+    let mut yaml = Yaml::new(path, text);
+    let found = read(&mut yaml).and_then(|catalog| yaml.end().map(|()| catalog));
+    let mut problems = std::mem::take(&mut yaml.problems);
+    match found {
+        Ok(catalog) => {
+            InputErrors::check(problems)?;
+            Ok(catalog)
+        }
+        Err(stop) => {
+            problems.push(stop.into_error());
+            InputErrors::check(problems)?;
+            Err(InputError::file(path, "cannot be read").into())
+        }
+    }
+}
+
+/// A regular file below a directory.
+struct FileBelow {
+    /// Absolute.
+    path: PathBuf,
+    /// Relative to the directory.
+    relative: String,
+    /// Permission bits.
+    mode: u32,
+}
+
+/// Regular files below a directory, in name order; links are followed.
+fn files_below(directory: &Path) -> Result<Vec<FileBelow>, InputErrors> {
+    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    let mut files = Vec::new();
+    let mut problems = Vec::new();
+    let walk = walkdir::WalkDir::new(&directory)
+        .follow_links(true)
+        .sort_by_file_name();
+    for entry in walk {
+        let found = entry.and_then(|entry| entry.metadata().map(|metadata| (entry, metadata)));
+        let (entry, metadata) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let at = error.path().unwrap_or(&directory).to_owned();
+                let what = match error.io_error() {
+                    Some(error) => text::io_message(error),
+                    None => error.to_string(),
+                };
+                problems.push(InputError::file(&at, format!("cannot be read: {what}")));
+                continue;
+            }
+        };
+        if !metadata.is_file() {
+            if entry.depth() == 0 && !metadata.is_dir() {
+                problems.push(InputError::file(&directory, "is no directory"));
+            }
+            continue;
+        }
+        let Some(relative) = entry.path().strip_prefix(&directory).ok().and_then(Path::to_str) else {
+            problems.push(InputError::file(entry.path(), "the file name is not UTF-8"));
+            continue;
+        };
+        if relative.is_empty() {
+            problems.push(InputError::file(&directory, "is no directory"));
+            continue;
+        }
+        files.push(FileBelow {
+            relative: relative.to_owned(),
+            path: entry.path().to_owned(),
+            mode: metadata.permissions().mode(),
+        });
+    }
+    InputErrors::check(problems)?;
+    Ok(files)
 }

@@ -1,11 +1,20 @@
 //! Reads an abstract workflow: Pegasus YAML 5.0 or DAX XML (section 3 of the planner's specification).
 
+mod builder;
+mod dax;
+mod graph;
 pub mod interner;
+pub(crate) mod text;
+mod workflow_yaml;
+pub(crate) mod xml;
+pub(crate) mod yaml;
 
 use std::path::Path;
 
+use builder::Builder;
+
 use crate::error::{InputError, InputErrors};
-use crate::expand::ExpandEnv;
+use crate::expand::{ExpandEnv, expand};
 use crate::model::Workflow;
 
 /// How a workflow is to be read.
@@ -51,6 +60,44 @@ impl ReadOptions {
 /// # Errors
 /// All problems of the file.
 pub fn read_workflow(path: &Path, env: &ExpandEnv, options: &ReadOptions) -> Result<Workflow, InputErrors> {
-    let _ = (env, options);
-    Err(InputError::file(path, "not read yet").into())
+    let text = text::load(path)?;
+    let text = expand(path, &text, env)?;
+    read_text(path, &text, options)
+}
+
+/// Reads a workflow from the text of its file, variables expanded. `path` serves messages and the model.
+///
+/// # Errors
+/// All problems of the text.
+pub fn read_text(path: &Path, text: &str, options: &ReadOptions) -> Result<Workflow, InputErrors> {
+    let mut builder = Builder::new(path);
+    let stop = if text::is_xml(text) {
+        let mut xml = xml::Xml::new(path, text);
+        let stop = dax::read(&mut xml, &mut builder, options).err();
+        builder.problems.append(&mut xml.problems);
+        stop
+    } else {
+        let limit = options.document_megabytes.saturating_mul(1_000_000);
+        if text.len() as u64 > limit {
+            let message = format!(
+                "the workflow has {} MB, more than {} MB",
+                text.len() / 1_000_000,
+                options.document_megabytes
+            );
+            let hint = "set the property pegasus.parser.document.size to more MB";
+            return Err(InputError::file(path, message).with_hint(hint).into());
+        }
+        let mut yaml = yaml::Yaml::new(path, text);
+        let stop = workflow_yaml::read(&mut yaml, &mut builder).err();
+        builder.problems.append(&mut yaml.problems);
+        stop.map(|stop| Box::new(stop.into_error()))
+    };
+    builder
+        .problems
+        .sort_by_key(|p| p.position.map(|p| (p.line, p.column)));
+    if let Some(error) = stop {
+        builder.problems.push(*error);
+        InputErrors::check(std::mem::take(&mut builder.problems))?;
+    }
+    builder.finish(options)
 }

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::{InputError, InputErrors};
+use crate::expand::ExpandEnv;
+use crate::input::text;
 use crate::model::Position;
-use crate::profiles::{Namespace, Profiles};
+use crate::profiles::{Checker, Namespace, Profiles};
 
 /// Where properties come from, weakest first. The caller reads the environment and the command line.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +51,40 @@ impl Properties {
     /// # Errors
     /// A file of `--conf` that cannot be read, bad syntax, a `-D` key with an unknown prefix.
     pub fn load(sources: &PropertySources) -> Result<Self, InputErrors> {
-        let _ = sources;
-        Ok(Properties::default())
+        let environment = ExpandEnv::new(sources.environment.iter().map(|(k, v)| (k, v.clone())));
+        let mut loader = Loader {
+            properties: Properties::default(),
+            environment,
+            command_line: BTreeMap::new(),
+            problems: Vec::new(),
+        };
+        loader.read_command_line(&sources.command_line);
+        for file in [&sources.system_file, &sources.user_file, &sources.working_file] {
+            if let Some(file) = file {
+                loader.read_file(file, false);
+            }
+        }
+        if let Some(file) = &sources.conf_file {
+            loader.read_file(file, true);
+        }
+        for (name, value) in &sources.environment {
+            if let Some(key) = key_of_variable(name) {
+                let value = loader.substitute(value, 0);
+                let origin = PathBuf::from(format!("(environment variable {name})"));
+                loader.properties.insert(key, value, origin, None);
+            }
+        }
+        for (key, value) in std::mem::take(&mut loader.command_line) {
+            let value = loader.substitute(&value, 0);
+            let origin = PathBuf::from(format!("-D{key}"));
+            loader.properties.insert(key, value, origin, None);
+        }
+        loader.check_profiles();
+        InputErrors::check(loader.problems)?;
+        Ok(loader.properties)
+    }
+    fn insert(&mut self, key: String, text: String, file: PathBuf, position: Option<Position>) {
+        self.values.insert(key, Value { text, file, position });
     }
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
@@ -92,14 +126,31 @@ impl Properties {
             None => InputError::file(Path::new("properties"), format!("the property {key} {what}")),
         }
     }
+    /// An error about a key, at the place where it was set.
+    pub fn bad_key(&self, key: &str, what: &str) -> InputError {
+        let (file, position) = self.origin(key);
+        InputError {
+            file: file.to_owned(),
+            position,
+            message: format!("the property {key}: {what}"),
+            hint: None,
+        }
+    }
+    /// Where a key was set.
+    pub fn origin(&self, key: &str) -> (&Path, Option<Position>) {
+        match self.values.get(key) {
+            Some(value) => (&value.file, value.position),
+            None => (Path::new("properties"), None),
+        }
+    }
     /// Sets a key, as if the command line had.
     pub fn set(&mut self, key: &str, text: &str) {
-        let value = Value {
-            text: text.to_owned(),
-            file: PathBuf::from("(command line)"),
-            position: None,
-        };
-        self.values.insert(key.to_owned(), value);
+        self.insert(
+            key.to_owned(),
+            text.to_owned(),
+            PathBuf::from("(command line)"),
+            None,
+        );
     }
     /// All keys and values, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -132,5 +183,279 @@ impl Properties {
             }
         }
         profiles
+    }
+}
+
+/// `_PEGASUS__A__B` sets `pegasus.a.b`.
+fn key_of_variable(name: &str) -> Option<String> {
+    let rest = name
+        .strip_prefix('_')
+        .filter(|rest| rest.starts_with("PEGASUS__"))?;
+    Some(rest.to_lowercase().replace("__", "."))
+}
+
+/// References inside the value of a reference; what goes deeper refers to itself.
+const SUBSTITUTION_DEPTH: usize = 16;
+/// Longest value, in bytes, that references may make: they can double it at each level.
+const VALUE_LIMIT: usize = 1 << 20;
+
+struct Loader {
+    properties: Properties,
+    environment: ExpandEnv,
+    command_line: BTreeMap<String, String>,
+    problems: Vec<InputError>,
+}
+
+impl Loader {
+    fn read_command_line(&mut self, settings: &[String]) {
+        for setting in settings {
+            let Some((key, value)) = setting.split_once('=') else {
+                self.problems.push(
+                    InputError::file(Path::new(&format!("-D{setting}")), "no value is given")
+                        .with_hint("a property is set by -Dkey=value"),
+                );
+                continue;
+            };
+            let key = key.trim();
+            if !KNOWN_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
+                self.problems.push(
+                    InputError::file(
+                        Path::new(&format!("-D{setting}")),
+                        format!("`{key}` is no property of the planner"),
+                    )
+                    .with_hint(format!(
+                        "keys begin with {}; a directory is set by --dir",
+                        KNOWN_PREFIXES.join(", ")
+                    )),
+                );
+                continue;
+            }
+            self.command_line.insert(key.to_owned(), value.trim().to_owned());
+        }
+    }
+
+    fn read_file(&mut self, file: &Path, required: bool) {
+        if !required && !file.exists() {
+            return;
+        }
+        let settings = match text::load(file) {
+            Ok(text) => syntax::parse(file, &text),
+            Err(error) => Err(vec![error]),
+        };
+        let settings = match settings {
+            Ok(settings) => settings,
+            Err(problems) => {
+                self.problems.extend(problems);
+                return;
+            }
+        };
+        let keys: Vec<String> = settings.iter().map(|setting| setting.key.clone()).collect();
+        for syntax::Setting { key, value, position } in settings {
+            self.properties
+                .insert(key, value, file.to_owned(), Some(position));
+        }
+        // References may name keys that stand further down.
+        for key in keys {
+            let raw = self.properties.get(&key).unwrap_or_default().to_owned();
+            if raw.contains("${") {
+                let text = self.substitute(&raw, 0);
+                if let Some(value) = self.properties.values.get_mut(&key) {
+                    value.text = text;
+                }
+            }
+        }
+    }
+
+    /// Replaces `${name}` by a property, else by one of the command line, else by a variable, else by nothing.
+    fn substitute(&self, raw: &str, depth: usize) -> String {
+        let mut out = String::with_capacity(raw.len());
+        let mut rest = raw;
+        while let Some(open) = rest.find("${") {
+            let Some(length) = rest[open + 2..].find('}') else {
+                break;
+            };
+            out.push_str(&rest[..open]);
+            let name = &rest[open + 2..open + 2 + length];
+            rest = &rest[open + 3 + length..];
+            if depth < SUBSTITUTION_DEPTH && out.len() < VALUE_LIMIT {
+                out.push_str(&self.reference(name, depth));
+            }
+        }
+        out.push_str(rest);
+        out
+    }
+
+    fn reference(&self, name: &str, depth: usize) -> String {
+        let property = self.properties.get(name);
+        if let Some(value) = property.or_else(|| self.command_line.get(name).map(String::as_str)) {
+            return if value.contains("${") {
+                self.substitute(value, depth + 1)
+            } else {
+                value.to_owned()
+            };
+        }
+        // Java's names for what the environment says of the user.
+        let variable = match name {
+            "user.home" => "HOME",
+            "user.name" => "USER",
+            other => other,
+        };
+        self.environment.get(variable).unwrap_or_default().to_owned()
+    }
+
+    /// Profiles are checked as those in files are; unknown keys are no profiles but other properties.
+    fn check_profiles(&mut self) {
+        let mut checker = Checker::default();
+        for (key, value) in &self.properties.values {
+            let Some(profile) = key.strip_prefix("pegasus.") else {
+                continue;
+            };
+            let at = value.position.unwrap_or_default();
+            if let Err(error) = checker.check(&value.file, Namespace::Pegasus, profile, &value.text, at) {
+                self.problems.push(InputError {
+                    position: value.position,
+                    ..error
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("writable");
+        path
+    }
+
+    #[test]
+    fn later_sources_win() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut sources = PropertySources {
+            system_file: Some(write(
+                &dir,
+                "sys",
+                "pegasus.a=1\npegasus.b=1\npegasus.c=1\npegasus.d=1\npegasus.e=1\npegasus.f=1",
+            )),
+            user_file: Some(write(
+                &dir,
+                "user",
+                "pegasus.b=2\npegasus.c=2\npegasus.d=2\npegasus.e=2\npegasus.f=2",
+            )),
+            working_file: Some(write(
+                &dir,
+                "work",
+                "pegasus.c=3\npegasus.d=3\npegasus.e=3\npegasus.f=3",
+            )),
+            conf_file: Some(write(&dir, "conf", "pegasus.d=4\npegasus.e=4\npegasus.f=4")),
+            environment: vec![
+                ("_PEGASUS__E".into(), "5".into()),
+                ("_PEGASUS__F".into(), "5".into()),
+                ("_PEGASUS__CATALOG__SITE__FILE".into(), "s".into()),
+                ("PEGASUS__A".into(), "no".into()),
+            ],
+            command_line: vec!["pegasus.f=6".into()],
+        };
+        let properties = Properties::load(&sources).expect("loads");
+        let values: Vec<&str> = ["a", "b", "c", "d", "e", "f"]
+            .iter()
+            .filter_map(|key| properties.get(&format!("pegasus.{key}")))
+            .collect();
+        assert_eq!(values, ["1", "2", "3", "4", "5", "6"]);
+        assert_eq!(properties.get("pegasus.catalog.site.file"), Some("s"));
+        sources.user_file = Some(dir.path().join("missing"));
+        assert!(Properties::load(&sources).is_ok());
+        sources.conf_file = Some(PathBuf::from("missing.properties"));
+        assert_eq!(
+            Properties::load(&sources).expect_err("missing").to_string(),
+            "missing.properties: cannot be read: No such file or directory"
+        );
+    }
+
+    #[test]
+    fn references_are_replaced() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let text = "pegasus.x = ${pegasus.y}/${user.home}${NONE}\npegasus.y = y-${pegasus.z}\npegasus.l = ${pegasus.l}";
+        let sources = PropertySources {
+            conf_file: Some(write(&dir, "conf", text)),
+            environment: vec![("HOME".into(), "h".into())],
+            command_line: vec!["pegasus.z=z".into()],
+            ..PropertySources::default()
+        };
+        let properties = Properties::load(&sources).expect("loads");
+        assert_eq!(properties.get("pegasus.x"), Some("y-z/h"));
+        assert_eq!(properties.get("pegasus.l"), Some(""));
+    }
+
+    #[test]
+    fn wrong_settings_are_all_reported() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let conf = write(&dir, "conf", "\n pegasus.memory = 2 GB");
+        let sources = PropertySources {
+            conf_file: Some(conf.clone()),
+            command_line: vec!["dir=x".into(), "pegasus.a".into()],
+            ..PropertySources::default()
+        };
+        let errors = Properties::load(&sources).expect_err("wrong");
+        assert_eq!(
+            errors.to_string(),
+            format!(
+                "-Ddir=x: `dir` is no property of the planner\n  \
+                 hint: keys begin with pegasus., env., condor., globus., dagman.; a directory is set by --dir\n\
+                 -Dpegasus.a: no value is given\n  \
+                 hint: a property is set by -Dkey=value\n\
+                 {}:2:2: the profile pegasus::memory must be a whole number of MB, not `2 GB`",
+                conf.display()
+            )
+        );
+    }
+
+    #[test]
+    fn profiles_of_properties() {
+        let mut properties = Properties::default();
+        for (key, value) in [
+            ("env.PATH", "/bin"),
+            ("pegasus.memory", "100"),
+            ("pegasus.code.generator", "PMC"),
+            ("dagman.retry", "2"),
+            ("condor.priority", "1"),
+            ("globus.queue", "q"),
+        ] {
+            properties.set(key, value);
+        }
+        let profiles = properties.profiles();
+        let all: Vec<_> = profiles
+            .iter()
+            .map(|(n, k, v)| format!("{}.{k}={v}", n.as_str()))
+            .collect();
+        assert_eq!(
+            all,
+            [
+                "pegasus.memory=100",
+                "env.PATH=/bin",
+                "dagman.retry=2",
+                "condor.priority=1",
+                "globus.queue=q"
+            ]
+        );
+    }
+
+    #[test]
+    fn typed_values() {
+        let mut properties = Properties::default();
+        properties.set("pegasus.register", "No");
+        properties.set("pegasus.parser.document.size", "many");
+        assert_eq!(properties.get_bool("pegasus.register", true), Ok(false));
+        assert_eq!(properties.get_bool("pegasus.other", true), Ok(true));
+        let error = properties
+            .get_number("pegasus.parser.document.size")
+            .expect_err("no number");
+        assert_eq!(
+            error.to_string(),
+            "(command line): the property pegasus.parser.document.size must be a whole number, not `many`"
+        );
     }
 }

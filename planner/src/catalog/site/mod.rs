@@ -1,12 +1,15 @@
 //! Sites: what the planner knows of the places where jobs run and files live.
 
+mod xml;
+pub(crate) mod yaml;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::catalog::Loaded;
+use crate::catalog::{Loaded, Syntax, expansion, guess, locate, read, read_yaml, unknown_kind};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
-use crate::profiles::Profiles;
+use crate::profiles::{Checker, Namespace, Profiles};
 use crate::properties::Properties;
 
 /// Sites by name.
@@ -121,8 +124,39 @@ impl SiteCatalog {
     /// # Errors
     /// A namespace or a value that is wrong. A site that is unknown gives a warning.
     pub fn apply_properties(&mut self, properties: &Properties) -> Result<(), InputErrors> {
-        let _ = properties;
-        Ok(())
+        const PREFIX: &str = "pegasus.catalog.site.sites.";
+        let mut checker = Checker::default();
+        let mut problems = Vec::new();
+        for (key, value) in properties.with_prefix(PREFIX) {
+            let full = format!("{PREFIX}{key}");
+            // A site's name may hold dots, "profiles" may not stand in one.
+            let parts = key
+                .split_once(".profiles.")
+                .and_then(|(site, rest)| Some((site, rest.split_once('.')?)));
+            let Some((site, (namespace, key))) = parts else {
+                problems.push(properties.bad_key(&full, "must be SITE.profiles.NAMESPACE.KEY"));
+                continue;
+            };
+            let Some(namespace) = Namespace::parse(namespace) else {
+                let (message, hint) = Namespace::unknown(namespace);
+                problems.push(properties.bad_key(&full, &message).with_hint(hint));
+                continue;
+            };
+            let (file, position) = properties.origin(&full);
+            if let Err(error) = checker.check(file, namespace, key, value, position.unwrap_or_default()) {
+                problems.push(InputError { position, ..error });
+                continue;
+            }
+            match self.sites.get_mut(site) {
+                Some(site) => site.profiles.set(namespace, key, value),
+                None => self.warnings.push(properties.bad_key(
+                    &full,
+                    &format!("names the site {site}, which is not in the site catalog"),
+                )),
+            }
+        }
+        self.warnings.append(&mut checker.warnings);
+        InputErrors::check(problems)
     }
 }
 
@@ -146,8 +180,15 @@ pub fn load_from_properties(
     working_dir: &Path,
     env: &ExpandEnv,
 ) -> Result<Loaded<SiteCatalog>, InputErrors> {
-    let _ = (properties, working_dir, env);
-    Ok(Loaded::default())
+    const KEY: &str = "pegasus.catalog.site";
+    let Some(path) = locate(properties, KEY, working_dir, &["sites.yml", "sites.xml"]) else {
+        return Ok(Loaded::default());
+    };
+    let env = expansion(properties, KEY, env)?;
+    Ok(Loaded {
+        catalog: load(&path, properties.get(KEY), &env)?,
+        path: Some(path),
+    })
 }
 
 /// Reads a site catalog; `kind` is the value of `pegasus.catalog.site`, without it the type is guessed.
@@ -155,6 +196,15 @@ pub fn load_from_properties(
 /// # Errors
 /// All problems of the file.
 pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<SiteCatalog, InputErrors> {
-    let _ = (path, kind, env);
-    Ok(SiteCatalog::default())
+    let text = read(path, env)?;
+    let syntax = match kind.unwrap_or_default().to_ascii_lowercase().as_str() {
+        "" => guess(path, &text),
+        "yaml" => Syntax::Yaml,
+        "xml" | "xml3" | "xml4" => Syntax::Xml,
+        other => return Err(unknown_kind(path, other, "site", "YAML, XML")),
+    };
+    match syntax {
+        Syntax::Xml => xml::read(path, &text),
+        Syntax::Yaml | Syntax::Text => read_yaml(path, &text, yaml::read),
+    }
 }

@@ -1,0 +1,122 @@
+//! Replica catalogs as text: lines `LFN PFN name="value" …`, with quotation (kinds File and Regex) or
+//! without (kind SimpleFile, used for cache files).
+
+use std::path::Path;
+
+use super::{Replica, ReplicaCatalog, ReplicaEntry};
+use crate::error::{InputError, InputErrors};
+use crate::model::Position;
+
+/// Reads a whole file. With `quotation` a bare absolute path becomes a `file://` URL, as in the reference;
+/// cache files keep what they say.
+pub(super) fn read(path: &Path, text: &str, quotation: bool) -> Result<ReplicaCatalog, InputErrors> {
+    let mut catalog = ReplicaCatalog::default();
+    let mut problems = Vec::new();
+    for (n, line) in text.lines().enumerate() {
+        if let Err((column, message)) = read_line(line, quotation, &mut catalog) {
+            let position = Position {
+                line: u32::try_from(n + 1).unwrap_or(u32::MAX),
+                column: u32::try_from(column).unwrap_or(u32::MAX),
+            };
+            problems.push(InputError::at(path, position, message));
+        }
+    }
+    InputErrors::check(problems)?;
+    Ok(catalog)
+}
+
+/// Column and message of what is wrong with a line.
+type Wrong = (usize, String);
+
+fn read_line(line: &str, quotation: bool, catalog: &mut ReplicaCatalog) -> Result<(), Wrong> {
+    let mut words = Words {
+        line,
+        at: 0,
+        quotation,
+    };
+    let Some((lfn, lfn_column)) = words.next()? else {
+        return Ok(());
+    };
+    let Some((mut pfn, _)) = words.next()? else {
+        return Err((lfn_column, format!("the line gives no location for {lfn}")));
+    };
+    if quotation && pfn.starts_with('/') {
+        pfn.insert_str(0, "file://");
+    }
+    let mut entry = ReplicaEntry {
+        lfn,
+        ..ReplicaEntry::default()
+    };
+    let mut site = None;
+    while let Some((attribute, column)) = words.next()? {
+        let Some((name, value)) = attribute.split_once('=') else {
+            return Err((
+                column,
+                format!("`{attribute}` is no attribute, name=\"value\" is expected"),
+            ));
+        };
+        // Cache files are written with quotes, though they have no quotation.
+        let value = value
+            .strip_prefix('"')
+            .and_then(|v| v.strip_suffix('"'))
+            .unwrap_or(value);
+        match name {
+            "site" | "pool" => site = Some(value.to_owned()),
+            "regex" => entry.regex = crate::profiles::parse_bool(value).unwrap_or(false),
+            "checksum.type" | "checksum.value" | "size" => {
+                entry.metadata.insert(name.to_owned(), value.to_owned());
+            }
+            _ => {}
+        }
+    }
+    entry.replicas.push(Replica { pfn, site });
+    catalog
+        .push(entry)
+        .map_err(|error| (lfn_column, error.to_string()))
+}
+
+struct Words<'a> {
+    line: &'a str,
+    at: usize,
+    quotation: bool,
+}
+
+impl Words<'_> {
+    /// The next word and its column, `None` at the end of the line or at a comment.
+    fn next(&mut self) -> Result<Option<(String, usize)>, Wrong> {
+        let rest = &self.line[self.at..];
+        let trimmed = rest.trim_start();
+        self.at += rest.len() - trimmed.len();
+        if trimmed.is_empty() || trimmed.starts_with('#') {
+            return Ok(None);
+        }
+        let column = self.line[..self.at].chars().count() + 1;
+        let mut word = String::new();
+        let mut quoted = false;
+        let mut chars = trimmed.char_indices();
+        let mut end = trimmed.len();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '"' if self.quotation => quoted = !quoted,
+                '\\' if self.quotation && quoted => match chars.next() {
+                    Some((_, c @ ('"' | '\\'))) => word.push(c),
+                    Some((_, c)) => {
+                        word.push('\\');
+                        word.push(c);
+                    }
+                    None => break,
+                },
+                c if c.is_whitespace() && !quoted => {
+                    end = at;
+                    break;
+                }
+                c => word.push(c),
+            }
+        }
+        if quoted {
+            return Err((column, "the quotation does not end on its line".into()));
+        }
+        self.at += end;
+        Ok(Some((word, column)))
+    }
+}

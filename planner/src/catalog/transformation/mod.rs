@@ -1,0 +1,210 @@
+//! Transformations: where programs are, per site.
+
+mod text;
+pub(crate) mod yaml;
+
+use std::path::Path;
+
+use rustc_hash::FxHashSet;
+
+use crate::catalog::site::SysInfo;
+use crate::catalog::{Loaded, Syntax, expansion, files_below, guess, locate, read, read_yaml, unknown_kind};
+use crate::error::{InputError, InputErrors, near_spelling};
+use crate::expand::ExpandEnv;
+use crate::model::{Hook, TransformationName};
+use crate::profiles::Profiles;
+use crate::properties::Properties;
+
+/// Entries in document order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TransformationCatalog {
+    /// One per transformation and site.
+    pub entries: Vec<TransformationEntry>,
+    /// Compound transformations: name and the names of the executables it requires.
+    pub compounds: Vec<(TransformationName, Vec<TransformationName>)>,
+    /// Containers by name; the planner refuses jobs that need one, but names them in its message.
+    pub containers: Vec<String>,
+    /// What is odd in the file but no error.
+    pub warnings: Vec<InputError>,
+}
+
+/// A program on a site.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TransformationEntry {
+    /// Name.
+    pub name: TransformationName,
+    /// Site.
+    pub site: String,
+    /// Path (INSTALLED) or URL (STAGEABLE) as in the specification, 4.2.4.
+    pub pfn: String,
+    /// Installed at the site, or to be staged to it.
+    pub kind: TransformationKind,
+    /// System that the program is for.
+    pub sysinfo: SysInfo,
+    /// Profiles: those of the site entry over those of the transformation.
+    pub profiles: Profiles,
+    /// Metadata in document order.
+    pub metadata: Vec<(String, String)>,
+    /// Hooks.
+    pub hooks: Vec<Hook>,
+    /// Container, if any.
+    pub container: Option<String>,
+}
+
+/// How a program gets to the site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransformationKind {
+    /// It is there.
+    #[default]
+    Installed,
+    /// The workflow brings it.
+    Stageable,
+}
+
+impl TransformationCatalog {
+    /// Entries of a transformation, in document order.
+    pub fn entries<'a>(
+        &'a self,
+        name: &'a TransformationName,
+    ) -> impl Iterator<Item = &'a TransformationEntry> {
+        self.entries.iter().filter(move |e| e.name == *name)
+    }
+    /// Puts entries behind those of this catalog; those for a name and site that `other` has, too, leave.
+    pub fn extend(&mut self, other: TransformationCatalog) {
+        let replaced: FxHashSet<(&TransformationName, &str)> =
+            other.entries.iter().map(|e| (&e.name, e.site.as_str())).collect();
+        self.entries
+            .retain(|e| !replaced.contains(&(&e.name, e.site.as_str())));
+        self.compounds
+            .retain(|(name, _)| other.compounds.iter().all(|(n, _)| n != name));
+        self.entries.extend(other.entries);
+        self.compounds.extend(other.compounds);
+        self.containers.extend(other.containers);
+        self.warnings.extend(other.warnings);
+    }
+    /// The known name that `name` may be a misspelling of.
+    pub fn near(&self, name: &TransformationName) -> Option<String> {
+        let known: Vec<String> = self.entries.iter().map(|e| e.name.to_string()).collect();
+        near_spelling(&name.to_string(), known.iter().map(String::as_str)).map(str::to_owned)
+    }
+}
+
+/// The location of a program in the form that the planner uses: a path for one that is installed, a URL for
+/// one that is to be staged.
+///
+/// # Errors
+/// A program to be staged that is neither a path nor a URL.
+pub(crate) fn normal_pfn(kind: TransformationKind, pfn: &str) -> Result<String, String> {
+    match kind {
+        TransformationKind::Installed => Ok(match pfn.strip_prefix("file://") {
+            // An authority (`file://host/path`) is dropped with the scheme.
+            Some(rest) => rest.find('/').map_or(rest, |slash| &rest[slash..]).to_owned(),
+            None => pfn.to_owned(),
+        }),
+        TransformationKind::Stageable if pfn.starts_with('/') => Ok(format!("file://{pfn}")),
+        TransformationKind::Stageable if pfn.contains('/') => Ok(pfn.to_owned()),
+        TransformationKind::Stageable => Err(format!(
+            "`{pfn}` is to be staged, it must be an absolute path or a URL"
+        )),
+    }
+}
+
+impl TransformationKind {
+    fn parse(text: &str) -> Option<TransformationKind> {
+        if text.eq_ignore_ascii_case("installed") {
+            Some(TransformationKind::Installed)
+        } else if text.eq_ignore_ascii_case("stageable") || text.eq_ignore_ascii_case("static_binary") {
+            Some(TransformationKind::Stageable)
+        } else {
+            None
+        }
+    }
+}
+
+/// Reads the file that the properties name or that lies in `working_dir` under a default name
+/// (`transformations.yml`, `tc.txt`); without one, an empty catalog.
+///
+/// # Errors
+/// A named file that cannot be read; all problems of the file.
+pub fn load_from_properties(
+    properties: &Properties,
+    working_dir: &Path,
+    env: &ExpandEnv,
+) -> Result<Loaded<TransformationCatalog>, InputErrors> {
+    const KEY: &str = "pegasus.catalog.transformation";
+    let Some(path) = locate(properties, KEY, working_dir, &["transformations.yml", "tc.txt"]) else {
+        return Ok(Loaded::default());
+    };
+    let env = expansion(properties, KEY, env)?;
+    Ok(Loaded {
+        catalog: load(&path, properties.get(KEY), &env)?,
+        path: Some(path),
+    })
+}
+
+/// Reads a transformation catalog; `kind` is the value of `pegasus.catalog.transformation`, without it
+/// the type is guessed.
+///
+/// # Errors
+/// All problems of the file.
+pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<TransformationCatalog, InputErrors> {
+    let kind = kind.unwrap_or_default().to_ascii_lowercase();
+    if kind == "directory" {
+        return from_directory(path, &SysInfo::default());
+    }
+    let text = read(path, env)?;
+    let syntax = match kind.as_str() {
+        "" => guess(path, &text),
+        "yaml" => Syntax::Yaml,
+        "text" => Syntax::Text,
+        other => {
+            return Err(unknown_kind(
+                path,
+                other,
+                "transformation",
+                "YAML, Text, Directory",
+            ));
+        }
+    };
+    match syntax {
+        Syntax::Xml => Err(InputError::file(path, "a transformation catalog cannot be XML")
+            .with_hint("write it as YAML or as text")
+            .into()),
+        Syntax::Yaml => read_yaml(path, &text, yaml::read),
+        Syntax::Text => text::read(path, &text),
+    }
+}
+
+/// Every executable file below a directory, as a stageable transformation on site `local`, named by its
+/// relative path; files without execute permission give a warning.
+///
+/// # Errors
+/// A directory that cannot be read.
+pub fn from_directory(directory: &Path, sysinfo: &SysInfo) -> Result<TransformationCatalog, InputErrors> {
+    let mut catalog = TransformationCatalog::default();
+    for file in files_below(directory)? {
+        if file.mode & 0o111 == 0 {
+            catalog.warnings.push(InputError::file(
+                &file.path,
+                "no execute permission, the file is passed over",
+            ));
+            continue;
+        }
+        catalog.entries.push(TransformationEntry {
+            name: TransformationName {
+                namespace: None,
+                name: file.relative,
+                version: None,
+            },
+            site: "local".into(),
+            pfn: format!("file://{}", file.path.display()),
+            kind: TransformationKind::Stageable,
+            sysinfo: sysinfo.clone(),
+            profiles: Profiles::default(),
+            metadata: Vec::new(),
+            hooks: Vec::new(),
+            container: None,
+        });
+    }
+    Ok(catalog)
+}

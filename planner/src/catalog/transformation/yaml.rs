@@ -1,0 +1,282 @@
+//! Transformation catalogs in YAML.
+
+use super::{TransformationCatalog, TransformationEntry, TransformationKind, normal_pfn};
+use crate::catalog::site::SysInfo;
+use crate::catalog::site::yaml::system;
+use crate::input::yaml::common::Pairs;
+use crate::input::yaml::{Fields, Result, Scalar, Yaml};
+use crate::model::{Hook, Position, TransformationName};
+use crate::profiles::{Checker, Profiles};
+
+/// Reads the node that comes next: a mapping with the key `transformations`.
+pub(crate) fn read(yaml: &mut Yaml<'_>) -> Result<TransformationCatalog> {
+    let mut catalog = TransformationCatalog::default();
+    let mut checker = Checker::default();
+    let root = yaml.node()?;
+    let position = root.position();
+    if !yaml.is_mapping(&root, "a transformation catalog")? {
+        yaml.problem(position, "a transformation catalog needs the key transformations");
+        return Ok(catalog);
+    }
+    let mut fields = Fields::new(
+        "transformation catalog",
+        &["pegasus", "transformations", "containers"],
+    );
+    while let Some((key, _)) = yaml.field(&mut fields)? {
+        match key {
+            "transformations" => {
+                if !yaml.sequence(key)? {
+                    continue;
+                }
+                while let Some(item) = yaml.item()? {
+                    let position = item.position();
+                    if yaml.is_mapping(&item, "a transformation")? {
+                        transformation(yaml, position, &mut catalog, &mut checker)?;
+                    }
+                }
+            }
+            "containers" => containers(yaml, &mut catalog, &mut checker)?,
+            _ => yaml.skip_value()?,
+        }
+    }
+    if fields.lacks("transformations") && fields.lacks("containers") {
+        yaml.problem(position, "a transformation catalog needs the key transformations");
+    }
+    catalog.warnings = checker.warnings;
+    Ok(catalog)
+}
+
+fn given(scalar: Option<Scalar<'_>>) -> Option<String> {
+    scalar.map(|s| s.text.into_owned()).filter(|s| !s.is_empty())
+}
+
+/// What a transformation and each of its sites may say.
+#[derive(Clone, Debug, Default)]
+struct Common {
+    profiles: Profiles,
+    metadata: Pairs,
+    hooks: Vec<Hook>,
+}
+
+/// A program at a site, before the name of the transformation is known.
+struct AtSite {
+    site: String,
+    pfn: String,
+    kind: TransformationKind,
+    sysinfo: SysInfo,
+    container: Option<String>,
+    common: Common,
+    position: Position,
+}
+
+fn transformation(
+    yaml: &mut Yaml<'_>,
+    position: Position,
+    catalog: &mut TransformationCatalog,
+    checker: &mut Checker,
+) -> Result<()> {
+    let mut fields = Fields::new(
+        "transformation",
+        &[
+            "namespace",
+            "name",
+            "version",
+            "metadata",
+            "profiles",
+            "hooks",
+            "requires",
+            "checksum",
+            "sites",
+        ],
+    );
+    let mut name = TransformationName::default();
+    let mut common = Common::default();
+    let mut sites = Vec::new();
+    let mut requires = Vec::new();
+    while let Some((key, _)) = yaml.field(&mut fields)? {
+        match key {
+            "namespace" => name.namespace = given(yaml.text("a namespace")?),
+            "name" => name.name = given(yaml.text("the name of a transformation")?).unwrap_or_default(),
+            "version" => name.version = given(yaml.text("a version")?),
+            "metadata" => yaml.metadata(&mut common.metadata)?,
+            "profiles" => yaml.profiles(&mut common.profiles, checker)?,
+            "hooks" => yaml.hooks(&mut common.hooks)?,
+            "requires" => names(yaml, &mut requires)?,
+            "checksum" => checksum(yaml, &mut common.metadata)?,
+            _ => {
+                if yaml.sequence("the sites of a transformation")? {
+                    while let Some(item) = yaml.item()? {
+                        let position = item.position();
+                        if yaml.is_mapping(&item, "the site of a transformation")? {
+                            sites.extend(at_site(yaml, position, checker)?);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    if name.name.is_empty() {
+        if fields.lacks("name") {
+            yaml.problem(position, "a transformation needs the key name");
+        }
+        return Ok(());
+    }
+    if !requires.is_empty() {
+        catalog.compounds.push((name.clone(), requires));
+    }
+    for at in sites {
+        let pfn = match normal_pfn(at.kind, &at.pfn) {
+            Ok(pfn) => pfn,
+            Err(message) => {
+                yaml.problem(at.position, format!("transformation {name}: {message}"));
+                continue;
+            }
+        };
+        let mut whole = common.clone();
+        whole.profiles.overlay(&at.common.profiles);
+        for (key, value) in at.common.metadata {
+            whole.metadata.retain(|(known, _)| *known != key);
+            whole.metadata.push((key, value));
+        }
+        catalog.entries.push(TransformationEntry {
+            name: name.clone(),
+            site: at.site,
+            pfn,
+            kind: at.kind,
+            sysinfo: at.sysinfo,
+            profiles: whole.profiles,
+            metadata: whole.metadata,
+            hooks: whole.hooks,
+            container: at.container,
+        });
+    }
+    Ok(())
+}
+
+fn names(yaml: &mut Yaml<'_>, names: &mut Vec<TransformationName>) -> Result<()> {
+    if yaml.sequence("requires")? {
+        while let Some(item) = yaml.item()? {
+            match item {
+                crate::input::yaml::Node::Scalar(name) => names.push(TransformationName::parse(&name.text)),
+                node => {
+                    yaml.problem(node.position(), "a required transformation must be a name");
+                    yaml.skip(&node)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `checksum: {sha256: …}` as the metadata that the planner makes of it.
+pub(crate) fn checksum(yaml: &mut Yaml<'_>, metadata: &mut Pairs) -> Result<()> {
+    yaml.pairs("checksum", |_, kind, value| {
+        metadata.push(("checksum.type".into(), kind.text.as_ref().to_owned()));
+        metadata.push(("checksum.value".into(), value.text.into_owned()));
+    })
+}
+
+fn at_site(yaml: &mut Yaml<'_>, position: Position, checker: &mut Checker) -> Result<Option<AtSite>> {
+    let mut fields = Fields::new(
+        "site of a transformation",
+        &[
+            "name",
+            "pfn",
+            "type",
+            "container",
+            "bypass",
+            "arch",
+            "os.type",
+            "os.release",
+            "os.version",
+            "profiles",
+            "metadata",
+        ],
+    );
+    let mut at = AtSite {
+        site: String::new(),
+        pfn: String::new(),
+        kind: TransformationKind::Installed,
+        sysinfo: SysInfo::default(),
+        container: None,
+        common: Common::default(),
+        position,
+    };
+    while let Some((key, _)) = yaml.field(&mut fields)? {
+        match key {
+            "name" => at.site = given(yaml.text("the name of a site")?).unwrap_or_default(),
+            "pfn" => {
+                if let Some(pfn) = yaml.text("the pfn of a transformation")? {
+                    at.position = pfn.position;
+                    at.pfn = pfn.text.into_owned();
+                }
+            }
+            "type" => {
+                if let Some(kind) = yaml.text("the type of a transformation")? {
+                    match TransformationKind::parse(&kind.text) {
+                        Some(parsed) => at.kind = parsed,
+                        None => yaml.problem_with_hint(
+                            kind.position,
+                            format!("`{}` is no type of a transformation", kind.text),
+                            "types are installed, stageable",
+                        ),
+                    }
+                }
+            }
+            "container" => at.container = given(yaml.text("the name of a container")?),
+            "bypass" => {
+                yaml.boolean(key)?;
+            }
+            "profiles" => yaml.profiles(&mut at.common.profiles, checker)?,
+            "metadata" => yaml.metadata(&mut at.common.metadata)?,
+            _ => system(yaml, key, &mut at.sysinfo)?,
+        }
+    }
+    let mut complete = true;
+    for (key, value) in [("name", &at.site), ("pfn", &at.pfn)] {
+        if fields.lacks(key) {
+            yaml.problem(
+                position,
+                format!("the site of a transformation needs the key {key}"),
+            );
+        }
+        complete &= !value.is_empty();
+    }
+    Ok(complete.then_some(at))
+}
+
+fn containers(yaml: &mut Yaml<'_>, catalog: &mut TransformationCatalog, checker: &mut Checker) -> Result<()> {
+    if !yaml.sequence("containers")? {
+        return Ok(());
+    }
+    while let Some(item) = yaml.item()? {
+        if !yaml.is_mapping(&item, "a container")? {
+            continue;
+        }
+        let mut fields = Fields::new(
+            "container",
+            &[
+                "name",
+                "type",
+                "image",
+                "image.site",
+                "mounts",
+                "bypass",
+                "checksum",
+                "profiles",
+                "metadata",
+            ],
+        );
+        while let Some((key, _)) = yaml.field(&mut fields)? {
+            match key {
+                "name" => {
+                    let name = given(yaml.text("the name of a container")?);
+                    catalog.containers.extend(name);
+                }
+                "profiles" => yaml.profiles(&mut Profiles::default(), checker)?,
+                _ => yaml.skip_value()?,
+            }
+        }
+    }
+    Ok(())
+}

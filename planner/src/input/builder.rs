@@ -1,0 +1,274 @@
+//! Collects what a reader finds into a workflow, whatever the syntax, and checks it in itself.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::interner::Interner;
+use super::{ReadOptions, graph};
+use crate::error::{InputError, InputErrors, near_spelling};
+use crate::model::{
+    FileId, FileKind, FileUse, Job, JobIndex, Link, Position, TransferFlag, TransformationName, Workflow,
+};
+use crate::profiles::Checker;
+
+/// Hints about near spelling cost a walk over all ids; beyond so many problems nobody reads them.
+const HINTED: usize = 10;
+
+/// A dependency whose jobs were not both known when it was read.
+#[derive(Debug)]
+struct Pending {
+    parent: Box<str>,
+    child: Box<str>,
+    position: Position,
+}
+
+/// The workflow that is being read.
+pub(crate) struct Builder {
+    file: PathBuf,
+    pub(crate) workflow: Workflow,
+    pub(crate) problems: Vec<InputError>,
+    pub(crate) checker: Checker,
+    ids: Interner,
+    /// Of each id, the job that has it; the two numbers differ after a repeated id.
+    jobs_of_ids: Vec<JobIndex>,
+    transformations: FxHashMap<TransformationName, Arc<TransformationName>>,
+    pending: Vec<Pending>,
+    /// Of each file: number of the last job that used it, counted from 1, and where in its uses.
+    last_use: Vec<(u32, u32)>,
+}
+
+impl Builder {
+    pub(crate) fn new(file: &Path) -> Self {
+        Builder {
+            file: file.to_owned(),
+            workflow: Workflow {
+                index: "0".into(),
+                path: std::path::absolute(file).unwrap_or_else(|_| file.to_owned()),
+                mtime: std::fs::metadata(file).and_then(|m| m.modified()).ok(),
+                ..Workflow::default()
+            },
+            problems: Vec::new(),
+            checker: Checker::default(),
+            ids: Interner::default(),
+            jobs_of_ids: Vec::new(),
+            transformations: FxHashMap::default(),
+            pending: Vec::new(),
+            last_use: Vec::new(),
+        }
+    }
+
+    pub(crate) fn problem(&mut self, position: Position, message: impl Into<String>) {
+        self.problems.push(InputError::at(&self.file, position, message));
+    }
+
+    /// Sets the label; characters that do no good in paths and names become `_`.
+    pub(crate) fn set_label(&mut self, name: &str, position: Position, replaced: &[char]) {
+        let label: String = name
+            .chars()
+            .map(|c| {
+                let unsafe_in_paths = c == '/' || c.is_whitespace() || c.is_control();
+                if unsafe_in_paths || replaced.contains(&c) {
+                    '_'
+                } else {
+                    c
+                }
+            })
+            .collect();
+        if label.is_empty() || label == "." || label == ".." {
+            self.problem(position, format!("`{name}` cannot be the name of a workflow"));
+        }
+        self.workflow.label = label;
+    }
+
+    /// The number of a logical file. Names that could leave the work directory or break lines of the files
+    /// that name them are problems.
+    pub(crate) fn file(&mut self, name: &str, position: Position) -> FileId {
+        let known = self.workflow.files.len();
+        let id = self.workflow.files.intern(name);
+        if self.workflow.files.len() > known {
+            self.last_use.push((0, 0));
+            if name.is_empty() {
+                self.problem(position, "a file name is empty");
+            } else if name.contains(|c: char| c.is_control()) {
+                self.problem(
+                    position,
+                    format!(
+                        "the file name `{}` holds a control character",
+                        name.escape_debug()
+                    ),
+                );
+            } else if name.contains("..") && name.split('/').any(|part| part == "..") {
+                self.problem(
+                    position,
+                    format!("the file name `{name}` leads out of the work directory"),
+                );
+            }
+        }
+        id
+    }
+
+    /// One shared name for all jobs that run the same.
+    pub(crate) fn transformation(&mut self, name: TransformationName) -> Arc<TransformationName> {
+        if let Some(known) = self.transformations.get(&name) {
+            return Arc::clone(known);
+        }
+        let shared = Arc::new(name);
+        self.transformations
+            .insert(shared.as_ref().clone(), Arc::clone(&shared));
+        shared
+    }
+
+    /// Adds a file use to a job that is not added yet. A second mention of a file in the same direction is
+    /// passed over, one in the other direction makes it input and output.
+    pub(crate) fn add_use(&mut self, job: &mut Job, new: FileUse) {
+        let number = u32::try_from(self.workflow.jobs.len() + 1).unwrap_or(u32::MAX);
+        let last = &mut self.last_use[new.file.0 as usize];
+        if last.0 != number {
+            *last = (number, u32::try_from(job.uses.len()).unwrap_or(u32::MAX));
+            job.uses.push(new);
+            return;
+        }
+        let first = &mut job.uses[last.1 as usize];
+        let covered =
+            (first.link.reads() || !new.link.reads()) && (first.link.writes() || !new.link.writes());
+        if covered {
+            return;
+        }
+        if new.link.writes() {
+            first.transfer = new.transfer;
+            first.register = new.register;
+        }
+        first.link = if first.link == Link::None {
+            new.link
+        } else {
+            Link::InOut
+        };
+        if first.kind == FileKind::Data {
+            first.kind = new.kind;
+        }
+        first.size = first.size.or(new.size);
+        if first.metadata.is_empty() {
+            first.metadata = new.metadata;
+        }
+    }
+
+    /// Adds a job; its id must be new.
+    pub(crate) fn add_job(&mut self, mut job: Job, position: Position) {
+        job.uses.shrink_to_fit();
+        let index = JobIndex(u32::try_from(self.workflow.jobs.len()).unwrap_or(u32::MAX));
+        if job.id.is_empty() {
+            self.problem(position, format!("job {} has no id", job.transformation));
+        } else {
+            let (id, new) = self.ids.intern(&job.id);
+            if new {
+                self.jobs_of_ids.push(index);
+            } else {
+                let first = self.jobs_of_ids[id as usize];
+                let line = self.workflow.jobs[first.0 as usize].position.line;
+                self.problem(
+                    position,
+                    format!("the job id {} is used twice, first in line {line}", job.id),
+                );
+            }
+        }
+        self.workflow.jobs.push(job);
+    }
+
+    fn job(&self, id: &str) -> Option<JobIndex> {
+        self.ids.find(id).map(|n| self.jobs_of_ids[n as usize])
+    }
+
+    /// Adds an edge between jobs by their ids; the jobs may come later in the file.
+    pub(crate) fn add_dependency(&mut self, parent: &str, child: &str, position: Position) {
+        match (self.job(parent), self.job(child)) {
+            (Some(parent), Some(child)) => self.workflow.edges.push((parent, child)),
+            _ => self.pending.push(Pending {
+                parent: parent.into(),
+                child: child.into(),
+                position,
+            }),
+        }
+    }
+
+    fn resolve_pending(&mut self) {
+        for Pending {
+            parent,
+            child,
+            position,
+        } in std::mem::take(&mut self.pending)
+        {
+            if let (Some(parent), Some(child)) = (self.job(&parent), self.job(&child)) {
+                self.workflow.edges.push((parent, child));
+                continue;
+            }
+            for id in [&parent, &child] {
+                if self.job(id).is_some() {
+                    continue;
+                }
+                let mut error = InputError::at(
+                    &self.file,
+                    position,
+                    format!("the dependency {parent} -> {child} names the job {id}, which does not exist"),
+                );
+                if self.problems.len() < HINTED
+                    && let Some(near) =
+                        near_spelling(id, self.workflow.jobs.iter().map(|job| job.id.as_str()))
+                {
+                    error = error.with_hint(format!("did you mean {near}?"));
+                }
+                self.problems.push(error);
+                if parent == child {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Checks the workflow as a whole.
+    pub(crate) fn finish(mut self, options: &ReadOptions) -> Result<Workflow, InputErrors> {
+        self.resolve_pending();
+        if self.workflow.jobs.is_empty() && self.problems.is_empty() {
+            self.problems.push(InputError::file(
+                &self.file,
+                "the workflow has no jobs, there is nothing to plan",
+            ));
+        }
+        if self.workflow.label.is_empty() && self.problems.is_empty() {
+            self.problems
+                .push(InputError::file(&self.file, "the workflow has no name"));
+        }
+        self.workflow.warnings.append(&mut self.checker.warnings);
+        let producers = graph::producers(&self.workflow, &self.file, &mut self.problems);
+        if options.data_dependencies {
+            graph::infer_edges(&mut self.workflow, &producers);
+        }
+        drop(producers);
+        graph::normalise_edges(&mut self.workflow);
+        // A cycle in a graph with missing or repeated jobs says little.
+        if self.problems.is_empty()
+            && let Some(error) = graph::find_cycle(&self.workflow, &self.file)
+        {
+            self.problems.push(error);
+        }
+        InputErrors::check(self.problems)?;
+        Ok(self.workflow)
+    }
+}
+
+/// How a job uses a file, before the file is known; the defaults of all syntaxes.
+pub(crate) fn default_use(file: FileId, link: Link) -> FileUse {
+    FileUse {
+        file,
+        link,
+        kind: FileKind::Data,
+        transfer: TransferFlag::Mandatory,
+        register: true,
+        optional: false,
+        bypass: false,
+        for_planning: false,
+        size: None,
+        metadata: Vec::new(),
+    }
+}

@@ -1,0 +1,144 @@
+//! Edges of the abstract workflow: those that follow from files, and cycles.
+
+use std::path::Path;
+
+use crate::error::InputError;
+use crate::model::{JobIndex, Workflow};
+
+const NONE: u32 = u32::MAX;
+/// Jobs of a cycle that its message names.
+const NAMED: usize = 12;
+
+/// Node name of a job in messages: transformation and id, as in the plan.
+fn name(workflow: &Workflow, job: JobIndex) -> String {
+    let job = &workflow.jobs[job.0 as usize];
+    format!("{}_{}", job.transformation.name, job.id)
+}
+
+/// The job that writes each file, `u32::MAX` for none. Two jobs that write one file are a problem: which of
+/// them a reader waits for would be chance.
+pub(super) fn producers(workflow: &Workflow, file: &Path, problems: &mut Vec<InputError>) -> Vec<u32> {
+    let mut producers = vec![NONE; workflow.files.len()];
+    for (job, number) in workflow.jobs.iter().zip(0_u32..) {
+        for used in job.uses.iter().filter(|used| used.link.writes()) {
+            let producer = &mut producers[used.file.0 as usize];
+            if *producer == NONE {
+                *producer = number;
+                continue;
+            }
+            let lfn = workflow.files.name(used.file);
+            let first = name(workflow, JobIndex(*producer));
+            let second = name(workflow, JobIndex(number));
+            problems.push(
+                InputError::at(
+                    file,
+                    job.position,
+                    format!("the file {lfn} is an output of two jobs, {first} and {second}"),
+                )
+                .with_hint("give the file another name in one of them"),
+            );
+        }
+    }
+    producers
+}
+
+/// Adds an edge from the producer of each input to its reader.
+pub(super) fn infer_edges(workflow: &mut Workflow, producers: &[u32]) {
+    for (job, number) in workflow.jobs.iter().zip(0_u32..) {
+        for used in job.uses.iter().filter(|used| used.link.reads()) {
+            let producer = producers[used.file.0 as usize];
+            if producer != NONE {
+                workflow.edges.push((JobIndex(producer), JobIndex(number)));
+            }
+        }
+    }
+}
+
+/// Sorts edges, drops repeated ones and those from a job to itself.
+pub(super) fn normalise_edges(workflow: &mut Workflow) {
+    let edges = &mut workflow.edges;
+    edges.retain(|(parent, child)| parent != child);
+    edges.sort_unstable();
+    edges.dedup();
+    edges.shrink_to_fit();
+}
+
+/// An error that names the jobs of a cycle, if there is one. The edges have to be sorted.
+pub(super) fn find_cycle(workflow: &Workflow, file: &Path) -> Option<InputError> {
+    let jobs = workflow.jobs.len();
+    let edges = &workflow.edges;
+    let mut parents = vec![0_u32; jobs];
+    let mut first_edge = vec![0_usize; jobs + 1];
+    for (parent, child) in edges {
+        parents[child.0 as usize] += 1;
+        first_edge[parent.0 as usize + 1] += 1;
+    }
+    for n in 0..jobs {
+        first_edge[n + 1] += first_edge[n];
+    }
+    let children = |job: u32| &edges[first_edge[job as usize]..first_edge[job as usize + 1]];
+    let mut ready: Vec<u32> = (0_u32..)
+        .zip(&parents)
+        .filter(|(_, n)| **n == 0)
+        .map(|(job, _)| job)
+        .collect();
+    let mut done = 0;
+    while let Some(job) = ready.pop() {
+        done += 1;
+        for (_, child) in children(job) {
+            let left = &mut parents[child.0 as usize];
+            *left -= 1;
+            if *left == 0 {
+                ready.push(child.0);
+            }
+        }
+    }
+    if done == jobs {
+        return None;
+    }
+    // Every job that is left has a parent that is left: going up, one of them comes back.
+    let mut parent_of = vec![NONE; jobs];
+    for (parent, child) in edges {
+        if parents[parent.0 as usize] > 0 && parents[child.0 as usize] > 0 {
+            parent_of[child.0 as usize] = parent.0;
+        }
+    }
+    let mut seen = vec![false; jobs];
+    let mut job = (0_u32..)
+        .zip(&parents)
+        .find(|(_, left)| **left > 0)
+        .map(|(job, _)| job)?;
+    while !seen[job as usize] {
+        seen[job as usize] = true;
+        job = parent_of[job as usize];
+    }
+    let start = job;
+    let mut cycle = vec![JobIndex(start)];
+    job = parent_of[start as usize];
+    while job != start {
+        cycle.push(JobIndex(job));
+        job = parent_of[job as usize];
+    }
+    // The walk went upwards; the message follows the edges, from the first job of the file.
+    cycle.reverse();
+    let first = cycle
+        .iter()
+        .enumerate()
+        .min_by_key(|(_, job)| **job)
+        .map_or(0, |(n, _)| n);
+    cycle.rotate_left(first);
+    let mut names: Vec<String> = cycle.iter().take(NAMED).map(|job| name(workflow, *job)).collect();
+    if cycle.len() > NAMED {
+        names.push(format!("({} more)", cycle.len() - NAMED));
+    }
+    names.push(name(workflow, cycle[0]));
+    let position = workflow.jobs[cycle[0].0 as usize].position;
+    Some(
+        InputError::at(
+            file,
+            position,
+            format!("Abstract Workflow has cycles: {}", names.join(" -> ")),
+        )
+        .with_hint("each of these jobs waits for the one before it, through a dependency or a file"),
+    )
+}

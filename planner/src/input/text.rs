@@ -1,0 +1,96 @@
+//! Text of input files.
+
+use std::io;
+use std::path::Path;
+
+use crate::error::InputError;
+use crate::expand::position_of;
+
+/// What went wrong, without the number of the error.
+pub(crate) fn io_message(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(n) => text[..n].to_owned(),
+        None => text,
+    }
+}
+
+/// Reads a file that has to be text in UTF-8 (or, as old XML declares it, in Latin-1).
+pub(crate) fn load(path: &Path) -> Result<String, InputError> {
+    let bytes = std::fs::read(path)
+        .map_err(|error| InputError::file(path, format!("cannot be read: {}", io_message(&error))))?;
+    decode(path, bytes)
+}
+
+pub(crate) fn decode(path: &Path, bytes: Vec<u8>) -> Result<String, InputError> {
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        return Err(InputError::file(
+            path,
+            "the file is in UTF-16, it must be in UTF-8",
+        ));
+    }
+    let mut text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to();
+            let bytes = error.into_bytes();
+            if !declares_latin1(&bytes) {
+                let before = String::from_utf8_lossy(&bytes[..at]).into_owned();
+                let position = position_of(&before, before.len());
+                return Err(InputError::at(path, position, "the file is not text in UTF-8"));
+            }
+            bytes.iter().map(|&byte| char::from(byte)).collect()
+        }
+    };
+    if text.starts_with('\u{feff}') {
+        text.drain(..'\u{feff}'.len_utf8());
+    }
+    Ok(text)
+}
+
+fn declares_latin1(bytes: &[u8]) -> bool {
+    let head = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).to_ascii_lowercase();
+    let declaration = head.split("?>").next().unwrap_or_default();
+    declaration.starts_with("<?xml") && declaration.contains("iso-8859-1")
+}
+
+/// Whether a text is XML: its first character that is no white space is `<`.
+pub(crate) fn is_xml(text: &str) -> bool {
+    text.trim_start().starts_with('<')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(bytes: &[u8]) -> Result<String, String> {
+        decode(Path::new("f"), bytes.to_vec()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn encodings() {
+        assert_eq!(decoded(b"\xef\xbb\xbfa"), Ok("a".into()));
+        assert_eq!(decoded("é".as_bytes()), Ok("é".into()));
+        assert_eq!(
+            decoded(b"<?xml version='1.0' encoding='ISO-8859-1'?><a>\xe9</a>"),
+            Ok("<?xml version='1.0' encoding='ISO-8859-1'?><a>é</a>".into())
+        );
+        assert_eq!(
+            decoded(b"a\nbc\xff"),
+            Err("f:2:3: the file is not text in UTF-8".into())
+        );
+        assert_eq!(
+            decoded(b"\xff\xfea\0"),
+            Err("f: the file is in UTF-16, it must be in UTF-8".into())
+        );
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = load(Path::new("/nonexistent/w.yml")).expect_err("no such file");
+        assert_eq!(
+            error.to_string(),
+            "/nonexistent/w.yml: cannot be read: No such file or directory"
+        );
+    }
+}
