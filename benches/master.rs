@@ -1,0 +1,188 @@
+//! The master alone: how many tasks a second it gives to simulated workers.
+//!
+//! `cargo bench --bench master` runs workflows of ten thousand to a million tasks on 10,000 slots
+//! of 500 hosts. Workers answer at once and in the order in which they were asked, and the master
+//! schedules after every single answer, which is the worst case for it. The baseline is the least
+//! that any master must do for a task: take it from a list, copy its line into a message, and take
+//! the answer; measured in the same run. `PMC_BENCH_TASKS` is the largest workflow.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pegasus_mpi_cluster::master::{Event, Master, MasterConfig, Outbox, Record};
+use pegasus_mpi_cluster::message::{Rank, Registration, SubmitId, TaskResult, ToWorker};
+use pmc_dag::Dag;
+use pmc_dag::rescue::DoneSet;
+
+const HOSTS: u32 = 500;
+const SLOTS_PER_HOST: u32 = 20;
+const ROUNDS: usize = 3;
+
+/// Options of task number n.
+type Options = fn(usize) -> String;
+
+const WORKFLOWS: [(&str, Options); 5] = [
+    ("all alike", |_| String::new()),
+    ("mixed memory, CPUs and priorities", |n| {
+        format!(
+            "-m {} -c {} -p {}",
+            [0, 500, 1000, 4000, 16000][n % 5],
+            [1, 1, 2, 4][n % 4],
+            n % 100
+        )
+    }),
+    ("each its own priority", |n| {
+        format!("-p {}", (n * 7919) % 1_000_003)
+    }),
+    ("nearly all wait for memory", |n| {
+        if n % 20 == 0 {
+            "-m 100".to_owned()
+        } else {
+            format!("-m {}", 50_000 + n % 8)
+        }
+    }),
+    ("a thousand sizes wait for memory", |n| {
+        format!("-m {} -c {}", 40_000 + n % 997, 1 + n % 3)
+    }),
+];
+
+fn main() {
+    let largest = std::env::var("PMC_BENCH_TASKS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(1_000_000);
+    println!(
+        "{:<36} {:>9} {:>12} {:>12} {:>8}",
+        "workflow", "tasks", "tasks/s", "baseline/s", "ratio"
+    );
+    for (what, options) in WORKFLOWS {
+        for tasks in [10_000, 100_000, 1_000_000]
+            .into_iter()
+            .filter(|tasks| *tasks <= largest)
+        {
+            // Small runs are over too soon to be measured once.
+            let rounds = ROUNDS.max(200_000 / tasks);
+            let dag = Arc::new(dag(tasks, options));
+            let mut ours = Duration::MAX;
+            let mut least = Duration::MAX;
+            for _ in 0..rounds {
+                ours = ours.min(run(&dag));
+                least = least.min(baseline(&dag));
+            }
+            let rate = |time: Duration| tasks as f64 / time.as_secs_f64();
+            let (ours, least) = (rate(ours), rate(least));
+            println!(
+                "{what:<36} {tasks:>9} {ours:>12.0} {least:>12.0} {:>8.3}",
+                ours / least
+            );
+        }
+    }
+}
+
+/// Half of the tasks are ready at the start, each of them has one of the others as its child.
+fn dag(tasks: usize, options: Options) -> Dag {
+    let mut text = String::new();
+    for task in 0..tasks {
+        let options = options(task);
+        let _ = writeln!(
+            text,
+            "TASK task_{task:07} {options} /usr/bin/program --input data/file_{task:07}.in"
+        );
+    }
+    for parent in 0..tasks / 2 {
+        let _ = writeln!(text, "EDGE task_{parent:07} task_{:07}", parent + tasks / 2);
+    }
+    Dag::parse(text.into_bytes()).expect("the DAG is right")
+}
+
+/// Executions that workers have been asked for.
+#[derive(Default)]
+struct Asked {
+    queue: VecDeque<(Rank, SubmitId)>,
+    records: usize,
+}
+
+impl Outbox for Asked {
+    fn send(&mut self, to: Rank, message: ToWorker) {
+        if let ToWorker::Run(assignment) = black_box(message) {
+            self.queue.push_back((to, assignment.submit));
+        }
+    }
+
+    fn record(&mut self, record: Record<'_>) {
+        black_box(record);
+        self.records += 1;
+    }
+}
+
+fn result(submit: SubmitId) -> TaskResult {
+    TaskResult {
+        submit,
+        status: 0,
+        runtime: Duration::from_millis(1),
+        forwards: Vec::new(),
+    }
+}
+
+/// From the first to the last task; reading the DAG and registering are not measured.
+fn run(dag: &Arc<Dag>) -> Duration {
+    let mut asked = Asked::default();
+    let config = MasterConfig {
+        tries: 1,
+        max_failures: 0,
+    };
+    let workers = HOSTS * SLOTS_PER_HOST;
+    let mut master = Master::new(dag.clone(), DoneSet::new(), workers, config);
+    for rank in 1..=workers {
+        let host = format!("node{:03}", (rank - 1) / SLOTS_PER_HOST);
+        let registration = Registration {
+            host,
+            memory_mb: 64_000,
+            threads: SLOTS_PER_HOST,
+            cores: SLOTS_PER_HOST,
+            sockets: 2,
+        };
+        master
+            .handle(Event::Registered(Rank(rank), registration), &mut asked)
+            .expect("each registers once");
+    }
+    master.start(&mut asked).expect("every task fits");
+    let start = Instant::now();
+    master.schedule(&mut asked);
+    while let Some((rank, submit)) = asked.queue.pop_front() {
+        master
+            .handle(Event::Finished(rank, result(submit)), &mut asked)
+            .expect("it runs there");
+        master.schedule(&mut asked);
+    }
+    let time = start.elapsed();
+    assert!(master.summary().success && asked.records >= 5 * dag.len());
+    time
+}
+
+fn baseline(dag: &Dag) -> Duration {
+    let start = Instant::now();
+    let mut asked = Asked::default();
+    for task in dag.ids() {
+        let line = dag.task(task);
+        let assignment = pegasus_mpi_cluster::message::Assignment {
+            submit: SubmitId(u64::from(task.0)),
+            name: line.name.to_vec(),
+            id: None,
+            command: line.command.to_vec(),
+            memory_mb: line.memory_mb,
+            cpus: line.cpus,
+            cpu_set: Vec::new(),
+            pipe_forwards: Vec::new(),
+            file_forwards: Vec::new(),
+        };
+        asked.send(Rank(1), ToWorker::Run(Box::new(assignment)));
+        if let Some((_, submit)) = asked.queue.pop_front() {
+            black_box(result(submit));
+        }
+    }
+    start.elapsed()
+}
