@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// Something to hand on to the running job.
@@ -65,6 +65,11 @@ impl ProcessSignals {
     /// Blocks the signals in the calling thread and reads them instead. To be called once, before any other
     /// thread exists; children start with nothing blocked.
     pub fn install() -> io::Result<Self> {
+        // Inherited as ignored, it would make the system forget how children ended.
+        #[expect(unsafe_code, reason = "the default action runs no code of ours")]
+        unsafe {
+            signal(Signal::SIGCHLD, SigHandler::SigDfl)?;
+        }
         let mut set = SigSet::empty();
         set.add(Signal::SIGCHLD);
         for signal in Self::FORWARDED {

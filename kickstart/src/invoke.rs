@@ -441,10 +441,10 @@ impl<'a, 'c> Session<'a, 'c> {
             file,
             words,
             environment: &self.context.environment,
-            directory: Some(&self.directory),
+            directory: &self.directory,
             own_group: self.context.own_group,
         };
-        let pid = match spawn(&program, streams) {
+        let pid = match spawn(&program, &streams) {
             Ok(pid) => pid,
             Err(error)
                 if matches!(

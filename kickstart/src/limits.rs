@@ -1,9 +1,6 @@
 //! Resource limits of the process.
 
-use std::borrow::Cow;
-
-/// Name, soft and hard limit; `None` is unlimited.
-pub type Limit = (Cow<'static, str>, Option<u64>, Option<u64>);
+use monitord_compat::invocation_record::Limit;
 
 /// Names of the limits in the order of the kernel's numbers. Two have no name in the record.
 const NAMES: [Option<&str>; 16] = [

@@ -180,7 +180,7 @@ mod tests {
         fn the_tail_is_that_of_the_whole(text in any::<String>(), limit in 1_usize..20) {
             let whole: Vec<char> = text.chars().collect();
             let tail: String = whole[whole.len().saturating_sub(limit)..].iter().collect();
-            let expected = (!text.is_empty()).then(|| (whole.len() > limit, tail));
+            let expected = (!text.is_empty()).then_some((whole.len() > limit, tail));
             prop_assert_eq!(captured(text.as_bytes(), Some(limit)), expected);
         }
     }

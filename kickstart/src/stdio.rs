@@ -2,9 +2,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use monitord_compat::invocation_record::FileEntry;
 
@@ -62,7 +61,7 @@ impl Stream {
     }
 
     /// The stream for a child.
-    pub fn for_child(&self, context: &Context<'_>) -> io::Result<Stdio> {
+    pub fn for_child(&self, context: &Context<'_>) -> io::Result<OwnedFd> {
         match &self.sink {
             Sink::Capture(capture) => Ok(capture.file.try_clone()?.into()),
             Sink::Inherit => {
@@ -71,7 +70,7 @@ impl Stream {
                 } else {
                     context.stderr
                 };
-                Ok(own.as_fd().try_clone_to_owned()?.into())
+                own.as_fd().try_clone_to_owned()
             }
             Sink::File(_, Ok(file)) => Ok(file.try_clone()?.into()),
             Sink::File(path, Err(error)) => Err(io::Error::new(
@@ -150,10 +149,10 @@ fn preserve(path: &Path) -> io::Result<()> {
 }
 
 /// The standard input for a child.
-pub fn input(spec: &Input, context: &Context<'_>, directory: &Path) -> io::Result<Stdio> {
+pub fn input(spec: &Input, context: &Context<'_>, directory: &Path) -> io::Result<OwnedFd> {
     match spec {
-        Input::Null => Ok(Stdio::null()),
-        Input::Inherit => Ok(context.stdin.try_clone_to_owned()?.into()),
+        Input::Null => Ok(File::open("/dev/null")?.into()),
+        Input::Inherit => context.stdin.try_clone_to_owned(),
         Input::File(path) => match File::open(directory.join(path)) {
             Ok(file) => Ok(file.into()),
             Err(error) => Err(io::Error::new(

@@ -280,6 +280,7 @@ mod tests {
 
     fn run(script: &str, limit: &mut Limit) -> (Status, Vec<String>, Duration) {
         let began = Instant::now();
+        #[expect(clippy::zombie_processes, reason = "the function tested waits for it")]
         let child = Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
         let target = Target {
             pid: Pid::from_raw(i32::try_from(child.id()).unwrap()),

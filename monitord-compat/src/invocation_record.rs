@@ -63,9 +63,12 @@ pub struct Invocation<'a> {
     pub integrity_data: Cow<'a, [u8]>,
     /// Environment of the job (long form), sorted.
     pub environment: Option<Vec<(Text, Text)>>,
-    /// Resource limits (long form): name, soft, hard; `None` is unlimited.
-    pub limits: Option<Vec<(Cow<'static, str>, Option<u64>, Option<u64>)>>,
+    /// Resource limits (long form).
+    pub limits: Option<Vec<Limit>>,
 }
+
+/// A resource limit: name, soft and hard value; `None` is unlimited.
+pub type Limit = (Cow<'static, str>, Option<u64>, Option<u64>);
 
 /// Who ran the invocation, and on which host.
 #[derive(Clone, Debug, Default)]
@@ -644,10 +647,7 @@ fn write_owner<W: Write>(
     Ok(())
 }
 
-fn write_limits<W: Write>(
-    out: &mut Emitter<W>,
-    limits: &[(Cow<'static, str>, Option<u64>, Option<u64>)],
-) -> io::Result<()> {
+fn write_limits<W: Write>(out: &mut Emitter<W>, limits: &[Limit]) -> io::Result<()> {
     for (name, soft, hard) in limits {
         for (kind, value) in [("soft", soft), ("hard", hard)] {
             let key = format!("{name}_{kind}");
