@@ -1,1 +1,10 @@
-//! See the package description.
+//! Replica catalogs: which files exist where.
+//!
+//! Register jobs add the outputs of a workflow to a catalog; people look them up. [`catalog::open`] gives
+//! the catalog that properties name; [`entry`] reads the lines of register jobs, [`meta`] the metadata that
+//! finished jobs left.
+
+pub mod catalog;
+pub mod entry;
+pub mod meta;
+pub mod properties;

@@ -1,0 +1,194 @@
+//! The catalogs that entries can be kept in.
+
+mod lock;
+mod sqlite;
+mod text;
+mod yaml;
+
+use std::path::{Path, PathBuf};
+
+use crate::entry::Entry;
+use crate::properties::Properties;
+
+pub use sqlite::SqliteCatalog;
+pub use text::TextCatalog;
+pub use yaml::YamlCatalog;
+
+/// A place that keeps entries. Changes are made as a whole or not at all, and several processes may make
+/// them at the same time.
+pub trait Catalog {
+    /// Adds entries. An entry that is there already only gets the new metadata.
+    fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError>;
+
+    /// All locations of a logical file.
+    fn lookup(&mut self, lfn: &str) -> Result<Vec<Entry>, CatalogError>;
+
+    /// All entries.
+    fn list(&mut self) -> Result<Vec<Entry>, CatalogError>;
+
+    /// Removes what matches; returns how many locations were removed. Metadata of a file goes with its last
+    /// location.
+    fn delete(&mut self, patterns: &[Pattern]) -> Result<usize, CatalogError>;
+}
+
+/// What to delete: a logical file, of which only the given location and site.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pattern {
+    /// Logical name.
+    pub lfn: String,
+    /// Only this location.
+    pub pfn: Option<String>,
+    /// Only on this site.
+    pub site: Option<String>,
+}
+
+impl Pattern {
+    /// Whether an entry is meant.
+    #[must_use]
+    pub fn matches(&self, entry: &Entry) -> bool {
+        self.lfn == entry.lfn
+            && self.pfn.as_ref().is_none_or(|pfn| *pfn == entry.pfn)
+            && self
+                .site
+                .as_ref()
+                .is_none_or(|site| entry.site.as_ref() == Some(site))
+    }
+}
+
+/// Why a catalog cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// The properties do not say which catalog, or an unknown one.
+    #[error("{0}")]
+    Configuration(String),
+    /// The database refused.
+    #[error("{}: {source}", path.display())]
+    Sqlite {
+        /// The database.
+        path: PathBuf,
+        /// Its answer.
+        source: rusqlite::Error,
+    },
+    /// The catalog file cannot be read or written.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The answer of the system.
+        source: std::io::Error,
+    },
+    /// The catalog file is not what it should be.
+    #[error("{}: {message}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the line.
+        message: String,
+    },
+}
+
+impl CatalogError {
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Opens the catalog that the properties starting with `prefix` describe.
+///
+/// `PREFIX` is `JDBCRC` (with `PREFIX.db.url`), `File` or `YAML` (with `PREFIX.file`); if it is not set, the
+/// database or the ending of the file's name decides.
+pub fn open(properties: &Properties, prefix: &str) -> Result<Box<dyn Catalog>, CatalogError> {
+    let key = |name: &str| format!("{prefix}.{name}");
+    let file = || {
+        properties.get(&key("file")).map(PathBuf::from).ok_or_else(|| {
+            CatalogError::Configuration(format!("the property {} must name the catalog file", key("file")))
+        })
+    };
+    let url = properties.get(&key("db.url"));
+    match properties.get(prefix).map(str::to_ascii_lowercase).as_deref() {
+        Some("jdbcrc") => Ok(Box::new(SqliteCatalog::open(&database(url, &key("db.url"))?)?)),
+        Some("file" | "simplefile" | "regex") => Ok(Box::new(TextCatalog::new(file()?))),
+        Some("yaml") => Ok(Box::new(YamlCatalog::new(file()?))),
+        Some(other) => Err(CatalogError::Configuration(format!(
+            "{prefix} is '{other}': entries can be kept in JDBCRC (SQLite), File and YAML catalogs"
+        ))),
+        None if url.is_some() => Ok(Box::new(SqliteCatalog::open(&database(url, &key("db.url"))?)?)),
+        None => {
+            let path = file().map_err(|_| {
+                CatalogError::Configuration(format!(
+                    "the property {prefix} is not set: it must be JDBCRC, File or YAML"
+                ))
+            })?;
+            let yaml = path
+                .extension()
+                .is_some_and(|extension| extension == "yml" || extension == "yaml");
+            Ok(if yaml {
+                Box::new(YamlCatalog::new(path))
+            } else {
+                Box::new(TextCatalog::new(path))
+            })
+        }
+    }
+}
+
+/// The file of a database URL: `jdbc:sqlite:PATH` or `sqlite:///PATH`.
+fn database(url: Option<&str>, key: &str) -> Result<PathBuf, CatalogError> {
+    let url = url.ok_or_else(|| CatalogError::Configuration(format!("the property {key} is not set")))?;
+    // jdbc:sqlite:PATH, or as Python writes it: sqlite:///relative and sqlite:////absolute.
+    let path = url
+        .strip_prefix("jdbc:sqlite:")
+        .or_else(|| url.strip_prefix("sqlite:///"));
+    match path.filter(|path| !path.is_empty()) {
+        Some(path) => Ok(path.into()),
+        None => Err(CatalogError::Configuration(format!(
+            "{key} is '{url}': only SQLite databases (jdbc:sqlite:PATH) can be used"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(text: &str) -> Result<(), String> {
+        let result = open(&Properties::parse(text), "rc");
+        result.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for (text, message) in [
+            ("", "the property rc is not set: it must be JDBCRC, File or YAML"),
+            ("rc=JDBCRC", "the property rc.db.url is not set"),
+            ("rc=File", "the property rc.file must name the catalog file"),
+            (
+                "rc=MRC",
+                "rc is 'mrc': entries can be kept in JDBCRC (SQLite), File and YAML catalogs",
+            ),
+            (
+                "rc.db.url=jdbc\\:mysql\\://h/x",
+                "rc.db.url is 'jdbc:mysql://h/x': only SQLite databases (jdbc:sqlite:PATH) can be used",
+            ),
+        ] {
+            assert_eq!(kind(text), Err(message.to_owned()), "{text}");
+        }
+        assert_eq!(kind("rc.file=/x/rc.yml"), Ok(()));
+    }
+
+    #[test]
+    fn database_urls() {
+        for (url, path) in [
+            ("jdbc:sqlite:/a/b.db", "/a/b.db"),
+            ("jdbc:sqlite:b.db", "b.db"),
+            ("sqlite:////a/b.db", "/a/b.db"),
+        ] {
+            assert_eq!(database(Some(url), "k").expect(url), PathBuf::from(path));
+        }
+    }
+}

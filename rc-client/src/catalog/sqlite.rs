@@ -1,0 +1,193 @@
+//! The database catalog, in SQLite: tables `rc_lfn`, `rc_pfn` and `rc_meta` of the Pegasus schema, version
+//! 14 (Pegasus 5.0.1 to 5.1).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
+
+use super::{Catalog, CatalogError, Pattern};
+use crate::entry::Entry;
+
+/// How long to wait for others that change the database.
+const BUSY: Duration = Duration::from_secs(60);
+
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// Version of the schema, as Pegasus counts.
+const SCHEMA_VERSION: u32 = 14;
+
+/// A catalog in an SQLite database.
+#[derive(Debug)]
+pub struct SqliteCatalog {
+    path: PathBuf,
+    connection: Connection,
+}
+
+impl SqliteCatalog {
+    /// Opens a database; it is made if it does not exist.
+    pub fn open(path: &Path) -> Result<Self, CatalogError> {
+        let connection = connect(path).map_err(|source| CatalogError::Sqlite {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            connection,
+        })
+    }
+
+    fn change<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, CatalogError> {
+        let run = || {
+            // Taking the write lock at once, not at the first write, keeps two writers from waiting for
+            // each other.
+            let transaction = self
+                .connection
+                .transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let result = work(&transaction)?;
+            transaction.commit()?;
+            Ok(result)
+        };
+        run().map_err(|source| CatalogError::Sqlite {
+            path: self.path.clone(),
+            source,
+        })
+    }
+
+    fn select(
+        &self,
+        condition: &str,
+        parameters: &[&dyn rusqlite::ToSql],
+    ) -> Result<Vec<Entry>, CatalogError> {
+        let run = || -> rusqlite::Result<Vec<Entry>> {
+            let sql = format!(
+                "SELECT l.lfn_id, l.lfn, p.pfn, p.site FROM rc_lfn l JOIN rc_pfn p ON p.lfn_id = l.lfn_id \
+                 {condition} ORDER BY p.pfn_id"
+            );
+            let mut entries = self.connection.prepare(&sql)?;
+            let mut meta = self
+                .connection
+                .prepare("SELECT \"key\", value FROM rc_meta WHERE lfn_id = ?1")?;
+            let rows = entries.query_map(parameters, |row| {
+                let id: i64 = row.get(0)?;
+                let attributes = meta.query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+                let attributes: BTreeMap<String, String> = attributes.collect::<rusqlite::Result<_>>()?;
+                Ok(Entry {
+                    lfn: row.get(1)?,
+                    pfn: row.get(2)?,
+                    site: row.get(3)?,
+                    attributes,
+                })
+            })?;
+            rows.collect()
+        };
+        run().map_err(|source| CatalogError::Sqlite {
+            path: self.path.clone(),
+            source,
+        })
+    }
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let mut connection = Connection::open(path)?;
+    connection.busy_timeout(BUSY)?;
+    // A write-ahead log needs shared memory, which network file systems do not have between hosts.
+    connection.pragma_update(None, "journal_mode", "truncate")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    if !has_tables(&connection)? {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        create_tables(&transaction)?;
+        transaction.commit()?;
+    }
+    Ok(connection)
+}
+
+fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
+    let sql =
+        "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('rc_lfn', 'rc_pfn', 'rc_meta')";
+    connection
+        .query_row(sql, [], |row| row.get::<_, i64>(0))
+        .map(|count| count == 3)
+}
+
+fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+    transaction.execute_batch(SCHEMA)?;
+    let known: Option<i64> = transaction
+        .query_row("SELECT id FROM dbversion LIMIT 1", [], |row| row.get(0))
+        .optional()?;
+    if known.is_none() {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        transaction.execute(
+            "INSERT INTO dbversion (version_number, version, version_timestamp) VALUES (?1, ?2, ?3)",
+            params![
+                SCHEMA_VERSION,
+                SCHEMA_VERSION.to_string(),
+                i64::try_from(now).unwrap_or(0)
+            ],
+        )?;
+    }
+    Ok(())
+}
+
+impl Catalog for SqliteCatalog {
+    fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError> {
+        self.change(|db| {
+            let mut add_lfn =
+                db.prepare("INSERT INTO rc_lfn (lfn) VALUES (?1) ON CONFLICT (lfn) DO NOTHING")?;
+            let mut find_lfn = db.prepare("SELECT lfn_id FROM rc_lfn WHERE lfn = ?1")?;
+            // The constraint does not see two locations without site as equal.
+            let mut add_pfn = db.prepare(
+                "INSERT INTO rc_pfn (lfn_id, pfn, site) SELECT ?1, ?2, ?3 WHERE NOT EXISTS \
+                 (SELECT 1 FROM rc_pfn WHERE lfn_id = ?1 AND pfn = ?2 AND site IS ?3)",
+            )?;
+            let mut add_meta = db.prepare(
+                "INSERT INTO rc_meta (lfn_id, \"key\", value) VALUES (?1, ?2, ?3) \
+                 ON CONFLICT (lfn_id, \"key\") DO UPDATE SET value = excluded.value",
+            )?;
+            for entry in entries {
+                add_lfn.execute([&entry.lfn])?;
+                let id: i64 = find_lfn.query_row([&entry.lfn], |row| row.get(0))?;
+                add_pfn.execute(params![id, entry.pfn, entry.site])?;
+                for (key, value) in &entry.attributes {
+                    add_meta.execute(params![id, key, value])?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn lookup(&mut self, lfn: &str) -> Result<Vec<Entry>, CatalogError> {
+        self.select("WHERE l.lfn = ?1", &[&lfn])
+    }
+
+    fn list(&mut self) -> Result<Vec<Entry>, CatalogError> {
+        self.select("", &[])
+    }
+
+    fn delete(&mut self, patterns: &[Pattern]) -> Result<usize, CatalogError> {
+        self.change(|db| {
+            let mut removed = 0;
+            let mut delete = db.prepare(
+                "DELETE FROM rc_pfn WHERE lfn_id = (SELECT lfn_id FROM rc_lfn WHERE lfn = ?1) \
+                 AND (?2 IS NULL OR pfn = ?2) AND (?3 IS NULL OR site = ?3)",
+            )?;
+            // Metadata go with the logical name, by the foreign key.
+            let mut forget = db.prepare(
+                "DELETE FROM rc_lfn WHERE lfn = ?1 \
+                 AND NOT EXISTS (SELECT 1 FROM rc_pfn WHERE rc_pfn.lfn_id = rc_lfn.lfn_id)",
+            )?;
+            for pattern in patterns {
+                removed += delete.execute(params![pattern.lfn, pattern.pfn, pattern.site])?;
+                forget.execute([&pattern.lfn])?;
+            }
+            Ok(removed)
+        })
+    }
+}

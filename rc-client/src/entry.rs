@@ -1,0 +1,207 @@
+//! One location of a file, as a line: `LFN PFN key="value" …`.
+//!
+//! Words are separated by blanks; a word, or the value after `=`, may be in double quotes, with `\` before
+//! `"` and `\`. A `#` at the start of a word starts a comment. The attribute `site` (or the older `pool`)
+//! names the site; the others are metadata.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// A logical file, one physical location of it, and what is known about it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Entry {
+    /// Logical name.
+    pub lfn: String,
+    /// Physical location, a URL or path.
+    pub pfn: String,
+    /// Site of the location.
+    pub site: Option<String>,
+    /// Metadata of the file.
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// Why a line is no entry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// A quoted word does not end on its line.
+    #[error("a double quote is not closed")]
+    OpenQuote,
+    /// Only one word.
+    #[error("a logical name and a location are needed")]
+    TooShort,
+}
+
+/// Reads a line; `None` if there is nothing but blanks and comments on it.
+pub fn parse(line: &str) -> Result<Option<Entry>, LineError> {
+    let words = words(line)?;
+    let mut words = words.into_iter();
+    let Some(lfn) = words.next() else { return Ok(None) };
+    let pfn = words.next().ok_or(LineError::TooShort)?;
+    let mut entry = Entry {
+        lfn: lfn.text,
+        pfn: pfn.text,
+        ..Entry::default()
+    };
+    for word in words {
+        match word.equals {
+            None => entry.site = Some(word.text),
+            Some(at) => {
+                let (key, value) = (word.text[..at].to_owned(), word.text[at + 1..].to_owned());
+                if key == "site" || key == "pool" {
+                    entry.site = Some(value);
+                } else {
+                    entry.attributes.insert(key, value);
+                }
+            }
+        }
+    }
+    Ok(Some(entry))
+}
+
+/// Reads the first word of a line: the logical name alone.
+pub fn parse_name(line: &str) -> Result<Option<String>, LineError> {
+    Ok(words(line)?.into_iter().next().map(|word| word.text))
+}
+
+/// Whether a line is a logical name without a location.
+pub fn is_name_only(line: &str) -> bool {
+    words(line).is_ok_and(|words| words.len() == 1)
+}
+
+struct Word {
+    text: String,
+    /// Position of the first `=` outside quotes.
+    equals: Option<usize>,
+}
+
+fn words(line: &str) -> Result<Vec<Word>, LineError> {
+    let mut words = Vec::new();
+    let mut chars = line.chars().peekable();
+    loop {
+        while chars.next_if(|c| c.is_whitespace()).is_some() {}
+        match chars.peek() {
+            None | Some('#') => return Ok(words),
+            Some(_) => {}
+        }
+        let mut word = Word {
+            text: String::new(),
+            equals: None,
+        };
+        let mut quoted = false;
+        while let Some(c) = chars.next_if(|c| quoted || !c.is_whitespace()) {
+            match c {
+                '"' => quoted = !quoted,
+                '\\' if quoted => word.text.extend(chars.next()),
+                '=' if !quoted && word.equals.is_none() => {
+                    word.equals = Some(word.text.len());
+                    word.text.push(c);
+                }
+                c => word.text.push(c),
+            }
+        }
+        if quoted {
+            return Err(LineError::OpenQuote);
+        }
+        words.push(word);
+    }
+}
+
+impl Entry {
+    /// The entry as a line without line end; [`parse`] reads it back. Line ends inside become blanks.
+    #[must_use]
+    pub fn to_line(&self) -> String {
+        let mut line = format!("{} {}", word(&self.lfn), word(&self.pfn));
+        let site = self.site.as_ref().map(|site| ("site", site));
+        let attributes = self.attributes.iter().map(|(key, value)| (key.as_str(), value));
+        for (key, value) in site.into_iter().chain(attributes) {
+            let _ = write!(line, " {}={}", word(key), quoted(value));
+        }
+        line
+    }
+
+    /// Whether both are the same location of the same file.
+    #[must_use]
+    pub fn same_location(&self, other: &Self) -> bool {
+        (&self.lfn, &self.pfn, &self.site) == (&other.lfn, &other.pfn, &other.site)
+    }
+}
+
+/// A word as it is, or in quotes where it must be.
+fn word(text: &str) -> String {
+    let plain = !text.is_empty()
+        && !text.starts_with('#')
+        && !text.contains(|c: char| c.is_whitespace() || c == '"' || c == '=' || c == '\\');
+    // `=` is only special in the words after the location, but quotes never harm.
+    let plain = plain
+        || (!text.is_empty()
+            && text.contains("://")
+            && !text.contains(|c: char| c.is_whitespace() || c == '"' || c == '\\'));
+    if plain { text.to_owned() } else { quoted(text) }
+}
+
+fn quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' | '\r' => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(line: &str) -> Entry {
+        parse(line).expect("valid").expect("an entry")
+    }
+
+    #[test]
+    fn the_line_of_a_register_job() {
+        let entry = read("f.c2 file:///keep/f.c2 site=\"local\" size=\"12\" note=\"a \\\"b\\\" \\\\c\"");
+        assert_eq!(
+            (entry.lfn.as_str(), entry.pfn.as_str()),
+            ("f.c2", "file:///keep/f.c2")
+        );
+        assert_eq!(entry.site.as_deref(), Some("local"));
+        assert_eq!(entry.attributes["size"], "12");
+        assert_eq!(entry.attributes["note"], "a \"b\" \\c");
+    }
+
+    #[test]
+    fn older_and_odd_forms() {
+        assert_eq!(read("a b pool=x").site.as_deref(), Some("x"));
+        assert_eq!(read("a b x").site.as_deref(), Some("x"));
+        assert_eq!(read("a \"http://h/x y\" # site=\"no\"").pfn, "http://h/x y");
+        assert_eq!(read("a http://h/x#y?z=1 site=\"s\"").pfn, "http://h/x#y?z=1");
+        assert_eq!(read("it's file:///a'b").pfn, "file:///a'b");
+        assert_eq!(parse("  # comment"), Ok(None));
+        assert_eq!(parse(""), Ok(None));
+        assert_eq!(parse("alone"), Err(LineError::TooShort));
+        assert_eq!(parse("a \"b"), Err(LineError::OpenQuote));
+    }
+
+    proptest! {
+        #[test]
+        fn lines_read_back(
+            lfn in "[^\n\r]{1,12}", pfn in "[^\n\r]{1,12}", site in proptest::option::of("[^\n\r]{0,8}"),
+            attributes in proptest::collection::btree_map("[a-z.=\" ]{1,6}", "[^\n\r]{0,8}", 0..3),
+        ) {
+            let mut entry = Entry { lfn, pfn, site, attributes };
+            entry.attributes.remove("pool");
+            entry.attributes.remove("site");
+            prop_assert_eq!(parse(&entry.to_line()), Ok(Some(entry)));
+        }
+
+        #[test]
+        fn never_panics(line in "\\PC{0,40}|[ab\"\\\\= #]{0,20}") {
+            let _ = parse(&line);
+        }
+    }
+}
