@@ -1,5 +1,21 @@
 //! The executor: runs a workflow DAG with one master and many workers.
 
+pub mod app;
+#[cfg(feature = "mpi")]
+mod app_mpi;
+pub mod cli;
+pub mod driver;
+pub mod host;
+pub mod interrupt;
+pub mod launch;
+pub mod lock;
+pub mod logging;
+pub mod logs;
 pub mod master;
+pub mod merge;
 pub mod message;
+pub mod options;
+pub mod run;
+pub mod shared_files;
 pub mod transport;
+pub mod worker;

@@ -1,4 +1,8 @@
-//! How messages travel. One trait for each side; everything that knows MPI is in [`mpi`].
+//! How messages travel. One trait for each side; everything that knows MPI is in `mpi`.
+
+pub mod local;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 
 use std::time::Duration;
 
@@ -20,6 +24,10 @@ pub trait MasterTransport {
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
     /// Bytes sent to and received from workers so far.
     fn traffic(&self) -> Traffic;
+    /// Waits until all workers, which have been sent [`ToWorker::Shutdown`] or
+    /// [`ToWorker::Abort`], have closed their files and ended. Messages that they sent before can
+    /// still be received afterwards. Gives the workers that have not ended within `timeout`.
+    fn close(&mut self, timeout: Duration) -> Vec<Rank>;
 }
 
 /// A worker's side.
@@ -39,4 +47,13 @@ pub struct Traffic {
     pub sent: u64,
     /// From workers to the master.
     pub received: u64,
+}
+
+/// The MPI library that this program was built with, if it was.
+#[must_use]
+pub fn mpi_library() -> Option<String> {
+    #[cfg(feature = "mpi")]
+    return Some(mpi::library_version());
+    #[cfg(not(feature = "mpi"))]
+    None
 }

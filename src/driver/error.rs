@@ -1,0 +1,98 @@
+//! Why a run could not begin or had to be given up.
+
+use std::fmt;
+use std::path::Path;
+
+use pmc_dag::rescue::RescueError;
+use pmc_dag::{DagError, reason};
+
+use crate::lock::LockError;
+use crate::logs::LogError;
+use crate::master::MasterError;
+use crate::merge::MergeError;
+use crate::message::Rank;
+use crate::shared_files::TooManyFiles;
+use crate::transport::TransportError;
+
+/// Why a run could not begin or had to be given up. `Display` gives the text for the user.
+#[derive(Debug)]
+pub struct RunError {
+    kind: Kind,
+    closed: bool,
+    /// Workers that have not ended although they were asked to.
+    pub silent_workers: Vec<Rank>,
+}
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Kind {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("{0}")]
+    Dag(DagError),
+    #[error("{0}")]
+    Rescue(RescueError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    TooManyFiles(#[from] TooManyFiles),
+    #[error(transparent)]
+    Master(#[from] MasterError),
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    #[error(transparent)]
+    Merge(#[from] MergeError),
+    #[error("{what}: {}", reason(source))]
+    System { what: &'static str, source: std::io::Error },
+}
+
+impl RunError {
+    pub(crate) fn dag(path: &Path, error: DagError) -> Self {
+        if let Some(line) = error.line() {
+            tracing::debug!("Error in line {line} of {}", path.display());
+        }
+        Kind::Dag(error).into()
+    }
+
+    pub(crate) fn rescue(path: &Path, error: RescueError) -> Self {
+        if let Some(line) = error.line() {
+            tracing::debug!("Error in line {line} of {}", path.display());
+        }
+        Kind::Rescue(error).into()
+    }
+
+    pub(crate) fn system(what: &'static str, source: impl Into<std::io::Error>) -> Self {
+        Kind::System { what, source: source.into() }.into()
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// The workers were asked to end already.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(crate) fn set_closed(&mut self) {
+        self.closed = true;
+    }
+}
+
+impl<E: Into<Kind>> From<E> for RunError {
+    fn from(error: E) -> Self {
+        Self { kind: error.into(), closed: false, silent_workers: Vec::new() }
+    }
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl std::error::Error for RunError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.kind.source()
+    }
+}

@@ -1,0 +1,403 @@
+//! The loop around the master: takes messages, clock and signals to it, and what it says to
+//! workers and logs.
+
+mod error;
+mod events;
+mod report;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::Local;
+use pmc_dag::{Dag, TaskId, rescue};
+
+pub use error::RunError;
+pub use events::{RunEvent, TaskEnd};
+pub use report::{Aborted, FailedTask, RunSummary};
+
+use crate::interrupt::Interrupt;
+use crate::lock::DagLock;
+use crate::logging::FATAL;
+use crate::logs::Logs;
+use crate::master::{Event, Master, MasterConfig, MasterError, Outbox, Record, Summary};
+use crate::merge;
+use crate::message::{Rank, SubmitId, TaskResult, ToMaster, ToWorker};
+use crate::options::{Options, Stdio};
+use crate::shared_files::{self, SharedFiles};
+use crate::transport::{MasterTransport, TransportError};
+
+/// Status of a task whose forwarded data could not be written.
+const NOT_FORWARDED: i32 = 256;
+
+/// How long workers may take to end, the grace of their tasks included.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Runs a DAG with the workers of a transport. All of them have ended when this returns, unless
+/// [`RunError::silent_workers`] or [`RunSummary::silent_workers`] says otherwise.
+///
+/// # Errors
+/// The run could not begin or had to be given up. What was done until then is in the rescue file.
+pub fn run<T: MasterTransport>(
+    transport: &mut T,
+    options: &Options,
+    interrupt: &Interrupt,
+    observer: &mut dyn FnMut(&RunEvent<'_>),
+) -> Result<RunSummary, RunError> {
+    let begin = Begin { at: Instant::now(), time: Local::now().fixed_offset() };
+    let result = prepare(options, transport.workers()).and_then(|ready| {
+        Driver::new(ready, transport, options, interrupt, observer, begin).run()
+    });
+    result.map_err(|mut error| {
+        if !error.is_closed() {
+            error.silent_workers = stop_workers(transport, ToWorker::Abort);
+        }
+        error
+    })
+}
+
+/// When the run began.
+#[derive(Clone, Copy)]
+struct Begin {
+    at: Instant,
+    time: chrono::DateTime<chrono::FixedOffset>,
+}
+
+/// What is there before the first message.
+struct Ready {
+    // Held to the end of the run.
+    _lock: Option<DagLock>,
+    dag: Arc<Dag>,
+    master: Master,
+    logs: Logs,
+    shared: SharedFiles,
+}
+
+/// Opens everything, in the order of the original: what fails first leaves the same files behind.
+fn prepare(options: &Options, workers: u32) -> Result<Ready, RunError> {
+    let lock = if options.lock {
+        tracing::debug!("Locking DAG file...");
+        Some(DagLock::acquire(&options.dag)?)
+    } else {
+        None
+    };
+    let dag = Arc::new(Dag::open(&options.dag).map_err(|error| RunError::dag(&options.dag, error))?);
+    let done = if options.skip_rescue {
+        rescue::DoneSet::new()
+    } else {
+        rescue::read(&options.rescue, &dag).map_err(|error| RunError::rescue(&options.rescue, error))?
+    };
+    let mut logs = Logs::open(options, &dag, &done)?;
+    let (limit, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
+        .map_err(|error| RunError::system("Unable to get the limit of open files", error))?;
+    tracing::debug!("Open files limit = {limit}");
+    let most = shared_files::most_open(options.max_fds, limit)?;
+    tracing::info!("Setting max cached files = {most}");
+    tracing::info!("Master starting with {workers} workers");
+    logs.start(options);
+    logs.flush()?;
+    let config = MasterConfig { tries: options.tries, max_failures: options.max_failures };
+    let master = Master::new(Arc::clone(&dag), done, workers, config);
+    Ok(Ready { _lock: lock, dag, master, logs, shared: SharedFiles::new(most) })
+}
+
+/// Sends all workers home and waits for them. Gives those that do not answer.
+fn stop_workers(transport: &mut impl MasterTransport, message: ToWorker) -> Vec<Rank> {
+    for rank in 1..=transport.workers() {
+        // Who cannot be reached will not answer, either.
+        let _ = transport.send(Rank(rank), message.clone());
+    }
+    transport.close(CLOSE_TIMEOUT)
+}
+
+struct Driver<'a, T> {
+    master: Master,
+    out: Out<'a, T>,
+    shared: SharedFiles,
+    options: &'a Options,
+    interrupt: &'a Interrupt,
+    begin: Begin,
+    /// When the wall time ends.
+    deadline: Option<Instant>,
+    /// From the moment when all workers were there to that when the last task ended.
+    makespan: Duration,
+    _lock: Option<DagLock>,
+}
+
+/// Takes what the master says to where it belongs.
+struct Out<'a, T> {
+    transport: &'a mut T,
+    logs: Logs,
+    dag: Arc<Dag>,
+    observer: &'a mut dyn FnMut(&RunEvent<'_>),
+    /// First error of the transport; the master cannot take it.
+    error: Option<TransportError>,
+    /// The execution whose end the master is told now failed because of forwarded data.
+    not_forwarded: Option<SubmitId>,
+    /// Tasks whose latest try failed.
+    failed: BTreeMap<TaskId, report::Failure>,
+    dagdir: &'a std::path::Path,
+}
+
+impl<T: MasterTransport> Outbox for Out<'_, T> {
+    fn send(&mut self, to: Rank, message: ToWorker) {
+        if let Err(error) = self.transport.send(to, message) {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    fn record(&mut self, record: Record<'_>) {
+        self.logs.record(&record);
+        let name = |task| String::from_utf8_lossy(self.dag.name(task));
+        match record {
+            Record::Resources { .. } => {}
+            Record::Queued(task, _) => {
+                tracing::debug!("Queueing task {}", name(task));
+                (self.observer)(&RunEvent::Queued { task: self.dag.name(task) });
+            }
+            Record::Fragmented(task, _) => {
+                tracing::warn!(
+                    "CPU fragmentation detected when scheduling task {}: not setting affinity",
+                    name(task)
+                );
+            }
+            Record::Started(task, _, rank) => {
+                tracing::debug!("Submitting task {} to slot {}", name(task), rank.0);
+                (self.observer)(&RunEvent::Started { task: self.dag.name(task), rank });
+            }
+            Record::Ended { task, submit, rank, status, done } => {
+                if status == 0 {
+                    tracing::debug!("Task {} finished with exitcode 0", name(task));
+                    self.failed.remove(&task);
+                } else if self.not_forwarded == Some(submit) {
+                    tracing::error!("Task {} failed due to collective I/O errors", name(task));
+                } else {
+                    tracing::error!("Task {} failed with exitcode {status}", name(task));
+                }
+                if status != 0 {
+                    let failure = self.failed.entry(task).or_default();
+                    failure.status = status;
+                    failure.tries += 1;
+                }
+                let task = self.dag.name(task);
+                (self.observer)(&RunEvent::Ended(TaskEnd::new(task, rank, status, done, self.dagdir)));
+            }
+        }
+    }
+}
+
+/// Why the loop ended.
+enum End {
+    Finished,
+    Aborted(Aborted),
+}
+
+impl<'a, T: MasterTransport> Driver<'a, T> {
+    fn new(
+        ready: Ready,
+        transport: &'a mut T,
+        options: &'a Options,
+        interrupt: &'a Interrupt,
+        observer: &'a mut dyn FnMut(&RunEvent<'_>),
+        begin: Begin,
+    ) -> Self {
+        let Ready { _lock, dag, master, logs, shared } = ready;
+        let out = Out {
+            transport,
+            logs,
+            dag,
+            observer,
+            error: None,
+            not_forwarded: None,
+            failed: BTreeMap::new(),
+            dagdir: &options.dag,
+        };
+        let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
+        Self { master, out, shared, options, interrupt, begin, deadline, makespan: Duration::ZERO, _lock }
+    }
+
+    fn run(mut self) -> Result<RunSummary, RunError> {
+        let end = match self.work() {
+            Ok(end) => end,
+            Err(error) => {
+                let fits_nowhere = matches!(error.kind(), error::Kind::Master(MasterError::NoCapableHost { .. }));
+                let mut error = error;
+                error.silent_workers = stop_workers(self.out.transport, ToWorker::Abort);
+                error.set_closed();
+                // The logs of a run that could not begin end where they are, as in the original.
+                if !fits_nowhere {
+                    self.out.logs.finish(false);
+                }
+                // There is an error already, likely the same one.
+                let _ = self.out.logs.flush();
+                return Err(error);
+            }
+        };
+        self.conclude(end)
+    }
+
+    /// From the registration of the workers to the end of the last task, or an abort.
+    fn work(&mut self) -> Result<End, RunError> {
+        while !self.master.registered_all() {
+            if let Some(aborted) = self.aborted() {
+                return Ok(End::Aborted(aborted));
+            }
+            self.receive()?;
+        }
+        let started = Instant::now();
+        self.master.start(&mut self.out)?;
+        if let Some(minutes) = self.options.max_wall_minutes {
+            tracing::info!("Setting max walltime to {minutes:.6} minutes");
+        }
+        tracing::info!("Starting workflow");
+        let Summary { tasks, done_before, .. } = self.master.summary();
+        (self.out.observer)(&RunEvent::Begun { tasks, done_before });
+        loop {
+            self.master.schedule(&mut self.out);
+            self.flush()?;
+            if self.master.is_finished() {
+                self.makespan = started.elapsed();
+                return Ok(End::Finished);
+            }
+            if let Some(aborted) = self.aborted() {
+                self.makespan = started.elapsed();
+                return Ok(End::Aborted(aborted));
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Whether the run is to be given up.
+    fn aborted(&self) -> Option<Aborted> {
+        if let Some(signal) = self.interrupt.signal() {
+            return Some(Aborted::Signal(signal));
+        }
+        let over = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        over.then_some(Aborted::WallTime)
+    }
+
+    /// Waits for a message and takes it and all others that are there to the master.
+    fn receive(&mut self) -> Result<(), RunError> {
+        let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        let mut timeout = self.deadline.map_or(Duration::MAX, until);
+        // A timeout of zero would not wait at all; the deadline is looked at after this call.
+        timeout = timeout.max(Duration::from_micros(1));
+        while let Some((from, message)) = self.out.transport.receive(timeout)? {
+            self.handle(from, message)?;
+            timeout = Duration::ZERO;
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
+        let event = match message {
+            ToMaster::Register(registration) => Event::Registered(from, registration),
+            ToMaster::Finished(result) => Event::Finished(from, self.forward(from, result)),
+            ToMaster::Failed { message } => Event::Failed(from, message),
+        };
+        Ok(self.master.handle(event, &mut self.out)?)
+    }
+
+    /// Writes the data that a task wants to be forwarded; if that fails, so does the task.
+    fn forward(&mut self, from: Rank, mut result: TaskResult) -> TaskResult {
+        for forward in std::mem::take(&mut result.forwards) {
+            if result.status != 0 || self.shared.append(&forward.target, &forward.data) {
+                continue;
+            }
+            let mut running = self.master.assignments();
+            let task = running.find(|(rank, _, submit)| *rank == from && *submit == result.submit);
+            let name = task.map_or(&b"?"[..], |(_, task, _)| self.out.dag.name(task));
+            tracing::error!(
+                "Error writing {} bytes to {} for task {}",
+                forward.data.len(),
+                String::from_utf8_lossy(&forward.target),
+                String::from_utf8_lossy(name)
+            );
+            self.out.not_forwarded = Some(result.submit);
+            result.status = NOT_FORWARDED;
+        }
+        result
+    }
+
+    fn flush(&mut self) -> Result<(), RunError> {
+        if let Some(error) = self.out.error.take() {
+            return Err(error.into());
+        }
+        Ok(self.out.logs.flush()?)
+    }
+
+    /// The end of a run that has begun: figures, merged output, last lines of the logs.
+    fn conclude(mut self, end: End) -> Result<RunSummary, RunError> {
+        let aborted = match end {
+            End::Finished => {
+                tracing::info!("Workflow finished");
+                None
+            }
+            End::Aborted(reason) => {
+                match reason {
+                    Aborted::Signal(signal) => tracing::error!(target: FATAL, "Caught signal {signal}"),
+                    Aborted::WallTime => tracing::error!(target: FATAL, "Workflow wall time exceeded!"),
+                }
+                tracing::error!("Aborting workflow");
+                Some(reason)
+            }
+        };
+        // The workers close their files before these are read.
+        let message = if aborted.is_some() { ToWorker::Abort } else { ToWorker::Shutdown };
+        let silent_workers = stop_workers(self.out.transport, message);
+        let mut result = self.last_results();
+        if self.master.summary().max_failures_reached {
+            tracing::error!("Max failures reached: DAG prematurely aborted");
+        }
+        let summary = self.summary(aborted, silent_workers);
+        report::log(&summary, self.out.transport.traffic(), self.shared.hit_rate());
+        if self.options.console {
+            result = result.and_then(|()| report::print_record(&summary, self.begin.time, &self.options.app));
+            if let Stdio::Merged { stdout, stderr } = &self.options.stdio {
+                tracing::info!("Merging task stdio from workers...");
+                let merged = merge::merge(&self.options.dag, summary.workers, stdout, stderr);
+                result = result.and(merged.map_err(RunError::from));
+            }
+        }
+        if result.is_ok() {
+            tracing::info!("Sending workers shutdown messages...");
+        }
+        let success = result.is_ok() && summary.success();
+        self.out.logs.finish(success);
+        let flushed = self.out.logs.flush().map_err(RunError::from);
+        if let Err(mut error) = result.and(flushed) {
+            error.silent_workers = summary.silent_workers;
+            error.set_closed();
+            return Err(error);
+        }
+        Ok(summary)
+    }
+
+    /// What workers had sent before they ended: their tasks need not run again.
+    fn last_results(&mut self) -> Result<(), RunError> {
+        while let Ok(Some((from, message))) = self.out.transport.receive(Duration::ZERO) {
+            if let ToMaster::Finished(_) = message {
+                self.handle(from, message)?;
+            }
+        }
+        Ok(self.out.logs.flush()?)
+    }
+
+    fn summary(&mut self, aborted: Option<Aborted>, silent_workers: Vec<Rank>) -> RunSummary {
+        let failed = std::mem::take(&mut self.out.failed);
+        let failures = failed.into_iter().map(|(task, failure)| FailedTask {
+            name: self.out.dag.name(task).to_vec(),
+            status: failure.status,
+            tries: failure.tries,
+        });
+        RunSummary {
+            figures: self.master.summary(),
+            aborted,
+            failures: failures.collect(),
+            workers: self.out.transport.workers(),
+            wall_time: self.begin.at.elapsed(),
+            makespan: self.makespan,
+            silent_workers,
+        }
+    }
+}

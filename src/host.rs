@@ -1,0 +1,127 @@
+//! What this machine has: name, memory, CPUs; and which of the CPUs this process may use.
+
+use std::collections::BTreeSet;
+
+use crate::message::Registration;
+
+/// Name of this machine.
+#[must_use]
+pub fn name() -> String {
+    gethostname::gethostname().to_string_lossy().into_owned()
+}
+
+/// Memory and CPUs of this machine. Where `memory_mb` or `cpus` is not 0, it is taken for the
+/// truth; so many CPUs then count as the cores of one socket.
+#[must_use]
+pub fn describe(memory_mb: u32, cpus: u32) -> Registration {
+    let memory_mb = if memory_mb > 0 { memory_mb.into() } else { physical_memory_mb() };
+    let Topology { threads, cores, sockets } = if cpus > 0 {
+        Topology { threads: cpus, cores: cpus, sockets: 1 }
+    } else {
+        let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        topology(&text).unwrap_or_else(|| {
+            let threads = usable_cpus();
+            Topology { threads, cores: threads, sockets: 1 }
+        })
+    };
+    Registration { host: name(), memory_mb, threads, cores, sockets }
+}
+
+/// Number of CPUs that this process may use.
+#[must_use]
+pub fn usable_cpus() -> u32 {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u32::try_from(cpus).unwrap_or(u32::MAX)
+}
+
+/// Physical memory, rounded up to whole MB.
+fn physical_memory_mb() -> u64 {
+    use nix::unistd::{SysconfVar, sysconf};
+    let get = |variable| match sysconf(variable) {
+        Ok(Some(n)) => u64::try_from(n).unwrap_or(0),
+        _ => 0,
+    };
+    (get(SysconfVar::_PHYS_PAGES) * get(SysconfVar::PAGE_SIZE)).div_ceil(1 << 20)
+}
+
+#[derive(Debug, PartialEq)]
+struct Topology {
+    threads: u32,
+    cores: u32,
+    sockets: u32,
+}
+
+/// Counts processors, cores and sockets in the text of `/proc/cpuinfo`. Nothing if it has no
+/// processors. Where it does not tell cores or sockets (virtual machines, other architectures),
+/// every thread is a core and all are in one socket.
+fn topology(cpuinfo: &str) -> Option<Topology> {
+    let mut threads = 0;
+    let mut socket = "";
+    let (mut cores, mut sockets) = (BTreeSet::new(), BTreeSet::new());
+    for line in cpuinfo.lines() {
+        let Some((key, value)) = line.split_once(':') else { continue };
+        match key.trim() {
+            "processor" => threads += 1,
+            "physical id" => {
+                socket = value.trim();
+                sockets.insert(socket);
+            }
+            "core id" => {
+                cores.insert((socket, value.trim()));
+            }
+            _ => {}
+        }
+    }
+    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    (threads > 0).then(|| Topology {
+        threads,
+        cores: if cores.is_empty() { threads } else { count(cores.len()) },
+        sockets: count(sockets.len()).max(1),
+    })
+}
+
+/// Lets this process run on all CPUs that the system allows it, and takes memory from anywhere:
+/// launchers bind each of their processes to one core, which the tasks would inherit.
+#[expect(unsafe_code, reason = "the system calls have no safe wrapper that takes all CPUs at once")]
+pub fn reset_affinity() {
+    let mut all = nix::sched::CpuSet::new();
+    for cpu in 0..nix::sched::CpuSet::count() {
+        // The kernel takes out those that do not exist or are not allowed.
+        let _ = all.set(cpu);
+    }
+    if let Err(error) = nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &all) {
+        tracing::debug!("Unable to clear CPU affinity: {error}");
+    }
+    const MPOL_DEFAULT: libc::c_long = 0;
+    // SAFETY: this policy takes no set of nodes, so there is no pointer to be valid.
+    let _ = unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_DEFAULT, 0, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_threads_cores_and_sockets() {
+        let mut text = String::new();
+        for cpu in 0..8 {
+            text += &format!(
+                "processor\t: {cpu}\nphysical id\t: {}\ncore id\t\t: {}\n\n",
+                cpu % 2,
+                cpu / 2 % 2
+            );
+        }
+        assert_eq!(topology(&text), Some(Topology { threads: 8, cores: 4, sockets: 2 }));
+        let plain = "processor : 0\nprocessor : 1\n";
+        assert_eq!(topology(plain), Some(Topology { threads: 2, cores: 2, sockets: 1 }));
+        assert_eq!(topology(""), None);
+    }
+
+    #[test]
+    fn options_count_more_than_the_machine() {
+        let host = describe(100, 3);
+        assert_eq!((host.memory_mb, host.threads, host.cores, host.sockets), (100, 3, 3, 1));
+        let host = describe(0, 0);
+        assert!(host.memory_mb > 0 && host.threads > 0 && host.cores > 0 && host.sockets > 0);
+    }
+}

@@ -1,0 +1,62 @@
+//! Log lines on stderr, as the original writes them: `[info] text`.
+//!
+//! The code logs with `tracing`; this module, used by the program only, prints. `tracing` has no
+//! level above error: events of the target `fatal` are printed as such.
+
+use std::fmt;
+
+use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Target of events that are printed as `[fatal]`.
+pub const FATAL: &str = "fatal";
+
+/// Prints log lines of this process to stderr. `verbosity` is the number of `-v` less that of
+/// `-q`; 0 is the level info.
+pub fn init(verbosity: i32) {
+    let level = match verbosity {
+        ..=-3 => LevelFilter::OFF,
+        -2 => LevelFilter::ERROR,
+        -1 => LevelFilter::WARN,
+        0 => LevelFilter::INFO,
+        1 => LevelFilter::DEBUG,
+        2.. => LevelFilter::TRACE,
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false)
+        .event_format(Plain)
+        .finish();
+    // Only the first call in a process counts.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+struct Plain;
+
+impl<S, N> FormatEvent<S, N> for Plain
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        ctx: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let level = match *event.metadata().level() {
+            Level::ERROR if event.metadata().target() == FATAL => "fatal",
+            Level::ERROR => "error",
+            Level::WARN => "warn",
+            Level::INFO => "info",
+            Level::DEBUG => "debug",
+            Level::TRACE => "trace",
+        };
+        write!(writer, "[{level}] ")?;
+        ctx.field_format().format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}

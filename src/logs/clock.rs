@@ -1,0 +1,45 @@
+//! Time stamps of log lines.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use chrono::{DateTime, Local};
+use monitord_compat::dagman_out::Stamp;
+
+/// The system's time, made to never go back, and its text, made once a second.
+#[derive(Debug)]
+pub(super) struct Clock {
+    last: Duration,
+    stamp: Stamp,
+    stamp_of: u64,
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        let last = since_epoch();
+        Self { last, stamp: stamp(last), stamp_of: last.as_secs() }
+    }
+
+    /// Time since the epoch. Logs are read by programs that do not expect it to go back when
+    /// somebody sets the clock.
+    pub(super) fn now(&mut self) -> Duration {
+        self.last = self.last.max(since_epoch());
+        self.last
+    }
+
+    /// Text of the time that [`Clock::now`] gave last.
+    pub(super) fn stamp(&mut self) -> &Stamp {
+        if self.stamp_of != self.last.as_secs() {
+            self.stamp_of = self.last.as_secs();
+            self.stamp = stamp(self.last);
+        }
+        &self.stamp
+    }
+}
+
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn stamp(at: Duration) -> Stamp {
+    Stamp::new(DateTime::<Local>::from(UNIX_EPOCH + at).naive_local())
+}

@@ -1,0 +1,146 @@
+//! What the master writes while a run goes on: rescue file and logs.
+//!
+//! Facts are collected and written in batches by [`Logs::flush`], the rescue file first: no log
+//! ever tells of an end that the rescue file does not know.
+
+mod clock;
+mod file;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clock::Clock;
+pub use file::LogError;
+use file::LogFile;
+use monitord_compat::resource_log::Free;
+use monitord_compat::{dagman_out, jobstate_log, resource_log};
+use pmc_dag::Dag;
+use pmc_dag::rescue::{DoneSet, Writer};
+
+use crate::master::Record;
+use crate::options::Options;
+
+/// The rescue file and the logs of a run.
+pub struct Logs {
+    dag: Arc<Dag>,
+    pid: u32,
+    clock: Clock,
+    rescue: Writer,
+    rescue_path: PathBuf,
+    dagman: Option<LogFile>,
+    jobstate: Option<LogFile>,
+    resource: Option<LogFile>,
+}
+
+impl Logs {
+    /// Opens the files and writes down again which tasks are done.
+    ///
+    /// # Errors
+    /// A file cannot be opened or written.
+    pub fn open(options: &Options, dag: &Arc<Dag>, done: &DoneSet) -> Result<Self, LogError> {
+        let rescue_path = options.rescue.clone();
+        let rescue_error = |action| {
+            let path = rescue_path.clone();
+            move |source| LogError { action, what: "rescue file", path, source }
+        };
+        let mut rescue = Writer::open_append(&options.rescue, done).map_err(rescue_error("opening"))?;
+        rescue.repeat(dag, done).map_err(rescue_error("writing"))?;
+        tracing::debug!("Using new rescue file: {}", rescue_path.display());
+        let open = |what, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| LogFile::open(what, path)).transpose()
+        };
+        Ok(Self {
+            dag: Arc::clone(dag),
+            pid: std::process::id(),
+            clock: Clock::new(),
+            rescue,
+            rescue_path,
+            resource: open("resource log", &options.resource_log)?,
+            jobstate: open("jobstate log", &options.jobstate_log)?,
+            dagman: open("DAGMan log", &options.dagman_log)?,
+        })
+    }
+
+    /// The run begins.
+    pub fn start(&mut self, options: &Options) {
+        let now = self.clock.now();
+        if let Some(log) = &mut self.dagman {
+            let name = options.dag.file_name().unwrap_or(OsStr::new("")).as_bytes();
+            dagman_out::start(&mut log.lines, self.clock.stamp(), self.pid, name);
+        }
+        if let Some(log) = &mut self.jobstate {
+            jobstate_log::start(&mut log.lines, now);
+        }
+    }
+
+    /// Notes a fact.
+    pub fn record(&mut self, record: &Record<'_>) {
+        let now = self.clock.now();
+        match *record {
+            Record::Resources { host, slots, cpus, memory_mb } => {
+                if let Some(log) = &mut self.resource {
+                    resource_log::line(&mut log.lines, now, Free { host, slots, cpus, memory_mb });
+                }
+            }
+            Record::Queued(task, submit) => {
+                let name = self.dag.name(task);
+                if let Some(log) = &mut self.dagman {
+                    dagman_out::queued(&mut log.lines, self.clock.stamp(), name, submit.0);
+                }
+                if let Some(log) = &mut self.jobstate {
+                    jobstate_log::queued(&mut log.lines, now, name, submit.0);
+                }
+            }
+            Record::Started(task, submit, _) => {
+                let name = self.dag.name(task);
+                if let Some(log) = &mut self.dagman {
+                    dagman_out::started(&mut log.lines, self.clock.stamp(), name, submit.0);
+                }
+                if let Some(log) = &mut self.jobstate {
+                    jobstate_log::started(&mut log.lines, now, name, submit.0);
+                }
+            }
+            Record::Ended { task, submit, status, done, .. } => {
+                let name = self.dag.name(task);
+                if done {
+                    self.rescue.push(name);
+                }
+                if let Some(log) = &mut self.dagman {
+                    dagman_out::ended(&mut log.lines, self.clock.stamp(), name, submit.0, status);
+                }
+                if let Some(log) = &mut self.jobstate {
+                    jobstate_log::ended(&mut log.lines, now, name, submit.0, status);
+                }
+            }
+            Record::Fragmented(..) => {}
+        }
+    }
+
+    /// The run ends.
+    pub fn finish(&mut self, success: bool) {
+        let now = self.clock.now();
+        if let Some(log) = &mut self.dagman {
+            dagman_out::finish(&mut log.lines, self.clock.stamp(), self.pid, success);
+        }
+        if let Some(log) = &mut self.jobstate {
+            jobstate_log::finish(&mut log.lines, now, success);
+        }
+    }
+
+    /// Writes what was noted. If the rescue file cannot be written, nothing else is.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn flush(&mut self) -> Result<(), LogError> {
+        if let Err(source) = self.rescue.flush() {
+            let path = self.rescue_path.clone();
+            return Err(LogError { action: "writing", what: "rescue file", path, source });
+        }
+        [&mut self.dagman, &mut self.jobstate, &mut self.resource]
+            .into_iter()
+            .flatten()
+            .try_for_each(LogFile::flush)
+    }
+}

@@ -1,0 +1,7 @@
+//! Runs a workflow DAG as one batch job; see the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    pegasus_mpi_cluster::app::main(std::env::args_os().collect(), std::env::vars_os().collect())
+}

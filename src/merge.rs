@@ -1,0 +1,124 @@
+//! Merging the workers' output files at the end of a run.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use pmc_dag::reason;
+
+use crate::options::Target;
+use crate::worker::{worker_stderr, worker_stdout};
+
+/// The output of the tasks could not be brought together; the workers' files are still there.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says it")]
+pub enum MergeError {
+    // Text and line feed of the original.
+    #[error("Unable to open {what} file: {}\n: {}", path.display(), reason(source))]
+    Open { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("Unable to merge task {what} from {}: {}", path.display(), reason(source))]
+    Copy { what: &'static str, path: PathBuf, source: io::Error },
+}
+
+/// Copies the output of workers `1..=workers` to where it belongs, for each first standard output
+/// then standard error, and removes the workers' files when everything is copied.
+///
+/// # Errors
+/// A file cannot be opened, read or written.
+pub fn merge(dag: &Path, workers: u32, stdout: &Target, stderr: &Target) -> Result<(), MergeError> {
+    let mut out = open("stdout", stdout)?;
+    let mut err = if stderr == stdout { None } else { Some(open("stderr", stderr)?) };
+    for rank in 1..=workers {
+        tracing::debug!("Merging stdio from worker {rank}...");
+        copy("stdout", &worker_stdout(dag, rank), &mut out)?;
+        copy("stderr", &worker_stderr(dag, rank), err.as_mut().unwrap_or(&mut out))?;
+    }
+    for rank in 1..=workers {
+        for path in [worker_stdout(dag, rank), worker_stderr(dag, rank)] {
+            if let Err(error) = std::fs::remove_file(&path) {
+                tracing::warn!("Unable to remove {}: {}", path.display(), reason(&error));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The stream or file that a target names, without any buffer in between.
+fn open(what: &'static str, target: &Target) -> Result<File, MergeError> {
+    let opened = match target {
+        Target::Stdout => duplicate(io::stdout()),
+        Target::Stderr => duplicate(io::stderr()),
+        Target::File(path) => File::create(path),
+    };
+    opened.map_err(|source| MergeError::Open {
+        what,
+        path: match target {
+            Target::File(path) => path.clone(),
+            Target::Stdout => "stdout".into(),
+            Target::Stderr => "stderr".into(),
+        },
+        source,
+    })
+}
+
+fn duplicate(stream: impl std::os::fd::AsFd + Write) -> io::Result<File> {
+    stream.as_fd().try_clone_to_owned().map(File::from)
+}
+
+fn copy(what: &'static str, path: &Path, to: &mut File) -> Result<(), MergeError> {
+    let failed = |source| MergeError::Copy { what, path: path.to_owned(), source };
+    let mut from = File::open(path).map_err(failed)?;
+    io::copy(&mut from, to).map_err(failed)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn files(folder: &Path) -> PathBuf {
+        let dag = folder.join("x.dag");
+        for rank in [1, 2] {
+            fs::write(worker_stdout(&dag, rank), format!("out {rank}\n")).unwrap();
+            fs::write(worker_stderr(&dag, rank), format!("err {rank}\n")).unwrap();
+        }
+        dag
+    }
+
+    #[test]
+    fn in_the_order_of_ranks() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = files(folder.path());
+        let (out, err) = (folder.path().join("o"), folder.path().join("e"));
+        fs::write(&out, "old content that goes away").unwrap();
+        merge(&dag, 2, &Target::File(out.clone()), &Target::File(err.clone())).unwrap();
+        assert_eq!(fs::read_to_string(out).unwrap(), "out 1\nout 2\n");
+        assert_eq!(fs::read_to_string(err).unwrap(), "err 1\nerr 2\n");
+        assert!(!worker_stdout(&dag, 1).exists() && !worker_stderr(&dag, 2).exists());
+    }
+
+    #[test]
+    fn both_into_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = files(folder.path());
+        let both = folder.path().join("both");
+        merge(&dag, 2, &Target::File(both.clone()), &Target::File(both.clone())).unwrap();
+        assert_eq!(fs::read_to_string(both).unwrap(), "out 1\nerr 1\nout 2\nerr 2\n");
+    }
+
+    #[test]
+    fn nothing_is_lost_when_it_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = files(folder.path());
+        let target = Target::File(folder.path().join("nowhere/x"));
+        let error = merge(&dag, 2, &target, &Target::Stderr).unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("Unable to open stdout file: ") && text.ends_with("x\n: No such file or directory"));
+        let full = Target::File("/dev/full".into());
+        let error = merge(&dag, 2, &full, &full).unwrap_err();
+        assert!(error.to_string().ends_with(": No space left on device"), "{error}");
+        assert!(worker_stdout(&dag, 1).exists() && worker_stderr(&dag, 2).exists());
+    }
+}

@@ -1,0 +1,237 @@
+//! What a run is asked to do; the command line ([`crate::cli`]) and the front end make these.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cli::Typed;
+
+/// Everything that the master needs to know.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The DAG file.
+    pub dag: PathBuf,
+    /// Keep others from running the same DAG.
+    pub lock: bool,
+    /// The rescue file.
+    pub rescue: PathBuf,
+    /// Do not read it.
+    pub skip_rescue: bool,
+    /// How often to try a task that does not say so itself; at least 1.
+    pub tries: u32,
+    /// Stop after so many tasks have failed; 0 for no limit.
+    pub max_failures: u32,
+    /// End of the run, counted from its start, in minutes.
+    pub max_wall_minutes: Option<f64>,
+    /// `.dagman.out`.
+    pub dagman_log: Option<PathBuf>,
+    /// `jobstate.log`.
+    pub jobstate_log: Option<PathBuf>,
+    /// `.resource`.
+    pub resource_log: Option<PathBuf>,
+    /// Where the output of the tasks goes.
+    pub stdio: Stdio,
+    /// Files for forwarded data that are kept open; the default depends on the system's limit.
+    pub max_fds: Option<u32>,
+    /// Write the summary record to stdout, and merged output to where it belongs.
+    pub console: bool,
+    /// Name of the program for the summary record.
+    pub app: OsString,
+}
+
+/// Where the output of tasks goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stdio {
+    /// Each worker appends to its own files beside the DAG file; the master merges them.
+    Merged {
+        /// Standard output of all tasks.
+        stdout: Target,
+        /// Standard error of all tasks.
+        stderr: Target,
+    },
+    /// Each try of a task has its own files in the folder of the DAG file.
+    PerTask,
+}
+
+/// Where merged output goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Standard output of the master.
+    Stdout,
+    /// Standard error of the master.
+    Stderr,
+    /// A file, truncated.
+    File(PathBuf),
+}
+
+impl Target {
+    fn new(path: Option<PathBuf>, default: Self) -> Self {
+        match path {
+            None => default,
+            Some(path) if path.as_os_str() == "stdout" => Self::Stdout,
+            Some(path) if path.as_os_str() == "stderr" => Self::Stderr,
+            Some(path) => Self::File(path),
+        }
+    }
+}
+
+/// What a worker needs to know besides.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// The DAG file: names of output files are derived from it.
+    pub dag: PathBuf,
+    /// Each try of a task has its own files.
+    pub per_task_stdio: bool,
+    /// Memory of the host in MB; 0 to find out.
+    pub host_memory: u32,
+    /// CPUs of the host; 0 to find out.
+    pub host_cpus: u32,
+    /// Limit the memory of tasks to what they asked for.
+    pub strict_limits: bool,
+    /// Bind tasks to the CPUs that were granted.
+    pub set_affinity: bool,
+    /// Program to run once on every host before the first task.
+    pub host_script: Option<PathBuf>,
+    /// Environment that tasks inherit.
+    pub environment: Vec<(OsString, OsString)>,
+}
+
+impl Options {
+    /// A run of `dag` with the defaults of the command line.
+    #[must_use]
+    pub fn new(dag: &Path, app: &OsStr) -> Self {
+        Self {
+            dag: dag.to_owned(),
+            lock: true,
+            rescue: with_suffix(dag, ".rescue"),
+            skip_rescue: false,
+            tries: 1,
+            max_failures: 0,
+            max_wall_minutes: None,
+            dagman_log: None,
+            jobstate_log: None,
+            resource_log: Some(with_suffix(dag, ".resource")),
+            stdio: Stdio::Merged { stdout: Target::Stdout, stderr: Target::Stderr },
+            max_fds: None,
+            console: true,
+            app: app.to_owned(),
+        }
+    }
+
+    /// What the words of a command line mean.
+    #[must_use]
+    pub fn from_typed(typed: &Typed, app: &OsStr) -> Self {
+        let mut options = Self::new(&typed.dag, app);
+        let dag = &typed.dag;
+        options.lock = !typed.no_lock;
+        if let Some(rescue) = &typed.rescue {
+            options.rescue.clone_from(rescue);
+        }
+        options.skip_rescue = typed.skip_rescue;
+        options.tries = typed.tries.unwrap_or(1);
+        options.max_failures = typed.max_failures;
+        options.max_wall_minutes = typed.max_wall_time.filter(|minutes| *minutes > 0.0);
+        if typed.monitord_hack {
+            options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
+        }
+        if typed.jobstate_log {
+            options.jobstate_log = Some(folder(dag).join("jobstate.log"));
+        }
+        if typed.no_resource_log {
+            options.resource_log = None;
+        }
+        options.stdio = if typed.per_task_stdio {
+            Stdio::PerTask
+        } else {
+            Stdio::Merged {
+                stdout: Target::new(typed.stdout.clone(), Target::Stdout),
+                stderr: Target::new(typed.stderr.clone(), Target::Stderr),
+            }
+        };
+        options.max_fds = typed.max_fds;
+        options
+    }
+
+    /// End of the run, counted from its start. Nothing if there is none or it is further away than
+    /// can be counted.
+    #[must_use]
+    pub fn wall_limit(&self) -> Option<Duration> {
+        Duration::try_from_secs_f64(self.max_wall_minutes? * 60.0).ok()
+    }
+}
+
+impl WorkerOptions {
+    /// What the words of a command line mean for a worker.
+    #[must_use]
+    pub fn from_typed(typed: &Typed, environment: Vec<(OsString, OsString)>) -> Self {
+        Self {
+            dag: typed.dag.clone(),
+            per_task_stdio: typed.per_task_stdio,
+            host_memory: typed.host_memory,
+            host_cpus: typed.host_cpus,
+            strict_limits: typed.strict_limits,
+            set_affinity: typed.set_affinity,
+            host_script: typed.host_script.clone(),
+            environment,
+        }
+    }
+}
+
+/// Path with something appended to its last part.
+pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Folder of a file; `.` for a bare name.
+pub(crate) fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed() -> Typed {
+        Typed { dag: "run/x.dag".into(), ..Typed::default() }
+    }
+
+    #[test]
+    fn names_of_files() {
+        let options = Options::from_typed(&typed(), OsStr::new("pmc"));
+        assert_eq!(options.rescue, Path::new("run/x.dag.rescue"));
+        assert_eq!(options.resource_log.as_deref(), Some(Path::new("run/x.dag.resource")));
+        assert_eq!((options.dagman_log, options.jobstate_log), (None, None));
+        let typed = Typed { monitord_hack: true, jobstate_log: true, no_resource_log: true, ..typed() };
+        let options = Options::from_typed(&typed, OsStr::new("pmc"));
+        assert_eq!(options.dagman_log.as_deref(), Some(Path::new("run/x.dag.dagman.out")));
+        assert_eq!(options.jobstate_log.as_deref(), Some(Path::new("run/jobstate.log")));
+        assert_eq!(options.resource_log, None);
+        assert_eq!(folder(Path::new("x.dag")), Path::new("."));
+    }
+
+    #[test]
+    fn words_for_the_streams() {
+        let typed = Typed { stdout: Some("stderr".into()), stderr: Some("e.txt".into()), ..typed() };
+        let Stdio::Merged { stdout, stderr } = Options::from_typed(&typed, OsStr::new("pmc")).stdio else {
+            panic!("not merged");
+        };
+        assert_eq!((stdout, stderr), (Target::Stderr, Target::File("e.txt".into())));
+    }
+
+    #[test]
+    fn wall_limits() {
+        let limit = |minutes| {
+            let typed = Typed { max_wall_time: Some(minutes), ..typed() };
+            Options::from_typed(&typed, OsStr::new("pmc")).wall_limit()
+        };
+        assert_eq!(limit(0.05), Some(Duration::from_secs(3)));
+        for none in [-1.0, 0.0, f64::NAN, f64::INFINITY, 1e300] {
+            assert_eq!(limit(none), None);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Ending the task that runs, from another thread.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
+use super::spawn::Child;
+
+/// Knows the process group of a worker's running task and can end it.
+///
+/// A group is known from before its first process can do anything until its leader has ended but
+/// is not yet reaped: so a signal never goes to a group of other people that got the same number.
+#[derive(Debug, Default)]
+pub struct KillSwitch {
+    state: Mutex<State>,
+    idle: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    group: Option<Pid>,
+    aborted: bool,
+}
+
+impl KillSwitch {
+    /// Nothing runs and nobody has asked for an end.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Asks the running task to end (SIGTERM) and lets no other one start.
+    pub fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+    }
+
+    /// Ends the running task (SIGKILL) and lets no other one start.
+    pub fn kill(&self) {
+        self.signal(Signal::SIGKILL);
+    }
+
+    /// Somebody has asked for the end: results of tasks do not count any more.
+    #[must_use]
+    pub fn is_aborted(&self) -> bool {
+        self.state().aborted
+    }
+
+    /// Waits until no task runs, but not longer than `timeout`. True if none runs.
+    #[must_use]
+    pub fn wait_idle(&self, timeout: Duration) -> bool {
+        let state = self.state();
+        let waited = self.idle.wait_timeout_while(state, timeout, |state| state.group.is_some());
+        waited.is_ok_and(|(state, _)| state.group.is_none())
+    }
+
+    /// Starts a process that leads its own group, unless the end was asked for.
+    pub(super) fn start<E>(
+        &self,
+        start: impl FnOnce() -> Result<Child, E>,
+    ) -> Option<Result<Child, E>> {
+        let mut state = self.state();
+        if state.aborted {
+            return None;
+        }
+        Some(start().inspect(|child| state.group = Some(child.pid)))
+    }
+
+    /// Waits for the end of the group's leader, which stays to be reaped, and forgets the group.
+    pub(super) fn wait(&self, leader: Pid) {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        while waitid(Id::Pid(leader), flags) == Err(nix::errno::Errno::EINTR) {}
+        self.state().group = None;
+        self.idle.notify_all();
+    }
+
+    fn signal(&self, signal: Signal) {
+        let mut state = self.state();
+        state.aborted = true;
+        if let Some(group) = state.group {
+            // It may have ended by itself.
+            let _ = killpg(group, signal);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is valid at every moment, whatever a thread that held it did.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,56 @@
+//! Finding a task's program.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// The file to execute for the first word of a command: a word with a slash is a path; others are
+/// looked for in the current folder first, then in the folders of PATH. What is not found is
+/// taken as it is, so that executing it gives the error.
+pub(super) fn find<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path> {
+    let plain = Path::new(OsStr::from_bytes(word));
+    if word.is_empty() || word.contains(&b'/') || is_program(plain) {
+        return Cow::Borrowed(plain);
+    }
+    let found = path.iter().map(|folder| folder.join(plain)).find(|file| is_program(file));
+    found.map_or(Cow::Borrowed(plain), Cow::Owned)
+}
+
+/// A regular file with an execute bit.
+fn is_program(file: &Path) -> bool {
+    file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use super::*;
+
+    #[test]
+    fn looks_in_path_for_executable_files() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, mode) in [("a/tool", 0o644), ("b/tool", 0o755), ("c/tool", 0o755)] {
+            let file = folder.path().join(name);
+            fs::create_dir(file.parent().unwrap()).unwrap();
+            fs::write(&file, "").unwrap();
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        }
+        fs::create_dir(folder.path().join("a/folder")).unwrap();
+        let path: Vec<PathBuf> = ["a", "b", "c"].iter().map(|f| folder.path().join(f)).collect();
+        assert_eq!(find(b"tool", &path), folder.path().join("b/tool"));
+        assert_eq!(find(b"folder", &path), Path::new("folder"));
+        assert_eq!(find(b"no-such-tool", &path), Path::new("no-such-tool"));
+        assert_eq!(find(b"./tool", &path), Path::new("./tool"));
+        assert_eq!(find(b"", &path), Path::new(""));
+    }
+
+    #[test]
+    fn the_current_folder_comes_first() {
+        // Tests run in the folder of the package, which has no executable of its own in it.
+        assert_eq!(find(b"Cargo.toml", &[]), Path::new("Cargo.toml"));
+        assert!(!is_program(Path::new("Cargo.toml")));
+    }
+}

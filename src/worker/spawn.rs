@@ -1,0 +1,185 @@
+//! Starting a process without copying this one.
+//!
+//! `fork` copies the page tables of the whole process, which is slow in a process with a large
+//! MPI library and forbidden by some interconnects. Here the child borrows the memory of the
+//! parent until it calls `execve`, as with `posix_spawn`. That function would do for most tasks,
+//! but cannot set resource limits, and looks at all 64 signals each time.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr;
+
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use nix::unistd::Pid;
+
+/// A process to start.
+pub(super) struct Spawn<'a> {
+    /// File to execute.
+    pub(super) program: &'a CStr,
+    /// Pointers to the arguments, the program's name first, ended by a null pointer.
+    pub(super) argv: &'a [*const c_char],
+    /// Pointers to the variables as `NAME=VALUE`, ended by a null pointer.
+    pub(super) envp: &'a [*const c_char],
+    /// Standard input, output and error of the process.
+    pub(super) stdio: [RawFd; 3],
+    /// Descriptors that stay open in the process under their numbers.
+    pub(super) keep: &'a [RawFd],
+    /// Limit of data, stack, resident set and address space in bytes.
+    pub(super) memory: Option<u64>,
+    /// CPUs to run on.
+    pub(super) cpus: Option<nix::sched::CpuSet>,
+    /// The process gets SIGKILL if the thread that started it ends.
+    pub(super) die_with_parent: bool,
+}
+
+/// A process that was started.
+pub(super) struct Child {
+    /// Its id, which is also that of its process group.
+    pub(super) pid: Pid,
+    /// Why the program could not be executed; the process has then ended with exit code 1.
+    pub(super) failure: Option<io::Error>,
+}
+
+/// What [`Spawn::start`] needs besides and can use again.
+pub(super) struct Spawner {
+    stack: Vec<u128>,
+    /// Signals that this process has handlers for. They are made default in the child, since a
+    /// handler must not run in borrowed memory.
+    caught: Vec<c_int>,
+}
+
+const STACK_BYTES: usize = 64 * 1024;
+
+impl Spawner {
+    /// Looks at the signal handlers of this process: call it when they are installed.
+    pub(super) fn new() -> Self {
+        Self { stack: vec![0; STACK_BYTES / size_of::<u128>()], caught: caught_signals() }
+    }
+}
+
+/// What parent and child share while the child borrows the parent's memory.
+struct Shared<'a> {
+    spawn: &'a Spawn<'a>,
+    caught: &'a [c_int],
+    mask: libc::sigset_t,
+    cpus: *const libc::cpu_set_t,
+    errno: c_int,
+}
+
+impl Spawn<'_> {
+    /// Starts the process in a process group of its own. Waits until it executes the program or
+    /// has failed to do so.
+    #[expect(unsafe_code, reason = "clone with shared memory; see the comments")]
+    pub(super) fn start(&self, spawner: &mut Spawner) -> io::Result<Child> {
+        let all = SigSet::all();
+        let mut mask = SigSet::empty();
+        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&all), Some(&mut mask))?;
+        let mut shared = Shared {
+            spawn: self,
+            caught: &spawner.caught,
+            mask: *mask.as_ref(),
+            cpus: self.cpus.as_ref().map_or(ptr::null(), |set| ptr::from_ref(set).cast()),
+            errno: 0,
+        };
+        let top = spawner.stack.as_mut_ptr_range().end;
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        // SAFETY: CLONE_VFORK stops this thread until the child has left the shared memory by
+        // execve or _exit, so `shared` and the stack outlive their use, and nobody else uses them.
+        // The stack grows down from `top`, which is aligned to 16 bytes. `child` only makes
+        // system calls. Signals are blocked until it has removed all handlers.
+        let pid = unsafe { libc::clone(child, top.cast(), flags, (&raw mut shared).cast()) };
+        let result = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(Pid::from_raw(pid)) };
+        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+        // SAFETY: `shared` is ours; the child has written to it behind the compiler's back.
+        let errno = unsafe { ptr::read_volatile(&raw const shared.errno) };
+        let failure = (errno != 0).then(|| io::Error::from_raw_os_error(errno));
+        Ok(Child { pid: result?, failure })
+    }
+}
+
+/// Runs in the new process, on its own stack but in the memory of the parent.
+#[expect(unsafe_code, reason = "system calls between clone and execve")]
+extern "C" fn child(argument: *mut c_void) -> c_int {
+    let shared: *mut Shared<'_> = argument.cast();
+    // SAFETY: `start` passes a valid pointer and waits. Only system calls are made, all of them
+    // async-signal-safe; pointers and descriptors are those that the owner of `Spawn` keeps alive.
+    unsafe {
+        let Shared { spawn, caught, mask, cpus, .. } = &*shared;
+        if prepare(spawn, caught, mask, *cpus) {
+            libc::execve(spawn.program.as_ptr(), spawn.argv.as_ptr(), spawn.envp.as_ptr());
+        }
+        ptr::write_volatile(&raw mut (*shared).errno, *libc::__errno_location());
+        libc::_exit(1)
+    }
+}
+
+/// Makes the new process what it is to be. False, with `errno`, if something fails.
+///
+/// # Safety
+/// To be called between clone and execve, with the pointers that [`Shared`] holds.
+#[expect(unsafe_code, reason = "system calls between clone and execve")]
+unsafe fn prepare(
+    spawn: &Spawn<'_>,
+    caught: &[c_int],
+    mask: &libc::sigset_t,
+    cpus: *const libc::cpu_set_t,
+) -> bool {
+    // SAFETY: as the caller promises; the structures are on this stack and initialised.
+    unsafe {
+        if spawn.die_with_parent {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        }
+        let mut default: libc::sigaction = std::mem::zeroed();
+        default.sa_sigaction = libc::SIG_DFL;
+        for signal in caught {
+            libc::sigaction(*signal, &raw const default, ptr::null_mut());
+        }
+        if libc::setpgid(0, 0) != 0 {
+            return false;
+        }
+        for (target, fd) in (0..).zip(spawn.stdio) {
+            if libc::dup2(fd, target) < 0 {
+                return false;
+            }
+        }
+        for fd in spawn.keep {
+            if libc::fcntl(*fd, libc::F_SETFD, 0) != 0 {
+                return false;
+            }
+        }
+        if !cpus.is_null() && libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpus) != 0 {
+            return false;
+        }
+        if let Some(bytes) = spawn.memory {
+            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+            for resource in [libc::RLIMIT_DATA, libc::RLIMIT_STACK, libc::RLIMIT_RSS, libc::RLIMIT_AS] {
+                if libc::setrlimit(resource, &raw const limit) != 0 {
+                    return false;
+                }
+            }
+        }
+        libc::sigprocmask(libc::SIG_SETMASK, mask, ptr::null_mut()) == 0
+    }
+}
+
+/// Signals whose action is neither default nor ignored, and SIGPIPE, which Rust programs ignore
+/// but others do not expect to be ignored.
+#[expect(unsafe_code, reason = "looking at a signal's action has no safe wrapper")]
+fn caught_signals() -> Vec<c_int> {
+    (1..=libc::SIGRTMAX())
+        .filter(|signal| {
+            if *signal == libc::SIGPIPE {
+                return true;
+            }
+            // SAFETY: a null pointer for the new action changes nothing; the old one is written to
+            // an initialised structure.
+            unsafe {
+                let mut old: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(*signal, ptr::null(), &raw mut old) == 0
+                    && old.sa_sigaction != libc::SIG_DFL
+                    && old.sa_sigaction != libc::SIG_IGN
+            }
+        })
+        .collect()
+}

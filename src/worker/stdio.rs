@@ -1,0 +1,147 @@
+//! Where the output of tasks goes.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use pmc_dag::reason;
+
+use crate::options::{folder, with_suffix};
+
+/// Mode of output files, before the umask.
+const MODE: u32 = 0o644;
+
+/// Files of a worker that all its tasks append to.
+pub(super) struct SharedStdio {
+    pub(super) files: Pair,
+}
+
+/// Standard output and error of a task.
+pub(super) struct Pair {
+    pub(super) out: File,
+    pub(super) out_path: PathBuf,
+    pub(super) err: File,
+}
+
+impl Pair {
+    pub(super) fn descriptors(&self, input: &File) -> [RawFd; 3] {
+        [input.as_raw_fd(), self.out.as_raw_fd(), self.err.as_raw_fd()]
+    }
+}
+
+/// Path of the file that worker `rank` appends the standard output of its tasks to.
+#[must_use]
+pub fn worker_stdout(dag: &Path, rank: u32) -> PathBuf {
+    with_suffix(dag, &format!(".out.{rank}"))
+}
+
+/// The same for standard error.
+#[must_use]
+pub fn worker_stderr(dag: &Path, rank: u32) -> PathBuf {
+    with_suffix(dag, &format!(".err.{rank}"))
+}
+
+/// Paths of standard output and error of the latest try of a task with files of its own, as far
+/// as they exist.
+#[must_use]
+pub fn latest_task_files(dag: &Path, task: &[u8]) -> Option<(PathBuf, PathBuf)> {
+    let last = (0..).take_while(|number| task_file(dag, task, "out", *number).exists()).last()?;
+    Some((task_file(dag, task, "out", last), task_file(dag, task, "err", last)))
+}
+
+fn task_file(dag: &Path, task: &[u8], kind: &str, number: u32) -> PathBuf {
+    let mut name = task.to_vec();
+    name.extend_from_slice(format!(".{kind}.{number:03}").as_bytes());
+    folder(dag).join(OsString::from_vec(name))
+}
+
+/// Opens the files of worker `rank`; what they hold stays.
+pub(super) fn open_shared(dag: &Path, rank: u32) -> Result<SharedStdio, String> {
+    let open = |what, path: &Path| {
+        tracing::debug!("Worker {rank}: Using task {what} file: {}", path.display());
+        OpenOptions::new().append(true).create(true).mode(MODE).open(path).map_err(|error| {
+            format!("Worker {rank}: Unable to open task {what} file {}: {}", path.display(), reason(&error))
+        })
+    };
+    let out_path = worker_stdout(dag, rank);
+    let files = Pair {
+        out: open("stdout", &out_path)?,
+        err: open("stderr", &worker_stderr(dag, rank))?,
+        out_path,
+    };
+    Ok(SharedStdio { files })
+}
+
+/// Opens new files for a try of a task. Their number is the first one for which there is no file
+/// with standard output; an error file of that number, left by something else, is emptied.
+pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<Pair, String> {
+    let failed = |what, path: &Path, error: &io::Error| {
+        format!("Unable to open task {what} file {}: {}", path.display(), reason(error))
+    };
+    for number in 0.. {
+        let out_path = task_file(dag, task, "out", number);
+        let mut options = OpenOptions::new();
+        // Opened for appending, so that the record stands behind whatever the task's own
+        // processes still write.
+        options.append(true).create_new(true).mode(MODE);
+        let out = match options.open(&out_path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(failed("stdout", &out_path, &error)),
+        };
+        let err_path = task_file(dag, task, "err", number);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(MODE);
+        let err = options.open(&err_path).map_err(|error| failed("stderr", &err_path, &error))?;
+        return Ok(Pair { out, out_path, err });
+    }
+    Err(format!("Unable to open task stdout file {}: too many tries", task_file(dag, task, "out", 0).display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn takes_the_first_free_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = folder.path().join("x.dag");
+        for old in ["a.out.000", "a.out.001", "a.out.003"] {
+            fs::write(folder.path().join(old), "old").unwrap();
+        }
+        fs::write(folder.path().join("a.err.002"), "stale and long").unwrap();
+        assert_eq!(latest_task_files(&dag, b"a").unwrap().0, folder.path().join("a.out.001"));
+        let files = open_task(&dag, b"a").unwrap();
+        assert_eq!(files.out_path, folder.path().join("a.out.002"));
+        assert_eq!(fs::read(folder.path().join("a.err.002")).unwrap(), b"");
+        assert_eq!(latest_task_files(&dag, b"a").unwrap().1, folder.path().join("a.err.003"));
+        assert_eq!(latest_task_files(&dag, b"b"), None);
+    }
+
+    #[test]
+    fn names_the_file_that_cannot_be_opened() {
+        let Err(message) = open_task(Path::new("no-such-folder/x.dag"), b"sub/d") else {
+            panic!("opened");
+        };
+        assert_eq!(
+            message,
+            "Unable to open task stdout file no-such-folder/sub/d.out.000: No such file or directory"
+        );
+    }
+
+    #[test]
+    fn worker_files_keep_their_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = folder.path().join("x.dag");
+        fs::write(worker_stdout(&dag, 2), "left").unwrap();
+        assert!(open_shared(&dag, 2).is_ok());
+        assert_eq!(fs::read(folder.path().join("x.dag.out.2")).unwrap(), b"left");
+        assert_eq!(fs::read(folder.path().join("x.dag.err.2")).unwrap(), b"");
+    }
+}

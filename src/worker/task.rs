@@ -1,0 +1,348 @@
+//! Executing one task.
+
+use std::ffi::{CString, c_char};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::Local;
+use monitord_compat::cluster_record::TaskRecord;
+use nix::unistd::Pid;
+use pmc_dag::{reason, words};
+
+use super::forward::{self, Pipes};
+use super::kill::KillSwitch;
+use super::spawn::{Child, Spawn, Spawner};
+use super::stdio::{self, Pair, SharedStdio};
+use crate::message::{Assignment, ForwardedData, Rank, TaskResult};
+use crate::options::WorkerOptions;
+
+/// Status of a task that could not be executed as it should: as if it had ended with 1.
+const OWN_FAILURE: i32 = 256;
+
+/// Variables that every task gets; what the worker itself has inherited under these names is left
+/// out.
+const TASK_VARIABLES: [&[u8]; 5] =
+    [b"PMC_TASK", b"PMC_MEMORY", b"PMC_CPUS", b"PMC_RANK", b"PMC_HOST_RANK"];
+
+/// Why a worker cannot go on.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The end was asked for; the result does not count.
+    Aborted,
+    /// What happened, for the user.
+    Fatal(String),
+}
+
+/// Executes the tasks of one worker.
+pub(super) struct Runner {
+    options: Arc<WorkerOptions>,
+    kill: Arc<KillSwitch>,
+    rank: Rank,
+    host: String,
+    host_rank: u32,
+    input: File,
+    shared: Option<SharedStdio>,
+    environment: Vec<CString>,
+    path: Vec<PathBuf>,
+    spawner: Spawner,
+}
+
+/// How a try went, before anything is written about it.
+struct Run {
+    status: i32,
+    forwards: Vec<ForwardedData>,
+}
+
+impl Runner {
+    /// Opens the worker's files. The error is a sentence for the user.
+    pub(super) fn new(
+        options: Arc<WorkerOptions>,
+        kill: Arc<KillSwitch>,
+        rank: Rank,
+        host: String,
+    ) -> Result<Self, String> {
+        let input = File::open("/dev/null")
+            .map_err(|error| format!("Unable to open /dev/null: {}", reason(&error)))?;
+        let shared = if options.per_task_stdio {
+            None
+        } else {
+            Some(stdio::open_shared(&options.dag, rank.0)?)
+        };
+        let inherited = options.environment.iter().filter(|(name, _)| {
+            let name = name.as_bytes();
+            !TASK_VARIABLES.contains(&name)
+        });
+        let environment =
+            inherited.filter_map(|(name, value)| variable(name.as_bytes(), value.as_bytes()).ok()).collect();
+        let path = options.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+        let path = path.map(|value| std::env::split_paths(value).collect()).unwrap_or_default();
+        Ok(Self {
+            options,
+            kill,
+            rank,
+            host,
+            host_rank: 0,
+            input,
+            shared,
+            environment,
+            path,
+            spawner: Spawner::new(),
+        })
+    }
+
+    /// The worker's number among those of its host.
+    pub(super) fn set_host_rank(&mut self, host_rank: u32) {
+        self.host_rank = host_rank;
+    }
+
+    /// Executes a task and waits for its end.
+    pub(super) fn run(&mut self, task: &Assignment) -> Result<TaskResult, Failure> {
+        let name = String::from_utf8_lossy(&task.name);
+        tracing::debug!("Running task {name}");
+        let own;
+        let files = match &self.shared {
+            Some(shared) => &shared.files,
+            None => match stdio::open_task(&self.options.dag, &task.name) {
+                Ok(files) => {
+                    own = files;
+                    &own
+                }
+                Err(message) => {
+                    tracing::error!("Task {name}: {message}");
+                    return Ok(own_failure(task));
+                }
+            },
+        };
+        let words = words::split(&task.command);
+        let (began, start) = (Instant::now(), Local::now().fixed_offset());
+        let Prepared { pipes, environment } = match self.prepare(task) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                tracing::error!("Task {name}: {}", reason(&error));
+                return Ok(own_failure(task));
+            }
+        };
+        let spawn = Execution {
+            task,
+            words: &words,
+            files,
+            environment: &environment,
+            keep: pipes.for_task(),
+            input: &self.input,
+            inherited: &self.environment,
+            path: &self.path,
+            options: &self.options,
+        };
+        let spawner = &mut self.spawner;
+        let child = match self.kill.start(|| spawn.start(spawner)) {
+            None => return Err(Failure::Aborted),
+            Some(Ok(child)) => child,
+            Some(Err(error)) => {
+                tracing::error!("Task {name}: Unable to start a process: {}", reason(&error));
+                return Ok(own_failure(task));
+            }
+        };
+        let program = words.first().map_or(&b""[..], Vec::as_slice);
+        if let Some(error) = &child.failure {
+            complain(files, program, task, error);
+        }
+        let Run { status, forwards } = self.finish(task, pipes, child.pid)?;
+        let runtime = began.elapsed();
+        log_end(task, status, runtime);
+        let mut record = Vec::with_capacity(256 + task.name.len() + program.len());
+        TaskRecord {
+            id: task.id.as_deref(),
+            name: &task.name,
+            start,
+            duration: runtime,
+            status,
+            app: program,
+            hostname: &self.host,
+            slot: self.rank.0,
+            cpus: task.cpus,
+            memory_mb: task.memory_mb,
+        }
+        .write(&mut record);
+        (&files.out).write_all(&record).map_err(|error| {
+            let path = files.out_path.display();
+            Failure::Fatal(format!("Task {name}: Error writing to {path}: {}", reason(&error)))
+        })?;
+        Ok(TaskResult { submit: task.submit, status, runtime, forwards })
+    }
+
+    fn prepare<'a>(&self, task: &'a Assignment) -> io::Result<Prepared<'a>> {
+        let pipes = Pipes::open(&task.pipe_forwards)?;
+        let mut environment = Vec::with_capacity(8 + task.pipe_forwards.len());
+        for (name, descriptor) in pipes.variables() {
+            if name.is_empty() {
+                return Err(io::Error::other("The variable of a pipe forward has no name"));
+            }
+            if !TASK_VARIABLES.contains(&name) {
+                environment.push(variable(name, descriptor.to_string().as_bytes())?);
+            }
+        }
+        environment.push(variable(b"PMC_TASK", &task.name)?);
+        for (name, value) in [
+            ("PMC_MEMORY", task.memory_mb),
+            ("PMC_CPUS", task.cpus.into()),
+            ("PMC_RANK", self.rank.0.into()),
+            ("PMC_HOST_RANK", self.host_rank.into()),
+        ] {
+            environment.push(variable(name.as_bytes(), value.to_string().as_bytes())?);
+        }
+        if !task.cpu_set.is_empty() {
+            let numbers: Vec<String> = task.cpu_set.iter().map(u32::to_string).collect();
+            environment.push(variable(b"PMC_AFFINITY", numbers.join(",").as_bytes())?);
+        }
+        Ok(Prepared { pipes, environment })
+    }
+
+    /// Reads what the task sends, waits for its end and reads what it leaves.
+    fn finish(&self, task: &Assignment, pipes: Pipes<'_>, pid: Pid) -> Result<Run, Failure> {
+        let piped = pipes.read(&self.kill);
+        self.kill.wait(pid);
+        let mut status = reap(pid)
+            .map_err(|error| Failure::Fatal(format!("Unable to wait for a task: {}", reason(&error))))?;
+        if self.kill.is_aborted() {
+            return Err(Failure::Aborted);
+        }
+        let mut forwards = Vec::new();
+        if status == 0 {
+            let read = piped.map_err(|error| reason(&error)).and_then(|data| {
+                forwards = data;
+                forward::read_files(&task.file_forwards, &mut forwards)
+            });
+            if let Err(message) = read {
+                tracing::error!("Task {}: {message}", String::from_utf8_lossy(&task.name));
+                status = OWN_FAILURE;
+                forwards.clear();
+            }
+        }
+        forward::remove_files(&task.file_forwards);
+        Ok(Run { status, forwards })
+    }
+}
+
+struct Prepared<'a> {
+    pipes: Pipes<'a>,
+    environment: Vec<CString>,
+}
+
+/// Everything that starting a task's process needs.
+struct Execution<'a> {
+    task: &'a Assignment,
+    words: &'a [Vec<u8>],
+    files: &'a Pair,
+    environment: &'a [CString],
+    keep: Vec<i32>,
+    input: &'a File,
+    inherited: &'a [CString],
+    path: &'a [PathBuf],
+    options: &'a WorkerOptions,
+}
+
+impl Execution<'_> {
+    fn start(&self, spawner: &mut Spawner) -> io::Result<Child> {
+        let words = self.words.iter().map(|word| CString::new(word.as_slice()));
+        let words = words.collect::<Result<Vec<_>, _>>()?;
+        let program = super::program::find(self.words.first().map_or(b"", Vec::as_slice), self.path);
+        let program = CString::new(program.as_os_str().as_bytes())?;
+        let mut argv: Vec<*const c_char> = words.iter().map(|word| word.as_ptr()).collect();
+        if argv.is_empty() {
+            // Programs rely on having a name.
+            argv.push(program.as_ptr());
+        }
+        argv.push(std::ptr::null());
+        let set = |name: &CString| {
+            let name = name_of(name.as_bytes());
+            self.environment.iter().any(|v| name_of(v.as_bytes()) == name)
+        };
+        // Variables of the task replace inherited ones. Few tasks have any beyond those that the
+        // inherited ones were already cleared of.
+        let replaces = !self.task.pipe_forwards.is_empty() || !self.task.cpu_set.is_empty();
+        let inherited = self.inherited.iter().filter(|v| !replaces || !set(v));
+        let mut envp: Vec<*const c_char> = inherited.map(|v| v.as_ptr()).collect();
+        envp.extend(self.environment.iter().map(|v| v.as_ptr()));
+        envp.push(std::ptr::null());
+        let limit = self.options.strict_limits && self.task.memory_mb > 0;
+        let mut cpus = None;
+        if self.options.set_affinity && !self.task.cpu_set.is_empty() {
+            let mut set = nix::sched::CpuSet::new();
+            for cpu in &self.task.cpu_set {
+                set.set(*cpu as usize)?;
+            }
+            cpus = Some(set);
+        }
+        Spawn {
+            program: &program,
+            argv: &argv,
+            envp: &envp,
+            stdio: self.files.descriptors(self.input),
+            keep: &self.keep,
+            memory: limit.then(|| self.task.memory_mb.saturating_mul(1 << 20)),
+            cpus,
+            die_with_parent: true,
+        }
+        .start(spawner)
+    }
+}
+
+fn own_failure(task: &Assignment) -> TaskResult {
+    TaskResult {
+        submit: task.submit,
+        status: OWN_FAILURE,
+        runtime: Duration::ZERO,
+        forwards: Vec::new(),
+    }
+}
+
+fn complain(files: &Pair, program: &[u8], task: &Assignment, error: &io::Error) {
+    let mut text = b"Unable to exec command ".to_vec();
+    text.extend_from_slice(program);
+    text.extend_from_slice(b" for task ");
+    text.extend_from_slice(&task.name);
+    text.extend_from_slice(format!(": {}\n", reason(error)).as_bytes());
+    // The record of the task says that it failed, even if the reason cannot be written.
+    let _ = (&files.err).write_all(&text);
+}
+
+fn log_end(task: &Assignment, status: i32, runtime: Duration) {
+    let (name, seconds) = (String::from_utf8_lossy(&task.name), runtime.as_secs_f64());
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        tracing::debug!("Task {name} exited on signal {signal} ({status}) in {seconds:.6} seconds");
+    } else {
+        let code = libc::WEXITSTATUS(status);
+        tracing::debug!("Task {name} exited with status {code} ({status}) in {seconds:.6} seconds");
+    }
+}
+
+/// Raw wait status of a process that has ended.
+#[expect(unsafe_code, reason = "nix takes the status apart, and leaves out the core dump flag")]
+fn reap(pid: Pid) -> io::Result<i32> {
+    let mut status = 0;
+    // SAFETY: the pointer is to a local variable.
+    while unsafe { libc::waitpid(pid.as_raw(), &raw mut status, 0) } < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    Ok(status)
+}
+
+fn variable(name: &[u8], value: &[u8]) -> io::Result<CString> {
+    let mut text = Vec::with_capacity(name.len() + value.len() + 2);
+    text.extend_from_slice(name);
+    text.push(b'=');
+    text.extend_from_slice(value);
+    Ok(CString::new(text)?)
+}
+
+fn name_of(variable: &[u8]) -> &[u8] {
+    variable.split(|b| *b == b'=').next().unwrap_or_default()
+}
