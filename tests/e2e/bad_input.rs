@@ -315,7 +315,11 @@ fn executor_names_the_line_of_a_malformed_dag() {
         let folder = dag("TASK a /bin/true\nTASK b\n");
         let said = execute(flavour, &folder).refused();
         assert!(said.stderr.contains("small.dag"), "{}", said.account());
-        assert!(said.stderr.contains('2'), "the line's number: {}", said.account());
+        assert!(
+            said.stderr.contains(":2"),
+            "the line's number: {}",
+            said.account()
+        );
         assert!(
             !folder.path().join("small.dag.rescue").exists(),
             "nothing has run"
