@@ -31,11 +31,13 @@ pub struct Dag {
     pub(crate) parent_counts: Vec<u32>,
 }
 
-/// Where the parts of a task are in the text.
+/// Where the parts of a task are in the text; half a cache line.
 #[derive(Clone, Copy)]
+#[repr(align(32))]
 pub(crate) struct Entry {
     pub(crate) name: usize,
-    pub(crate) id: usize,
+    /// Distance from the beginning of the identifier to that of the name.
+    pub(crate) id_before: u32,
     pub(crate) name_len: u32,
     /// `u32::MAX` where there is no `#@` line.
     pub(crate) id_len: u32,
@@ -142,6 +144,19 @@ impl Dag {
         self.parent_counts[task.index()]
     }
 
+    /// Tasks with equal options have the same number here, an index into [`Dag::option_sets`].
+    #[must_use]
+    pub fn option_set(&self, task: TaskId) -> usize {
+        self.entries[task.index()].options as usize
+    }
+
+    /// Memory in MB, CPUs and priority of each set of options.
+    pub fn option_sets(&self) -> impl ExactSizeIterator<Item = (u64, u32, i64)> + '_ {
+        self.options
+            .iter()
+            .map(|set| (u64::from(set.memory_mb), set.cpus, set.priority))
+    }
+
     /// Memory in MB that a task asks for; 0 if it does not matter.
     #[must_use]
     pub fn memory_mb(&self, task: TaskId) -> u64 {
@@ -174,7 +189,8 @@ impl Dag {
         let forwards = options.forwards.as_deref();
         Task {
             name: entry.name(&self.text),
-            id: (entry.id_len != NO_ID).then(|| range(&self.text, entry.id, entry.id_len)),
+            id: (entry.id_len != NO_ID)
+                .then(|| range(&self.text, entry.name - entry.id_before as usize, entry.id_len)),
             command: range(&self.text, entry.name + entry.command as usize, entry.command_len),
             memory_mb: u64::from(options.memory_mb),
             cpus: options.cpus,

@@ -1,6 +1,7 @@
 //! Index from names to task numbers that keeps no copy of the names.
 
 use std::hash::Hasher;
+use std::hint::black_box;
 
 use rustc_hash::FxHasher;
 
@@ -46,12 +47,30 @@ impl NameIndex {
         }
     }
 
-    /// Adds a task whose name is not there yet. The task's number must be below `u32::MAX`.
-    pub(crate) fn insert(&mut self, hash: u32, task: TaskId) {
+    /// Makes room for so many more tasks.
+    pub(crate) fn reserve(&mut self, more: usize) {
         // At most two thirds full, so that probing stays short.
-        if self.used * 3 >= self.slots.len() * 2 {
+        while (self.used + more) * 3 >= self.slots.len() * 2 {
             self.grow();
         }
+    }
+
+    /// Reads the first slot of this hash, without waiting for it: a number of such reads in a row
+    /// overlap, and find the slots in the cache when it comes to [`NameIndex::find`].
+    pub(crate) fn touch(&self, hash: u32) {
+        if let Some(slot) = self.slots.get(hash as usize & (self.slots.len().wrapping_sub(1))) {
+            black_box(*slot);
+        }
+    }
+
+    /// The first task with this hash, whatever its name.
+    pub(crate) fn guess(&self, hash: u32) -> Option<TaskId> {
+        self.find(hash, |_| true)
+    }
+
+    /// Adds a task whose name is not there yet. The task's number must be below `u32::MAX`.
+    pub(crate) fn insert(&mut self, hash: u32, task: TaskId) {
+        self.reserve(1);
         place(&mut self.slots, u64::from(hash) << 32 | u64::from(task.0 + 1));
         self.used += 1;
     }

@@ -1,5 +1,8 @@
 //! Reads the text of a DAG file in one pass.
 
+use std::hint::black_box;
+use std::mem;
+
 use rustc_hash::FxHashMap;
 
 use crate::TaskId;
@@ -9,18 +12,25 @@ use crate::names::{self, NameIndex};
 use crate::options::{self, Options};
 use crate::text::{cut, lossy, trim};
 
+/// Names are looked up in blocks of so many: first all slots of the index are read, then all
+/// tasks, then all texts. In a large DAG each of these reads misses the cache, and misses that do
+/// not depend on each other overlap.
+const BLOCK: usize = 64;
+
 pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
     let mut reader = Reader::new(&text);
     let mut start = 0;
-    let mut number = 0;
     while start < text.len() {
-        number += 1;
+        reader.number += 1;
         let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |len| start + len);
-        reader
-            .line(trim(&text[start..end]))
-            .map_err(|kind| DagError::at(number, kind))?;
+        if let Err(error) = reader.line(trim(&text[start..end])) {
+            // An earlier line may be wrong, too, and comes first.
+            reader.flush()?;
+            return Err(error);
+        }
         start = end + 1;
     }
+    reader.flush()?;
     let Reader {
         entries,
         option_sets,
@@ -46,31 +56,46 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
 
 struct Reader<'a> {
     text: &'a [u8],
+    /// Number of the line that is being read, from 1.
+    number: u64,
     entries: Vec<Entry>,
     names: NameIndex,
+    /// Hashes and line numbers of the last tasks, whose names are not in the index yet.
+    new_names: Vec<(u32, u64)>,
     edges: Vec<(TaskId, TaskId)>,
+    /// Edges whose ends have not been looked up yet.
+    new_edges: Vec<NewEdge<'a>>,
     /// Identifier of the last `#@` line, for the next task.
     id: Option<&'a [u8]>,
     option_sets: Vec<Options>,
     known_sets: FxHashMap<Options, u32>,
 }
 
+struct NewEdge<'a> {
+    line: u64,
+    /// Parent and child, each with the hash of its name.
+    ends: [(u32, &'a [u8]); 2],
+}
+
 impl<'a> Reader<'a> {
     fn new(text: &'a [u8]) -> Self {
         Self {
             text,
+            number: 0,
             entries: Vec::new(),
             names: NameIndex::default(),
+            new_names: Vec::with_capacity(BLOCK),
             edges: Vec::new(),
+            new_edges: Vec::with_capacity(BLOCK),
             id: None,
             option_sets: vec![Options::default()],
             known_sets: FxHashMap::from_iter([(Options::default(), 0)]),
         }
     }
 
-    fn line(&mut self, line: &'a [u8]) -> Result<(), DagErrorKind> {
+    fn line(&mut self, line: &'a [u8]) -> Result<(), DagError> {
         if line.len() >= u32::MAX as usize {
-            return Err(DagErrorKind::LineTooLong);
+            return Err(self.error(DagErrorKind::LineTooLong));
         }
         // The keyword is only a prefix, as in the original: `TASKS a cmd` is a task.
         if line.starts_with(b"TASK") {
@@ -82,58 +107,124 @@ impl<'a> Reader<'a> {
         } else if line.is_empty() || line.starts_with(b"#") {
             Ok(())
         } else {
-            Err(DagErrorKind::Record(lossy(line)))
+            Err(self.error(DagErrorKind::Record(lossy(line))))
         }
     }
 
-    fn task(&mut self, line: &'a [u8]) -> Result<(), DagErrorKind> {
+    fn error(&self, kind: DagErrorKind) -> DagError {
+        DagError::at(self.number, kind)
+    }
+
+    fn task(&mut self, line: &'a [u8]) -> Result<(), DagError> {
         let (name, rest) = cut(cut(line).1);
         if rest.is_empty() {
-            return Err(DagErrorKind::TaskRecord(lossy(line)));
+            return Err(self.error(DagErrorKind::TaskRecord(lossy(line))));
+        }
+        if !self.new_edges.is_empty() || self.new_names.len() == BLOCK {
+            self.flush()?;
         }
         let hash = names::hash(name);
-        if self.names.find(hash, |task| self.name(task) == name).is_some() {
-            return Err(DagErrorKind::DuplicateTask(lossy(name)));
-        }
-        let (options, command) = options::parse(name, rest)?;
+        let (options, command) = match options::parse(name, rest) {
+            Ok(parsed) => parsed,
+            Err(kind) => {
+                self.flush()?;
+                let known = self.names.find(hash, |task| self.name(task) == name).is_some();
+                let kind = if known {
+                    DagErrorKind::DuplicateTask(lossy(name))
+                } else {
+                    kind
+                };
+                return Err(self.error(kind));
+            }
+        };
         let id = self.id.take();
         let start = self.offset(name);
-        let entry = Entry {
+        let id_before = id.map_or(0, |id| start - self.offset(id));
+        let id_before = u32::try_from(id_before).map_err(|_| self.error(DagErrorKind::LineTooLong))?;
+        let options = self.option_set(options).map_err(|kind| self.error(kind))?;
+        new_number(self.entries.len(), "tasks").map_err(|kind| self.error(kind))?;
+        self.entries.push(Entry {
             name: start,
             name_len: name.len() as u32,
-            id: id.map_or(0, |id| self.offset(id)),
+            id_before,
             id_len: id.map_or(NO_ID, |id| id.len() as u32),
             command: (self.offset(command) - start) as u32,
             command_len: command.len() as u32,
-            options: self.option_set(options)?,
-        };
-        let task = new_number(self.entries.len(), "tasks").map(TaskId)?;
-        self.entries.push(entry);
-        self.names.insert(hash, task);
+            options,
+        });
+        self.new_names.push((hash, self.number));
         Ok(())
     }
 
-    fn edge(&mut self, line: &'a [u8]) -> Result<(), DagErrorKind> {
+    fn edge(&mut self, line: &'a [u8]) -> Result<(), DagError> {
         let (parent, child) = cut(cut(line).1);
         if child.is_empty() {
-            return Err(DagErrorKind::EdgeRecord(lossy(line)));
+            return Err(self.error(DagErrorKind::EdgeRecord(lossy(line))));
         }
-        // Neighbours in the file tend to be neighbours in the graph: a guess that is right saves
-        // the way through the index, which for large DAGs is one cache miss after another.
-        let last = self.edges.last().copied();
-        let parent = self.find(parent, last.map(|(parent, _)| parent))?;
-        let child = self.find(child, last.map(|(_, child)| child))?;
-        new_number(self.edges.len(), "edges")?;
-        self.edges.push((parent, child));
+        if !self.new_names.is_empty() || self.new_edges.len() == BLOCK {
+            self.flush()?;
+        }
+        let ends = [parent, child].map(|name| (names::hash(name), name));
+        self.new_edges.push(NewEdge {
+            line: self.number,
+            ends,
+        });
         Ok(())
     }
 
-    fn pegasus_id(&mut self, line: &'a [u8]) -> Result<(), DagErrorKind> {
-        let (id, rest) = cut(cut(line).1);
-        if cut(rest).1.is_empty() {
-            return Err(DagErrorKind::PegasusRecord(lossy(line)));
+    /// Works off the names or edges that wait; there are never both.
+    fn flush(&mut self) -> Result<(), DagError> {
+        self.flush_names()?;
+        self.flush_edges()
+    }
+
+    fn flush_names(&mut self) -> Result<(), DagError> {
+        let mut new = mem::take(&mut self.new_names);
+        self.names.reserve(new.len());
+        for (hash, _) in &new {
+            self.names.touch(*hash);
         }
-        self.id = Some(id);
+        let first = self.entries.len() - new.len();
+        for (at, (hash, line)) in (first..).zip(new.drain(..)) {
+            // Fits, as the number was checked when the entry was made.
+            let task = TaskId(at as u32);
+            let name = self.name(task);
+            if self.names.find(hash, |other| self.name(other) == name).is_some() {
+                return Err(DagError::at(line, DagErrorKind::DuplicateTask(lossy(name))));
+            }
+            self.names.insert(hash, task);
+        }
+        self.new_names = new;
+        Ok(())
+    }
+
+    fn flush_edges(&mut self) -> Result<(), DagError> {
+        let mut new = mem::take(&mut self.new_edges);
+        let ends = || new.iter().flat_map(|edge| &edge.ends);
+        for (hash, _) in ends() {
+            self.names.touch(*hash);
+        }
+        let mut guesses = [0; 2 * BLOCK];
+        for ((hash, _), guess) in ends().zip(&mut guesses) {
+            *guess = self
+                .names
+                .guess(*hash)
+                .map_or(0, |task| self.entries[task.index()].name);
+        }
+        for guess in guesses {
+            black_box(self.text.get(guess));
+        }
+        for edge in new.drain(..) {
+            let [parent, child] = edge.ends.map(|(hash, name)| {
+                self.names
+                    .find(hash, |task| self.name(task) == name)
+                    .ok_or_else(|| DagError::at(edge.line, DagErrorKind::NoSuchTask(lossy(name))))
+            });
+            let (parent, child) = (parent?, child?);
+            new_number(self.edges.len(), "edges").map_err(|kind| DagError::at(edge.line, kind))?;
+            self.edges.push((parent, child));
+        }
+        self.new_edges = new;
         Ok(())
     }
 
@@ -141,17 +232,13 @@ impl<'a> Reader<'a> {
         self.entries[task.index()].name(self.text)
     }
 
-    fn find(&self, name: &[u8], last: Option<TaskId>) -> Result<TaskId, DagErrorKind> {
-        if let Some(last) = last {
-            for guess in [last, TaskId(last.0 + 1)] {
-                if guess.index() < self.entries.len() && self.name(guess) == name {
-                    return Ok(guess);
-                }
-            }
+    fn pegasus_id(&mut self, line: &'a [u8]) -> Result<(), DagError> {
+        let (id, rest) = cut(cut(line).1);
+        if cut(rest).1.is_empty() {
+            return Err(self.error(DagErrorKind::PegasusRecord(lossy(line))));
         }
-        self.names
-            .find(names::hash(name), |task| self.name(task) == name)
-            .ok_or_else(|| DagErrorKind::NoSuchTask(lossy(name)))
+        self.id = Some(id);
+        Ok(())
     }
 
     fn option_set(&mut self, options: Options) -> Result<u32, DagErrorKind> {
