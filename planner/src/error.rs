@@ -120,10 +120,11 @@ impl std::error::Error for InputErrors {}
 
 /// The name among `known` that a user who wrote `name` may have meant.
 pub fn near_spelling<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (name.chars().count() / 3).clamp(1, 3);
+    // Of two short names, nearly any is near the other.
+    let limit = (name.chars().count() / 3).min(3);
     known
         .into_iter()
-        .filter(|k| k.len().abs_diff(name.len()) <= 3 * limit)
+        .filter(|k| k.len().abs_diff(name.len()) <= 3 * (limit + 1))
         .map(|k| (edit_distance(name, k), k))
         .filter(|(distance, _)| *distance <= limit)
         .min_by_key(|(distance, _)| *distance)

@@ -1,9 +1,10 @@
 //! Edges of the abstract workflow: those that follow from files, and cycles.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::InputError;
-use crate::model::{JobIndex, Workflow};
+use crate::model::{FileId, JobIndex, Workflow};
 
 const NONE: u32 = u32::MAX;
 /// Jobs of a cycle that its message names.
@@ -15,29 +16,40 @@ fn name(workflow: &Workflow, job: JobIndex) -> String {
     format!("{}_{}", job.transformation.name, job.id)
 }
 
-/// The job that writes each file, `u32::MAX` for none. Two jobs that write one file are a problem: which of
-/// them a reader waits for would be chance.
+/// The job that writes each file, `u32::MAX` for none. Several jobs that write one file are a problem: which
+/// of them a reader waits for would be chance.
 pub(super) fn producers(workflow: &Workflow, file: &Path, problems: &mut Vec<InputError>) -> Vec<u32> {
     let mut producers = vec![NONE; workflow.files.len()];
+    let mut contested: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();
     for (job, number) in workflow.jobs.iter().zip(0_u32..) {
         for used in job.uses.iter().filter(|used| used.link.writes()) {
             let producer = &mut producers[used.file.0 as usize];
             if *producer == NONE {
                 *producer = number;
-                continue;
+            } else {
+                contested
+                    .entry(used.file)
+                    .or_insert_with(|| vec![*producer])
+                    .push(number);
             }
-            let lfn = workflow.files.name(used.file);
-            let first = name(workflow, JobIndex(*producer));
-            let second = name(workflow, JobIndex(number));
-            problems.push(
-                InputError::at(
-                    file,
-                    job.position,
-                    format!("the file {lfn} is an output of two jobs, {first} and {second}"),
-                )
-                .with_hint("give the file another name in one of them"),
-            );
         }
+    }
+    for (contested, jobs) in contested {
+        let lfn = workflow.files.name(contested);
+        let first = name(workflow, JobIndex(jobs[0]));
+        let second = name(workflow, JobIndex(jobs[1]));
+        let message = match jobs.len() {
+            2 => format!("the file {lfn} is an output of two jobs, {first} and {second}"),
+            n => format!(
+                "the file {lfn} is an output of {n} jobs, {first}, {second} and {} more",
+                n - 2
+            ),
+        };
+        let position = workflow.jobs[jobs[1] as usize].position;
+        problems.push(
+            InputError::at(file, position, message)
+                .with_hint("each job must give its outputs names of their own"),
+        );
     }
     producers
 }

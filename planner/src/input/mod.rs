@@ -92,12 +92,15 @@ pub fn read_text(path: &Path, text: &str, options: &ReadOptions) -> Result<Workf
         builder.problems.append(&mut yaml.problems);
         stop.map(|stop| Box::new(stop.into_error()))
     };
+    if let Some(error) = stop {
+        // What was found before may follow from the broken syntax.
+        return Err((*error).into());
+    }
     builder
         .problems
         .sort_by_key(|p| p.position.map(|p| (p.line, p.column)));
-    if let Some(error) = stop {
-        builder.problems.push(*error);
-        InputErrors::check(std::mem::take(&mut builder.problems))?;
-    }
     builder.finish(options)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! Random workflows, written in both syntaxes, give equal models; random bytes give no panic.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::{ReadOptions, read_text};
+use crate::model::{Arguments, Words, Workflow};
+
+#[derive(Clone, Debug)]
+struct SomeUse {
+    file: usize,
+    output: bool,
+    optional: bool,
+    transfer: bool,
+    register: bool,
+    size: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct SomeJob {
+    name: String,
+    namespace: Option<String>,
+    arguments: Vec<String>,
+    profiles: Vec<(String, String)>,
+    metadata: Option<String>,
+    uses: Vec<SomeUse>,
+    /// Whether it waits for the job before it.
+    chained: bool,
+}
+
+fn word() -> impl Strategy<Value = String> {
+    "[a-zA-Zé&<>'\"=:#@%*!|{}\\[\\],.-][a-zA-Z0-9é&<>'\"=:#.-]{0,8}"
+}
+
+prop_compose! {
+    fn some_use()(
+        file in 0_usize..20,
+        output: bool,
+        optional: bool,
+        transfer: bool,
+        register: bool,
+        size in prop::option::of(0_u64..1_000_000),
+    ) -> SomeUse {
+        SomeUse { file, output, optional, transfer, register, size }
+    }
+}
+
+prop_compose! {
+    fn some_job()(
+        name in "[a-z][a-z0-9.]{0,6}",
+        namespace in prop::option::of("[a-z]{1,4}"),
+        arguments in prop::collection::vec(word(), 0..5),
+        profiles in prop::collection::vec(("[A-Z]{1,3}", word()), 0..3),
+        metadata in prop::option::of(word()),
+        uses in prop::collection::vec(some_use(), 0..5),
+        chained: bool,
+    ) -> SomeJob {
+        SomeJob { name, namespace, arguments, profiles, metadata, uses, chained }
+    }
+}
+
+/// Each file has one producer, the first that claims it; readers come later, so that there is no cycle.
+fn tidy(jobs: &mut [SomeJob]) {
+    let mut produced = std::collections::BTreeSet::new();
+    for job in jobs {
+        let mut seen = std::collections::BTreeSet::new();
+        job.uses.retain(|used| seen.insert(used.file));
+        for used in &mut job.uses {
+            used.output &= produced.insert(used.file);
+        }
+        let mut keys = std::collections::BTreeSet::new();
+        job.profiles.retain(|(key, _)| keys.insert(key.clone()));
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+fn yaml(jobs: &[SomeJob]) -> String {
+    let mut out = String::from("name: random\npegasus: '5.0'\nx-pegasus: {apiLang: same}\njobs:\n");
+    let mut edges = String::new();
+    for (n, job) in jobs.iter().enumerate() {
+        let _ = write!(out, "- type: job\n  id: ID{n}\n  name: {}\n", quoted(&job.name));
+        if let Some(namespace) = &job.namespace {
+            let _ = writeln!(out, "  namespace: {}", quoted(namespace));
+        }
+        out.push_str("  arguments:\n");
+        for word in &job.arguments {
+            let _ = writeln!(out, "  - {}", quoted(word));
+        }
+        if !job.profiles.is_empty() {
+            out.push_str("  profiles:\n    env:\n");
+            for (key, value) in &job.profiles {
+                let _ = writeln!(out, "      {key}: {}", quoted(value));
+            }
+        }
+        if let Some(value) = &job.metadata {
+            let _ = writeln!(out, "  metadata:\n    key: {}", quoted(value));
+        }
+        out.push_str("  uses:\n");
+        for used in &job.uses {
+            let _ = write!(
+                out,
+                "  - lfn: file{}\n    type: {}\n    optional: {}\n    stageOut: {}\n    registerReplica: {}\n",
+                used.file,
+                if used.output { "output" } else { "input" },
+                used.optional && !used.output,
+                used.transfer,
+                used.register
+            );
+            if let Some(size) = used.size {
+                let _ = writeln!(out, "    size: {size}");
+            }
+        }
+        if n > 0 && job.chained {
+            let _ = write!(edges, "- id: ID{}\n  children:\n  - ID{n}\n", n - 1);
+        }
+    }
+    let _ = write!(out, "jobDependencies:\n{edges}");
+    out
+}
+
+fn escaped(text: &str) -> String {
+    quick_xml::escape::escape(text).into_owned()
+}
+
+fn xml(jobs: &[SomeJob]) -> String {
+    let mut out =
+        String::from("<adag name=\"random\" version=\"3.6\">\n<metadata key=\"wf.api\">same</metadata>\n");
+    let mut edges = String::new();
+    for (n, job) in jobs.iter().enumerate() {
+        let _ = write!(out, "<job id=\"ID{n}\" name=\"{}\"", escaped(&job.name));
+        if let Some(namespace) = &job.namespace {
+            let _ = write!(out, " namespace=\"{}\"", escaped(namespace));
+        }
+        let _ = write!(
+            out,
+            ">\n<argument>{}</argument>\n",
+            escaped(&job.arguments.join(" "))
+        );
+        for (key, value) in &job.profiles {
+            let _ = writeln!(
+                out,
+                "<profile namespace=\"env\" key=\"{key}\">{}</profile>",
+                escaped(value)
+            );
+        }
+        if let Some(value) = &job.metadata {
+            let _ = writeln!(out, "<metadata key=\"key\">{}</metadata>", escaped(value));
+        }
+        for used in &job.uses {
+            let _ = write!(
+                out,
+                "<uses name=\"file{}\" link=\"{}\" optional=\"{}\" transfer=\"{}\" register=\"{}\"",
+                used.file,
+                if used.output { "output" } else { "input" },
+                used.optional && !used.output,
+                used.transfer,
+                used.register
+            );
+            if let Some(size) = used.size {
+                let _ = write!(out, " size=\"{size}\"");
+            }
+            out.push_str("/>\n");
+        }
+        out.push_str("</job>\n");
+        if n > 0 && job.chained {
+            let _ = writeln!(
+                edges,
+                "<child ref=\"ID{n}\"><parent ref=\"ID{}\"/></child>",
+                n - 1
+            );
+        }
+    }
+    let _ = write!(out, "{edges}</adag>\n");
+    out
+}
+
+/// What both syntaxes have in common, in a form that can be compared.
+fn essence(mut workflow: Workflow) -> String {
+    for job in &mut workflow.jobs {
+        job.position = crate::model::Position::default();
+        if let Arguments::Words(words) = &job.arguments {
+            let joined = words.iter().collect::<Vec<_>>().join(" ");
+            job.arguments = Arguments::Raw(joined);
+        }
+    }
+    format!(
+        "{} {:?} {:#?} {:?}",
+        workflow.label, workflow.metadata, workflow.jobs, workflow.edges
+    )
+}
+
+fn read(text: &str) -> Workflow {
+    match read_text(Path::new("w"), text, &ReadOptions::default()) {
+        Ok(workflow) => workflow,
+        Err(errors) => panic!("{errors}\n{text}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn both_syntaxes_say_the_same(mut jobs in prop::collection::vec(some_job(), 1..8)) {
+        tidy(&mut jobs);
+        let (from_yaml, from_xml) = (read(&yaml(&jobs)), read(&xml(&jobs)));
+        for (job, read) in jobs.iter().zip(&from_yaml.jobs) {
+            let expected: Words = job.arguments.iter().collect();
+            prop_assert_eq!(&read.arguments, &Arguments::Words(expected));
+        }
+        prop_assert_eq!(essence(from_yaml), essence(from_xml));
+    }
+
+    #[test]
+    fn changed_bytes_give_an_answer(
+        mut jobs in prop::collection::vec(some_job(), 1..4),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(
+            vec!['\0', '<', '>', '&', '"', '\'', '[', '{', ']', '}', ':', '-', ' ', '\n', '\t', '*', '!', '|', '#', 'é', '%', '@'],
+        )), 1..6),
+        as_xml: bool,
+    ) {
+        tidy(&mut jobs);
+        let text = if as_xml { xml(&jobs) } else { yaml(&jobs) };
+        let mut text: Vec<char> = text.chars().collect();
+        for (index, c) in changes {
+            let at = index.index(text.len());
+            text[at] = c;
+        }
+        let text: String = text.into_iter().collect();
+        let _ = read_text(Path::new("w"), &text, &ReadOptions::default());
+    }
+
+    #[test]
+    fn any_text_gives_an_answer(text in "(<adag|name: |jobs:\n|- |\\PC|[\\[\\]{}&*!|>'\"%@`#:,?\\-\n ]|<|/>|</|&#|;){0,60}") {
+        let _ = read_text(Path::new("w"), &text, &ReadOptions::default());
+    }
+}

@@ -1,0 +1,55 @@
+mod dax;
+mod equal;
+mod errors;
+mod yaml;
+
+use std::path::Path;
+
+use super::{ReadOptions, read_text};
+use crate::model::{Arguments, Workflow};
+
+/// Reads a text that has to be right.
+fn read(text: &str) -> Workflow {
+    match read_text(Path::new("w"), text, &ReadOptions::default()) {
+        Ok(workflow) => workflow,
+        Err(errors) => panic!("{errors}"),
+    }
+}
+
+/// The message about a text that has to be wrong.
+fn refused(text: &str) -> String {
+    match read_text(Path::new("w"), text, &ReadOptions::default()) {
+        Ok(_) => panic!("the text was read"),
+        Err(errors) => {
+            // The absolute path of the file is part of messages about syntax.
+            let path = std::path::absolute("w").expect("a working directory");
+            errors.to_string().replace(&path.display().to_string(), "/w")
+        }
+    }
+}
+
+fn words(workflow: &Workflow, job: usize) -> Vec<&str> {
+    match &workflow.jobs[job].arguments {
+        Arguments::Words(words) => words.iter().collect(),
+        Arguments::Raw(raw) => vec![raw],
+    }
+}
+
+fn raw(workflow: &Workflow, job: usize) -> &str {
+    match &workflow.jobs[job].arguments {
+        Arguments::Raw(raw) => raw,
+        Arguments::Words(_) => panic!("words"),
+    }
+}
+
+/// Edges by the ids of their jobs.
+fn edges(workflow: &Workflow) -> Vec<String> {
+    workflow
+        .edges
+        .iter()
+        .map(|(parent, child)| {
+            let id = |n: crate::model::JobIndex| workflow.jobs[n.0 as usize].id.as_str();
+            format!("{}>{}", id(*parent), id(*child))
+        })
+        .collect()
+}
