@@ -22,13 +22,23 @@ const FAILURE: u8 = 1;
 #[must_use]
 pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> ExitCode {
     let lookup = |name: &str| {
-        environment.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
+        environment
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, value)| value.clone())
     };
     let launch = launch::detect(lookup);
-    let program = words.first().cloned().unwrap_or_else(|| "pegasus-mpi-cluster".into());
+    let program = words
+        .first()
+        .cloned()
+        .unwrap_or_else(|| "pegasus-mpi-cluster".into());
     let arguments = words.get(1..).unwrap_or_default();
     match cli::parse(&program, arguments, lookup, launch != Launch::Alone) {
-        Err(Instead::Print { text, code, everywhere }) => {
+        Err(Instead::Print {
+            text,
+            code,
+            everywhere,
+        }) => {
             if everywhere || launch.is_first() {
                 print(&text);
             }
@@ -57,12 +67,16 @@ fn alone(typed: &Typed, program: &OsStr, worker: WorkerOptions) -> ExitCode {
     if let Err(error) = catch_signals(&interrupt) {
         return refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error)));
     }
-    let run = LocalRun { options: Options::from_typed(typed, program), worker, workers };
+    let run = LocalRun {
+        options: Options::from_typed(typed, program),
+        worker,
+        workers,
+    };
     conclude(&run_local(&run, &interrupt, &mut |_| {}))
 }
 
 /// Checks that need to know how many workers there are. The error is the message.
-fn check(typed: &Typed, workers: u32) -> Result<(), &'static str> {
+pub(crate) fn check(typed: &Typed, workers: u32) -> Result<(), &'static str> {
     if workers < 1 {
         return Err("At least one worker process is required");
     }
@@ -74,7 +88,9 @@ fn check(typed: &Typed, workers: u32) -> Result<(), &'static str> {
 
 #[cfg(not(feature = "mpi"))]
 fn launched(typed: &Typed, _: &OsStr, _: WorkerOptions, launch: &Launch) -> ExitCode {
-    let Launch::Launched { sign, .. } = launch else { return ExitCode::from(FAILURE) };
+    let Launch::Launched { sign, .. } = launch else {
+        return ExitCode::from(FAILURE);
+    };
     if launch.is_first() {
         let hint = if typed.workers.is_some() {
             "start it without the launcher to use --workers"
@@ -97,11 +113,13 @@ fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, launch: &Laun
 pub(crate) fn catch_signals(interrupt: &Arc<Interrupt>) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let interrupt = Arc::clone(interrupt);
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for signal in signals.forever() {
-            interrupt.raise(signal);
-        }
-    })?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for signal in signals.forever() {
+                interrupt.raise(signal);
+            }
+        })?;
     Ok(())
 }
 

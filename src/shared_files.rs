@@ -54,13 +54,22 @@ impl SharedFiles {
     /// No file is open yet.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        Self { most, open: FxHashMap::default(), uses: 0, hits: 0 }
+        Self {
+            most,
+            open: FxHashMap::default(),
+            uses: 0,
+            hits: 0,
+        }
     }
 
     /// Part of the uses for which the file was open already; 1 if there were none.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
-        if self.uses == 0 { 1.0 } else { self.hits as f64 / self.uses as f64 }
+        if self.uses == 0 {
+            1.0
+        } else {
+            self.hits as f64 / self.uses as f64
+        }
     }
 
     /// Appends data to a file, which is made if it is not there, with its folders. If not
@@ -76,7 +85,13 @@ impl SharedFiles {
             self.make_room();
             match open(path) {
                 Ok(file) => {
-                    self.open.insert(target.to_vec(), Entry { file, used: self.uses });
+                    self.open.insert(
+                        target.to_vec(),
+                        Entry {
+                            file,
+                            used: self.uses,
+                        },
+                    );
                 }
                 Err(error) => {
                     let (number, reason) = (error.raw_os_error().unwrap_or(0), reason(&error));
@@ -86,7 +101,9 @@ impl SharedFiles {
                 }
             }
         }
-        let Some(entry) = self.open.get_mut(target) else { return false };
+        let Some(entry) = self.open.get_mut(target) else {
+            return false;
+        };
         if let Err(error) = append(&entry.file, data) {
             tracing::error!("fflush failed on file {}: {}", path.display(), reason(&error));
             return false;
@@ -97,7 +114,9 @@ impl SharedFiles {
     fn make_room(&mut self) {
         while self.open.len() >= self.most {
             let oldest = self.open.iter().min_by_key(|(_, entry)| entry.used);
-            let Some(oldest) = oldest.map(|(name, _)| name.clone()) else { return };
+            let Some(oldest) = oldest.map(|(name, _)| name.clone()) else {
+                return;
+            };
             self.open.remove(&oldest);
         }
     }
@@ -105,11 +124,23 @@ impl SharedFiles {
 
 fn open(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder).inspect_err(|error| {
-            tracing::error!("Unable to create directory {}: {}", folder.display(), reason(error));
+        make_folder(folder).inspect_err(|error| {
+            tracing::error!(
+                "Unable to create directory {}: {}",
+                folder.display(),
+                reason(error)
+            );
         })?;
     }
     OpenOptions::new().append(true).create(true).open(path)
+}
+
+fn make_folder(folder: &Path) -> io::Result<()> {
+    match fs::create_dir_all(folder) {
+        // Something is there, but no folder.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(nix::errno::Errno::ENOTDIR.into()),
+        other => other,
+    }
 }
 
 fn append(mut file: &File, data: &[u8]) -> io::Result<()> {
@@ -141,7 +172,14 @@ mod tests {
     #[test]
     fn the_one_not_used_for_longest_is_closed() {
         let folder = tempfile::tempdir().unwrap();
-        let name = |n: &str| folder.path().join("new/sub").join(n).into_os_string().into_encoded_bytes();
+        let name = |n: &str| {
+            folder
+                .path()
+                .join("new/sub")
+                .join(n)
+                .into_os_string()
+                .into_encoded_bytes()
+        };
         for (most, hits) in [(2, 0.3), (1, 0.3), (3, 0.7)] {
             let mut files = SharedFiles::new(most);
             for n in ["a", "a", "b", "b", "c", "a", "b", "c", "c", "a"] {

@@ -52,20 +52,37 @@ impl LocalMaster {
         interrupt.on_raise(move || {
             let _ = waker.send(Inbound::Wake);
         });
-        let mut master = Self { inbound, workers: Vec::new(), traffic: Traffic::default() };
+        let mut master = Self {
+            inbound,
+            workers: Vec::new(),
+            traffic: Traffic::default(),
+        };
         for rank in 1..=workers {
             let (outbound, inbound) = unbounded();
             let kill = Arc::new(KillSwitch::new());
-            let mut side = LocalWorker { rank: Rank(rank), inbound, outbound: to_master.clone() };
+            let mut side = LocalWorker {
+                rank: Rank(rank),
+                inbound,
+                outbound: to_master.clone(),
+            };
             let (options, switch) = (Arc::clone(options), Arc::clone(&kill));
-            let thread = std::thread::Builder::new().name(format!("worker-{rank}")).spawn(move || {
-                // An error means that the master is gone, and with it whoever could be told.
-                let _ = worker::serve(&mut side, options, switch);
-            });
+            let thread = std::thread::Builder::new()
+                .name(format!("worker-{rank}"))
+                .spawn(move || {
+                    // An error means that the master is gone, and with it whoever could be told.
+                    let _ = worker::serve(&mut side, options, switch);
+                });
             let thread = thread.map_err(|error| {
-                TransportError(format!("Unable to start worker {rank}: {}", pmc_dag::reason(&error)))
+                TransportError(format!(
+                    "Unable to start worker {rank}: {}",
+                    pmc_dag::reason(&error)
+                ))
             })?;
-            master.workers.push(Worker { outbound, kill, thread: Some(thread) });
+            master.workers.push(Worker {
+                outbound,
+                kill,
+                thread: Some(thread),
+            });
         }
         Ok(master)
     }
@@ -115,7 +132,10 @@ impl MasterTransport for LocalMaster {
         let grace = Instant::now() + worker::GRACE.min(timeout);
         let end = Instant::now() + timeout;
         for worker in &self.workers {
-            if worker.kill.is_aborted() && !worker.kill.wait_idle(grace.saturating_duration_since(Instant::now()))
+            if worker.kill.is_aborted()
+                && !worker
+                    .kill
+                    .wait_idle(grace.saturating_duration_since(Instant::now()))
             {
                 worker.kill.kill();
             }
@@ -123,7 +143,10 @@ impl MasterTransport for LocalMaster {
         let mut silent = Vec::new();
         for (rank, worker) in (1..).map(Rank).zip(&mut self.workers) {
             // A process that the kernel does not let go must not hold up the end of the run.
-            if worker.kill.wait_idle(end.saturating_duration_since(Instant::now())) {
+            if worker
+                .kill
+                .wait_idle(end.saturating_duration_since(Instant::now()))
+            {
                 worker.thread.take().map(JoinHandle::join);
             } else {
                 silent.push(rank);

@@ -28,7 +28,11 @@ pub(super) struct Pipes<'a> {
 
 impl<'a> Pipes<'a> {
     pub(super) fn open(forwards: &'a [Forward]) -> io::Result<Self> {
-        let mut pipes = Self { forwards, read: Vec::new(), write: Vec::new() };
+        let mut pipes = Self {
+            forwards,
+            read: Vec::new(),
+            write: Vec::new(),
+        };
         for _ in forwards {
             let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             pipes.read.push(read.into());
@@ -44,7 +48,10 @@ impl<'a> Pipes<'a> {
 
     /// `VARIABLE=descriptor` of each pipe.
     pub(super) fn variables(&self) -> impl Iterator<Item = (&[u8], RawFd)> {
-        self.forwards.iter().zip(&self.write).map(|((name, _), end)| (name.as_slice(), end.as_raw_fd()))
+        self.forwards
+            .iter()
+            .zip(&self.write)
+            .map(|((name, _), end)| (name.as_slice(), end.as_raw_fd()))
     }
 
     /// Reads until all writers have closed their ends, or the task is to be ended.
@@ -54,15 +61,19 @@ impl<'a> Pipes<'a> {
         let mut open: Vec<usize> = (0..self.read.len()).collect();
         let mut buffer = vec![0; 64 * 1024];
         while !open.is_empty() && !kill.is_aborted() {
-            let mut polled: Vec<PollFd<'_>> =
-                open.iter().map(|at| PollFd::new(self.read[*at].as_fd(), PollFlags::POLLIN)).collect();
+            let mut polled: Vec<PollFd<'_>> = open
+                .iter()
+                .map(|at| PollFd::new(self.read[*at].as_fd(), PollFlags::POLLIN))
+                .collect();
             match poll(&mut polled, LOOK) {
                 Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
                 Ok(_) => {}
                 Err(error) => return Err(error.into()),
             }
-            let ready: Vec<bool> =
-                polled.iter().map(|p| p.revents().is_some_and(|events| !events.is_empty())).collect();
+            let ready: Vec<bool> = polled
+                .iter()
+                .map(|p| p.revents().is_some_and(|events| !events.is_empty()))
+                .collect();
             let mut ready = ready.into_iter();
             let mut result = Ok(());
             open.retain(|at| {
@@ -87,7 +98,10 @@ impl<'a> Pipes<'a> {
         let forwarded = self.forwards.iter().zip(data);
         Ok(forwarded
             .filter(|(_, data)| !data.is_empty())
-            .map(|((_, target), data)| ForwardedData { target: target.clone(), data })
+            .map(|((_, target), data)| ForwardedData {
+                target: target.clone(),
+                data,
+            })
             .collect())
     }
 }
@@ -98,7 +112,11 @@ pub(super) fn read_files(forwards: &[Forward], data: &mut Vec<ForwardedData>) ->
     for (source, target) in forwards {
         let path = Path::new(std::ffi::OsStr::from_bytes(source));
         let failed = |error: io::Error| {
-            format!("Unable to read file {}: {}", path.display(), pmc_dag::reason(&error))
+            format!(
+                "Unable to read file {}: {}",
+                path.display(),
+                pmc_dag::reason(&error)
+            )
         };
         let metadata = match path.metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -109,12 +127,17 @@ pub(super) fn read_files(forwards: &[Forward], data: &mut Vec<ForwardedData>) ->
         }
         let mut content = Vec::new();
         let file = File::open(path).map_err(failed)?;
-        file.take(LONGEST_FILE + 1).read_to_end(&mut content).map_err(failed)?;
+        file.take(LONGEST_FILE + 1)
+            .read_to_end(&mut content)
+            .map_err(failed)?;
         if content.len() as u64 > LONGEST_FILE {
             return Err(format!("File {} is too large", path.display()));
         }
         if !content.is_empty() {
-            data.push(ForwardedData { target: target.clone(), data: content });
+            data.push(ForwardedData {
+                target: target.clone(),
+                data: content,
+            });
         }
     }
     Ok(())
@@ -127,7 +150,11 @@ pub(super) fn remove_files(forwards: &[Forward]) {
         if let Err(error) = std::fs::remove_file(path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::debug!("Unable to remove file {}: {}", path.display(), pmc_dag::reason(&error));
+            tracing::debug!(
+                "Unable to remove file {}: {}",
+                path.display(),
+                pmc_dag::reason(&error)
+            );
         }
     }
 }
@@ -167,13 +194,22 @@ mod tests {
     fn more_than_a_pipe_holds() {
         let forwards = vec![(b"A".to_vec(), b"a".to_vec()), (b"B".to_vec(), b"b".to_vec())];
         let mut pipes = Pipes::open(&forwards).unwrap();
-        assert_eq!(pipes.variables().map(|(name, _)| name.to_vec()).collect::<Vec<_>>(), [b"A", b"B"]);
+        assert_eq!(
+            pipes
+                .variables()
+                .map(|(name, _)| name.to_vec())
+                .collect::<Vec<_>>(),
+            [b"A", b"B"]
+        );
         let mut end: File = pipes.write.pop().unwrap().into();
         let writer = std::thread::spawn(move || end.write_all(&vec![9; 300_000]));
         let data = pipes.read(&KillSwitch::new()).unwrap();
         writer.join().unwrap().unwrap();
         assert_eq!(data.len(), 1);
-        assert_eq!((data[0].target.as_slice(), data[0].data.len()), (&b"b"[..], 300_000));
+        assert_eq!(
+            (data[0].target.as_slice(), data[0].data.len()),
+            (&b"b"[..], 300_000)
+        );
     }
 
     #[test]

@@ -52,15 +52,14 @@ impl KillSwitch {
     #[must_use]
     pub fn wait_idle(&self, timeout: Duration) -> bool {
         let state = self.state();
-        let waited = self.idle.wait_timeout_while(state, timeout, |state| state.group.is_some());
+        let waited = self
+            .idle
+            .wait_timeout_while(state, timeout, |state| state.group.is_some());
         waited.is_ok_and(|(state, _)| state.group.is_none())
     }
 
     /// Starts a process that leads its own group, unless the end was asked for.
-    pub(super) fn start<E>(
-        &self,
-        start: impl FnOnce() -> Result<Child, E>,
-    ) -> Option<Result<Child, E>> {
+    pub(super) fn start<E>(&self, start: impl FnOnce() -> Result<Child, E>) -> Option<Result<Child, E>> {
         let mut state = self.state();
         if state.aborted {
             return None;

@@ -14,13 +14,17 @@ pub(super) fn find<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path> {
     if word.is_empty() || word.contains(&b'/') || is_program(plain) {
         return Cow::Borrowed(plain);
     }
-    let found = path.iter().map(|folder| folder.join(plain)).find(|file| is_program(file));
+    let found = path
+        .iter()
+        .map(|folder| folder.join(plain))
+        .find(|file| is_program(file));
     found.map_or(Cow::Borrowed(plain), Cow::Owned)
 }
 
 /// A regular file with an execute bit.
 fn is_program(file: &Path) -> bool {
-    file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    file.metadata()
+        .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]

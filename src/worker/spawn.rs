@@ -54,7 +54,10 @@ const STACK_BYTES: usize = 64 * 1024;
 impl Spawner {
     /// Looks at the signal handlers of this process: call it when they are installed.
     pub(super) fn new() -> Self {
-        Self { stack: vec![0; STACK_BYTES / size_of::<u128>()], caught: caught_signals() }
+        Self {
+            stack: vec![0; STACK_BYTES / size_of::<u128>()],
+            caught: caught_signals(),
+        }
     }
 }
 
@@ -79,7 +82,10 @@ impl Spawn<'_> {
             spawn: self,
             caught: &spawner.caught,
             mask: *mask.as_ref(),
-            cpus: self.cpus.as_ref().map_or(ptr::null(), |set| ptr::from_ref(set).cast()),
+            cpus: self
+                .cpus
+                .as_ref()
+                .map_or(ptr::null(), |set| ptr::from_ref(set).cast()),
             errno: 0,
         };
         let top = spawner.stack.as_mut_ptr_range().end;
@@ -89,12 +95,19 @@ impl Spawn<'_> {
         // The stack grows down from `top`, which is aligned to 16 bytes. `child` only makes
         // system calls. Signals are blocked until it has removed all handlers.
         let pid = unsafe { libc::clone(child, top.cast(), flags, (&raw mut shared).cast()) };
-        let result = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(Pid::from_raw(pid)) };
+        let result = if pid < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(Pid::from_raw(pid))
+        };
         pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
         // SAFETY: `shared` is ours; the child has written to it behind the compiler's back.
         let errno = unsafe { ptr::read_volatile(&raw const shared.errno) };
         let failure = (errno != 0).then(|| io::Error::from_raw_os_error(errno));
-        Ok(Child { pid: result?, failure })
+        Ok(Child {
+            pid: result?,
+            failure,
+        })
     }
 }
 
@@ -105,7 +118,13 @@ extern "C" fn child(argument: *mut c_void) -> c_int {
     // SAFETY: `start` passes a valid pointer and waits. Only system calls are made, all of them
     // async-signal-safe; pointers and descriptors are those that the owner of `Spawn` keeps alive.
     unsafe {
-        let Shared { spawn, caught, mask, cpus, .. } = &*shared;
+        let Shared {
+            spawn,
+            caught,
+            mask,
+            cpus,
+            ..
+        } = &*shared;
         if prepare(spawn, caught, mask, *cpus) {
             libc::execve(spawn.program.as_ptr(), spawn.argv.as_ptr(), spawn.envp.as_ptr());
         }
@@ -152,8 +171,16 @@ unsafe fn prepare(
             return false;
         }
         if let Some(bytes) = spawn.memory {
-            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-            for resource in [libc::RLIMIT_DATA, libc::RLIMIT_STACK, libc::RLIMIT_RSS, libc::RLIMIT_AS] {
+            let limit = libc::rlimit {
+                rlim_cur: bytes,
+                rlim_max: bytes,
+            };
+            for resource in [
+                libc::RLIMIT_DATA,
+                libc::RLIMIT_STACK,
+                libc::RLIMIT_RSS,
+                libc::RLIMIT_AS,
+            ] {
                 if libc::setrlimit(resource, &raw const limit) != 0 {
                     return false;
                 }

@@ -49,8 +49,13 @@ pub fn worker_stderr(dag: &Path, rank: u32) -> PathBuf {
 /// as they exist.
 #[must_use]
 pub fn latest_task_files(dag: &Path, task: &[u8]) -> Option<(PathBuf, PathBuf)> {
-    let last = (0..).take_while(|number| task_file(dag, task, "out", *number).exists()).last()?;
-    Some((task_file(dag, task, "out", last), task_file(dag, task, "err", last)))
+    let last = (0..)
+        .take_while(|number| task_file(dag, task, "out", *number).exists())
+        .last()?;
+    Some((
+        task_file(dag, task, "out", last),
+        task_file(dag, task, "err", last),
+    ))
 }
 
 fn task_file(dag: &Path, task: &[u8], kind: &str, number: u32) -> PathBuf {
@@ -63,9 +68,18 @@ fn task_file(dag: &Path, task: &[u8], kind: &str, number: u32) -> PathBuf {
 pub(super) fn open_shared(dag: &Path, rank: u32) -> Result<SharedStdio, String> {
     let open = |what, path: &Path| {
         tracing::debug!("Worker {rank}: Using task {what} file: {}", path.display());
-        OpenOptions::new().append(true).create(true).mode(MODE).open(path).map_err(|error| {
-            format!("Worker {rank}: Unable to open task {what} file {}: {}", path.display(), reason(&error))
-        })
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(MODE)
+            .open(path)
+            .map_err(|error| {
+                format!(
+                    "Worker {rank}: Unable to open task {what} file {}: {}",
+                    path.display(),
+                    reason(&error)
+                )
+            })
     };
     let out_path = worker_stdout(dag, rank);
     let files = Pair {
@@ -80,7 +94,11 @@ pub(super) fn open_shared(dag: &Path, rank: u32) -> Result<SharedStdio, String> 
 /// with standard output; an error file of that number, left by something else, is emptied.
 pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<Pair, String> {
     let failed = |what, path: &Path, error: &io::Error| {
-        format!("Unable to open task {what} file {}: {}", path.display(), reason(error))
+        format!(
+            "Unable to open task {what} file {}: {}",
+            path.display(),
+            reason(error)
+        )
     };
     for number in 0.. {
         let out_path = task_file(dag, task, "out", number);
@@ -96,10 +114,15 @@ pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<Pair, String> {
         let err_path = task_file(dag, task, "err", number);
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(MODE);
-        let err = options.open(&err_path).map_err(|error| failed("stderr", &err_path, &error))?;
+        let err = options
+            .open(&err_path)
+            .map_err(|error| failed("stderr", &err_path, &error))?;
         return Ok(Pair { out, out_path, err });
     }
-    Err(format!("Unable to open task stdout file {}: too many tries", task_file(dag, task, "out", 0).display()))
+    Err(format!(
+        "Unable to open task stdout file {}: too many tries",
+        task_file(dag, task, "out", 0).display()
+    ))
 }
 
 #[cfg(test)]
@@ -116,11 +139,17 @@ mod tests {
             fs::write(folder.path().join(old), "old").unwrap();
         }
         fs::write(folder.path().join("a.err.002"), "stale and long").unwrap();
-        assert_eq!(latest_task_files(&dag, b"a").unwrap().0, folder.path().join("a.out.001"));
+        assert_eq!(
+            latest_task_files(&dag, b"a").unwrap().0,
+            folder.path().join("a.out.001")
+        );
         let files = open_task(&dag, b"a").unwrap();
         assert_eq!(files.out_path, folder.path().join("a.out.002"));
         assert_eq!(fs::read(folder.path().join("a.err.002")).unwrap(), b"");
-        assert_eq!(latest_task_files(&dag, b"a").unwrap().1, folder.path().join("a.err.003"));
+        assert_eq!(
+            latest_task_files(&dag, b"a").unwrap().1,
+            folder.path().join("a.err.003")
+        );
         assert_eq!(latest_task_files(&dag, b"b"), None);
     }
 

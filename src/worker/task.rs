@@ -25,8 +25,13 @@ const OWN_FAILURE: i32 = 256;
 
 /// Variables that every task gets; what the worker itself has inherited under these names is left
 /// out.
-const TASK_VARIABLES: [&[u8]; 5] =
-    [b"PMC_TASK", b"PMC_MEMORY", b"PMC_CPUS", b"PMC_RANK", b"PMC_HOST_RANK"];
+const TASK_VARIABLES: [&[u8]; 5] = [
+    b"PMC_TASK",
+    b"PMC_MEMORY",
+    b"PMC_CPUS",
+    b"PMC_RANK",
+    b"PMC_HOST_RANK",
+];
 
 /// Why a worker cannot go on.
 #[derive(Debug)]
@@ -76,10 +81,17 @@ impl Runner {
             let name = name.as_bytes();
             !TASK_VARIABLES.contains(&name)
         });
-        let environment =
-            inherited.filter_map(|(name, value)| variable(name.as_bytes(), value.as_bytes()).ok()).collect();
-        let path = options.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
-        let path = path.map(|value| std::env::split_paths(value).collect()).unwrap_or_default();
+        let environment = inherited
+            .filter_map(|(name, value)| variable(name.as_bytes(), value.as_bytes()).ok())
+            .collect();
+        let path = options
+            .environment
+            .iter()
+            .find(|(name, _)| name == "PATH")
+            .map(|(_, value)| value);
+        let path = path
+            .map(|value| std::env::split_paths(value).collect())
+            .unwrap_or_default();
         Ok(Self {
             options,
             kill,
@@ -169,9 +181,17 @@ impl Runner {
         .write(&mut record);
         (&files.out).write_all(&record).map_err(|error| {
             let path = files.out_path.display();
-            Failure::Fatal(format!("Task {name}: Error writing to {path}: {}", reason(&error)))
+            Failure::Fatal(format!(
+                "Task {name}: Error writing to {path}: {}",
+                reason(&error)
+            ))
         })?;
-        Ok(TaskResult { submit: task.submit, status, runtime, forwards })
+        Ok(TaskResult {
+            submit: task.submit,
+            status,
+            runtime,
+            forwards,
+        })
     }
 
     fn prepare<'a>(&self, task: &'a Assignment) -> io::Result<Prepared<'a>> {
@@ -322,7 +342,10 @@ fn log_end(task: &Assignment, status: i32, runtime: Duration) {
 }
 
 /// Raw wait status of a process that has ended.
-#[expect(unsafe_code, reason = "nix takes the status apart, and leaves out the core dump flag")]
+#[expect(
+    unsafe_code,
+    reason = "nix takes the status apart, and leaves out the core dump flag"
+)]
 fn reap(pid: Pid) -> io::Result<i32> {
     let mut status = 0;
     // SAFETY: the pointer is to a local variable.

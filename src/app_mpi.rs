@@ -1,0 +1,116 @@
+//! The program as one of the processes that an MPI launcher has started.
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::app::{catch_signals, check, conclude, print, refuse};
+use crate::cli::{self, Typed};
+use crate::interrupt::Interrupt;
+use crate::launch::Launch;
+use crate::message::Rank;
+use crate::options::{Options, WorkerOptions};
+use crate::transport::mpi::{Mpi, Waiting};
+use crate::{driver, host, logging, worker};
+
+/// Time for the last words of this process to reach the launcher before it ends everything.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Runs master or worker, whatever this process is to be.
+pub(crate) fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, launch: &Launch) -> ExitCode {
+    let Launch::Launched { sign, size, .. } = launch else {
+        return ExitCode::FAILURE;
+    };
+    let refuse_once = |message: &str| {
+        if launch.is_first() {
+            refuse(message)
+        } else {
+            ExitCode::FAILURE
+        }
+    };
+    if typed.workers.is_some() {
+        return refuse_once(&format!(
+            "--workers is for runs without an MPI launcher, but there is one ({sign} is set): \
+             the launcher's number of processes counts"
+        ));
+    }
+    let mpi = match Mpi::start() {
+        Ok(mpi) => mpi,
+        Err(error) => return refuse_once(&error.to_string()),
+    };
+    if let Some(size) = size.filter(|size| *size > 1 && mpi.size() == 1) {
+        return refuse_once(&format!(
+            "The launcher has started {size} processes ({sign} is set), but MPI knows of one only: \
+             use the launcher of the MPI library that this program was built with, or tell srun \
+             which one it is (--mpi)"
+        ));
+    }
+    let first = mpi.rank() == Rank(0);
+    if let Err(message) = check(typed, mpi.size().saturating_sub(1)) {
+        // The original lets every process complain about affinity.
+        return if first || mpi.size() > 1 {
+            refuse(message)
+        } else {
+            ExitCode::FAILURE
+        };
+    }
+    if first {
+        print(&cli::version());
+    }
+    logging::init(typed.verbosity);
+    if !typed.keep_affinity {
+        tracing::debug!("Rank {}: Clearing CPU and memory affinity", mpi.rank().0);
+        host::reset_affinity();
+    }
+    let interrupt = Arc::new(Interrupt::new());
+    if let Err(error) = catch_signals(&interrupt) {
+        print(&format!(
+            "Unable to handle signals: {}\n",
+            pmc_dag::reason(&error)
+        ));
+        mpi.abort(1);
+    }
+    let waiting = if typed.no_sleep_on_recv {
+        Waiting::Busy
+    } else {
+        Waiting::Sleep
+    };
+    if first {
+        master(mpi, waiting, &interrupt, &Options::from_typed(typed, program))
+    } else {
+        work(mpi, waiting, &interrupt, worker)
+    }
+}
+
+fn master(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: &Options) -> ExitCode {
+    let mut transport = mpi.master(waiting, Arc::clone(interrupt));
+    let result = driver::run(&mut transport, options, interrupt, &mut |_| {});
+    let code = conclude(&result);
+    let silent = match &result {
+        Ok(summary) => &summary.silent_workers,
+        Err(error) => &error.silent_workers,
+    };
+    if !silent.is_empty() {
+        tracing::error!("{} workers do not answer", silent.len());
+        drop(transport);
+        std::thread::sleep(LAST_WORDS);
+        mpi.abort(1);
+    }
+    transport.release();
+    drop(transport);
+    code
+}
+
+fn work(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: WorkerOptions) -> ExitCode {
+    let mut transport = mpi.worker(waiting, Arc::clone(interrupt));
+    let served = worker::serve_beside(&mut transport, Arc::new(options), interrupt);
+    if let Err(error) = served.and_then(|()| transport.goodbye()) {
+        print(&format!("ABORT: Worker {}: {error}\n", mpi.rank().0));
+        drop(transport);
+        std::thread::sleep(LAST_WORDS);
+        mpi.abort(1);
+    }
+    drop(transport);
+    ExitCode::SUCCESS
+}

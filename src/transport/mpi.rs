@@ -1,0 +1,391 @@
+//! Workers as ranks of an MPI program. The only module that knows MPI.
+//!
+//! A process waits for messages by asking MPI again and again: its own blocking calls keep a core
+//! busy, which the tasks need. The pauses in between grow with the time already waited, so that
+//! a message is never late by more than a small part of that time, nor by more than a millisecond.
+//!
+//! MPI is called by the thread that called [`Mpi::start`], and by no other.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mpi::environment::Universe;
+use mpi::ffi;
+use mpi::topology::{AnyProcess, Communicator as _, SimpleCommunicator};
+use mpi::traits::{Equivalence as _, Source as _};
+
+use super::{MasterTransport, Traffic, TransportError, WorkerTransport};
+use crate::interrupt::Interrupt;
+use crate::message::{Rank, ToMaster, ToWorker};
+
+/// Tag of encoded messages.
+const MESSAGE: mpi::Tag = 1;
+/// Tag of the empty message that is the last one of its sender.
+const GOODBYE: mpi::Tag = 2;
+
+const MASTER: Rank = Rank(0);
+
+/// Longest pause between two looks for a message.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// How long to look without any pause.
+const SPIN: Duration = Duration::from_micros(20);
+
+/// How processes wait for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// With pauses, which leave the core to others.
+    Sleep,
+    /// Without: for systems with cores to spare.
+    Busy,
+}
+
+/// Name and version of the MPI library.
+#[must_use]
+pub fn library_version() -> String {
+    let (major, minor) = mpi::environment::version();
+    // Some libraries give several lines and more than one version in a line.
+    let library = mpi::environment::library_version().unwrap_or_default();
+    let words: Vec<&str> = library
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split(',')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .collect();
+    format!("{major}.{minor} ({})", words.join(" "))
+}
+
+/// The MPI program that this process is a part of; ends its part when dropped, which waits for
+/// the others.
+pub struct Mpi {
+    universe: Universe,
+    world: SimpleCommunicator,
+}
+
+impl Mpi {
+    /// Joins the other processes.
+    ///
+    /// # Errors
+    /// The library does not support what is needed, or was in use already.
+    pub fn start() -> Result<Self, TransportError> {
+        let started = mpi::initialize_with_threading(mpi::Threading::Funneled);
+        let (universe, threading) =
+            started.ok_or_else(|| TransportError("MPI is in use already".to_owned()))?;
+        if threading < mpi::Threading::Funneled {
+            return Err(TransportError(
+                "The MPI library does not support threads".to_owned(),
+            ));
+        }
+        let world = universe.world();
+        Ok(Self { universe, world })
+    }
+
+    /// Number of this process.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        Rank(u32::try_from(self.world.rank()).unwrap_or(0))
+    }
+
+    /// Number of processes.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        u32::try_from(self.world.size()).unwrap_or(0)
+    }
+
+    /// The master's side; for rank 0.
+    #[must_use]
+    pub fn master(&self, waiting: Waiting, interrupt: Arc<Interrupt>) -> MpiMaster<'_> {
+        let workers = self.size().saturating_sub(1);
+        MpiMaster {
+            endpoint: Endpoint::new(&self.world, waiting, interrupt),
+            workers,
+            early: VecDeque::new(),
+            gone: vec![false; workers as usize],
+            traffic: Traffic::default(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// A worker's side; for the other ranks.
+    #[must_use]
+    pub fn worker(&self, waiting: Waiting, interrupt: Arc<Interrupt>) -> MpiWorker<'_> {
+        MpiWorker {
+            rank: self.rank(),
+            endpoint: Endpoint::new(&self.world, waiting, interrupt),
+            released: false,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Ends all processes of the program at once.
+    pub fn abort(self, code: i32) -> ! {
+        // The universe must not end MPI in the orderly way any more.
+        std::mem::forget(self.universe);
+        self.world.abort(code)
+    }
+}
+
+/// What both sides share: sending without waiting, and receiving with pauses.
+struct Endpoint<'a> {
+    world: &'a SimpleCommunicator,
+    waiting: Waiting,
+    interrupt: Arc<Interrupt>,
+    sends: VecDeque<Send>,
+}
+
+/// A message on its way. MPI reads the bytes until the request is complete.
+struct Send {
+    _bytes: Vec<u8>,
+    request: ffi::MPI_Request,
+}
+
+impl<'a> Endpoint<'a> {
+    fn new(world: &'a SimpleCommunicator, waiting: Waiting, interrupt: Arc<Interrupt>) -> Self {
+        if let Err(error) = nix::sys::prctl::set_timerslack(1_000) {
+            tracing::debug!("Unable to make timers precise: {error}");
+        }
+        Self {
+            world,
+            waiting,
+            interrupt,
+            sends: VecDeque::new(),
+        }
+    }
+
+    #[expect(
+        unsafe_code,
+        reason = "the safe interface ties a send to the life of a borrowed buffer"
+    )]
+    fn send(&mut self, to: Rank, tag: mpi::Tag, bytes: Vec<u8>) -> Result<(), TransportError> {
+        let too_long = |_| TransportError(format!("Message of {} bytes is too long for MPI", bytes.len()));
+        let count = i32::try_from(bytes.len()).map_err(too_long)?;
+        let to = i32::try_from(to.0).map_err(|_| TransportError(format!("There is no rank {}", to.0)))?;
+        let mut request = std::mem::MaybeUninit::uninit();
+        // SAFETY: the bytes are on the heap and stay there, unchanged, in the queue until MPI is
+        // done with them; the communicator is that of the running program.
+        let request = unsafe {
+            ffi::MPI_Isend(
+                bytes.as_ptr().cast(),
+                count,
+                ffi::RSMPI_UINT8_T,
+                to,
+                tag,
+                ffi::RSMPI_COMM_WORLD,
+                request.as_mut_ptr(),
+            );
+            request.assume_init()
+        };
+        self.sends.push_back(Send {
+            _bytes: bytes,
+            request,
+        });
+        self.progress();
+        Ok(())
+    }
+
+    /// Forgets messages that have been sent. They need not end in the order of sending, but
+    /// mostly do.
+    #[expect(unsafe_code, reason = "see `send`")]
+    fn progress(&mut self) {
+        while let Some(send) = self.sends.front_mut() {
+            let mut done = 0;
+            // SAFETY: the request is one that has not been seen to be complete.
+            unsafe { ffi::MPI_Test(&raw mut send.request, &raw mut done, ffi::RSMPI_STATUS_IGNORE) };
+            if done == 0 {
+                return;
+            }
+            self.sends.pop_front();
+        }
+    }
+
+    /// A message, if there is one: sender and tag; the content goes to `buffer`.
+    fn poll(&mut self, buffer: &mut Vec<u8>) -> Option<(Rank, mpi::Tag)> {
+        self.progress();
+        let (message, status) = AnyProcess::immediate_matched_probe(&self.world.any_process())?;
+        let len = usize::try_from(status.count(u8::equivalent_datatype())).unwrap_or(0);
+        buffer.clear();
+        buffer.resize(len, 0);
+        message.matched_receive_into(&mut buffer[..]);
+        Some((
+            Rank(u32::try_from(status.source_rank()).unwrap_or(u32::MAX)),
+            status.tag(),
+        ))
+    }
+
+    /// Waits for a message until `timeout` is over or somebody asks for the end of the run.
+    fn wait(&mut self, timeout: Duration, buffer: &mut Vec<u8>) -> Option<(Rank, mpi::Tag)> {
+        if let Some(received) = self.poll(buffer) {
+            return Some(received);
+        }
+        let began = Instant::now();
+        loop {
+            let waited = began.elapsed();
+            if waited >= timeout || self.interrupt.signal().is_some() {
+                return None;
+            }
+            match self.waiting {
+                Waiting::Sleep if waited >= SPIN => {
+                    std::thread::sleep((waited / 8).min(LONGEST_PAUSE).min(timeout - waited));
+                }
+                Waiting::Sleep | Waiting::Busy => std::thread::yield_now(),
+            }
+            if let Some(received) = self.poll(buffer) {
+                return Some(received);
+            }
+        }
+    }
+}
+
+impl Drop for Endpoint<'_> {
+    fn drop(&mut self) {
+        // MPI may still read what has not been received; the end of the program frees it.
+        self.progress();
+        for send in self.sends.drain(..) {
+            std::mem::forget(send._bytes);
+        }
+    }
+}
+
+/// The master's side.
+pub struct MpiMaster<'a> {
+    endpoint: Endpoint<'a>,
+    workers: u32,
+    /// Messages that came while [`MasterTransport::close`] waited for something else.
+    early: VecDeque<(Rank, ToMaster)>,
+    /// Workers that have said goodbye.
+    gone: Vec<bool>,
+    traffic: Traffic,
+    buffer: Vec<u8>,
+}
+
+impl MpiMaster<'_> {
+    /// Lets the workers end: they wait for this after their goodbye.
+    pub fn release(&mut self) {
+        for rank in 1..=self.workers {
+            // A worker that cannot be reached needs no release.
+            let _ = self.endpoint.send(Rank(rank), GOODBYE, Vec::new());
+        }
+    }
+
+    /// The message in the buffer; nothing if it was a goodbye, which is noted.
+    fn take(&mut self, from: Rank, tag: mpi::Tag) -> Result<Option<(Rank, ToMaster)>, TransportError> {
+        self.traffic.received += self.buffer.len() as u64;
+        if tag == GOODBYE {
+            if let Some(gone) = self.gone.get_mut(from.0.wrapping_sub(1) as usize) {
+                *gone = true;
+            }
+            return Ok(None);
+        }
+        let message = ToMaster::decode(&self.buffer);
+        let message = message
+            .map_err(|error| TransportError(format!("Invalid message from worker {}: {error}", from.0)))?;
+        Ok(Some((from, message)))
+    }
+}
+
+impl MasterTransport for MpiMaster<'_> {
+    fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError> {
+        let mut bytes = Vec::with_capacity(message.encoded_len());
+        message.encode(&mut bytes);
+        self.traffic.sent += bytes.len() as u64;
+        self.endpoint.send(to, MESSAGE, bytes)
+    }
+
+    fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError> {
+        if let Some(early) = self.early.pop_front() {
+            return Ok(Some(early));
+        }
+        loop {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let received = self.endpoint.wait(timeout, &mut buffer);
+            self.buffer = buffer;
+            let Some((from, tag)) = received else {
+                return Ok(None);
+            };
+            if let Some(message) = self.take(from, tag)? {
+                return Ok(Some(message));
+            }
+        }
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    fn close(&mut self, timeout: Duration) -> Vec<Rank> {
+        let began = Instant::now();
+        while self.gone.contains(&false) && began.elapsed() < timeout {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            let received = self.endpoint.poll(&mut buffer);
+            self.buffer = buffer;
+            match received.map(|(from, tag)| self.take(from, tag)) {
+                Some(Ok(Some(message))) => self.early.push_back(message),
+                // What cannot be read does not matter any more.
+                Some(Ok(None) | Err(_)) => {}
+                None => std::thread::sleep(LONGEST_PAUSE),
+            }
+        }
+        let gone = (1..).map(Rank).zip(&self.gone);
+        gone.filter(|(_, gone)| !**gone).map(|(rank, _)| rank).collect()
+    }
+}
+
+/// A worker's side.
+pub struct MpiWorker<'a> {
+    rank: Rank,
+    endpoint: Endpoint<'a>,
+    released: bool,
+    buffer: Vec<u8>,
+}
+
+impl MpiWorker<'_> {
+    /// The worker has closed its files. Waits for the master, at rest, since the end of MPI
+    /// itself waits busily.
+    pub fn goodbye(&mut self) -> Result<(), TransportError> {
+        self.endpoint.send(MASTER, GOODBYE, Vec::new())?;
+        while !self.released || !self.endpoint.sends.is_empty() {
+            let mut buffer = std::mem::take(&mut self.buffer);
+            match self.endpoint.poll(&mut buffer) {
+                Some((_, tag)) => self.released |= tag == GOODBYE,
+                None => std::thread::sleep(LONGEST_PAUSE),
+            }
+            self.buffer = buffer;
+        }
+        Ok(())
+    }
+}
+
+impl WorkerTransport for MpiWorker<'_> {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
+        let mut bytes = Vec::with_capacity(message.encoded_len());
+        message.encode(&mut bytes);
+        self.endpoint.send(MASTER, MESSAGE, bytes)
+    }
+
+    fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let received = self.endpoint.wait(timeout, &mut buffer);
+        self.buffer = buffer;
+        match received {
+            None => Ok(None),
+            Some((_, GOODBYE)) => {
+                self.released = true;
+                Ok(Some(ToWorker::Shutdown))
+            }
+            Some(_) => ToWorker::decode(&self.buffer)
+                .map(Some)
+                .map_err(|error| TransportError(format!("Invalid message from the master: {error}"))),
+        }
+    }
+}
