@@ -5,7 +5,8 @@ use std::mem;
 use pmc_dag::TaskId;
 
 use crate::master::hosts::Grant;
-use crate::master::run::{Master, Phase, Running, State};
+use crate::master::run::{Master, Phase, Running};
+use crate::master::tasks::State;
 use crate::master::{Outbox, Record};
 use crate::message::{Assignment, SubmitId, ToWorker};
 
@@ -20,8 +21,8 @@ impl Master {
             self.last_submit += 1;
             let submit = SubmitId(self.last_submit);
             out.record(Record::Queued(task, submit));
-            self.queue.push(task, self.dag.priority(task), submit);
-            self.states[task.index()] = State::Queued;
+            self.queue.push(&mut self.nodes, task, submit);
+            self.nodes[task.index()].state = State::Queued;
         }
         while self.hosts.free_slots() > 0 && self.queue.len() > 0 {
             let Some(shape) = self.queue.best(|cpus| self.hosts.most_free_memory(cpus)) else {
@@ -38,7 +39,7 @@ impl Master {
             let Some(grant) = self.hosts.take(host, cpus, memory_mb) else {
                 break;
             };
-            let Some((task, submit)) = self.queue.pop(shape) else {
+            let Some((task, submit)) = self.queue.pop(&self.nodes, shape) else {
                 break;
             };
             self.begin(task, submit, host, grant, out);
@@ -68,7 +69,7 @@ impl Master {
             pipe_forwards: line.pipe_forwards.to_vec(),
             file_forwards: line.file_forwards.to_vec(),
         };
-        self.states[task.index()] = State::Running;
+        self.nodes[task.index()].state = State::Running;
         self.slots[rank.0 as usize - 1].running = Some(Running { task, submit, block });
         self.running += 1;
         self.summary.submitted += 1;

@@ -1,6 +1,7 @@
 //! Checks that all parts of the state agree.
 
-use crate::master::run::{Master, Phase, State};
+use crate::master::run::{Master, Phase};
+use crate::master::tasks::State;
 
 impl Master {
     /// Walks all cross-references; for tests, as it takes time linear in tasks and edges.
@@ -16,7 +17,7 @@ impl Master {
     }
 
     fn check_tasks(&self) -> Result<(), String> {
-        let is = |state| move |task: &&pmc_dag::TaskId| self.states[task.index()] == state;
+        let is = |state| move |task: &&pmc_dag::TaskId| self.nodes[task.index()].state == state;
         let mut parents_left: Vec<u32> = self.dag.ids().map(|task| self.dag.parent_count(task)).collect();
         let ids: Vec<_> = self.dag.ids().collect();
         for task in ids.iter().filter(is(State::Done)) {
@@ -24,12 +25,17 @@ impl Master {
                 parents_left[child.index()] -= 1;
             }
         }
-        if parents_left != self.parents_left {
+        if !self
+            .nodes
+            .iter()
+            .map(|node| node.parents_left)
+            .eq(parents_left.iter().copied())
+        {
             return Err("the number of unfinished parents of some task is wrong".to_owned());
         }
         for task in &ids {
             let released = parents_left[task.index()] == 0;
-            match self.states[task.index()] {
+            match self.nodes[task.index()].state {
                 State::Waiting if released => return Err(format!("{task:?} should be ready")),
                 State::Ready | State::Queued | State::Running | State::Failed if !released => {
                     return Err(format!("{task:?} was released before its parents were done"));
@@ -45,7 +51,7 @@ impl Master {
         if sorted(self.ready.clone()) != expected(State::Ready) {
             return Err("the list of ready tasks does not hold exactly the ready ones".to_owned());
         }
-        if sorted(self.queue.check()?) != expected(State::Queued) {
+        if sorted(self.queue.check(&self.nodes)?) != expected(State::Queued) {
             return Err("the queue does not hold exactly the queued tasks".to_owned());
         }
         let running = sorted(self.assignments().map(|(_, task, _)| task).collect());

@@ -28,17 +28,17 @@
 //! # Cost
 //!
 //! Tasks that ask for the same memory and CPUs are of one *shape*; shapes with the same number of
-//! CPUs form a *class*. With H hosts, S shapes in a class, C classes and P different priorities in
-//! a shape:
+//! CPUs form a *class*. With H hosts, S shapes in a class and C classes:
 //!
 //! * A task that ends: O(log H), and O(1) for each of its edges.
-//! * A task that becomes ready: O(log P + log S).
-//! * A task that is started: O(C · log S + log H + log P), and one more look of O(C · log S) when
-//!   nothing else fits. Without a free slot nothing is looked at.
+//! * A task that becomes ready: O(log S).
+//! * A task that is started: O(C · log S + log H), and one more look of O(C · log S) when nothing
+//!   else fits. Without a free slot nothing is looked at.
 //!
 //! So the number of tasks, ready or not, does not matter, nor how many of them wait for memory.
 
 mod assign;
+mod bits;
 mod check;
 mod cpuset;
 mod error;
@@ -47,6 +47,7 @@ mod queue;
 mod run;
 #[cfg(test)]
 mod sim;
+mod tasks;
 #[cfg(test)]
 mod tests;
 

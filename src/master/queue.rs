@@ -5,19 +5,18 @@
 //! CPUs form a *class*, ordered by memory; a tree over them finds, for a given free memory, the
 //! shape whose first task comes first of all.
 //!
-//! Within a shape tasks are chained through one array, a chain per priority, so a ready task costs
-//! 12 bytes wherever it is.
+//! Within a shape, tasks of one priority form a *chain*, linked through the tasks themselves. All
+//! chains are known from the DAG, so a set of bits says which of them are not empty.
 
-use std::collections::BTreeMap;
+use pmc_dag::{Dag, TaskId};
 
-use pmc_dag::TaskId;
-use rustc_hash::FxHashMap;
-
+use crate::master::bits::BitSet;
+use crate::master::tasks::{NO_TASK, Node};
 use crate::message::SubmitId;
 
 /// Rank of a ready task: larger is taken first. Priority decides, then age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key(u128);
+struct Key(u128);
 
 impl Key {
     /// Less than every key of a task.
@@ -34,6 +33,13 @@ impl Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShapeId(u32);
 
+impl ShapeId {
+    /// Position in [`Queue::shapes`].
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) memory_mb: u64,
@@ -41,8 +47,19 @@ pub(crate) struct Shape {
     class: u32,
     /// Position in the class.
     leaf: u32,
-    /// First and last task of each priority.
-    chains: BTreeMap<i64, (u32, u32)>,
+    /// Number of its first chain; the others follow by descending priority.
+    first_chain: u32,
+    /// Which of the chains are not empty, counted from the first.
+    filled: BitSet,
+}
+
+/// Tasks of one shape and priority, in the order of their submit numbers.
+#[derive(Debug)]
+struct Chain {
+    priority: i64,
+    shape: ShapeId,
+    first: u32,
+    last: u32,
 }
 
 /// Shapes with one number of CPUs.
@@ -58,50 +75,83 @@ struct Class {
     winners: Vec<u32>,
 }
 
-const NO_TASK: u32 = u32::MAX;
-
 /// All ready tasks that have a submit number.
 #[derive(Debug)]
 pub(crate) struct Queue {
     shapes: Vec<Shape>,
     classes: Vec<Class>,
-    shape_of: Vec<ShapeId>,
-    /// Next task in the chain.
-    next: Vec<u32>,
-    /// Submit number of the last time the task was queued.
-    submits: Vec<u64>,
+    chains: Vec<Chain>,
     len: usize,
 }
 
 impl Queue {
-    /// `requests` gives memory and CPUs of each task.
-    pub(crate) fn new(requests: impl ExactSizeIterator<Item = (u64, u32)>) -> Self {
-        let tasks = requests.len();
-        let mut shapes: Vec<Shape> = Vec::new();
-        let mut known = FxHashMap::default();
-        let shape_of = requests
-            .map(|(memory_mb, cpus)| {
-                *known.entry((memory_mb, cpus)).or_insert_with(|| {
-                    shapes.push(Shape {
-                        memory_mb,
-                        cpus,
-                        class: 0,
-                        leaf: 0,
-                        chains: BTreeMap::new(),
-                    });
-                    ShapeId(shapes.len() as u32 - 1)
-                })
-            })
-            .collect();
-        let classes = classify(&mut shapes);
-        Self {
-            shapes,
-            classes,
-            shape_of,
-            next: vec![NO_TASK; tasks],
-            submits: vec![0; tasks],
+    /// An empty queue, and the chain of each of the DAG's sets of options.
+    pub(crate) fn new(dag: &Dag) -> (Self, Vec<u32>) {
+        let sets: Vec<(u64, u32, i64)> = dag.option_sets().collect();
+        let mut order: Vec<usize> = (0..sets.len()).collect();
+        order.sort_unstable_by_key(|set| {
+            let (memory_mb, cpus, priority) = sets[*set];
+            (cpus, memory_mb, std::cmp::Reverse(priority))
+        });
+        let mut this = Self {
+            shapes: Vec::new(),
+            classes: Vec::new(),
+            chains: Vec::new(),
             len: 0,
+        };
+        let mut chain_of = vec![0; sets.len()];
+        for set in order {
+            chain_of[set] = this.chain(sets[set]);
         }
+        for (number, shape) in this.shapes.iter_mut().enumerate() {
+            let chains = this.chains.iter().skip(shape.first_chain as usize);
+            let count = chains.take_while(|chain| chain.shape.index() == number).count();
+            shape.filled = BitSet::new(count);
+        }
+        for class in &mut this.classes {
+            class.set_up();
+        }
+        (this, chain_of)
+    }
+
+    /// The chain for a request that is not before the last one in the order of chains.
+    fn chain(&mut self, (memory_mb, cpus, priority): (u64, u32, i64)) -> u32 {
+        if self.classes.last().is_none_or(|class| class.cpus != cpus) {
+            self.classes.push(Class::new(cpus));
+        }
+        if self
+            .shapes
+            .last()
+            .is_none_or(|shape| (shape.memory_mb, shape.cpus) != (memory_mb, cpus))
+        {
+            let id = ShapeId(self.shapes.len() as u32);
+            let class = self.classes.len() as u32 - 1;
+            let members = &mut self.classes[class as usize];
+            self.shapes.push(Shape {
+                memory_mb,
+                cpus,
+                class,
+                leaf: members.shapes.len() as u32,
+                first_chain: self.chains.len() as u32,
+                filled: BitSet::new(0),
+            });
+            members.shapes.push(id);
+            members.memories.push(memory_mb);
+        }
+        let shape = ShapeId(self.shapes.len() as u32 - 1);
+        if self
+            .chains
+            .last()
+            .is_none_or(|chain| (chain.shape, chain.priority) != (shape, priority))
+        {
+            self.chains.push(Chain {
+                priority,
+                shape,
+                first: NO_TASK,
+                last: NO_TASK,
+            });
+        }
+        self.chains.len() as u32 - 1
     }
 
     pub(crate) fn shapes(&self) -> &[Shape] {
@@ -109,16 +159,12 @@ impl Queue {
     }
 
     pub(crate) fn shape(&self, shape: ShapeId) -> &Shape {
-        &self.shapes[shape.0 as usize]
+        &self.shapes[shape.index()]
     }
 
-    /// Position of a task's shape in [`Queue::shapes`].
-    pub(crate) fn shape_number(&self, task: TaskId) -> usize {
-        self.shape_of[task.index()].0 as usize
-    }
-
-    pub(crate) fn shape_of(&self, task: TaskId) -> &Shape {
-        self.shape(self.shape_of[task.index()])
+    /// Shape of the tasks of a chain.
+    pub(crate) fn shape_of(&self, chain: u32) -> ShapeId {
+        self.chains[chain as usize].shape
     }
 
     /// Number of tasks in the queue.
@@ -127,33 +173,41 @@ impl Queue {
     }
 
     /// Adds a task that is not in the queue. Submit numbers must be given in ascending order.
-    pub(crate) fn push(&mut self, task: TaskId, priority: i64, submit: SubmitId) {
-        let id = self.shape_of[task.index()];
-        self.next[task.index()] = NO_TASK;
-        self.submits[task.index()] = submit.0;
+    pub(crate) fn push(&mut self, nodes: &mut [Node], task: TaskId, submit: SubmitId) {
+        let node = &mut nodes[task.index()];
+        node.next = NO_TASK;
+        node.submit = submit.0;
+        let number = node.chain;
+        let chain = &mut self.chains[number as usize];
         self.len += 1;
-        let chains = &mut self.shapes[id.0 as usize].chains;
-        if let Some((_, last)) = chains.get_mut(&priority) {
-            self.next[*last as usize] = task.0;
-            *last = task.0;
+        if chain.first == NO_TASK {
+            chain.first = task.0;
+            chain.last = task.0;
+            let shape = &mut self.shapes[chain.shape.index()];
+            shape.filled.insert((number - shape.first_chain) as usize);
+            let id = chain.shape;
+            self.update(nodes, id);
         } else {
-            chains.insert(priority, (task.0, task.0));
-            self.update(id);
+            nodes[chain.last as usize].next = task.0;
+            chain.last = task.0;
         }
     }
 
     /// Takes the first task of a shape.
-    pub(crate) fn pop(&mut self, id: ShapeId) -> Option<(TaskId, SubmitId)> {
-        let mut chain = self.shapes[id.0 as usize].chains.last_entry()?;
-        let (first, last) = *chain.get();
-        if first == last {
-            chain.remove();
-        } else {
-            chain.get_mut().0 = self.next[first as usize];
+    pub(crate) fn pop(&mut self, nodes: &[Node], id: ShapeId) -> Option<(TaskId, SubmitId)> {
+        let shape = &mut self.shapes[id.index()];
+        let place = shape.filled.first()?;
+        let chain = &mut self.chains[shape.first_chain as usize + place];
+        let task = TaskId(chain.first);
+        let node = &nodes[task.index()];
+        chain.first = node.next;
+        if chain.first == NO_TASK {
+            chain.last = NO_TASK;
+            shape.filled.remove(place);
         }
         self.len -= 1;
-        self.update(id);
-        Some((TaskId(first), SubmitId(self.submits[first as usize])))
+        self.update(nodes, id);
+        Some((task, SubmitId(node.submit)))
     }
 
     /// The shape whose first task comes first of all that fit. `most_free_memory` says, for a
@@ -180,49 +234,48 @@ impl Queue {
         best
     }
 
-    fn update(&mut self, id: ShapeId) {
-        let shape = &self.shapes[id.0 as usize];
-        let key = shape
-            .chains
-            .last_key_value()
-            .map_or(Key::NONE, |(priority, (first, _))| {
-                Key::new(*priority, self.submits[*first as usize])
-            });
-        let (class, leaf) = (shape.class as usize, shape.leaf as usize);
-        self.classes[class].set(leaf, key);
+    /// Tells the class which task of a shape is the first now.
+    fn update(&mut self, nodes: &[Node], id: ShapeId) {
+        let shape = &self.shapes[id.index()];
+        let key = self.first_key(nodes, shape);
+        self.classes[shape.class as usize].set(shape.leaf as usize, key);
+    }
+
+    fn first_key(&self, nodes: &[Node], shape: &Shape) -> Key {
+        shape.filled.first().map_or(Key::NONE, |place| {
+            let chain = &self.chains[shape.first_chain as usize + place];
+            Key::new(chain.priority, nodes[chain.first as usize].submit)
+        })
     }
 
     /// Checks the chains and the trees; gives all tasks of the queue.
-    pub(crate) fn check(&self) -> Result<Vec<TaskId>, String> {
+    pub(crate) fn check(&self, nodes: &[Node]) -> Result<Vec<TaskId>, String> {
         let mut tasks = Vec::new();
-        for (number, shape) in self.shapes.iter().enumerate() {
-            let mut expected = Key::NONE;
-            for (priority, (first, last)) in &shape.chains {
-                expected = Key::new(*priority, self.submits[*first as usize]);
-                let mut at = *first;
-                loop {
-                    tasks.push(TaskId(at));
-                    if self.shape_of[at as usize].0 as usize != number {
-                        return Err(format!("task {at} is queued under another shape"));
-                    }
-                    if at == *last {
-                        break;
-                    }
-                    let next = self.next[at as usize];
-                    if next == NO_TASK || tasks.len() > self.len {
-                        return Err(format!("the chain of shape {number} does not end as it says"));
-                    }
-                    if self.submits[at as usize] >= self.submits[next as usize] {
-                        return Err(format!("tasks {at} and {next} are in wrong order"));
-                    }
-                    at = next;
-                }
-            }
-            let class = &self.classes[shape.class as usize];
-            if class.keys[shape.leaf as usize] != expected {
+        for (number, chain) in (0..).zip(&self.chains) {
+            let shape = self.shape(chain.shape);
+            let filled = shape.filled.contains((number - shape.first_chain) as usize);
+            if filled != (chain.first != NO_TASK) {
                 return Err(format!(
-                    "shape {number} has another first task than its class says"
+                    "chain {number} is filled or not, but its shape says the opposite"
                 ));
+            }
+            let (mut at, mut last, mut submit) = (chain.first, NO_TASK, 0);
+            while at != NO_TASK {
+                let node = &nodes[at as usize];
+                if node.chain != number || node.submit <= submit || tasks.len() == self.len {
+                    return Err(format!("task {at} is in the wrong place of chain {number}"));
+                }
+                tasks.push(TaskId(at));
+                (last, submit, at) = (at, node.submit, node.next);
+            }
+            if chain.last != last {
+                return Err(format!("chain {number} ends elsewhere than it says"));
+            }
+        }
+        for shape in &self.shapes {
+            let class = &self.classes[shape.class as usize];
+            if class.keys[shape.leaf as usize] != self.first_key(nodes, shape) {
+                return Err(format!("{shape:?} has another first task than its class says"));
             }
         }
         for class in &self.classes {
@@ -242,36 +295,17 @@ impl Queue {
     }
 }
 
-/// Orders the shapes into classes.
-fn classify(shapes: &mut [Shape]) -> Vec<Class> {
-    let mut order: Vec<u32> = (0..shapes.len() as u32).collect();
-    order.sort_unstable_by_key(|id| (shapes[*id as usize].cpus, shapes[*id as usize].memory_mb));
-    let mut classes: Vec<Class> = Vec::new();
-    for id in order {
-        let shape = &mut shapes[id as usize];
-        if classes.last().is_none_or(|class| class.cpus != shape.cpus) {
-            classes.push(Class {
-                cpus: shape.cpus,
-                shapes: Vec::new(),
-                memories: Vec::new(),
-                keys: Vec::new(),
-                winners: Vec::new(),
-            });
-        }
-        shape.class = classes.len() as u32 - 1;
-        if let Some(class) = classes.last_mut() {
-            shape.leaf = class.shapes.len() as u32;
-            class.shapes.push(ShapeId(id));
-            class.memories.push(shape.memory_mb);
-        }
-    }
-    for class in &mut classes {
-        class.set_up();
-    }
-    classes
-}
-
 impl Class {
+    fn new(cpus: u32) -> Self {
+        Self {
+            cpus,
+            shapes: Vec::new(),
+            memories: Vec::new(),
+            keys: Vec::new(),
+            winners: Vec::new(),
+        }
+    }
+
     fn set_up(&mut self) {
         let width = self.shapes.len().next_power_of_two();
         self.keys = vec![Key::NONE; width];
@@ -312,6 +346,7 @@ impl Class {
         {
             return Some(root as usize);
         }
+        // Not all of them, or the root would have been one.
         let count = self.memories.partition_point(|needs| *needs <= memory_mb);
         // Leaves `0..count`, from the right: whole subtrees on the way up.
         let mut best: Option<u32> = None;
@@ -327,5 +362,62 @@ impl Class {
             level_start /= 2;
         }
         best.map(|best| best as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_class_finds_the_winner_of_what_fits(
+            mut memories in proptest::collection::vec(0_u64..50, 1..20),
+            keys in proptest::collection::vec((0_usize..20, 0_u128..30), 0..60),
+            memory_mb in 0_u64..60,
+        ) {
+            memories.sort_unstable();
+            memories.dedup();
+            let mut class = Class::new(1);
+            class.shapes = (0..memories.len() as u32).map(ShapeId).collect();
+            class.memories = memories.clone();
+            class.set_up();
+            let mut model = vec![0; memories.len()];
+            for (leaf, key) in keys {
+                model[leaf % memories.len()] = key;
+                class.set(leaf % memories.len(), Key(key));
+            }
+            let expected = (0..memories.len()).filter(|leaf| memories[*leaf] <= memory_mb).map(|leaf| model[leaf]).max();
+            prop_assert_eq!(class.best(memory_mb).map(|leaf| class.keys[leaf].0), expected);
+        }
+    }
+
+    #[test]
+    fn keys_order_by_priority_then_age() {
+        let mut keys = [
+            (0, 5),
+            (i64::MIN, 1),
+            (3, 9),
+            (0, 4),
+            (-1, 1),
+            (i64::MAX, 2),
+            (3, 2),
+        ];
+        keys.sort_by_key(|(priority, submit)| std::cmp::Reverse(Key::new(*priority, *submit)));
+        assert_eq!(
+            keys,
+            [
+                (i64::MAX, 2),
+                (3, 2),
+                (3, 9),
+                (0, 4),
+                (0, 5),
+                (-1, 1),
+                (i64::MIN, 1)
+            ]
+        );
+        assert!(Key::new(i64::MIN, u64::from(u32::MAX)) > Key::NONE);
     }
 }

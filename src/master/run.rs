@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::master::hosts::{Host, Hosts, Placement};
 use crate::master::queue::Queue;
+use crate::master::tasks::{NO_TASK, Node, State};
 use crate::master::{Event, MasterError, Outbox, Record};
 use crate::message::{Rank, Registration, SubmitId, TaskResult, ToWorker};
 
@@ -48,20 +49,6 @@ pub struct Summary {
     pub max_failures_reached: bool,
 }
 
-/// Where a task is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum State {
-    /// Some parent is not done.
-    Waiting,
-    /// Will be queued by the next `schedule`.
-    Ready,
-    Queued,
-    Running,
-    Done,
-    Failed,
-}
-
 /// One worker.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -96,9 +83,8 @@ pub struct Master {
     pub(super) hosts: Hosts,
     /// Worker of rank r is at r - 1.
     pub(super) slots: Vec<Slot>,
-    pub(super) states: Vec<State>,
-    /// Parents that are not done, by task.
-    pub(super) parents_left: Vec<u32>,
+    /// By task.
+    pub(super) nodes: Vec<Node>,
     /// Failed tries so far, of tasks that have any.
     pub(super) failures: FxHashMap<TaskId, u32>,
     /// Tasks for the next `schedule`, in order.
@@ -114,26 +100,32 @@ impl Master {
     /// are done already.
     #[must_use]
     pub fn new(dag: Arc<Dag>, done: DoneSet, workers: u32, config: MasterConfig) -> Self {
-        let mut states = vec![State::Waiting; dag.len()];
-        let mut parents_left: Vec<u32> = dag.ids().map(|task| dag.parent_count(task)).collect();
+        let (queue, chain_of) = Queue::new(&dag);
+        let mut nodes: Vec<Node> = dag
+            .ids()
+            .map(|task| Node {
+                submit: 0,
+                next: NO_TASK,
+                chain: chain_of[dag.option_set(task)],
+                parents_left: dag.parent_count(task),
+                state: State::Waiting,
+            })
+            .collect();
         let mut done_before = 0;
         for task in done.ids().filter(|task| task.index() < dag.len()) {
-            states[task.index()] = State::Done;
+            nodes[task.index()].state = State::Done;
             done_before += 1;
             for child in dag.children(task) {
-                parents_left[child.index()] -= 1;
+                nodes[child.index()].parents_left -= 1;
             }
         }
         // A task marked done whose parents are not stays done, and is not run again.
-        let mut ready: Vec<TaskId> = dag
-            .ids()
-            .filter(|task| states[task.index()] == State::Waiting && parents_left[task.index()] == 0)
-            .collect();
+        let is_ready = |node: &Node| node.state == State::Waiting && node.parents_left == 0;
+        let mut ready: Vec<TaskId> = dag.ids().filter(|task| is_ready(&nodes[task.index()])).collect();
         dag.sort_by_name(&mut ready);
         for task in &ready {
-            states[task.index()] = State::Ready;
+            nodes[task.index()].state = State::Ready;
         }
-        let queue = Queue::new(dag.ids().map(|task| (dag.memory_mb(task), dag.cpus(task))));
         Self {
             config,
             phase: Phase::Registering,
@@ -142,8 +134,7 @@ impl Master {
             registered: 0,
             hosts: Hosts::new(Vec::new(), &[], Placement::Spread),
             slots: Vec::new(),
-            states,
-            parents_left,
+            nodes,
             failures: FxHashMap::default(),
             ready,
             queue,
@@ -323,7 +314,10 @@ impl Master {
             .collect();
         self.dag
             .ids()
-            .filter(|task| self.states[task.index()] != State::Done && unfit[self.queue.shape_number(*task)])
+            .filter(|task| {
+                let node = &self.nodes[task.index()];
+                node.state != State::Done && unfit[self.queue.shape_of(node.chain).index()]
+            })
             .min_by_key(|task| self.dag.name(*task))
     }
 
@@ -347,7 +341,9 @@ impl Master {
             })?;
         let task = running.task;
         self.running -= 1;
-        let shape = self.queue.shape_of(task);
+        let shape = self
+            .queue
+            .shape(self.queue.shape_of(self.nodes[task.index()].chain));
         self.hosts
             .give_back(host, rank, shape.cpus, shape.memory_mb, running.block);
         self.summary.runtime = self.summary.runtime.saturating_add(result.runtime);
@@ -374,12 +370,12 @@ impl Master {
         self.summary.succeeded += 1;
         self.summary.done += 1;
         self.summary.success = self.summary.done == self.summary.tasks;
-        self.states[task.index()] = State::Done;
+        self.nodes[task.index()].state = State::Done;
         for child in self.dag.children(task) {
-            let left = &mut self.parents_left[child.index()];
-            *left -= 1;
-            if *left == 0 && self.states[child.index()] == State::Waiting {
-                self.states[child.index()] = State::Ready;
+            let node = &mut self.nodes[child.index()];
+            node.parents_left -= 1;
+            if node.parents_left == 0 && node.state == State::Waiting {
+                node.state = State::Ready;
                 self.ready.push(*child);
             }
         }
@@ -391,11 +387,11 @@ impl Master {
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
         if *failures < tries {
-            self.states[task.index()] = State::Ready;
+            self.nodes[task.index()].state = State::Ready;
             self.ready.push(task);
             return;
         }
-        self.states[task.index()] = State::Failed;
+        self.nodes[task.index()].state = State::Failed;
         self.summary.failed_tasks += 1;
         let limit = self.config.max_failures as usize;
         self.summary.max_failures_reached = limit > 0 && self.summary.failed_tasks >= limit;

@@ -581,7 +581,7 @@ fn thousands_of_workers_run_a_large_workflow() {
 fn waiting(master: &Master) -> usize {
     let mut behind = vec![false; master.dag().len()];
     for task in master.dag().ids() {
-        let failed = master.states[task.index()] == crate::master::run::State::Failed;
+        let failed = master.nodes[task.index()].state == crate::master::tasks::State::Failed;
         if failed || behind[task.index()] {
             for child in master.dag().children(task) {
                 behind[child.index()] = true;
