@@ -127,7 +127,7 @@ pub fn near_spelling<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -
         .filter(|k| k.len().abs_diff(name.len()) <= 3 * (limit + 1))
         .map(|k| (edit_distance(name, k), k))
         .filter(|(distance, _)| *distance <= limit)
-        .min_by_key(|(distance, _)| *distance)
+        .min_by_key(|(distance, k)| (*distance, !k.starts_with(name) && !name.starts_with(k)))
         .map(|(_, k)| k)
 }
 
@@ -145,4 +145,47 @@ fn edit_distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_and_hints() {
+        let position = Position { line: 3, column: 7 };
+        let error = InputError::at(Path::new("w.yml"), position, "wrong").with_hint("right");
+        assert_eq!(error.to_string(), "w.yml:3:7: wrong\n  hint: right");
+        assert_eq!(
+            InputError::file(Path::new("w.yml"), "wrong").to_string(),
+            "w.yml: wrong"
+        );
+    }
+
+    #[test]
+    fn many_problems_are_counted() {
+        let problems = (0..60)
+            .map(|n| InputError::file(Path::new("w"), n.to_string()))
+            .collect();
+        let text = InputErrors::check(problems).expect_err("problems").to_string();
+        assert_eq!(text.lines().count(), 51);
+        assert_eq!(text.lines().last(), Some("… and 10 more problems"));
+        assert_eq!(InputErrors::check(Vec::new()), Ok(()));
+    }
+
+    #[test]
+    fn near_spellings() {
+        let known = ["lfn", "pfns", "stageOut", "local", "x"];
+        for (name, near) in [
+            ("pfn", Some("pfns")),
+            ("stageout", Some("stageOut")),
+            ("locla", None),
+            ("lokal", Some("local")),
+            ("y", None),
+            ("", None),
+            ("somethingelse", None),
+        ] {
+            assert_eq!(near_spelling(name, known), near, "{name}");
+        }
+    }
 }

@@ -317,3 +317,76 @@ impl Checker {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_sorted() {
+        assert!(PEGASUS_KEYS.is_sorted());
+        for key in ["Memory", "container.arguments", "runtime.expr"] {
+            assert!(is_pegasus_key(key), "{key}");
+        }
+        assert!(!is_pegasus_key("code.generator"));
+    }
+
+    #[test]
+    fn names_of_namespaces() {
+        for name in Namespace::NAMES {
+            let namespace = Namespace::parse(&name.to_uppercase()).expect("a namespace");
+            assert_eq!(namespace.as_str() == *name, *name != "hints");
+        }
+        assert_eq!(Namespace::parse("hints"), Some(Namespace::Selector));
+        assert_eq!(Namespace::parse("x"), None);
+    }
+
+    #[test]
+    fn an_empty_value_removes_a_planner_key() {
+        let mut profiles = Profiles::default();
+        profiles.set(Namespace::Pegasus, "Queue", "q");
+        profiles.set(Namespace::Env, "Queue", "");
+        assert_eq!(profiles.pegasus("queue"), Some("q"));
+        profiles.set(Namespace::Pegasus, "QUEUE", "");
+        assert_eq!(profiles.pegasus("queue"), None);
+        assert_eq!(profiles.get(Namespace::Env, "Queue"), Some(""));
+        profiles.remove(Namespace::Env, "Queue");
+        assert_eq!(profiles, Profiles::default());
+        assert_eq!(size_of::<Profiles>(), 8);
+    }
+
+    fn some_profiles() -> impl Strategy<Value = Vec<(Namespace, String, String)>> {
+        let namespace = prop::sample::select(vec![Namespace::Env, Namespace::Condor, Namespace::Stat]);
+        prop::collection::vec((namespace, "[a-c]", "[a-z]{0,2}"), 0..12)
+    }
+
+    proptest! {
+        #[test]
+        fn they_are_maps(below in some_profiles(), above in some_profiles()) {
+            let build = |all: &[(Namespace, String, String)]| {
+                let mut profiles = Profiles::default();
+                let mut map = std::collections::BTreeMap::new();
+                for (namespace, key, value) in all {
+                    profiles.set(*namespace, key, value);
+                    map.insert((*namespace, key.clone()), value.clone());
+                }
+                (profiles, map)
+            };
+            let as_map = |profiles: &Profiles| -> std::collections::BTreeMap<_, _> {
+                profiles.iter().map(|(n, k, v)| ((n, k.to_owned()), v.to_owned())).collect()
+            };
+            let ((below, map_below), (above, map_above)) = (build(&below), build(&above));
+            prop_assert_eq!(as_map(&below), map_below.clone());
+            let mut laid = below.clone();
+            laid.overlay(&above);
+            let mut filled = above.clone();
+            filled.fill_from(&below);
+            let mut expected = map_below;
+            expected.extend(map_above);
+            prop_assert_eq!(as_map(&laid), expected);
+            prop_assert_eq!(laid, filled);
+        }
+    }
+}

@@ -309,3 +309,6 @@ pub fn from_directory(directory: &Path, options: &DirectoryOptions) -> Result<Re
     }
     Ok(catalog)
 }
+
+#[cfg(test)]
+mod tests;

@@ -208,3 +208,6 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<SiteCata
         Syntax::Yaml | Syntax::Text => read_yaml(path, &text, yaml::read),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -166,7 +166,12 @@ impl<'a> Reader<'a> {
         }
         // The prefix alone, with the path apart, is the older form.
         if !mount.is_empty() && !url.ends_with(&mount) {
-            url = format!("{}{mount}", url.strip_suffix('/').unwrap_or(&url));
+            let prefix = if url.ends_with("://") {
+                url.as_str()
+            } else {
+                url.strip_suffix('/').unwrap_or(&url)
+            };
+            url = format!("{prefix}{mount}");
         }
         if !protocol.is_empty() && !url.contains(':') {
             url = format!("{protocol}://{url}");

@@ -208,3 +208,6 @@ pub fn from_directory(directory: &Path, sysinfo: &SysInfo) -> Result<Transformat
     }
     Ok(catalog)
 }
+
+#[cfg(test)]
+mod tests;
