@@ -1,0 +1,490 @@
+//! The command line of `pmc-plan`, and what it means.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::builder::styling::Styles;
+use clap::{ArgAction, Parser};
+
+use crate::output::batch::parse_minutes;
+use crate::plan::{BatchOptions, CleanupStrategy, Planned, Request, Surroundings};
+
+/// Plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "pmc-plan",
+    disable_version_flag = true,
+    infer_long_args = true,
+    args_override_self = false,
+    styles = Styles::plain(),
+    after_help = "Properties are read from etc/pegasus.properties of PEGASUS_HOME, ~/.pegasusrc, \
+                  pegasus.properties in the working directory, the file of --conf, variables \
+                  _PEGASUS__A__B=value, and -D; later ones win."
+)]
+struct Typed {
+    /// Abstract workflow: Pegasus YAML 5.0 or DAX XML [default: workflow.yml]
+    #[arg(value_name = "WORKFLOW")]
+    workflow: Vec<PathBuf>,
+    /// The workflow, under the option's old name
+    #[arg(short = 'd', long, value_name = "FILE")]
+    dax: Option<PathBuf>,
+    /// Properties file
+    #[arg(long, value_name = "FILE")]
+    conf: Option<PathBuf>,
+    /// Sets a property; may stand anywhere
+    #[arg(short = 'D', value_name = "KEY=VALUE")]
+    define: Vec<String>,
+    /// Accepted and ignored: an option of the Java machine
+    #[arg(short = 'X', value_name = "OPTION", hide = true)]
+    java: Vec<String>,
+    /// Candidate execution sites, best first; * for all but local
+    #[arg(short = 's', long, value_name = "SITE,…", value_delimiter = ',')]
+    sites: Vec<String>,
+    /// Staging site; with a shared file system it must be the execution site
+    #[arg(long, value_name = "SITE=SITE,…", value_delimiter = ',')]
+    staging_site: Vec<String>,
+    /// Sites that receive outputs; without any and without --output-dir, outputs stay in the work directory
+    #[arg(short = 'o', long, value_name = "SITE,…", value_delimiter = ',')]
+    output_sites: Vec<String>,
+    /// Directory for outputs
+    #[arg(short = 'O', long, value_name = "DIR")]
+    output_dir: Option<String>,
+    /// Directories whose files are inputs
+    #[arg(short = 'I', long, value_name = "DIR,…", value_delimiter = ',')]
+    input_dir: Vec<PathBuf>,
+    /// Directory whose files are programs to be staged
+    #[arg(short = 't', long, value_name = "DIR")]
+    transformations_dir: Option<PathBuf>,
+    /// Replica files that override all other locations
+    #[arg(short = 'c', long, value_name = "FILE,…", value_delimiter = ',')]
+    cache: Vec<PathBuf>,
+    /// Replica files that yield to locations inside the workflow
+    #[arg(long, value_name = "FILE,…", value_delimiter = ',')]
+    inherited_rc_files: Vec<PathBuf>,
+    /// Not offered yet
+    #[arg(short = 'R', long, value_name = "DIR,…", value_delimiter = ',')]
+    reuse: Vec<PathBuf>,
+    /// Runs every job, even if its outputs exist
+    #[arg(short = 'f', long)]
+    force: bool,
+    /// For sub-workflows; no effect
+    #[arg(long, hide = true)]
+    force_replan: bool,
+    /// Clustering techniques: horizontal, label, whole
+    #[arg(short = 'C', long, value_name = "TECHNIQUE,…", value_delimiter = ',')]
+    cluster: Vec<String>,
+    /// When files are removed from the work directory
+    #[arg(long, value_name = "none|leaf|inplace|constraint")]
+    cleanup: Option<String>,
+    /// The same as --cleanup none
+    #[arg(short = 'n', long)]
+    nocleanup: bool,
+    /// Base of submit directories [default: the working directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Replaces USER/pegasus/LABEL/runNNNN below the base directories of submit and work files
+    #[arg(long, value_name = "DIR")]
+    relative_dir: Option<String>,
+    /// The same for the submit directory only
+    #[arg(long, value_name = "DIR")]
+    relative_submit_dir: Option<String>,
+    /// Name of the work directory; without a value, one that is new each time
+    #[arg(short = 'r', long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
+    randomdir: Option<Option<String>>,
+    /// Prefix of the workflow's files [default: LABEL-INDEX]
+    #[arg(short = 'b', long, value_name = "NAME")]
+    basename: Option<String>,
+    /// Prefix of job names
+    #[arg(short = 'j', long, value_name = "PREFIX")]
+    job_prefix: Option<String>,
+    /// Not offered yet
+    #[arg(short = 'S', long)]
+    submit: bool,
+    /// Not offered yet
+    #[arg(short = 'F', long, value_name = "OPTION", hide = true)]
+    forward: Vec<String>,
+    /// For sub-workflows; no effect
+    #[arg(long, value_name = "N", hide = true)]
+    rescue: Option<u32>,
+    /// Not offered: internal to Pegasus
+    #[arg(short = 'z', long, hide = true)]
+    deferred: bool,
+    /// Not offered: internal to Pegasus
+    #[arg(short = 'm', long, value_name = "FILE", hide = true)]
+    output_map: Option<PathBuf>,
+    /// Prints the result as JSON
+    #[arg(short = 'J', long)]
+    json: bool,
+    /// Says more; repeat for more still
+    #[arg(short = 'v', long, action = ArgAction::Count)]
+    verbose: u8,
+    /// Says less: errors only
+    #[arg(short = 'q', long, action = ArgAction::Count)]
+    quiet: u8,
+    /// Prints the version
+    #[arg(short = 'V', long)]
+    version: bool,
+    /// Batch scripts: nodes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Batch scripts")]
+    nodes: Option<u32>,
+    /// Batch scripts: processes per node
+    #[arg(
+        long,
+        alias = "ppn",
+        visible_alias = "ppn",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Batch scripts"
+    )]
+    ntasks_per_node: Option<u32>,
+    /// Batch scripts: wall time, minutes or [D-]HH:MM[:SS]
+    #[arg(long, value_name = "TIME", help_heading = "Batch scripts")]
+    walltime: Option<String>,
+    /// Batch scripts: queue or partition
+    #[arg(
+        long,
+        visible_alias = "partition",
+        value_name = "NAME",
+        help_heading = "Batch scripts"
+    )]
+    queue: Option<String>,
+    /// Batch scripts: account or project
+    #[arg(
+        long,
+        visible_alias = "project",
+        value_name = "NAME",
+        help_heading = "Batch scripts"
+    )]
+    account: Option<String>,
+    /// Batch scripts: mpiexec, mpirun, srun, a command of your own, or none for a run on one node without MPI
+    #[arg(long, value_name = "COMMAND", help_heading = "Batch scripts")]
+    launcher: Option<String>,
+    /// Batch scripts: directory with pbs.j2 or sbatch.j2 to be used instead of the built-in templates
+    #[arg(long, value_name = "DIR", help_heading = "Batch scripts")]
+    template_dir: Option<PathBuf>,
+}
+
+/// What the command line asks for.
+#[derive(Clone, Debug)]
+pub enum Wish {
+    /// A plan.
+    Plan(Box<Request>, Voice),
+    /// A text, printed with exit code 0.
+    Text(String),
+}
+
+/// How the result is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Voice {
+    /// As JSON.
+    pub json: bool,
+    /// -1: errors only, 0: result and warnings, more: what was decided too.
+    pub level: i16,
+}
+
+/// Reads a command line; `arguments` begin with the name of the program.
+///
+/// # Errors
+/// The message for a line that means nothing, with a hint to `--help`.
+pub fn parse(arguments: &[String], surroundings: Surroundings) -> Result<Wish, String> {
+    let typed = match Typed::try_parse_from(arguments) {
+        Ok(typed) => typed,
+        Err(e) if e.kind() == clap::error::ErrorKind::DisplayHelp => return Ok(Wish::Text(e.to_string())),
+        Err(e) => return Err(e.to_string().trim_end().to_owned()),
+    };
+    if typed.version {
+        return Ok(Wish::Text(format!(
+            "pmc-plan {} (plans like Pegasus Release Version {})\n",
+            env!("CARGO_PKG_VERSION"),
+            crate::output::records::COMPATIBLE_VERSION
+        )));
+    }
+    let voice = Voice {
+        json: typed.json,
+        level: i16::from(typed.verbose) - i16::from(typed.quiet),
+    };
+    Ok(Wish::Plan(
+        Box::new(resolve(typed, arguments, surroundings)?),
+        voice,
+    ))
+}
+
+fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Result<Request, String> {
+    refuse(&typed)?;
+    let here = surroundings.working_dir.clone();
+    let absolute = |path: &Path| -> PathBuf { here.join(path).components().collect() };
+    let all = |paths: &[PathBuf]| -> Vec<PathBuf> { paths.iter().map(|p| absolute(p)).collect() };
+    let workflow = match (typed.workflow.as_slice(), &typed.dax) {
+        ([], None) => Path::new("workflow.yml"),
+        ([one], None) | ([], Some(one)) => one,
+        ([_], Some(_)) => return Err("the workflow is given twice, as an argument and with --dax".into()),
+        ([first, second, ..], _) => {
+            return Err(format!(
+                "there can be one workflow only, not {} and {}",
+                first.display(),
+                second.display()
+            ));
+        }
+    };
+    let cleanup = match typed.cleanup.as_deref().map(str::to_ascii_lowercase).as_deref() {
+        _ if typed.nocleanup => Some(CleanupStrategy::None),
+        None => None,
+        Some("none") => Some(CleanupStrategy::None),
+        Some("leaf") => Some(CleanupStrategy::Leaf),
+        Some("inplace") => Some(CleanupStrategy::InPlace),
+        Some("constraint") => Some(CleanupStrategy::Constraint),
+        Some(other) => {
+            return Err(format!(
+                "--cleanup: there is no strategy {other}; known are none, leaf, inplace, constraint"
+            ));
+        }
+    };
+    let walltime = match &typed.walltime {
+        None => None,
+        Some(text) => match parse_minutes(text).filter(|&minutes| minutes > 0) {
+            None => {
+                return Err(format!(
+                    "--walltime: {text} is neither minutes nor [D-]HH:MM[:SS]"
+                ));
+            }
+            minutes => minutes,
+        },
+    };
+    let staging_sites: BTreeMap<String, String> = typed
+        .staging_site
+        .iter()
+        .map(|text| match text.split_once('=') {
+            Some((site, staging)) => (site.trim().to_owned(), staging.trim().to_owned()),
+            None => (String::new(), text.trim().to_owned()),
+        })
+        .collect();
+    Ok(Request {
+        workflow: absolute(workflow),
+        conf: typed.conf.as_deref().map(absolute),
+        defines: typed.define,
+        sites: names(&typed.sites),
+        staging_sites,
+        output_sites: names(&typed.output_sites),
+        output_dir: typed.output_dir,
+        input_dirs: all(&typed.input_dir),
+        transformations_dir: typed.transformations_dir.as_deref().map(absolute),
+        cache_files: all(&typed.cache),
+        inherited_files: all(&typed.inherited_rc_files),
+        force: typed.force,
+        cleanup,
+        dir: absolute(typed.dir.as_deref().unwrap_or(Path::new("."))),
+        dir_given: typed.dir.is_some(),
+        relative_dir: typed.relative_dir,
+        relative_submit_dir: typed.relative_submit_dir,
+        random_dir: typed.randomdir,
+        basename: typed.basename,
+        job_prefix: typed.job_prefix,
+        cluster: names(&typed.cluster),
+        batch: BatchOptions {
+            nodes: typed.nodes,
+            tasks_per_node: typed.ntasks_per_node,
+            walltime,
+            queue: typed.queue,
+            account: typed.account,
+            launcher: typed.launcher,
+            template_dir: typed.template_dir.as_deref().map(absolute),
+        },
+        arguments: arguments.get(1..).unwrap_or_default().join(" "),
+        surroundings,
+    })
+}
+
+/// Names without blanks around them, empty ones left out.
+fn names(list: &[String]) -> Vec<String> {
+    list.iter()
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+/// Options that are known but not offered.
+fn refuse(typed: &Typed) -> Result<(), String> {
+    let refused = [
+        (
+            !typed.reuse.is_empty(),
+            "--reuse is not offered yet: name the replica files of earlier runs with --cache",
+        ),
+        (
+            typed.submit,
+            "--submit is not offered yet: hand the batch script to qsub or sbatch",
+        ),
+        (
+            !typed.forward.is_empty(),
+            "--forward is not offered: there is no pegasus-run to hand options to",
+        ),
+        (
+            typed.deferred || typed.output_map.is_some(),
+            "--deferred and --output-map are for sub-workflows, which are not offered",
+        ),
+    ];
+    match refused.iter().find(|(given, _)| *given) {
+        Some((_, message)) => Err((*message).to_owned()),
+        None => {
+            for (name, value) in [
+                ("--basename", &typed.basename),
+                ("--job-prefix", &typed.job_prefix),
+            ] {
+                if let Some(value) = value
+                    && (value.contains('/') || value.chars().any(|c| c.is_whitespace() || c.is_control()))
+                {
+                    return Err(format!("{name}: {value:?} must not contain blanks or slashes"));
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The result for people.
+pub fn tell(planned: &Planned) -> String {
+    let counts = &planned.counts;
+    let mut kinds = vec![format!("{} compute", counts.compute)];
+    for (number, kind) in [
+        (counts.stage_in, "stage-in"),
+        (counts.inter_site, "inter-site"),
+        (counts.stage_out, "stage-out"),
+        (counts.register, "registration"),
+        (counts.create_dir, "create-dir"),
+        (counts.chmod, "chmod"),
+        (counts.cleanup, "clean-up"),
+    ] {
+        if number > 0 {
+            kinds.push(format!("{number} {kind}"));
+        }
+    }
+    let mut text = format!(
+        "Planned {}: {} tasks ({}), {} dependencies.\nSubmit directory: {}\n",
+        planned.label,
+        counts.total,
+        kinds.join(", "),
+        counts.edges,
+        planned.submit_dir.display()
+    );
+    for (script, command) in planned.scripts.iter().zip(["qsub", "sbatch"]) {
+        text.push_str(&format!("To run it:        {command} {}\n", script.display()));
+    }
+    text.push_str(&format!(
+        "On this machine:  pegasus-mpi-cluster --per-task-stdio {}\n",
+        planned.dag.display()
+    ));
+    text
+}
+
+/// The result as a JSON object: the braindump, and what to do next.
+pub fn tell_json(planned: &Planned) -> String {
+    let mut object = serde_json::Map::new();
+    for (key, value) in &planned.braindump {
+        object.insert(key.clone(), value.clone().into());
+    }
+    object.insert("message".into(), tell(planned).into());
+    let scripts: Vec<String> = planned.scripts.iter().map(|s| s.display().to_string()).collect();
+    object.insert("scripts".into(), scripts.into());
+    object.insert("warnings".into(), planned.warnings.clone().into());
+    let value = serde_json::Value::Object(object);
+    // A tree of strings always has a text.
+    format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn surroundings() -> Surroundings {
+        Surroundings {
+            environment: BTreeMap::new(),
+            working_dir: "/w".into(),
+            user: "tester".into(),
+            host: "here".into(),
+            own_bin: None,
+            now: chrono::DateTime::UNIX_EPOCH.fixed_offset(),
+            uuid: "u".into(),
+        }
+    }
+
+    fn request(line: &str) -> Result<Request, String> {
+        let arguments: Vec<String> = std::iter::once("pmc-plan")
+            .chain(line.split_whitespace())
+            .map(str::to_owned)
+            .collect();
+        match parse(&arguments, surroundings())? {
+            Wish::Plan(request, _) => Ok(*request),
+            Wish::Text(text) => Err(text),
+        }
+    }
+
+    #[test]
+    fn options_and_the_workflow_may_be_mixed() {
+        let r = request(
+            "-Dpegasus.a=1 --conf p --sites a,b w.yml -D env.X=y --dir ./submit/ --output-sites=local -Xmx1g -r",
+        )
+        .expect("a good line");
+        assert_eq!(r.workflow, Path::new("/w/w.yml"));
+        assert_eq!(r.defines, ["pegasus.a=1", "env.X=y"]);
+        assert_eq!(r.sites, ["a", "b"]);
+        assert_eq!(r.output_sites, ["local"]);
+        assert_eq!(r.dir, Path::new("/w/submit"));
+        assert_eq!(r.random_dir, Some(None));
+        assert_eq!(
+            request("").expect("defaults").workflow,
+            Path::new("/w/workflow.yml")
+        );
+    }
+
+    #[test]
+    fn batch_options_have_the_names_of_both_schedulers() {
+        let r = request("--nodes 4 --ppn 16 --walltime 2:30:00 --partition fast --project p1")
+            .expect("a good line");
+        assert_eq!(
+            r.batch,
+            BatchOptions {
+                nodes: Some(4),
+                tasks_per_node: Some(16),
+                walltime: Some(150),
+                queue: Some("fast".into()),
+                account: Some("p1".into()),
+                ..BatchOptions::default()
+            }
+        );
+        assert_eq!(
+            request("--ntasks-per-node 8 --queue q")
+                .expect("a good line")
+                .batch
+                .tasks_per_node,
+            Some(8)
+        );
+        for bad in ["--nodes 0", "--walltime never", "--walltime 0"] {
+            assert!(request(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn lines_that_mean_nothing_are_refused() {
+        for (line, word) in [
+            ("a.yml b.yml", "one workflow"),
+            ("a.yml --dax b.yml", "twice"),
+            ("--cleanup sometimes", "sometimes"),
+            ("--submit", "not offered"),
+            ("--frobnicate", "frobnicate"),
+            ("--basename a/b", "slashes"),
+        ] {
+            let message = request(line).expect_err(line);
+            assert!(message.contains(word), "{line}: {message}");
+        }
+    }
+
+    #[test]
+    fn clean_up_can_be_switched_off_both_ways() {
+        for line in ["--cleanup none", "--nocleanup", "-n"] {
+            assert_eq!(request(line).expect(line).cleanup, Some(CleanupStrategy::None));
+        }
+        assert_eq!(
+            request("--cleanup leaf").expect("leaf").cleanup,
+            Some(CleanupStrategy::Leaf)
+        );
+    }
+}

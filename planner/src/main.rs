@@ -1,0 +1,55 @@
+//! `pmc-plan`: plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use pmc_plan::cli::{self, Wish};
+use pmc_plan::plan::{Surroundings, plan};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args_os()
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    let surroundings = match Surroundings::read() {
+        Ok(surroundings) => surroundings,
+        Err(e) => return fail(&format!("cannot find out the working directory: {e}"), 1),
+    };
+    let (request, voice) = match cli::parse(&arguments, surroundings) {
+        Ok(Wish::Plan(request, voice)) => (request, voice),
+        Ok(Wish::Text(text)) => return say(&text),
+        Err(message) => return fail(message.strip_prefix("error: ").unwrap_or(&message), 1),
+    };
+    match plan(&request) {
+        Ok(planned) => {
+            if voice.level >= 0 {
+                for warning in &planned.warnings {
+                    eprintln!("pmc-plan: warning: {warning}");
+                }
+            }
+            if voice.level > 0 {
+                for note in &planned.notes {
+                    eprintln!("pmc-plan: {note}");
+                }
+            }
+            if voice.json {
+                say(&cli::tell_json(&planned))
+            } else if voice.level >= 0 {
+                say(&cli::tell(&planned))
+            } else {
+                ExitCode::SUCCESS
+            }
+        }
+        Err(e) => fail(&e.to_string(), e.exit_code()),
+    }
+}
+
+/// Prints; a closed pipe is no failure, since the plan is there.
+fn say(text: &str) -> ExitCode {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+fn fail(message: &str, code: u8) -> ExitCode {
+    eprintln!("pmc-plan: {message}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,108 @@
+//! In which directory below the submit directory the files of each job lie (section 1.6 of the planner's
+//! specification).
+
+use crate::model::{JobIndex, Workflow};
+use crate::refine::exec::{Exec, JobId, Task};
+use crate::refine::settings::SubmitMapper;
+
+/// Directories of all jobs.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    directories: Vec<Box<str>>,
+    of_job: Vec<u32>,
+}
+
+/// Files per directory of the hashed layout.
+const FILES: u64 = 254;
+/// Where its counter begins.
+const OFFSET: u64 = 30;
+
+impl Layout {
+    /// For all jobs, in order of creation.
+    pub(crate) fn new(mapper: &SubmitMapper, workflow: &Workflow, exec: &Exec) -> Self {
+        let mut this = Layout {
+            directories: Vec::new(),
+            of_job: Vec::with_capacity(exec.jobs.len()),
+        };
+        let mut numbers: rustc_hash::FxHashMap<String, u32> = rustc_hash::FxHashMap::default();
+        for (n, job) in exec.jobs.iter().enumerate() {
+            let directory = match (mapper, job.task) {
+                (SubmitMapper::Hashed { levels, multiplier }, _) => hashed(n as u64, *levels, *multiplier),
+                (SubmitMapper::Named, Task::Compute(JobIndex(k))) => {
+                    let profiles = &exec.setups[job.setup as usize].profiles;
+                    let name = match profiles.pegasus("relative.submit.dir") {
+                        Some(directory) => directory,
+                        None => &workflow.jobs[k as usize].transformation.name,
+                    };
+                    inside(name)
+                }
+                _ => ".".to_owned(),
+            };
+            let number = match numbers.get(&directory) {
+                Some(&number) => number,
+                None => {
+                    let number = this.directories.len() as u32;
+                    this.directories.push(directory.as_str().into());
+                    numbers.insert(directory, number);
+                    number
+                }
+            };
+            this.of_job.push(number);
+        }
+        this
+    }
+    /// Directory of a job.
+    pub(crate) fn of(&self, job: JobId) -> &str {
+        &self.directories[self.of_job[job as usize] as usize]
+    }
+    /// All directories.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = &str> {
+        self.directories.iter().map(AsRef::as_ref)
+    }
+}
+
+fn hashed(n: u64, levels: u32, multiplier: u32) -> String {
+    let mut e = n * u64::from(multiplier) + OFFSET;
+    let mut digits = vec![0; levels as usize];
+    for digit in digits.iter_mut().rev() {
+        e /= FILES;
+        *digit = e % FILES;
+    }
+    let parts: Vec<String> = digits.iter().map(|d| format!("{d:02X}")).collect();
+    parts.join("/")
+}
+
+/// A relative directory that does not lead out of the submit directory.
+fn inside(name: &str) -> String {
+    let parts: Vec<&str> = name
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != "." && *part != "..")
+        .collect();
+    if parts.is_empty() {
+        ".".into()
+    } else {
+        parts.join("/")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashed_directories() {
+        assert_eq!(hashed(0, 2, 5), "00/00");
+        assert_eq!(hashed(44, 2, 5), "00/00");
+        assert_eq!(hashed(45, 2, 5), "00/01");
+        assert_eq!(hashed(95, 2, 5), "00/01");
+        assert_eq!(hashed(96, 2, 5), "00/02");
+        assert_eq!(hashed(1_000_000, 2, 5), "4D/7F");
+    }
+
+    #[test]
+    fn named_directories_stay_inside() {
+        assert_eq!(inside("../../etc"), "etc");
+        assert_eq!(inside("/a//b/."), "a/b");
+        assert_eq!(inside(".."), ".");
+    }
+}

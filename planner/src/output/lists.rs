@@ -1,0 +1,302 @@
+//! Orders of auxiliary jobs (`.in`) and lists of files for kickstart (`.lof`), section 7.4 of the planner's
+//! specification.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::model::{FileId, JobIndex};
+use crate::plan::PlanError;
+use crate::refine::exec::{FileTransfer, JobId, Task};
+
+use super::Plan;
+
+/// Which lists of files kickstart gets for a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StatLists {
+    pub(crate) has_inputs: bool,
+    pub(crate) has_outputs: bool,
+}
+
+/// Which lists of files kickstart gets for a job.
+pub(crate) fn stat_lists(plan: &Plan<'_>, id: JobId) -> StatLists {
+    match plan.job(id).task {
+        Task::Compute(JobIndex(n)) => {
+            let uses = &plan.workflow.jobs[n as usize].uses;
+            StatLists {
+                has_inputs: uses.iter().any(|u| u.link.reads()),
+                has_outputs: uses.iter().any(|u| u.link.writes()),
+            }
+        }
+        Task::StageIn(_) | Task::InterSite(_) => StatLists {
+            has_inputs: false,
+            has_outputs: true,
+        },
+        Task::CleanUp(_) => StatLists {
+            has_inputs: true,
+            has_outputs: false,
+        },
+        _ => StatLists::default(),
+    }
+}
+
+/// Writes the files of all jobs below the directory `dir`.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<(), PlanError> {
+    for directory in plan.layout.directories() {
+        let path = dir.join(directory);
+        std::fs::create_dir_all(&path).map_err(|e| PlanError::io("make the directory", &path, e))?;
+    }
+    let mut text = String::new();
+    for id in 0..plan.exec.jobs.len() as u32 {
+        text.clear();
+        orders(plan, id, &mut text);
+        if !text.is_empty() {
+            put(plan, dir, id, ".in", &text)?;
+        }
+        if plan.settings.lof && super::command::is_wrapped(plan, id) {
+            write_lists(plan, dir, id, &mut text)?;
+        }
+    }
+    Ok(())
+}
+
+fn put(plan: &Plan<'_>, dir: &Path, id: JobId, suffix: &str, text: &str) -> Result<(), PlanError> {
+    let path = dir
+        .join(plan.layout.of(id))
+        .join(format!("{}{suffix}", plan.job(id).name));
+    std::fs::write(&path, text).map_err(|e| PlanError::io("write", &path, e))
+}
+
+fn write_lists(plan: &Plan<'_>, dir: &Path, id: JobId, text: &mut String) -> Result<(), PlanError> {
+    let lists = stat_lists(plan, id);
+    if lists.has_inputs {
+        text.clear();
+        for file in inputs(plan, id) {
+            list_file(plan, file, text);
+        }
+        put(plan, dir, id, ".in.lof", text)?;
+    }
+    if lists.has_outputs {
+        text.clear();
+        for file in outputs(plan, id) {
+            list_file(plan, file, text);
+        }
+        put(plan, dir, id, ".out.lof", text)?;
+    }
+    Ok(())
+}
+
+fn list_file(plan: &Plan<'_>, file: FileId, text: &mut String) {
+    let name = plan.workflow.files.name(file);
+    // Writing into a String cannot fail.
+    let _ = writeln!(text, "{name}={name}");
+}
+
+fn inputs(plan: &Plan<'_>, id: JobId) -> Vec<FileId> {
+    match plan.job(id).task {
+        Task::Compute(JobIndex(n)) => {
+            let uses = &plan.workflow.jobs[n as usize].uses;
+            uses.iter().filter(|u| u.link.reads()).map(|u| u.file).collect()
+        }
+        Task::CleanUp(n) => plan.exec.removals[n as usize].clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn outputs(plan: &Plan<'_>, id: JobId) -> Vec<FileId> {
+    match plan.job(id).task {
+        Task::Compute(JobIndex(n)) => {
+            let uses = &plan.workflow.jobs[n as usize].uses;
+            uses.iter().filter(|u| u.link.writes()).map(|u| u.file).collect()
+        }
+        Task::StageIn(n) | Task::InterSite(n) => plan.exec.transfers[n as usize]
+            .files
+            .iter()
+            .map(|f| f.file)
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// What an auxiliary job is to do; nothing for other jobs.
+fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
+    let job = plan.job(id);
+    match job.task {
+        Task::StageIn(n) | Task::StageOut(n) | Task::InterSite(n) => {
+            let linkage = if matches!(job.task, Task::StageIn(_)) {
+                "input"
+            } else {
+                "output"
+            };
+            transfers(plan, &plan.exec.transfers[n as usize].files, linkage, text);
+        }
+        Task::Register(n) => {
+            for (file, place, metadata) in &plan.exec.registrations[n as usize].entries {
+                registration(plan, *file, place, metadata.as_deref().unwrap_or_default(), text);
+            }
+        }
+        Task::CreateDir => {
+            let url = plan
+                .sites
+                .get(job.staging)
+                .scratch
+                .as_ref()
+                .map_or("", |s| s.url.as_str());
+            text.push_str("[\n");
+            directory(&plan.sites.get(job.staging).name, "mkdir", url, None, 1, text);
+            text.push_str("\n]\n");
+        }
+        Task::RemoveDir => {
+            let url = plan
+                .sites
+                .get(job.staging)
+                .scratch
+                .as_ref()
+                .map_or("", |s| s.url.as_str());
+            text.push_str("[\n");
+            directory(
+                &plan.sites.get(job.staging).name,
+                "remove",
+                url,
+                Some("True"),
+                1,
+                text,
+            );
+            text.push_str("\n]\n");
+        }
+        Task::CleanUp(n) => {
+            let site = plan.sites.get(job.staging);
+            text.push_str("[\n");
+            for (k, &file) in plan.exec.removals[n as usize].iter().enumerate() {
+                if k > 0 {
+                    text.push_str("\n  ,\n");
+                }
+                let url = plan
+                    .sites
+                    .scratch_url(job.staging, plan.workflow.files.name(file));
+                directory(&site.name, "remove", &url, Some("False"), k + 1, text);
+            }
+            text.push_str("\n]\n");
+        }
+        Task::Compute(_) | Task::Chmod(_) | Task::NoOp => {}
+    }
+}
+
+fn json(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+fn directory(site: &str, kind: &str, url: &str, recursive: Option<&str>, id: usize, text: &mut String) {
+    let _ = write!(
+        text,
+        "  {{\n    \"id\": {id},\n    \"type\": \"{kind}\",\n    \"target\": {{ \"site_label\": {}, \"url\": {}",
+        json(site),
+        json(url)
+    );
+    if let Some(recursive) = recursive {
+        let _ = write!(text, ", \"recursive\": \"{recursive}\"");
+    }
+    text.push_str(" } }");
+}
+
+fn transfers(plan: &Plan<'_>, files: &[FileTransfer], linkage: &str, text: &mut String) {
+    text.push_str("[\n");
+    for (k, file) in files.iter().enumerate() {
+        if k > 0 {
+            text.push_str(" ,\n");
+        }
+        let lfn = plan.workflow.files.name(file.file);
+        let _ = write!(
+            text,
+            " {{ \"type\": \"transfer\",\n   \"linkage\": \"{linkage}\",\n   \"lfn\": {},\n   \"id\": {},\n",
+            json(lfn),
+            k + 1
+        );
+        if file.generate_checksum {
+            text.push_str("   \"generate_checksum\": true,\n");
+        }
+        if let Some(metadata) = &file.metadata {
+            text.push_str("   \"attributes\": {\n");
+            for (n, (key, value)) in metadata.iter().enumerate() {
+                let comma = if n + 1 < metadata.len() { "," } else { "" };
+                let _ = writeln!(text, "     {}:{}{comma}", json(key), json(value));
+            }
+            text.push_str("   },\n");
+        }
+        text.push_str("   \"src_urls\": [\n");
+        for (n, (place, priority)) in file.sources.iter().enumerate() {
+            let (site, url) = plan.url(place, lfn);
+            let _ = write!(
+                text,
+                "     {{ \"site_label\": {}, \"url\": {}",
+                json(&site),
+                json(&url)
+            );
+            if let Some(priority) = priority {
+                let _ = write!(text, ", \"priority\": {priority}");
+            }
+            text.push_str(if n + 1 < file.sources.len() {
+                " },\n"
+            } else {
+                " }\n"
+            });
+        }
+        let (site, url) = plan.url(&file.destination, lfn);
+        let _ = writeln!(
+            text,
+            "   ],\n   \"dest_urls\": [\n     {{ \"site_label\": {}, \"url\": {} }}\n   ] }}",
+            json(&site),
+            json(&url)
+        );
+    }
+    text.push_str("]\n");
+}
+
+fn registration(
+    plan: &Plan<'_>,
+    file: FileId,
+    place: &crate::refine::exec::Place,
+    metadata: &[(String, String)],
+    text: &mut String,
+) {
+    let lfn = plan.workflow.files.name(file);
+    let (site, url) = plan.read_url(place, lfn);
+    let name = if plan.settings.register_deep {
+        lfn
+    } else {
+        lfn.rsplit('/').next().unwrap_or(lfn)
+    };
+    let _ = write!(
+        text,
+        "{} {} site={}",
+        catalog_word(name),
+        catalog_word(&url),
+        catalog_value(&site)
+    );
+    for (key, value) in metadata {
+        let _ = write!(text, " {key}={}", catalog_value(value));
+    }
+    text.push('\n');
+}
+
+/// A word of a text replica catalog, in quotes where it has to be.
+pub(crate) fn catalog_word(word: &str) -> std::borrow::Cow<'_, str> {
+    if word.is_empty() || word.contains(|c: char| c.is_whitespace() || matches!(c, '"' | '\\' | '#')) {
+        std::borrow::Cow::Owned(catalog_value(word))
+    } else {
+        std::borrow::Cow::Borrowed(word)
+    }
+}
+
+/// A value of a text replica catalog.
+pub(crate) fn catalog_value(value: &str) -> String {
+    format!(
+        "\"{}\"",
+        value
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"")
+            .replace('\n', "\\n")
+    )
+}

@@ -1,0 +1,341 @@
+//! Records of the plan: braindump, metrics, cache, hooks, properties (sections 2.3, 7.5, 7.7 and 7.10 of
+//! the planner's specification).
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::model::{Hook, TransferFlag};
+use crate::plan::{Counts, PlanError, Request};
+use crate::properties::Properties;
+use crate::refine::exec::{Exec, Task};
+
+use super::{PROPERTIES, Plan};
+
+/// The version of Pegasus whose plans these are.
+pub(crate) const COMPATIBLE_VERSION: &str = "5.1.3";
+
+/// Counts the jobs.
+pub(crate) fn count(exec: &Exec, tasks: usize) -> Counts {
+    let mut counts = Counts {
+        tasks,
+        deleted: exec.deleted,
+        total: exec.jobs.len(),
+        edges: exec.edges.len(),
+        ..Counts::default()
+    };
+    for job in &exec.jobs {
+        let kind = match job.task {
+            Task::Compute(_) => &mut counts.compute,
+            Task::StageIn(_) => &mut counts.stage_in,
+            Task::StageOut(_) => &mut counts.stage_out,
+            Task::InterSite(_) => &mut counts.inter_site,
+            Task::Register(_) => &mut counts.register,
+            Task::CreateDir => &mut counts.create_dir,
+            Task::CleanUp(_) | Task::RemoveDir => &mut counts.cleanup,
+            Task::Chmod(_) => &mut counts.chmod,
+            Task::NoOp => continue,
+        };
+        *kind += 1;
+    }
+    counts
+}
+
+/// Keys and values of the braindump, in order.
+pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Option<String>)> {
+    let workflow = plan.workflow;
+    let surroundings = &request.surroundings;
+    let text = |s: &str| Some(s.to_owned());
+    let file = |suffix: &str| Some(format!("{}/{}{suffix}", plan.submit, plan.base));
+    let rundir = plan.submit.rsplit('/').next().unwrap_or_default();
+    [
+        ("user", text(&surroundings.user)),
+        ("grid_dn", None),
+        ("submit_hostname", text(&surroundings.host)),
+        ("root_wf_uuid", text(plan.uuid)),
+        ("wf_uuid", text(plan.uuid)),
+        ("dax", Some(request.workflow.display().to_string())),
+        ("dax_label", text(&workflow.label)),
+        ("dax_index", text(&workflow.index)),
+        ("dax_version", text(&workflow.version)),
+        (
+            "pegasus_wf_name",
+            Some(format!("{}-{}", workflow.label, workflow.index)),
+        ),
+        (
+            "timestamp",
+            Some(surroundings.now.format("%Y%m%dT%H%M%S%z").to_string()),
+        ),
+        ("basedir", Some(request.dir.display().to_string())),
+        ("submit_dir", text(&plan.submit)),
+        ("planner", Some(format!("{}/pmc-plan", plan.own_tools))),
+        ("planner_version", text(COMPATIBLE_VERSION)),
+        ("pegasus_build", text(env!("CARGO_PKG_VERSION"))),
+        ("planner_arguments", Some(format!("\"{} \"", request.arguments))),
+        ("jsd", text("jobstate.log")),
+        ("rundir", text(rundir)),
+        ("bindir", text(&plan.own_tools)),
+        ("vogroup", text("pegasus")),
+        ("uses_pmc", text("true")),
+        ("properties", text(PROPERTIES)),
+        // Without it the monitoring daemon ends with an exception when it follows a run.
+        ("notify", Some(format!("{}.notify", plan.base))),
+        ("dag", file(".dag")),
+        ("type", text("pbs")),
+        ("script", file(".pbs")),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value))
+    .collect()
+}
+
+/// The metrics as pretty-printed JSON.
+pub(crate) fn metrics(
+    plan: &Plan<'_>,
+    request: &Request,
+    properties: &Properties,
+    counts: &Counts,
+) -> String {
+    let start = request.surroundings.now.timestamp_millis() as f64 / 1000.0;
+    let (inputs, between, outputs) = files(plan);
+    let api = plan
+        .workflow
+        .metadata
+        .iter()
+        .find(|(key, _)| &**key == "wf.api")
+        .map_or("", |(_, value)| value);
+    let mut app = Map::new();
+    app.insert("name".into(), Value::from(plan.workflow.label.as_str()));
+    for (key, value) in properties.with_prefix("pegasus.metrics.app.") {
+        app.insert(key.to_owned(), Value::from(value));
+    }
+    let value = json!({
+        "client": "pmc-plan",
+        "version": env!("CARGO_PKG_VERSION"),
+        "wf_api": api,
+        "type": "metrics",
+        "start_time": start,
+        "end_time": start,
+        "duration": 0,
+        "exitcode": 0,
+        "root_wf_uuid": plan.uuid,
+        "wf_uuid": plan.uuid,
+        "data_config": "sharedfs",
+        "planner_args": format!("{} ", request.arguments),
+        "uses_pmc": true,
+        "wf_metrics": {
+            "compute_tasks": counts.tasks,
+            "dax_tasks": 0,
+            "dag_tasks": 0,
+            "total_tasks": counts.tasks,
+            "deleted_tasks": counts.deleted,
+            "dax_input_files": inputs,
+            "dax_inter_files": between,
+            "dax_output_files": outputs,
+            "dax_total_files": inputs + between + outputs,
+            "compute_jobs": counts.compute,
+            "clustered_jobs": 0,
+            "si_tx_jobs": counts.stage_in,
+            "so_tx_jobs": counts.stage_out,
+            "inter_tx_jobs": counts.inter_site,
+            "reg_jobs": counts.register,
+            "cleanup_jobs": counts.cleanup,
+            "create_dir_jobs": counts.create_dir,
+            "dax_jobs": 0,
+            "dag_jobs": 0,
+            "chmod_jobs": counts.chmod,
+            "total_jobs": counts.total,
+        },
+        "app_metrics": app,
+    });
+    // A tree of strings and numbers always has a text.
+    format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default())
+}
+
+/// How many files of the abstract workflow are only read, written and read, only written.
+fn files(plan: &Plan<'_>) -> (usize, usize, usize) {
+    let mut seen = vec![(false, false); plan.workflow.files.len()];
+    for file_use in plan.workflow.jobs.iter().flat_map(|job| &job.uses) {
+        // Staged programs are no files of the workflow.
+        if file_use.kind == crate::model::FileKind::Executable && file_use.transfer == TransferFlag::Mandatory
+        {
+            continue;
+        }
+        let (read, written) = &mut seen[file_use.file.0 as usize];
+        *read |= file_use.link.reads();
+        *written |= file_use.link.writes();
+    }
+    let count = |what: (bool, bool)| seen.iter().filter(|&&s| s == what).count();
+    (count((true, false)), count((true, true)), count((false, true)))
+}
+
+/// Writes the cache file: where files will be in the work directories.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(crate) fn write_cache(plan: &Plan<'_>, path: &Path) -> Result<(), PlanError> {
+    let failed = |e| PlanError::io("write", path, e);
+    let mut out = BufWriter::with_capacity(1 << 16, File::create(path).map_err(failed)?);
+    for &(file, site) in &plan.exec.cache {
+        let lfn = plan.workflow.files.name(file);
+        writeln!(
+            out,
+            "{lfn} {} site=\"{}\"",
+            plan.sites.scratch_url(site, lfn),
+            plan.sites.get(site).name
+        )
+        .map_err(failed)?;
+    }
+    out.flush().map_err(failed)
+}
+
+/// Hooks of the workflow and of its jobs.
+pub(crate) fn notify(plan: &Plan<'_>) -> String {
+    let mut text = String::new();
+    let mut add = |head: &str, hooks: &mut dyn Iterator<Item = &Hook>, separate: bool| {
+        let mut hooks: Vec<&Hook> = hooks.collect();
+        hooks.sort_by_key(|hook| rank(&hook.when));
+        if separate && !hooks.is_empty() {
+            text.push('\n');
+        }
+        for hook in hooks {
+            // A line break would end the entry.
+            let command = hook.command.replace(['\n', '\r'], " ");
+            // Writing into a String cannot fail.
+            let _ = writeln!(text, "{head} {} {}", hook.when, command.trim());
+        }
+    };
+    add(
+        &format!("WORKFLOW {}", plan.uuid),
+        &mut plan.workflow.hooks.iter(),
+        false,
+    );
+    for job in &plan.exec.jobs {
+        if let Task::Compute(n) = job.task {
+            let own = &plan.workflow.jobs[n.0 as usize].hooks;
+            let entry = plan.exec.setups[job.setup as usize].entry;
+            let program = entry.map(|e| &plan.catalog.entries[e as usize].hooks);
+            if own.is_empty() && program.is_none_or(|hooks| hooks.is_empty()) {
+                continue;
+            }
+            let mut hooks = own.iter().chain(program.into_iter().flatten());
+            add(&format!("JOB {}", job.name), &mut hooks, true);
+        }
+    }
+    text
+}
+
+fn rank(when: &str) -> usize {
+    let known = [
+        "never",
+        "start",
+        "on_success",
+        "success",
+        "on_error",
+        "error",
+        "at_end",
+        "end",
+        "all",
+    ];
+    known.iter().position(|k| *k == when).unwrap_or(known.len())
+}
+
+/// The copy of the properties, with what the planner decided.
+pub(crate) fn properties(
+    plan: &Plan<'_>,
+    request: &Request,
+    properties: &Properties,
+    site_file: Option<&Path>,
+    transformation_file: Option<&Path>,
+) -> String {
+    const KEPT: &[&str] = &[
+        "pegasus.",
+        "env.",
+        "condor.",
+        "globus.",
+        "dagman.",
+        "hints.",
+        "selector.",
+    ];
+    let mut all: std::collections::BTreeMap<String, String> = properties
+        .iter()
+        .filter(|(key, _)| KEPT.iter().any(|prefix| key.starts_with(prefix)))
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    if !all
+        .keys()
+        .any(|key| key.starts_with("pegasus.catalog.replica.output"))
+    {
+        let url = format!("jdbc:sqlite:{}/{}.replicas.db", plan.submit, plan.base);
+        all.insert("pegasus.catalog.replica.output".into(), "JDBCRC".into());
+        all.insert("pegasus.catalog.replica.output.db.driver".into(), "sqlite".into());
+        all.insert("pegasus.catalog.replica.output.db.url".into(), url);
+    }
+    for (key, file) in [
+        ("pegasus.catalog.site.file", site_file),
+        ("pegasus.catalog.transformation.file", transformation_file),
+    ] {
+        if let Some(file) = file {
+            all.insert(key.into(), file.display().to_string());
+        }
+    }
+    all.entry("dagman.maxpre".into()).or_insert_with(|| "1".into());
+    all.insert("pegasus.home.bindir".into(), plan.own_tools.clone());
+    if let Some(home) = plan.own_tools.strip_suffix("/bin") {
+        all.insert("pegasus.home.sysconfdir".into(), format!("{home}/etc"));
+        all.insert(
+            "pegasus.home.sharedstatedir".into(),
+            format!("{home}/share/pegasus"),
+        );
+        all.insert(
+            "pegasus.home.schemadir".into(),
+            format!("{home}/share/pegasus/schema"),
+        );
+    }
+    let mut text = format!(
+        "#Properties of the run, escaped as Java reads them.\n#{}\n",
+        request.surroundings.now.format("%a %b %d %H:%M:%S UTC%:z %Y")
+    );
+    for (key, value) in &all {
+        push_escaped(&mut text, key, true);
+        text.push('=');
+        push_escaped(&mut text, value, false);
+        text.push('\n');
+    }
+    text
+}
+
+/// Escapes of Java's properties format.
+fn push_escaped(text: &mut String, part: &str, is_key: bool) {
+    for (n, c) in part.chars().enumerate() {
+        match c {
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            ':' | '=' | '#' | '!' => {
+                text.push('\\');
+                text.push(c);
+            }
+            ' ' if is_key || n == 0 => text.push_str("\\ "),
+            c => text.push(c),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_are_escaped() {
+        let mut text = String::new();
+        push_escaped(&mut text, "a b", true);
+        text.push('=');
+        push_escaped(&mut text, " jdbc:x=1\\", false);
+        assert_eq!(text, "a\\ b=\\ jdbc\\:x\\=1\\\\");
+    }
+}

@@ -1,0 +1,516 @@
+//! The steps of planning, from reading to publishing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::catalog::replica::{DirectoryOptions, ReplicaCatalog};
+use crate::catalog::transformation::TransformationCatalog;
+use crate::catalog::{Loaded, replica, site, transformation};
+use crate::error::{InputError, InputErrors};
+use crate::expand::ExpandEnv;
+use crate::input::{ReadOptions, read_workflow};
+use crate::model::Workflow;
+use crate::output::events::JobEvents;
+use crate::output::layout::Layout;
+use crate::output::submit_dir::SubmitDir;
+use crate::output::{self, PROPERTIES, Plan, batch, records};
+use crate::properties::{Properties, PropertySources};
+use crate::refine::exec::Exec;
+use crate::refine::mapping::Mapper;
+use crate::refine::programs::Programs;
+use crate::refine::replicas::Replicas;
+use crate::refine::settings::Settings;
+use crate::refine::sites::{Sites, own_tools};
+use crate::refine::{exec::Task, refine};
+
+use super::{PlanError, Planned, Request, iso_seconds};
+
+/// The inputs of a plan.
+struct Inputs {
+    properties: Properties,
+    workflow: Workflow,
+    sites: Loaded<site::SiteCatalog>,
+    transformations: Loaded<TransformationCatalog>,
+    replicas: Replicas,
+    replica_file: Option<PathBuf>,
+    warnings: Vec<String>,
+}
+
+/// Plans a workflow: reads the inputs, refines, writes the submit directory.
+///
+/// # Errors
+/// Whatever stands in the way; nothing is left in the submit directory then.
+pub fn plan(request: &Request) -> Result<Planned, PlanError> {
+    let properties = Properties::load(&property_sources(request))?;
+    let settings = Settings::new(&properties, request)?;
+    let mut inputs = read(request, properties, &settings)?;
+    let mut warnings = std::mem::take(&mut inputs.warnings);
+    warnings.extend(settings.warnings.iter().cloned());
+    let mut notes = Vec::new();
+    let directory = submit_dir(request, &settings, &inputs.workflow)?;
+    let submit = directory.path().display().to_string();
+    let exec_rel = exec_rel(request, &inputs.workflow, &submit);
+    let sites = Sites::new(&inputs.sites.catalog, request, &settings, &exec_rel)?;
+    add_transformations_dir(request, &sites, &mut inputs, &mut warnings)?;
+    let programs = Programs::new(&inputs.transformations.catalog, settings.transformations);
+    let prefix = request.job_prefix.as_deref().unwrap_or_default();
+    let mut mapper = Mapper::new(&sites, &programs, &settings, own_tools(request), prefix);
+    let exec = refine(
+        &mut inputs.workflow,
+        &mut mapper,
+        &inputs.replicas,
+        &request.cluster,
+        &mut notes,
+    )?;
+    note_sites(&exec, &sites, &mut notes);
+    if sites.outputs.is_empty() && exec.jobs.iter().any(|job| matches!(job.task, Task::Compute(_))) {
+        notes.push(
+            "outputs stay in the work directory: neither --output-sites nor --output-dir is given".into(),
+        );
+    }
+    let order = order(&exec)?;
+    let workflow = &inputs.workflow;
+    let default_base = format!("{}-{}", workflow.label, workflow.index);
+    let plan = Plan {
+        workflow,
+        exec: &exec,
+        sites: &sites,
+        settings: &settings,
+        catalog: &inputs.transformations.catalog,
+        base: request.basename.clone().unwrap_or(default_base),
+        run_label: request.basename.clone().unwrap_or_else(|| workflow.label.clone()),
+        stamp: iso_seconds(
+            workflow.mtime.unwrap_or_else(|| request.surroundings.now.into()),
+            *request.surroundings.now.offset(),
+        ),
+        uuid: &request.surroundings.uuid,
+        own_tools: own_tools(request),
+        layout: Layout::new(&settings.submit_mapper, workflow, &exec),
+        order,
+        submit,
+    };
+    let counts = records::count(&exec, workflow.jobs.len());
+    let staging = directory.staging().to_owned();
+    let scripts = write(&plan, request, &inputs, &counts, &staging, &mut warnings)?;
+    let braindump = records::braindump(&plan, request);
+    let text = monitord_compat::braindump::write(&braindump);
+    put(&staging.join("braindump.yml"), &text)?;
+    let path = directory.publish()?;
+    Ok(Planned {
+        dag: path.join(format!("{}.dag", plan.base)),
+        scripts: scripts.iter().map(|name| path.join(name)).collect(),
+        submit_dir: path,
+        label: workflow.label.clone(),
+        index: workflow.index.clone(),
+        uuid: request.surroundings.uuid.clone(),
+        output_dirs: sites
+            .outputs
+            .iter()
+            .filter_map(|o| o.path.as_ref().map(PathBuf::from))
+            .collect(),
+        counts,
+        braindump,
+        warnings,
+        notes,
+    })
+}
+
+fn property_sources(request: &Request) -> PropertySources {
+    let environment = &request.surroundings.environment;
+    let file = |variable: &str, name: &str| {
+        environment
+            .get(variable)
+            .filter(|directory| !directory.is_empty())
+            .map(|directory| Path::new(directory).join(name))
+    };
+    PropertySources {
+        system_file: file("PEGASUS_HOME", "etc/pegasus.properties"),
+        user_file: file("HOME", ".pegasusrc"),
+        working_file: Some(request.surroundings.working_dir.join("pegasus.properties")),
+        conf_file: request.conf.clone(),
+        environment: environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+        command_line: request.defines.clone(),
+    }
+}
+
+/// Reads all inputs; problems of all of them are reported together.
+fn read(request: &Request, properties: Properties, settings: &Settings) -> Result<Inputs, PlanError> {
+    let surroundings = &request.surroundings;
+    let env = ExpandEnv::new(&surroundings.environment).with_properties(&properties);
+    let options = ReadOptions::from_properties(&properties)?;
+    let mut workflow = match read_workflow(&request.workflow, &env, &options) {
+        Ok(workflow) => workflow,
+        Err(problems) if is_broken_xml(&request.workflow) => return Err(PlanError::BadXml(problems)),
+        Err(problems) => return Err(problems.into()),
+    };
+    let mut problems: Option<InputErrors> = None;
+    let mut keep = |error: InputErrors| match &mut problems {
+        Some(all) => all.extend(error),
+        none => *none = Some(error),
+    };
+    let here = &surroundings.working_dir;
+    let mut sites = site::load_from_properties(&properties, here, &env).unwrap_or_else(|e| {
+        keep(e);
+        Loaded::default()
+    });
+    if let Some(embedded) = workflow.embedded.sites.take() {
+        sites.catalog.replace_with(embedded);
+    }
+    if let Err(e) = sites.catalog.apply_properties(&properties) {
+        keep(e);
+    }
+    let mut transformations =
+        transformation::load_from_properties(&properties, here, &env).unwrap_or_else(|e| {
+            keep(e);
+            Loaded::default()
+        });
+    if let Some(embedded) = workflow.embedded.transformations.take() {
+        transformations.catalog.extend(embedded);
+    }
+    let catalog = replica::load_from_properties(&properties, here, &env).unwrap_or_else(|e| {
+        keep(e);
+        Loaded::default()
+    });
+    let mut replicas = Replicas {
+        embedded: workflow.embedded.replicas.take(),
+        catalog: catalog.catalog,
+        cache_adds: settings.cache_adds,
+        workflow_adds: settings.workflow_adds,
+        ..Replicas::default()
+    };
+    for (files, into) in [
+        (&request.cache_files, &mut replicas.caches),
+        (&request.inherited_files, &mut replicas.inherited),
+    ] {
+        for file in files {
+            match replica::load(file, Some("SimpleFile"), &env) {
+                Ok(catalog) => into.push(catalog),
+                Err(e) => keep(e),
+            }
+        }
+    }
+    for directory in &request.input_dirs {
+        match replica::from_directory(directory, &DirectoryOptions::default()) {
+            Ok(catalog) => replicas.directories.push(catalog),
+            Err(e) => keep(e),
+        }
+    }
+    if let Some(problems) = problems {
+        return Err(problems.into());
+    }
+    let warnings = [
+        &workflow.warnings,
+        &sites.catalog.warnings,
+        &transformations.catalog.warnings,
+        &replicas.catalog.warnings,
+    ]
+    .into_iter()
+    .flatten()
+    .map(InputError::to_string)
+    .collect();
+    Ok(Inputs {
+        properties,
+        workflow,
+        sites,
+        transformations,
+        replicas,
+        replica_file: catalog.path,
+        warnings,
+    })
+}
+
+/// Whether a file that could not be read looks like XML and is not well-formed.
+fn is_broken_xml(path: &Path) -> bool {
+    let Ok(text) = fs::read(path) else { return false };
+    if text.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'<') {
+        return false;
+    }
+    let mut reader = quick_xml::Reader::from_reader(text.as_slice());
+    let mut depth = 0i64;
+    let mut buffer = Vec::new();
+    loop {
+        buffer.clear();
+        match reader.read_event_into(&mut buffer) {
+            Err(_) => return true,
+            Ok(quick_xml::events::Event::Eof) => return depth != 0,
+            Ok(quick_xml::events::Event::Start(_)) => depth += 1,
+            Ok(quick_xml::events::Event::End(_)) => depth -= 1,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Files of `--transformations-dir`, or of the directory of that name beside the workflow.
+fn add_transformations_dir(
+    request: &Request,
+    sites: &Sites,
+    inputs: &mut Inputs,
+    warnings: &mut Vec<String>,
+) -> Result<(), PlanError> {
+    let default = request.surroundings.working_dir.join("transformations");
+    let directory = match &request.transformations_dir {
+        Some(directory) => directory,
+        None if default.is_dir() => &default,
+        None => return Ok(()),
+    };
+    let mut systems = sites.candidates.iter().map(|&site| &sites.get(site).sysinfo);
+    let Some(system) = systems.next() else {
+        return Ok(());
+    };
+    if systems.any(|other| other != system) {
+        return Err(PlanError::refinement(format!(
+            "the programs in {} cannot be used: the execution sites differ in architecture or operating system",
+            directory.display()
+        )));
+    }
+    let found = transformation::from_directory(directory, system)?;
+    warnings.extend(found.warnings.iter().map(ToString::to_string));
+    inputs.transformations.catalog.extend(found);
+    Ok(())
+}
+
+/// Takes the submit directory.
+fn submit_dir(request: &Request, settings: &Settings, workflow: &Workflow) -> Result<SubmitDir, PlanError> {
+    let relative = request
+        .relative_submit_dir
+        .as_ref()
+        .or(request.relative_dir.as_ref());
+    if let Some(relative) = relative {
+        return SubmitDir::named(&normal(&request.dir.join(relative)));
+    }
+    let parent = request
+        .dir
+        .join(&request.surroundings.user)
+        .join("pegasus")
+        .join(&workflow.label);
+    if settings.use_timestamp {
+        let stamp = request.surroundings.now.format("%Y%m%dT%H%M%S%z").to_string();
+        return SubmitDir::named(&parent.join(stamp));
+    }
+    SubmitDir::next_run(&parent)
+}
+
+/// A path without `.` parts; `..` stays, since a link may be before it.
+fn normal(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+/// Relative run directory on the sites.
+fn exec_rel(request: &Request, workflow: &Workflow, submit: &str) -> String {
+    match (&request.random_dir, &request.relative_dir) {
+        (Some(Some(name)), _) => name.clone(),
+        (Some(None), _) => match &request.basename {
+            Some(base) => format!("{base}-{}", request.surroundings.uuid),
+            None => format!(
+                "{}-{}-{}",
+                workflow.label, workflow.index, request.surroundings.uuid
+            ),
+        },
+        (None, Some(relative)) => relative.clone(),
+        (None, None) => {
+            // With `--relative-submit-dir` alone the work directory is the one of a first run elsewhere; a
+            // name of its own keeps two such plans apart.
+            let leaf = submit.rsplit('/').next().unwrap_or_default();
+            let leaf = match &request.relative_submit_dir {
+                Some(_) => format!("run-{}", request.surroundings.uuid),
+                None => leaf.to_owned(),
+            };
+            format!("{}/pegasus/{}/{leaf}", request.surroundings.user, workflow.label)
+        }
+    }
+}
+
+/// Jobs parents first; of those at one depth, in order of creation.
+fn order(exec: &Exec) -> Result<Vec<u32>, PlanError> {
+    let graph = crate::refine::graph::Graph::new(exec.jobs.len(), &exec.edges);
+    let order = graph
+        .topological()
+        .ok_or_else(|| PlanError::refinement("the plan has a cycle; please report this"))?;
+    let depths = graph.depths(&order);
+    Ok(crate::refine::graph::by_depth(&depths).concat())
+}
+
+/// Says on which sites jobs run; all of them run inside one job of the executor.
+fn note_sites(exec: &Exec, sites: &Sites, notes: &mut Vec<String>) {
+    let mut used: Vec<&str> = exec
+        .jobs
+        .iter()
+        .map(|job| sites.get(job.site).name.as_str())
+        .collect();
+    used.sort_unstable();
+    used.dedup();
+    if used.len() > 1 {
+        notes.push(format!(
+            "jobs of the sites {} run together inside the one job of pegasus-mpi-cluster: their file systems must be \
+             visible there",
+            used.join(", ")
+        ));
+    }
+}
+
+fn put(path: &Path, text: &str) -> Result<(), PlanError> {
+    fs::write(path, text).map_err(|e| PlanError::io("write", path, e))
+}
+
+/// Writes everything but the braindump; gives the names of the batch scripts.
+fn write(
+    plan: &Plan<'_>,
+    request: &Request,
+    inputs: &Inputs,
+    counts: &super::Counts,
+    dir: &Path,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<String>, PlanError> {
+    let base = &plan.base;
+    let site = plan
+        .exec
+        .jobs
+        .iter()
+        .find(|job| matches!(job.task, Task::Compute(_)))
+        .or(plan.exec.jobs.first())
+        .map_or(plan.sites.local(), |job| job.staging);
+    let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
+    warnings.extend(resources.warning());
+    output::lists::write(plan, dir)?;
+    let time = request
+        .surroundings
+        .now
+        .to_utc()
+        .format("%Y-%m-%dT%H:%M:%S%.6fZ")
+        .to_string();
+    let mut events = JobEvents::create(plan, &dir.join(format!("{base}.static.bp")), &time)?;
+    output::dag::write(plan, dir, &dir.join(format!("{base}.dag")), &mut events)?;
+    events.finish(plan)?;
+    let executor = executor(request, &plan.sites.get(site).tools, warnings);
+    let scripts = batch::write(plan, request, &resources, &executor, dir)?;
+    records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
+    put(&dir.join(format!("{base}.notify")), &records::notify(plan))?;
+    let metrics = records::metrics(plan, request, &inputs.properties, counts);
+    put(&dir.join(format!("{base}.metrics")), &metrics)?;
+    let properties = records::properties(
+        plan,
+        request,
+        &inputs.properties,
+        inputs.sites.path.as_deref(),
+        inputs.transformations.path.as_deref(),
+    );
+    put(&dir.join(PROPERTIES), &properties)?;
+    if let Some(embedded) = &inputs.replicas.embedded {
+        put(
+            &dir.join(format!("{base}.replica.store")),
+            &replica_store(embedded),
+        )?;
+    }
+    copy_catalogs(request, inputs, dir)?;
+    if let Some(name) = request.workflow.file_name() {
+        copy(&request.workflow, &dir.join(name))?;
+    }
+    Ok(scripts)
+}
+
+/// Path of pegasus-mpi-cluster: in the tools of the site, else on `PATH`.
+fn executor(request: &Request, tools: &str, warnings: &mut Vec<String>) -> String {
+    const NAME: &str = "pegasus-mpi-cluster";
+    let first = Path::new(tools).join(NAME);
+    if first.exists() {
+        return first.display().to_string();
+    }
+    let path = request
+        .surroundings
+        .environment
+        .get("PATH")
+        .map_or("", String::as_str);
+    let found = path
+        .split(':')
+        .filter(|directory| directory.starts_with('/'))
+        .map(|directory| Path::new(directory).join(NAME))
+        .find(|program| program.is_file());
+    match found {
+        Some(program) => program.display().to_string(),
+        None => {
+            warnings.push(format!(
+                "{NAME} is neither in {tools} nor on PATH; the batch scripts name it there all the same, in case the \
+                 compute nodes have it"
+            ));
+            first.display().to_string()
+        }
+    }
+}
+
+fn copy_catalogs(request: &Request, inputs: &Inputs, dir: &Path) -> Result<(), PlanError> {
+    let files: Vec<&Path> = [
+        &inputs.sites.path,
+        &inputs.transformations.path,
+        &inputs.replica_file,
+    ]
+    .into_iter()
+    .flatten()
+    .chain(&request.cache_files)
+    .chain(&request.inherited_files)
+    .map(PathBuf::as_path)
+    .filter(|path| path.is_file())
+    .collect();
+    if files.is_empty() {
+        return Ok(());
+    }
+    let target = dir.join("catalogs");
+    fs::create_dir_all(&target).map_err(|e| PlanError::io("make the directory", &target, e))?;
+    for file in files {
+        let Some(name) = file.file_name() else { continue };
+        let mut path = target.join(name);
+        let mut number = 1;
+        while path.exists() {
+            number += 1;
+            path = target.join(format!("{}.{number}", name.display()));
+        }
+        copy(file, &path)?;
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), PlanError> {
+    fs::copy(from, to)
+        .map(|_| ())
+        .map_err(|e| PlanError::io("copy to", to, e))
+}
+
+/// Locations in the workflow as a YAML replica catalog.
+fn replica_store(catalog: &ReplicaCatalog) -> String {
+    use std::fmt::Write as _;
+    let json = |text: &str| serde_json::Value::from(text).to_string();
+    let mut text = String::from("pegasus: \"5.0\"\nreplicas:\n");
+    for entry in catalog.entries() {
+        // Writing into a String cannot fail.
+        let _ = writeln!(text, "- lfn: {}", json(&entry.lfn));
+        if entry.regex {
+            text.push_str("  regex: true\n");
+        }
+        if !entry.replicas.is_empty() {
+            text.push_str("  pfns:\n");
+        }
+        for replica in &entry.replicas {
+            let _ = writeln!(text, "  - pfn: {}", json(&replica.pfn));
+            if let Some(site) = &replica.site {
+                let _ = writeln!(text, "    site: {}", json(site));
+            }
+        }
+        let metadata: Vec<_> = entry
+            .metadata
+            .iter()
+            .filter(|(key, _)| !key.starts_with("checksum."))
+            .collect();
+        if !metadata.is_empty() {
+            text.push_str("  metadata:\n");
+        }
+        for (key, value) in metadata {
+            let _ = writeln!(text, "    {}: {}", json(key), json(value));
+        }
+        if let (Some(kind), Some(value)) = (
+            entry.metadata.get("checksum.type"),
+            entry.metadata.get("checksum.value"),
+        ) {
+            let _ = writeln!(text, "  checksum:\n    {}: {}", json(kind), json(value));
+        }
+    }
+    text
+}

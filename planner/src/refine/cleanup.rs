@@ -1,0 +1,258 @@
+//! In-place clean-up: each file is removed from a work directory after its last use (section 6.9.1 of the
+//! planner's specification).
+
+use crate::model::{FileId, TransferFlag, Workflow};
+
+use super::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
+use super::graph::{Graph, by_depth};
+use super::mapping::Mapper;
+
+/// Files that one job leaves to be removed.
+struct Node {
+    job: JobId,
+    files: Vec<FileId>,
+}
+
+/// Nodes per clean-up job, when nothing else is set.
+const NODES_PER_JOB: usize = 5;
+/// No clean-up job.
+const NONE: u32 = u32::MAX;
+
+/// Adds clean-up jobs for every site.
+pub(crate) fn add(workflow: &Workflow, exec: &mut Exec, mapper: &mut Mapper<'_>, sites: &[SiteId]) {
+    let graph = exec.graph();
+    let order = graph.topological().unwrap_or_default();
+    let depths = graph.depths(&order);
+    let levels = by_depth(&depths);
+    for &site in sites {
+        add_for_site(workflow, exec, mapper, site, &graph, &depths, &levels);
+    }
+}
+
+fn add_for_site(
+    workflow: &Workflow,
+    exec: &mut Exec,
+    mapper: &mut Mapper<'_>,
+    site: SiteId,
+    graph: &Graph,
+    depths: &[u32],
+    levels: &[Vec<u32>],
+) {
+    // Per file the number of the node that removes it; per node the clean-up job it went into.
+    let mut owner = vec![NONE; workflow.files.len()];
+    let mut cleanup_of: Vec<JobId> = Vec::new();
+    let mut later: Vec<(JobId, u32)> = Vec::new();
+    let mut parents: Vec<(JobId, JobId)> = Vec::new();
+    let mut files = Vec::new();
+    for (depth, jobs) in levels.iter().enumerate().rev() {
+        let mut nodes: Vec<Node> = Vec::new();
+        let first = cleanup_of.len();
+        for &job in jobs {
+            files.clear();
+            files_of(workflow, exec, graph, job, site, &mut files);
+            let number = (first + nodes.len()) as u32;
+            let mut own = Vec::new();
+            for &file in &files {
+                match &mut owner[file.0 as usize] {
+                    slot if *slot == NONE => {
+                        *slot = number;
+                        own.push(file);
+                    }
+                    slot if *slot != number => later.push((job, *slot)),
+                    _ => {}
+                }
+            }
+            if !own.is_empty() {
+                nodes.push(Node { job, files: own });
+            }
+        }
+        let size = cluster_size(nodes.len(), mapper);
+        for (k, cluster) in nodes.chunks(size).enumerate() {
+            let cleanup = add_job(exec, mapper, site, depth + 1, k, cluster);
+            for node in cluster {
+                parents.push((cleanup, node.job));
+                cleanup_of.push(cleanup);
+            }
+        }
+    }
+    parents.extend(
+        later
+            .into_iter()
+            .map(|(job, node)| (cleanup_of[node as usize], job)),
+    );
+    parents.sort_unstable();
+    parents.dedup();
+    let mut reduction = Reduction::new(graph, depths);
+    for group in parents.chunk_by(|a, b| a.0 == b.0) {
+        let cleanup = group[0].0;
+        let jobs: Vec<JobId> = group.iter().map(|&(_, job)| job).collect();
+        for parent in reduction.needed(&jobs) {
+            exec.edges.push((parent, cleanup));
+        }
+    }
+}
+
+fn cluster_size(nodes: usize, mapper: &Mapper<'_>) -> usize {
+    let settings = mapper.settings;
+    let size = match (settings.cleanup_jobs, settings.cleanup_size) {
+        (Some(jobs), _) => nodes.div_ceil(jobs as usize),
+        (None, Some(size)) => size as usize,
+        (None, None) => nodes.div_ceil(nodes.div_ceil(NODES_PER_JOB).max(1)),
+    };
+    size.max(1)
+}
+
+fn add_job(
+    exec: &mut Exec,
+    mapper: &mut Mapper<'_>,
+    site: SiteId,
+    level: usize,
+    k: usize,
+    cluster: &[Node],
+) -> JobId {
+    let task = Task::CleanUp(exec.removals.len() as u32);
+    exec.removals.push(
+        cluster
+            .iter()
+            .flat_map(|node| node.files.iter().copied())
+            .collect(),
+    );
+    let runs_on = if mapper.sites.get(site).visible {
+        mapper.sites.local()
+    } else {
+        site
+    };
+    let setup = mapper.auxiliary_setup(task, runs_on, exec);
+    exec.add(ExecJob {
+        name: format!("clean_up_{}_level_{level}_{k}", mapper.sites.get(site).name).into(),
+        task,
+        site: runs_on,
+        staging: site,
+        setup,
+    })
+}
+
+/// Files in the work directory of a site that are of no use after a job, as far as the job goes.
+fn files_of(
+    workflow: &Workflow,
+    exec: &Exec,
+    graph: &Graph,
+    job: JobId,
+    site: SiteId,
+    files: &mut Vec<FileId>,
+) {
+    let this = &exec.jobs[job as usize];
+    match this.task {
+        Task::Compute(n) if this.staging == site => {
+            // Without a stage-out job, outputs that the user wants stay where they are.
+            let is_staged_out = graph
+                .children(job)
+                .iter()
+                .any(|&c| matches!(exec.jobs[c as usize].task, Task::StageOut(_)));
+            for file_use in &workflow.jobs[n.0 as usize].uses {
+                let kept = file_use.link.writes() && file_use.transfer != TransferFlag::Not && !is_staged_out;
+                if (file_use.link.reads() || file_use.link.writes())
+                    && !kept
+                    && !exec.in_place.contains(&(file_use.file, site))
+                {
+                    files.push(file_use.file);
+                }
+            }
+        }
+        Task::StageOut(n) | Task::InterSite(n) if !graph.parents(job).is_empty() => {
+            for file in &exec.transfers[n as usize].files {
+                let from_here = file
+                    .sources
+                    .iter()
+                    .any(|(place, _)| *place == Place::Scratch(site));
+                if from_here && !exec.in_place.contains(&(file.file, site)) {
+                    files.push(file.file);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Drops parents from which another parent is reached anyway.
+struct Reduction<'g> {
+    graph: &'g Graph,
+    depths: &'g [u32],
+    /// Round in which a node was last a parent, and last visited.
+    parent_in: Vec<u32>,
+    visited_in: Vec<u32>,
+    round: u32,
+    stack: Vec<u32>,
+}
+
+/// Edges that are looked at per parent. A redundant edge does no harm, so a search that would cost more is
+/// given up; this keeps the step linear.
+const SEARCH_PER_PARENT: usize = 256;
+
+impl<'g> Reduction<'g> {
+    fn new(graph: &'g Graph, depths: &'g [u32]) -> Self {
+        Reduction {
+            graph,
+            depths,
+            parent_in: vec![0; graph.len()],
+            visited_in: vec![0; graph.len()],
+            round: 0,
+            stack: Vec::new(),
+        }
+    }
+    /// The parents that are needed, in order.
+    fn needed(&mut self, parents: &[u32]) -> Vec<u32> {
+        self.round += 1;
+        let round = self.round;
+        let top = parents
+            .iter()
+            .map(|&p| self.depths[p as usize])
+            .min()
+            .unwrap_or_default();
+        for &p in parents {
+            self.parent_in[p as usize] = round;
+        }
+        let mut budget = SEARCH_PER_PARENT * parents.len();
+        self.stack.clear();
+        self.stack
+            .extend(parents.iter().copied().filter(|&p| self.depths[p as usize] > top));
+        'search: while let Some(node) = self.stack.pop() {
+            for &above in self.graph.parents(node) {
+                if budget == 0 {
+                    break 'search;
+                }
+                budget -= 1;
+                // Whoever is above a parent is no needed parent itself.
+                self.parent_in[above as usize] = 0;
+                if self.visited_in[above as usize] != round && self.depths[above as usize] > top {
+                    self.visited_in[above as usize] = round;
+                    self.stack.push(above);
+                }
+            }
+        }
+        parents
+            .iter()
+            .copied()
+            .filter(|&p| self.parent_in[p as usize] == round)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parent_above_another_one_is_not_needed() {
+        // 0 → 1 → 2 → 3, 0 → 4
+        let graph = Graph::new(5, &[(0, 1), (1, 2), (2, 3), (0, 4)]);
+        let order = graph.topological().expect("no cycle");
+        let depths = graph.depths(&order);
+        let mut reduction = Reduction::new(&graph, &depths);
+        assert_eq!(reduction.needed(&[0, 3]), [3]);
+        assert_eq!(reduction.needed(&[0, 4]), [4]);
+        assert_eq!(reduction.needed(&[3, 4]), [3, 4]);
+        assert_eq!(reduction.needed(&[0, 1, 2, 3, 4]), [3, 4]);
+        assert_eq!(reduction.needed(&[2]), [2]);
+    }
+}

@@ -1,0 +1,138 @@
+//! Jobs that make and remove the work directories (sections 6.8 and 6.9.3 of the planner's specification).
+
+use super::exec::{Exec, ExecJob, JobId, SiteId, Task};
+use super::mapping::Mapper;
+use super::settings::CreateDirStrategy;
+
+/// Names that the directory jobs are made of.
+pub(crate) struct Names<'a> {
+    /// Name of the workflow.
+    pub(crate) label: &'a str,
+    /// Its index.
+    pub(crate) index: &'a str,
+}
+
+/// Whether a job works in the work directory of its staging site.
+fn works_there(task: Task) -> bool {
+    match task {
+        Task::Compute(_)
+        | Task::StageIn(_)
+        | Task::StageOut(_)
+        | Task::InterSite(_)
+        | Task::Chmod(_)
+        | Task::CleanUp(_) => true,
+        Task::Register(_) | Task::CreateDir | Task::RemoveDir | Task::NoOp => false,
+    }
+}
+
+/// Side on which directories of a site are made and removed.
+fn runs_on(mapper: &Mapper<'_>, site: SiteId) -> SiteId {
+    if mapper.sites.get(site).visible {
+        mapper.sites.local()
+    } else {
+        site
+    }
+}
+
+/// Adds a create-dir job per site; gives the sites.
+pub(crate) fn add_create(exec: &mut Exec, mapper: &mut Mapper<'_>, names: &Names<'_>) -> Vec<SiteId> {
+    let graph = exec.graph();
+    let order = graph.topological().unwrap_or_default();
+    // Outputs of deleted jobs are delivered from elsewhere to elsewhere: no work directory is needed.
+    let is_counted = |exec: &Exec, job: JobId| {
+        let task = exec.jobs[job as usize].task;
+        works_there(task) && !(matches!(task, Task::StageOut(_)) && graph.parents(job).is_empty())
+    };
+    let mut sites: Vec<SiteId> = (0..exec.jobs.len() as u32)
+        .filter(|&job| is_counted(exec, job))
+        .map(|job| exec.jobs[job as usize].staging)
+        .collect();
+    sites.sort_unstable();
+    sites.dedup();
+    let strategy = mapper.settings.create_dir;
+    for &site in &sites {
+        let setup = mapper.auxiliary_setup(Task::CreateDir, runs_on(mapper, site), exec);
+        let create = exec.add(ExecJob {
+            name: format!(
+                "create_dir_{}{}_{}_{}",
+                mapper.prefix,
+                names.label,
+                names.index,
+                mapper.sites.get(site).name
+            )
+            .into(),
+            task: Task::CreateDir,
+            site: runs_on(mapper, site),
+            staging: site,
+            setup,
+        });
+        let mut made_above = vec![false; graph.len()];
+        for &job in &order {
+            let above = graph.parents(job).iter().any(|&p| made_above[p as usize]);
+            made_above[job as usize] = above;
+            if exec.jobs[job as usize].staging != site || !is_counted(exec, job) {
+                continue;
+            }
+            let tied = match strategy {
+                CreateDirStrategy::Minimal => !above,
+                CreateDirStrategy::Tentacles => !matches!(exec.jobs[job as usize].task, Task::StageOut(_)),
+            };
+            if tied {
+                exec.edges.push((create, job));
+                made_above[job as usize] = true;
+            }
+        }
+    }
+    sites
+}
+
+/// Adds a job per site that removes the work directory at the end.
+///
+/// `with_registration`: registration jobs come before it too. With clean-up of single files they do anyway,
+/// as nothing is removed before the last stage-out and its clean-up are over.
+pub(crate) fn add_remove(
+    exec: &mut Exec,
+    mapper: &mut Mapper<'_>,
+    names: &Names<'_>,
+    sites: &[SiteId],
+    with_registration: bool,
+) {
+    let graph = exec.graph();
+    let order = graph.topological().unwrap_or_default();
+    for &site in sites {
+        let setup = mapper.auxiliary_setup(Task::RemoveDir, runs_on(mapper, site), exec);
+        let remove = exec.add(ExecJob {
+            name: format!(
+                "cleanup_{}{}_{}_{}",
+                mapper.prefix,
+                names.label,
+                names.index,
+                mapper.sites.get(site).name
+            )
+            .into(),
+            task: Task::RemoveDir,
+            site: runs_on(mapper, site),
+            staging: site,
+            setup,
+        });
+        let mut waited_below = vec![false; graph.len()];
+        for &job in order.iter().rev() {
+            let below = graph.children(job).iter().any(|&c| waited_below[c as usize]);
+            waited_below[job as usize] = below;
+            let task = exec.jobs[job as usize].task;
+            if exec.jobs[job as usize].staging != site {
+                continue;
+            }
+            if matches!(task, Task::Register(_)) && with_registration && !graph.parents(job).is_empty() {
+                exec.edges.push((job, remove));
+                continue;
+            }
+            let counted =
+                works_there(task) && !(matches!(task, Task::StageOut(_)) && graph.parents(job).is_empty());
+            if counted && !below {
+                exec.edges.push((job, remove));
+                waited_below[job as usize] = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The executable workflow: the jobs of the abstract workflow plus those that move, register and
+//! remove files. Jobs, sites and sets of files are dense numbers, so that a million jobs fit.
+
+use crate::model::{FileId, JobIndex};
+
+/// Number of a job of the executable workflow, in order of creation.
+pub(crate) type JobId = u32;
+
+/// Number of a site that takes part in the run, see [`super::sites::Sites`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SiteId(pub(crate) u16);
+
+/// A job of the executable workflow.
+#[derive(Clone, Debug)]
+pub(crate) struct ExecJob {
+    /// Unique name.
+    pub(crate) name: Box<str>,
+    /// What it does.
+    pub(crate) task: Task,
+    /// Site that it runs on.
+    pub(crate) site: SiteId,
+    /// Site whose work directory it works in.
+    pub(crate) staging: SiteId,
+    /// Program and profiles, index into [`Exec::setups`].
+    pub(crate) setup: u32,
+}
+
+/// What a job does; the numbers are indices into the lists of [`Exec`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Runs a job of the abstract workflow.
+    Compute(JobIndex),
+    /// Copies inputs into the work directory: [`Exec::transfers`].
+    StageIn(u32),
+    /// Copies outputs to the output sites: [`Exec::transfers`].
+    StageOut(u32),
+    /// Copies files between work directories: [`Exec::transfers`].
+    InterSite(u32),
+    /// Enters outputs into the replica catalog: [`Exec::registrations`].
+    Register(u32),
+    /// Makes the work directory of its site.
+    CreateDir,
+    /// Removes files from the work directory: [`Exec::removals`].
+    CleanUp(u32),
+    /// Removes the work directory of its site.
+    RemoveDir,
+    /// Makes staged programs executable: [`Exec::removals`] is not used, [`Exec::chmods`] is.
+    Chmod(u32),
+    /// Nothing; the only job of a workflow of which nothing is left to do.
+    NoOp,
+}
+
+impl Task {
+    /// Type and its description in the event file.
+    pub(crate) fn kind(self) -> (u8, &'static str) {
+        match self {
+            Task::Compute(_) => (1, "compute"),
+            Task::StageIn(_) => (2, "stage-in-tx"),
+            Task::StageOut(_) => (3, "stage-out-tx"),
+            Task::Register(_) => (4, "registration"),
+            Task::InterSite(_) => (5, "inter-site-tx"),
+            Task::CreateDir => (6, "create-dir"),
+            Task::CleanUp(_) | Task::RemoveDir => (8, "cleanup"),
+            Task::Chmod(_) => (9, "chmod"),
+            Task::NoOp => (0, "unassigned"),
+        }
+    }
+    /// Name of what it runs, as kickstart and the events show it; compute jobs have their own.
+    pub(crate) fn transformation(self) -> &'static str {
+        match self {
+            Task::Compute(_) => "",
+            Task::StageIn(_) | Task::StageOut(_) | Task::InterSite(_) => "pegasus::transfer",
+            Task::Register(_) => "pegasus::rc-client",
+            Task::CreateDir => "pegasus::dirmanager",
+            Task::CleanUp(_) | Task::RemoveDir => "pegasus::cleanup",
+            Task::Chmod(_) => "system::chmod",
+            Task::NoOp => "pegasus::noop",
+        }
+    }
+}
+
+/// Where a file is or goes to. The name of the file is added when the URL is written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// The work directory of a site.
+    Scratch(SiteId),
+    /// The same, as a symbolic link.
+    ScratchLink(SiteId),
+    /// The storage directory of an output site, by its position in the list of output sites.
+    Storage(u16),
+    /// A complete URL and the site that it is on.
+    Url(Box<str>, Box<str>),
+}
+
+/// Keys and values, mostly none.
+pub(crate) type Attributes = Option<Box<[(String, String)]>>;
+
+/// One file to be moved.
+#[derive(Clone, Debug)]
+pub(crate) struct FileTransfer {
+    /// Which file.
+    pub(crate) file: FileId,
+    /// Where it is: place and priority, best first.
+    pub(crate) sources: Vec<(Place, Option<u32>)>,
+    /// Where it goes.
+    pub(crate) destination: Place,
+    /// The catalog knows no checksum, so the transfer makes one.
+    pub(crate) generate_checksum: bool,
+    /// Metadata of the file.
+    pub(crate) metadata: Attributes,
+}
+
+/// Files that one transfer job moves.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TransferSet {
+    /// Files in the order in which they were asked for.
+    pub(crate) files: Vec<FileTransfer>,
+}
+
+/// Files that one registration job enters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Registration {
+    /// File, where it is, and its metadata.
+    pub(crate) entries: Vec<(FileId, Place, Attributes)>,
+    /// Compute jobs whose metadata files belong to the entries.
+    pub(crate) producers: Vec<JobId>,
+}
+
+/// Program and profiles, shared by all jobs that have the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    /// Path of the program.
+    pub(crate) executable: std::sync::Arc<str>,
+    /// Profiles from all sources, merged.
+    pub(crate) profiles: crate::profiles::Profiles,
+    /// The program is staged by the workflow.
+    pub(crate) staged: bool,
+    /// Hooks and metadata of the transformation: index of its entry in the catalog.
+    pub(crate) entry: Option<u32>,
+}
+
+/// The executable workflow, as the refinement steps build it up.
+#[derive(Debug, Default)]
+pub(crate) struct Exec {
+    /// Jobs in order of creation.
+    pub(crate) jobs: Vec<ExecJob>,
+    /// (parent, child), kept free of duplicates by [`Exec::tidy_edges`].
+    pub(crate) edges: Vec<(JobId, JobId)>,
+    /// File lists of transfer jobs.
+    pub(crate) transfers: Vec<TransferSet>,
+    /// File lists of registration jobs.
+    pub(crate) registrations: Vec<Registration>,
+    /// File lists of clean-up jobs.
+    pub(crate) removals: Vec<Vec<FileId>>,
+    /// Lists of programs to be made executable.
+    pub(crate) chmods: Vec<Vec<FileId>>,
+    /// Programs and profiles.
+    pub(crate) setups: Vec<Setup>,
+    /// Files that are in a work directory without being staged there: they are not the plan's to remove.
+    pub(crate) in_place: rustc_hash::FxHashSet<(FileId, SiteId)>,
+    /// Lines of the cache file: file and site in whose work directory it will be.
+    pub(crate) cache: Vec<(FileId, SiteId)>,
+    /// Jobs that data reuse removed.
+    pub(crate) deleted: usize,
+}
+
+impl Exec {
+    /// Adds a job.
+    pub(crate) fn add(&mut self, job: ExecJob) -> JobId {
+        self.jobs.push(job);
+        (self.jobs.len() - 1) as JobId
+    }
+    /// Sorts the edges by parent and child and drops duplicates.
+    pub(crate) fn tidy_edges(&mut self) {
+        self.edges.sort_unstable();
+        self.edges.dedup();
+    }
+    /// Parents and children of every job as it is now.
+    pub(crate) fn graph(&mut self) -> super::graph::Graph {
+        self.tidy_edges();
+        super::graph::Graph::new(self.jobs.len(), &self.edges)
+    }
+}

@@ -1,0 +1,129 @@
+//! Directed acyclic graphs over dense numbers: adjacency, order, depth. Everything is linear.
+
+/// Neighbours of every node in one array.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Adjacency {
+    offsets: Vec<u32>,
+    targets: Vec<u32>,
+}
+
+impl Adjacency {
+    /// Of `n` nodes; `pairs` gives (node, neighbour), whose order is kept per node.
+    fn new(n: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
+        let mut offsets = vec![0u32; n + 1];
+        for (from, _) in pairs.clone() {
+            offsets[from as usize + 1] += 1;
+        }
+        for i in 0..n {
+            offsets[i + 1] += offsets[i];
+        }
+        let mut next = offsets.clone();
+        let mut targets = vec![0u32; offsets[n] as usize];
+        for (from, to) in pairs {
+            let slot = &mut next[from as usize];
+            targets[*slot as usize] = to;
+            *slot += 1;
+        }
+        Adjacency { offsets, targets }
+    }
+    /// Neighbours of a node.
+    pub(crate) fn of(&self, node: u32) -> &[u32] {
+        let node = node as usize;
+        &self.targets[self.offsets[node] as usize..self.offsets[node + 1] as usize]
+    }
+}
+
+/// Parents and children of every node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Graph {
+    nodes: usize,
+    parents: Adjacency,
+    children: Adjacency,
+}
+
+impl Graph {
+    /// From (parent, child) pairs without duplicates.
+    pub(crate) fn new(nodes: usize, edges: &[(u32, u32)]) -> Self {
+        Graph {
+            nodes,
+            parents: Adjacency::new(nodes, edges.iter().map(|&(p, c)| (c, p))),
+            children: Adjacency::new(nodes, edges.iter().copied()),
+        }
+    }
+    /// How many nodes there are.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes
+    }
+    /// Parents of a node.
+    pub(crate) fn parents(&self, node: u32) -> &[u32] {
+        self.parents.of(node)
+    }
+    /// Children of a node.
+    pub(crate) fn children(&self, node: u32) -> &[u32] {
+        self.children.of(node)
+    }
+    /// All nodes, parents before children; `None` if there is a cycle.
+    pub(crate) fn topological(&self) -> Option<Vec<u32>> {
+        let count = u32::try_from(self.nodes).ok()?;
+        let mut waiting: Vec<u32> = (0..count).map(|v| self.parents(v).len() as u32).collect();
+        let mut order: Vec<u32> = (0..count).filter(|&v| waiting[v as usize] == 0).collect();
+        let mut done = 0;
+        while let Some(&node) = order.get(done) {
+            done += 1;
+            for &child in self.children(node) {
+                waiting[child as usize] -= 1;
+                if waiting[child as usize] == 0 {
+                    order.push(child);
+                }
+            }
+        }
+        (order.len() == self.nodes).then_some(order)
+    }
+    /// Length of the longest path from a root to each node, 0 for roots; `order` is topological.
+    pub(crate) fn depths(&self, order: &[u32]) -> Vec<u32> {
+        let mut depth = vec![0u32; self.nodes];
+        for &node in order {
+            let below = depth[node as usize] + 1;
+            for &child in self.children(node) {
+                let d = &mut depth[child as usize];
+                *d = (*d).max(below);
+            }
+        }
+        depth
+    }
+}
+
+/// Nodes grouped by depth, in number order within a depth.
+pub(crate) fn by_depth(depths: &[u32]) -> Vec<Vec<u32>> {
+    let mut groups: Vec<Vec<u32>> = Vec::new();
+    for (node, &depth) in depths.iter().enumerate() {
+        let depth = depth as usize;
+        if groups.len() <= depth {
+            groups.resize(depth + 1, Vec::new());
+        }
+        groups[depth].push(node as u32);
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_and_depth_of_a_diamond() {
+        let graph = Graph::new(4, &[(3, 1), (3, 0), (1, 2), (0, 2)]);
+        let order = graph.topological().expect("no cycle");
+        assert_eq!(order, [3, 1, 0, 2]);
+        assert_eq!(graph.depths(&order), [1, 1, 2, 0]);
+        assert_eq!(by_depth(&graph.depths(&order)), [vec![3], vec![0, 1], vec![2]]);
+        assert_eq!(graph.parents(2), [1, 0]);
+        assert_eq!(graph.children(3), [1, 0]);
+    }
+
+    #[test]
+    fn a_cycle_has_no_order() {
+        assert!(Graph::new(3, &[(0, 1), (1, 2), (2, 1)]).topological().is_none());
+        assert_eq!(Graph::new(0, &[]).topological(), Some(vec![]));
+    }
+}

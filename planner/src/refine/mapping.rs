@@ -1,0 +1,454 @@
+//! Site selection, and what follows from it for each job: its program and profiles.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::catalog::transformation::TransformationKind;
+use crate::model::{
+    FileId, FileKind, FileUse, JobIndex, JobKind, Link, TransferFlag, TransformationName, Workflow,
+};
+use crate::plan::PlanError;
+use crate::profiles::{Namespace, Profiles};
+
+use super::exec::{Exec, ExecJob, Setup, SiteId, Task};
+use super::programs::{Programs, auxiliary_name, default_program};
+use super::settings::Settings;
+use super::sites::Sites;
+
+/// Resources of a compute job when nobody says anything: MB of memory, cores, MB of disk.
+const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
+
+/// Name of each program that the workflow stages, and where it comes from.
+#[derive(Debug, Default)]
+pub(crate) struct StagedPrograms {
+    /// Catalog entry of each staged file.
+    pub(crate) entries: FxHashMap<FileId, u32>,
+}
+
+/// Where jobs go, and how they are called.
+pub(crate) struct Mapper<'a> {
+    pub(crate) sites: &'a Sites,
+    pub(crate) programs: &'a Programs<'a>,
+    pub(crate) settings: &'a Settings,
+    /// Tools of the planner's own installation.
+    pub(crate) own_tools: String,
+    /// `--job-prefix`.
+    pub(crate) prefix: String,
+    shared: FxHashMap<(u32, SiteId), u32>,
+    auxiliary: FxHashMap<(&'static str, SiteId), u32>,
+}
+
+/// What a job runs: a catalog entry, or the path that a profile gives.
+enum Program {
+    Entry(u32),
+    Pinned(String),
+}
+
+impl<'a> Mapper<'a> {
+    /// For a run.
+    pub(crate) fn new(
+        sites: &'a Sites,
+        programs: &'a Programs<'a>,
+        settings: &'a Settings,
+        own_tools: String,
+        prefix: &str,
+    ) -> Self {
+        Mapper {
+            sites,
+            programs,
+            settings,
+            own_tools,
+            prefix: prefix.to_owned(),
+            shared: FxHashMap::default(),
+            auxiliary: FxHashMap::default(),
+        }
+    }
+
+    /// Adds the kept jobs of the abstract workflow to the executable one, in document order. Gives the
+    /// number of each abstract job there, `u32::MAX` for deleted ones, and the staged programs, which
+    /// become inputs of their jobs.
+    ///
+    /// # Errors
+    /// All jobs that cannot be mapped.
+    pub(crate) fn map(
+        &mut self,
+        workflow: &mut Workflow,
+        kept: &[bool],
+        exec: &mut Exec,
+        notes: &mut Vec<String>,
+    ) -> Result<(Vec<u32>, StagedPrograms), PlanError> {
+        refuse_sub_workflows(workflow)?;
+        let chosen = self.choose_sites(workflow, kept, notes)?;
+        let mut numbers = vec![u32::MAX; workflow.jobs.len()];
+        let mut staged = StagedPrograms::default();
+        let mut problems = Vec::new();
+        for n in 0..workflow.jobs.len() {
+            let Some((site, program)) = &chosen[n] else {
+                continue;
+            };
+            let site = *site;
+            let setup = match self.setup(workflow, n, site, program, exec, &mut staged) {
+                Ok(setup) => setup,
+                Err(problem) => {
+                    problems.push(problem);
+                    continue;
+                }
+            };
+            let job = &workflow.jobs[n];
+            let name = job_name(&self.prefix, &job.transformation.name, &job.id);
+            numbers[n] = exec.add(ExecJob {
+                name,
+                task: Task::Compute(JobIndex(n as u32)),
+                site,
+                staging: site,
+                setup,
+            });
+        }
+        if problems.is_empty() {
+            Ok((numbers, staged))
+        } else {
+            Err(PlanError::Refinement(problems))
+        }
+    }
+
+    /// Site and program of every kept job. One site for all jobs is best: then no file has to move
+    /// between sites.
+    fn choose_sites(
+        &self,
+        workflow: &Workflow,
+        kept: &[bool],
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<Option<(SiteId, Program)>>, PlanError> {
+        let mut problems = Vec::new();
+        let mut wanted: Vec<Arc<TransformationName>> = Vec::new();
+        let mut seen: FxHashMap<Arc<TransformationName>, u32> = FxHashMap::default();
+        for (job, _) in workflow
+            .jobs
+            .iter()
+            .zip(kept)
+            .filter(|(job, kept)| **kept && is_free(&job.profiles))
+        {
+            seen.entry(Arc::clone(&job.transformation)).or_insert_with(|| {
+                wanted.push(Arc::clone(&job.transformation));
+                (wanted.len() - 1) as u32
+            });
+        }
+        let candidates = &self.sites.candidates;
+        let usable =
+            |name: &TransformationName, site: SiteId| self.programs.usable(name, self.sites.get(site));
+        let common = candidates
+            .iter()
+            .copied()
+            .find(|&site| wanted.iter().all(|name| usable(name, site).is_some()));
+        let names: Vec<&str> = candidates
+            .iter()
+            .map(|&s| self.sites.get(s).name.as_str())
+            .collect();
+        let per_name: Vec<Option<(SiteId, u32)>> = wanted
+            .iter()
+            .map(|name| {
+                let order = common.iter().copied().chain(candidates.iter().copied());
+                let found = order
+                    .into_iter()
+                    .find_map(|site| Some((site, usable(name, site)?)));
+                if found.is_none() {
+                    problems.push(self.programs.missing(name, &names));
+                }
+                found
+            })
+            .collect();
+        if let (Some(site), true) = (common, candidates.len() > 1) {
+            notes.push(format!(
+                "all jobs run on the site {}, the first that can run each of them",
+                self.sites.get(site).name
+            ));
+        }
+        let mut chosen = Vec::with_capacity(workflow.jobs.len());
+        for (job, &kept) in workflow.jobs.iter().zip(kept) {
+            if !kept {
+                chosen.push(None);
+            } else if is_free(&job.profiles) {
+                let number = seen.get(&job.transformation).copied().unwrap_or_default();
+                chosen.push(per_name[number as usize].map(|(site, entry)| (site, Program::Entry(entry))));
+            } else {
+                let fallback = common.or_else(|| candidates.first().copied());
+                match self.pinned(job, fallback, &names) {
+                    Ok(choice) => chosen.push(Some(choice)),
+                    Err(problem) => {
+                        problems.push(problem);
+                        chosen.push(None);
+                    }
+                }
+            }
+        }
+        if problems.is_empty() {
+            Ok(chosen)
+        } else {
+            problems.dedup();
+            Err(PlanError::Refinement(problems))
+        }
+    }
+
+    /// Site and program of a job whose profiles pin one of them.
+    fn pinned(
+        &self,
+        job: &crate::model::Job,
+        fallback: Option<SiteId>,
+        candidates: &[&str],
+    ) -> Result<(SiteId, Program), String> {
+        let site = match job.profiles.get(Namespace::Selector, "execution.site") {
+            Some(name) => self.sites.find(name).ok_or_else(|| {
+                format!(
+                    "the job {} is pinned to the site {name}, which is in no site catalog",
+                    job.id
+                )
+            })?,
+            None => fallback.ok_or_else(|| format!("there is no site for the job {}", job.id))?,
+        };
+        if self.sites.get(site).scratch.is_none() {
+            return Err(format!(
+                "the job {} is pinned to the site {}, which has no directory of type sharedScratch",
+                job.id,
+                self.sites.get(site).name
+            ));
+        }
+        if let Some(pfn) = job.profiles.get(Namespace::Selector, "pfn") {
+            let path = pfn.strip_prefix("file://").unwrap_or(pfn);
+            if !path.starts_with('/') {
+                return Err(format!(
+                    "the job {} names its program with the profile selector::pfn, which must be an absolute path, \
+                     not {pfn}",
+                    job.id
+                ));
+            }
+            return Ok((site, Program::Pinned(path.to_owned())));
+        }
+        // Without `selector::pfn` the program comes from the catalog; a job without a pinned site may still
+        // need another candidate than the common one.
+        let pinned_site = job.profiles.get(Namespace::Selector, "execution.site").is_some();
+        let order: Vec<SiteId> = if pinned_site {
+            vec![site]
+        } else {
+            self.sites.candidates.clone()
+        };
+        for &site in &order {
+            if let Some(entry) = self.programs.usable(&job.transformation, self.sites.get(site)) {
+                return Ok((site, Program::Entry(entry)));
+            }
+        }
+        let name = [self.sites.get(site).name.as_str()];
+        Err(self
+            .programs
+            .missing(&job.transformation, if pinned_site { &name } else { candidates }))
+    }
+
+    /// Program and profiles of a compute job; jobs without profiles of their own share them.
+    fn setup(
+        &mut self,
+        workflow: &mut Workflow,
+        n: usize,
+        site: SiteId,
+        program: &Program,
+        exec: &mut Exec,
+        staged: &mut StagedPrograms,
+    ) -> Result<u32, String> {
+        let (entry, mut executable) = match program {
+            Program::Entry(number) => {
+                let entry = self.programs.entry(*number);
+                if entry.container.is_some() {
+                    // The generator refuses it, since it knows the name of the job.
+                    (Some(*number), entry.pfn.clone())
+                } else {
+                    (Some(*number), entry.pfn.clone())
+                }
+            }
+            Program::Pinned(path) => (None, path.clone()),
+        };
+        let mut is_staged = false;
+        if let Some(number) = entry
+            && self.programs.entry(number).kind == TransformationKind::Stageable
+        {
+            is_staged = true;
+            let name = Arc::clone(&workflow.jobs[n].transformation);
+            let file = self.stage_program(workflow, n, &name, number, staged);
+            executable = self.sites.scratch_path(site, workflow.files.name(file));
+            for required in self.programs.requires(&name) {
+                let Some(other) = self.programs.usable(required, self.sites.get(site)) else {
+                    let site = [self.sites.get(site).name.as_str()];
+                    return Err(format!(
+                        "{} (required by {name})",
+                        self.programs.missing(required, &site)
+                    ));
+                };
+                if self.programs.entry(other).kind == TransformationKind::Stageable {
+                    self.stage_program(workflow, n, required, other, staged);
+                }
+            }
+        }
+        let own = &workflow.jobs[n].profiles;
+        let key = (entry.unwrap_or(u32::MAX), site);
+        let sharable = own.is_empty() && entry.is_some();
+        if sharable && let Some(&number) = self.shared.get(&key) {
+            return Ok(number);
+        }
+        let mut profiles = own.clone();
+        profiles.overlay(&self.sites.get(site).profiles);
+        if let Some(number) = entry {
+            profiles.overlay(&self.programs.entry(number).profiles);
+        }
+        profiles.fill_from(&self.settings.profiles);
+        for (key, value) in DEFAULTS {
+            if profiles.pegasus(key).is_none() {
+                profiles.set(Namespace::Pegasus, key, value);
+            }
+        }
+        exec.setups.push(Setup {
+            executable: executable.into(),
+            profiles,
+            staged: is_staged,
+            entry,
+        });
+        let number = (exec.setups.len() - 1) as u32;
+        if sharable {
+            self.shared.insert(key, number);
+        }
+        Ok(number)
+    }
+
+    /// Makes a program an input of a job.
+    fn stage_program(
+        &self,
+        workflow: &mut Workflow,
+        n: usize,
+        name: &TransformationName,
+        entry: u32,
+        staged: &mut StagedPrograms,
+    ) -> FileId {
+        let lfn = staged_name(name, &self.settings.staging_delimiter);
+        let file = workflow.files.intern(&lfn);
+        staged.entries.insert(file, entry);
+        let uses = &mut workflow.jobs[n].uses;
+        if !uses.iter().any(|u| u.file == file) {
+            uses.push(FileUse {
+                file,
+                link: Link::Input,
+                kind: FileKind::Executable,
+                transfer: TransferFlag::Mandatory,
+                register: false,
+                optional: false,
+                bypass: false,
+                for_planning: false,
+                size: None,
+                metadata: Default::default(),
+            });
+        }
+        file
+    }
+
+    /// Program and profiles of an auxiliary job on a site.
+    pub(crate) fn auxiliary_setup(&mut self, task: Task, site: SiteId, exec: &mut Exec) -> u32 {
+        let transformation = task.transformation();
+        let site_of_run = site;
+        if let Some(&number) = self.auxiliary.get(&(transformation, site_of_run)) {
+            return number;
+        }
+        let place = self.sites.get(site);
+        let entry = self.programs.usable(&auxiliary_name(transformation), place);
+        let mut profiles = place.profiles.clone();
+        let executable = match entry {
+            Some(number) => {
+                let entry = self.programs.entry(number);
+                profiles.overlay(&entry.profiles);
+                entry.pfn.clone()
+            }
+            None => default_program(transformation, &place.tools, &self.own_tools),
+        };
+        profiles.fill_from(&self.settings.profiles);
+        exec.setups.push(Setup {
+            executable: executable.into(),
+            profiles,
+            staged: false,
+            entry: None,
+        });
+        let number = (exec.setups.len() - 1) as u32;
+        self.auxiliary.insert((transformation, site_of_run), number);
+        number
+    }
+}
+
+/// No profile pins site or program.
+fn is_free(profiles: &Profiles) -> bool {
+    profiles.get(Namespace::Selector, "execution.site").is_none()
+        && profiles.get(Namespace::Selector, "pfn").is_none()
+}
+
+/// Name of a staged program in the work directory.
+fn staged_name(name: &TransformationName, delimiter: &str) -> String {
+    let mut text = String::new();
+    if let Some(namespace) = &name.namespace {
+        text.push_str(namespace);
+        text.push_str(delimiter);
+    }
+    text.push_str(&name.name);
+    if let Some(version) = &name.version {
+        text.push_str(delimiter);
+        text.push_str(version);
+    }
+    text
+}
+
+/// Name of a job: no character that a path, the DAG or the monitoring would stumble over.
+pub(crate) fn job_name(prefix: &str, transformation: &str, id: &str) -> Box<str> {
+    let mut name = String::with_capacity(prefix.len() + transformation.len() + 1 + id.len());
+    for part in [prefix, transformation, "_", id] {
+        name.extend(part.chars().map(|c| match c {
+            '.' | '+' | '/' | '"' | '\'' | '\\' => '_',
+            c if c.is_whitespace() || c.is_control() => '_',
+            c => c,
+        }));
+    }
+    name.into()
+}
+
+fn refuse_sub_workflows(workflow: &Workflow) -> Result<(), PlanError> {
+    let mut names: Vec<&str> = workflow
+        .jobs
+        .iter()
+        .filter(|job| job.kind != JobKind::Compute)
+        .map(|job| job.id.as_str())
+        .collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let count = names.len();
+    names.truncate(10);
+    Err(PlanError::Unsupported(format!(
+        "sub-workflows are not offered: {} of the jobs ({}{}) are workflows themselves; plan them on their own",
+        count,
+        names.join(", "),
+        if count > 10 { ", …" } else { "" }
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_safe() {
+        assert_eq!(&*job_name("p_", "a.b+c d", "ID1"), "p_a_b_c_d_ID1");
+        assert_eq!(&*job_name("", "bin/x", "1\n2"), "bin_x_1_2");
+    }
+
+    #[test]
+    fn staged_programs_are_named_after_the_whole_transformation() {
+        let name = TransformationName {
+            namespace: Some("lab".into()),
+            name: "pipe".into(),
+            version: Some("1.0".into()),
+        };
+        assert_eq!(staged_name(&name, "-"), "lab-pipe-1.0");
+        assert_eq!(staged_name(&auxiliary_name("script"), "-"), "script");
+    }
+}

@@ -1,0 +1,110 @@
+//! Refinement: from the abstract to the executable workflow, one step a module, each linear in jobs, edges
+//! and file uses.
+//!
+//! Order: [`reuse`], [`mapping`], [`transfer`], [`directories`] (create), [`cleanup`], [`directories`]
+//! (remove).
+
+pub(crate) mod cleanup;
+pub(crate) mod clustering;
+pub(crate) mod directories;
+pub(crate) mod exec;
+pub(crate) mod graph;
+pub(crate) mod mapping;
+pub(crate) mod programs;
+pub(crate) mod replicas;
+pub(crate) mod reuse;
+pub(crate) mod select;
+pub(crate) mod settings;
+pub(crate) mod sites;
+pub(crate) mod transfer;
+
+use crate::model::Workflow;
+use crate::plan::{CleanupStrategy, PlanError};
+
+use exec::{Exec, ExecJob, Task};
+use mapping::Mapper;
+use replicas::Replicas;
+
+/// Refines a workflow. The mapper brings sites, programs and settings.
+///
+/// # Errors
+/// What cannot be mapped, or is nowhere.
+pub(crate) fn refine(
+    workflow: &mut Workflow,
+    mapper: &mut Mapper<'_>,
+    replicas: &Replicas,
+    cluster: &[String],
+    notes: &mut Vec<String>,
+) -> Result<Exec, PlanError> {
+    let mut exec = Exec::default();
+    let abstract_edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
+    let graph = graph::Graph::new(workflow.jobs.len(), &abstract_edges);
+    if graph.topological().is_none() {
+        return Err(PlanError::refinement("Abstract Workflow has cycles"));
+    }
+    let reduced = reuse::reduce(workflow, &graph, replicas, mapper.settings.reuse);
+    exec.deleted = reduced.kept.iter().filter(|kept| !**kept).count();
+    if exec.deleted > 0 {
+        notes.push(format!(
+            "{} of {} jobs need not run, since their outputs exist (--force runs them)",
+            exec.deleted,
+            workflow.jobs.len()
+        ));
+    }
+    let (numbers, staged) = mapper.map(workflow, &reduced.kept, &mut exec, notes)?;
+    clustering::refuse(workflow, &exec, &reduced, cluster)?;
+    transfer::add(
+        workflow, &mut exec, mapper, replicas, &staged, &numbers, &reduced, notes,
+    )?;
+    let names = directories::Names {
+        label: &workflow.label.clone(),
+        index: &workflow.index.clone(),
+    };
+    let sites = directories::add_create(&mut exec, mapper, &names);
+    match mapper.settings.cleanup {
+        CleanupStrategy::None => {}
+        CleanupStrategy::Leaf => directories::add_remove(&mut exec, mapper, &names, &sites, true),
+        CleanupStrategy::InPlace | CleanupStrategy::Constraint => {
+            cleanup::add(workflow, &mut exec, mapper, &sites);
+            directories::add_remove(&mut exec, mapper, &names, &sites, false);
+        }
+    }
+    if exec.jobs.is_empty() {
+        let site = mapper
+            .sites
+            .candidates
+            .first()
+            .copied()
+            .unwrap_or(mapper.sites.local());
+        let setup = mapper.auxiliary_setup(Task::NoOp, site, &mut exec);
+        exec.add(ExecJob {
+            name: format!("noop_{}_{}", workflow.label, workflow.index).into(),
+            task: Task::NoOp,
+            site,
+            staging: site,
+            setup,
+        });
+        notes.push("nothing is left to do: every output exists already".into());
+    }
+    exec.tidy_edges();
+    check_names(&exec)?;
+    Ok(exec)
+}
+
+/// Two jobs of one name would be one task.
+fn check_names(exec: &Exec) -> Result<(), PlanError> {
+    let mut names = rustc_hash::FxHashSet::default();
+    names.reserve(exec.jobs.len());
+    let twice: Vec<String> = exec
+        .jobs
+        .iter()
+        .filter(|job| !names.insert(&*job.name))
+        .take(20)
+        .map(|job| format!("two jobs have the name {}: give one of them another id", job.name))
+        .collect();
+    if twice.is_empty() {
+        Ok(())
+    } else {
+        Err(PlanError::Refinement(twice))
+    }
+}

@@ -1,0 +1,221 @@
+//! Which catalog entry a job uses on a site, and the programs of auxiliary jobs.
+
+use rustc_hash::FxHashMap;
+
+use crate::catalog::transformation::{TransformationCatalog, TransformationEntry, TransformationKind};
+use crate::model::TransformationName;
+
+use super::settings::TransformationChoice;
+use super::sites::WorkSite;
+
+/// The transformation catalog, by name.
+pub(crate) struct Programs<'c> {
+    catalog: &'c TransformationCatalog,
+    by_name: FxHashMap<&'c TransformationName, Vec<u32>>,
+    compounds: FxHashMap<&'c TransformationName, &'c [TransformationName]>,
+    choice: TransformationChoice,
+}
+
+impl<'c> Programs<'c> {
+    /// Sorts the catalog.
+    pub(crate) fn new(catalog: &'c TransformationCatalog, choice: TransformationChoice) -> Self {
+        let mut by_name: FxHashMap<&TransformationName, Vec<u32>> = FxHashMap::default();
+        for (n, entry) in catalog.entries.iter().enumerate() {
+            by_name.entry(&entry.name).or_default().push(n as u32);
+        }
+        let compounds = catalog
+            .compounds
+            .iter()
+            .map(|(name, requires)| (name, requires.as_slice()))
+            .collect();
+        Programs {
+            catalog,
+            by_name,
+            compounds,
+            choice,
+        }
+    }
+    /// An entry.
+    pub(crate) fn entry(&self, number: u32) -> &'c TransformationEntry {
+        &self.catalog.entries[number as usize]
+    }
+    /// The entry to use on a site: one at the site itself, else the first stageable one whose system fits.
+    pub(crate) fn usable(&self, name: &TransformationName, site: &WorkSite) -> Option<u32> {
+        let fits = |entry: &TransformationEntry| {
+            entry.sysinfo == site.sysinfo
+                && match entry.kind {
+                    TransformationKind::Installed => {
+                        entry.site == site.name
+                            && matches!(
+                                self.choice,
+                                TransformationChoice::All | TransformationChoice::Installed
+                            )
+                    }
+                    TransformationKind::Stageable => match self.choice {
+                        TransformationChoice::All | TransformationChoice::Staged => true,
+                        TransformationChoice::Installed => false,
+                        TransformationChoice::Submit => entry.site == "local",
+                    },
+                }
+        };
+        let known = self.by_name.get(name)?;
+        let mut usable = known.iter().copied().filter(|&n| fits(self.entry(n)));
+        usable
+            .clone()
+            .find(|&n| self.entry(n).site == site.name)
+            .or_else(|| usable.next())
+    }
+    /// Programs that a compound transformation needs beside its own.
+    pub(crate) fn requires(&self, name: &TransformationName) -> &'c [TransformationName] {
+        self.compounds.get(name).copied().unwrap_or_default()
+    }
+    /// Why no site can run a transformation, and what there is instead.
+    pub(crate) fn missing(&self, name: &TransformationName, sites: &[&str]) -> String {
+        let mut text = format!(
+            "There are no entries for the transformation \"{name}\" in the TC for sites [{}]",
+            sites.join(", ")
+        );
+        match self.by_name.get(name) {
+            Some(entries) => {
+                let known: Vec<String> = entries
+                    .iter()
+                    .map(|&n| {
+                        let e = self.entry(n);
+                        let kind = match e.kind {
+                            TransformationKind::Installed => "installed",
+                            TransformationKind::Stageable => "stageable",
+                        };
+                        let mut system = format!("{} {}", e.sysinfo.arch, e.sysinfo.os);
+                        for part in [&e.sysinfo.os_release, &e.sysinfo.os_version]
+                            .into_iter()
+                            .flatten()
+                        {
+                            system.push(' ');
+                            system.push_str(part);
+                        }
+                        format!("{} at {} for {system}", kind, e.site)
+                    })
+                    .collect();
+                text.push_str(&format!(
+                    "\n  hint: the catalog has it {}; site and system must fit",
+                    known.join(", ")
+                ));
+            }
+            None => {
+                let mut names: Vec<String> = self.by_name.keys().map(ToString::to_string).collect();
+                names.sort_unstable();
+                if let Some(near) =
+                    crate::error::near_spelling(&name.to_string(), names.iter().map(String::as_str))
+                {
+                    text.push_str(&format!("\n  hint: is {near} meant?"));
+                } else if names.is_empty() {
+                    text.push_str("\n  hint: the transformation catalog is empty");
+                } else {
+                    const SHOWN: usize = 20;
+                    let more = names.len().saturating_sub(SHOWN);
+                    names.truncate(SHOWN);
+                    text.push_str(&format!("\n  hint: the catalog has {}", names.join(", ")));
+                    if more > 0 {
+                        text.push_str(&format!(" and {more} more"));
+                    }
+                }
+            }
+        }
+        text
+    }
+}
+
+/// The program of an auxiliary job when the catalog does not name one.
+pub(crate) fn default_program(transformation: &str, site_tools: &str, own_tools: &str) -> String {
+    match transformation {
+        "pegasus::rc-client" => format!("{own_tools}/pegasus-rc-client"),
+        "pegasus::kickstart" => format!("{site_tools}/pegasus-kickstart"),
+        "system::chmod" => "/bin/chmod".into(),
+        "pegasus::noop" => "/bin/true".into(),
+        _ => format!("{site_tools}/pegasus-transfer"),
+    }
+}
+
+/// Namespace and name of an auxiliary transformation as the catalog would have it.
+pub(crate) fn auxiliary_name(transformation: &str) -> TransformationName {
+    match transformation.split_once("::") {
+        Some((namespace, name)) => TransformationName {
+            namespace: Some(namespace.into()),
+            name: name.into(),
+            version: None,
+        },
+        None => TransformationName {
+            name: transformation.into(),
+            ..TransformationName::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::site::SysInfo;
+    use crate::profiles::Profiles;
+
+    fn entry(name: &str, site: &str, kind: TransformationKind) -> TransformationEntry {
+        TransformationEntry {
+            name: auxiliary_name(name),
+            site: site.into(),
+            pfn: format!("/opt/{name}"),
+            kind,
+            sysinfo: SysInfo::default(),
+            profiles: Profiles::default(),
+            metadata: Vec::new(),
+            hooks: Vec::new(),
+            container: None,
+        }
+    }
+
+    fn site(name: &str, release: Option<&str>) -> WorkSite {
+        WorkSite {
+            name: name.into(),
+            sysinfo: SysInfo {
+                os_release: release.map(str::to_owned),
+                ..SysInfo::default()
+            },
+            profiles: Profiles::default(),
+            tools: "/opt/bin".into(),
+            visible: false,
+            scratch: None,
+        }
+    }
+
+    #[test]
+    fn an_entry_at_the_site_is_preferred() {
+        let catalog = TransformationCatalog {
+            entries: vec![
+                entry("sort", "local", TransformationKind::Stageable),
+                entry("sort", "hpc", TransformationKind::Installed),
+            ],
+            ..TransformationCatalog::default()
+        };
+        let name = auxiliary_name("sort");
+        let programs = Programs::new(&catalog, TransformationChoice::All);
+        assert_eq!(programs.usable(&name, &site("hpc", None)), Some(1));
+        assert_eq!(programs.usable(&name, &site("other", None)), Some(0));
+        assert_eq!(programs.usable(&name, &site("hpc", Some("8"))), None);
+        let staged = Programs::new(&catalog, TransformationChoice::Staged);
+        assert_eq!(staged.usable(&name, &site("hpc", None)), Some(0));
+    }
+
+    #[test]
+    fn a_missing_transformation_lists_what_is_there() {
+        let catalog = TransformationCatalog {
+            entries: vec![entry("sort", "local", TransformationKind::Installed)],
+            ..TransformationCatalog::default()
+        };
+        let programs = Programs::new(&catalog, TransformationChoice::All);
+        let text = programs.missing(&auxiliary_name("srot"), &["local"]);
+        assert!(text.contains("\"srot\" in the TC for sites [local]"), "{text}");
+        assert!(text.contains("is sort meant"), "{text}");
+        let text = programs.missing(&auxiliary_name("unzip"), &["local"]);
+        assert!(text.contains("the catalog has sort"), "{text}");
+        let text = programs.missing(&auxiliary_name("sort"), &["hpc"]);
+        assert!(text.contains("installed at local for x86_64 linux"), "{text}");
+    }
+}

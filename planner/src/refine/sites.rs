@@ -1,0 +1,437 @@
+//! Sites of the run: work directories, storage, tools, and which sites may run jobs.
+
+use std::collections::BTreeMap;
+
+use crate::catalog::site::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog, SysInfo};
+use crate::plan::{PlanError, Request};
+use crate::profiles::{Namespace, Profiles, parse_bool};
+
+use super::exec::SiteId;
+use super::settings::Settings;
+
+/// A site and its directories in this run.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkSite {
+    /// Name.
+    pub(crate) name: String,
+    /// System, compared with that of programs.
+    pub(crate) sysinfo: SysInfo,
+    /// Profiles of the site without `PEGASUS_HOME`, which is for the planner, not for jobs.
+    pub(crate) profiles: Profiles,
+    /// Directory of the tools (kickstart, transfer…) on the site.
+    pub(crate) tools: String,
+    /// Its file system is visible on the submit host (profile `auxillary.local`).
+    pub(crate) visible: bool,
+    /// Work directory of the run; absent if the site has no shared scratch directory.
+    pub(crate) scratch: Option<Scratch>,
+}
+
+/// The work directory of the run on a site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Scratch {
+    /// Path.
+    pub(crate) path: String,
+    /// URL for transfers.
+    pub(crate) url: String,
+}
+
+/// A site that receives outputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutputSite {
+    /// Name.
+    pub(crate) name: String,
+    /// URL to write to, without the name of the file.
+    pub(crate) put: String,
+    /// URL to read from.
+    pub(crate) get: String,
+    /// Directory, where it is on a file system that is visible.
+    pub(crate) path: Option<String>,
+}
+
+/// All sites, those that may run jobs, and those that receive outputs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sites {
+    sites: Vec<WorkSite>,
+    by_name: BTreeMap<String, SiteId>,
+    /// Candidate execution sites in order of preference.
+    pub(crate) candidates: Vec<SiteId>,
+    /// Output sites in the order of the command line.
+    pub(crate) outputs: Vec<OutputSite>,
+}
+
+impl Sites {
+    /// A site.
+    pub(crate) fn get(&self, id: SiteId) -> &WorkSite {
+        &self.sites[usize::from(id.0)]
+    }
+    /// The number of a site.
+    pub(crate) fn find(&self, name: &str) -> Option<SiteId> {
+        self.by_name.get(name).copied()
+    }
+    /// The site of the submit host.
+    pub(crate) fn local(&self) -> SiteId {
+        self.find("local").expect("the site local is always made")
+    }
+    /// URL of a file in the work directory of a site.
+    pub(crate) fn scratch_url(&self, id: SiteId, lfn: &str) -> String {
+        let base = self.get(id).scratch.as_ref().map_or("", |s| s.url.as_str());
+        format!("{base}/./{lfn}")
+    }
+    /// Path of a file in the work directory of a site.
+    pub(crate) fn scratch_path(&self, id: SiteId, lfn: &str) -> String {
+        let base = self.get(id).scratch.as_ref().map_or("", |s| s.path.as_str());
+        format!("{base}/./{lfn}")
+    }
+
+    /// Works out all sites of a run.
+    ///
+    /// `exec_rel` is the relative run directory on the sites.
+    ///
+    /// # Errors
+    /// Unknown sites, execution sites without scratch directory, output sites without storage.
+    pub(crate) fn new(
+        catalog: &SiteCatalog,
+        request: &Request,
+        settings: &Settings,
+        exec_rel: &str,
+    ) -> Result<Self, PlanError> {
+        let mut all = catalog.sites.clone();
+        all.entry("local".into()).or_insert_with(|| made_local(request));
+        let mut this = Sites::default();
+        for (name, site) in &all {
+            let id = SiteId(
+                u16::try_from(this.sites.len())
+                    .map_err(|_| PlanError::refinement("more than 65535 sites in the site catalog"))?,
+            );
+            this.by_name.insert(name.clone(), id);
+            this.sites.push(work_site(site, request, settings, exec_rel));
+        }
+        this.candidates = this.choose_candidates(request)?;
+        this.check_staging(request)?;
+        this.outputs = this.choose_outputs(&all, request, settings, exec_rel)?;
+        Ok(this)
+    }
+
+    /// Names of all sites, as error messages list them; `condorpool` is a name that users of Pegasus
+    /// expect there, though nothing can run on it.
+    fn loaded(&self) -> String {
+        let mut names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
+        if !names.contains(&"condorpool") {
+            names.push("condorpool");
+        }
+        names.sort_unstable();
+        names.join(", ")
+    }
+
+    fn choose_candidates(&self, request: &Request) -> Result<Vec<SiteId>, PlanError> {
+        let mut problems = Vec::new();
+        let mut candidates = Vec::new();
+        let all = || {
+            self.by_name
+                .iter()
+                .filter(|(name, _)| *name != "local")
+                .map(|(_, &id)| id)
+        };
+        if request.sites.is_empty() {
+            match self.find("compute") {
+                Some(id) => candidates.push(id),
+                None => candidates.extend(all()),
+            }
+            // A new user has no site catalog: the machine itself is meant.
+            if candidates.is_empty() {
+                candidates.push(self.local());
+            }
+        }
+        for name in &request.sites {
+            if name == "*" {
+                candidates.extend(all());
+                continue;
+            }
+            match self.find(name) {
+                Some(id) => candidates.push(id),
+                None => problems.push(format!(
+                    "Execution site {name} not loaded into site store. Loaded sites are [{}]",
+                    self.loaded()
+                )),
+            }
+        }
+        let mut seen = Vec::new();
+        candidates.retain(|id| {
+            !seen.contains(id) && {
+                seen.push(*id);
+                true
+            }
+        });
+        for &id in &candidates {
+            if self.get(id).scratch.is_none() {
+                problems.push(format!(
+                    "the site {} has no directory of type sharedScratch, which jobs need to work in",
+                    self.get(id).name
+                ));
+            }
+        }
+        finish(candidates, problems)
+    }
+
+    /// With a shared file system, the staging site is the execution site.
+    fn check_staging(&self, request: &Request) -> Result<(), PlanError> {
+        let problems: Vec<String> = request
+            .staging_sites
+            .iter()
+            .filter(|(site, staging)| {
+                if site.is_empty() {
+                    self.candidates.iter().any(|&id| self.get(id).name != **staging)
+                } else {
+                    site != staging
+                }
+            })
+            .map(|(site, staging)| {
+                let site = if site.is_empty() { "the execution sites" } else { site };
+                format!(
+                    "--staging-site: with the data configuration sharedfs the staging site of {site} must be the \
+                     execution site itself, not {staging}"
+                )
+            })
+            .collect();
+        finish((), problems)
+    }
+
+    fn choose_outputs(
+        &self,
+        all: &BTreeMap<String, Site>,
+        request: &Request,
+        settings: &Settings,
+        exec_rel: &str,
+    ) -> Result<Vec<OutputSite>, PlanError> {
+        let mut problems = Vec::new();
+        let mut names = request.output_sites.clone();
+        if request.output_dir.is_some() && names.is_empty() {
+            names.push("local".into());
+        }
+        // `--output-dir` belongs to the one output site, else to local.
+        let dir_site = match names.as_slice() {
+            [one] => one.clone(),
+            _ => "local".into(),
+        };
+        let mut outputs = Vec::new();
+        for name in names {
+            let Some(site) = all.get(&name) else {
+                problems.push(format!(
+                    "Output site {name} not loaded into site store. Loaded sites are [{}]",
+                    self.loaded()
+                ));
+                continue;
+            };
+            let dir = request.output_dir.as_deref().filter(|_| name == dir_site);
+            match output_site(site, dir, request, settings, exec_rel) {
+                Some(output) => outputs.push(output),
+                None => problems.push(format!(
+                    "the output site {name} has no directory of type localStorage or sharedStorage"
+                )),
+            }
+        }
+        finish(outputs, problems)
+    }
+}
+
+fn finish<T>(value: T, problems: Vec<String>) -> Result<T, PlanError> {
+    if problems.is_empty() {
+        Ok(value)
+    } else {
+        Err(PlanError::Refinement(problems))
+    }
+}
+
+/// The site `local` when the catalog has none: directories beside the base submit directory.
+fn made_local(request: &Request) -> Site {
+    let base = if request.dir_given {
+        request.dir.parent().unwrap_or(&request.dir)
+    } else {
+        &request.surroundings.working_dir
+    };
+    let directory = |name: &str| {
+        let path = base.join(name).display().to_string();
+        Directory {
+            servers: vec![FileServer {
+                url: format!("file://{path}"),
+                operation: Operation::All,
+            }],
+            path,
+        }
+    };
+    Site {
+        name: "local".into(),
+        directories: [
+            (DirectoryKind::SharedScratch, directory("wf-scratch/LOCAL")),
+            (DirectoryKind::SharedStorage, directory("wf-output")),
+        ]
+        .into(),
+        ..Site::default()
+    }
+}
+
+fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str) -> WorkSite {
+    let mut profiles = site.profiles.clone();
+    let tools = tools_of(site, request);
+    profiles.remove(Namespace::Env, "PEGASUS_HOME");
+    let scratch = site
+        .directories
+        .get(&DirectoryKind::SharedScratch)
+        .map(|directory| {
+            let within = |base: &str| match &settings.dir_exec {
+                Some(dir) if dir.starts_with('/') => dir.clone(),
+                Some(dir) => format!("{}/{dir}", base.trim_end_matches('/')),
+                None => base.trim_end_matches('/').to_owned(),
+            };
+            let path = join(&within(&directory.path), exec_rel);
+            // All jobs of the plan run where the path is visible, so other protocols are never needed.
+            let url = match directory.url(Operation::Put) {
+                Some(url) if url.starts_with("file://") => {
+                    let mount = url.trim_start_matches("file://");
+                    format!("file://{}", join(&within(mount), exec_rel))
+                }
+                _ => format!("file://{path}"),
+            };
+            Scratch { path, url }
+        });
+    WorkSite {
+        name: site.name.clone(),
+        sysinfo: site.sysinfo.clone(),
+        visible: site.profiles.pegasus("auxillary.local").and_then(parse_bool) == Some(true),
+        profiles,
+        tools,
+        scratch,
+    }
+}
+
+/// Directory of the tools: of the site's `PEGASUS_HOME`, else of that in the environment, else of the
+/// running program.
+fn tools_of(site: &Site, request: &Request) -> String {
+    match site.profiles.get(Namespace::Env, "PEGASUS_HOME").map(str::trim) {
+        Some(home) if !home.is_empty() => format!("{}/bin", home.trim_end_matches('/')),
+        _ => own_tools(request),
+    }
+}
+
+/// Directory of the tools of the planner's own installation.
+pub(crate) fn own_tools(request: &Request) -> String {
+    let surroundings = &request.surroundings;
+    match surroundings.environment.get("PEGASUS_HOME").map(String::as_str) {
+        Some(home) if !home.is_empty() => format!("{}/bin", home.trim_end_matches('/')),
+        _ => surroundings
+            .own_bin
+            .as_ref()
+            .map_or_else(|| "/usr/bin".into(), |bin| bin.display().to_string()),
+    }
+}
+
+fn join(base: &str, relative: &str) -> String {
+    let relative = relative.trim_matches('/');
+    if relative.is_empty() {
+        base.to_owned()
+    } else {
+        format!("{}/{relative}", base.trim_end_matches('/'))
+    }
+}
+
+/// Storage of an output site; `dir` is that of `--output-dir`.
+fn output_site(
+    site: &Site,
+    dir: Option<&str>,
+    request: &Request,
+    settings: &Settings,
+    exec_rel: &str,
+) -> Option<OutputSite> {
+    let storage = site
+        .directories
+        .get(&DirectoryKind::LocalStorage)
+        .or_else(|| site.directories.get(&DirectoryKind::SharedStorage));
+    let local = site.name == "local";
+    let made;
+    let storage = match (storage, dir) {
+        (Some(storage), _) => storage,
+        (None, Some(_)) if local => {
+            made = Directory {
+                path: String::new(),
+                servers: vec![FileServer {
+                    url: "file://".into(),
+                    operation: Operation::All,
+                }],
+            };
+            &made
+        }
+        (None, _) => return None,
+    };
+    // `--output-dir`: absolute replaces, relative is below the working directory on `local`, else below
+    // the storage directory.
+    let placed = dir.map(|dir| {
+        if dir.starts_with('/') {
+            (true, dir.trim_end_matches('/').to_owned())
+        } else if local {
+            let cleaned = dir.trim_start_matches("./").trim_end_matches('/');
+            (
+                true,
+                request
+                    .surroundings
+                    .working_dir
+                    .join(cleaned)
+                    .display()
+                    .to_string(),
+            )
+        } else {
+            (false, dir.trim_end_matches('/').to_owned())
+        }
+    });
+    let place = |mount: &str| {
+        let mut path = match &placed {
+            Some((true, path)) => path.clone(),
+            Some((false, below)) => join(mount, below),
+            None => mount.trim_end_matches('/').to_owned(),
+        };
+        if settings.storage_deep {
+            path = join(&path, exec_rel);
+        }
+        path
+    };
+    let url = |operation| match storage.url(operation) {
+        Some(url) => {
+            let (prefix, mount) = split_url(url);
+            format!("{prefix}{}", place(mount))
+        }
+        None => format!("file://{}", place(&storage.path)),
+    };
+    let put = url(Operation::Put);
+    Some(OutputSite {
+        name: site.name.clone(),
+        path: put.strip_prefix("file://").map(str::to_owned),
+        get: url(Operation::Get),
+        put,
+    })
+}
+
+/// Protocol and host of a URL, and its path.
+pub(crate) fn split_url(url: &str) -> (&str, &str) {
+    let Some(host) = url.find("://").map(|n| n + 3) else {
+        return ("", url);
+    };
+    match url[host..].find('/') {
+        Some(n) => url.split_at(host + n),
+        None => (url, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_split_before_the_path() {
+        assert_eq!(split_url("file:///a/b"), ("file://", "/a/b"));
+        assert_eq!(
+            split_url("gsiftp://h.example.org/a/b"),
+            ("gsiftp://h.example.org", "/a/b")
+        );
+        assert_eq!(split_url("gsiftp://h"), ("gsiftp://h", ""));
+        assert_eq!(split_url("/a"), ("", "/a"));
+    }
+}
