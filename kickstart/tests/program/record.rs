@@ -1,14 +1,12 @@
 //! What the record says, for every way an invocation can end.
 
-mod common;
-
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::{ffi::OsStr, fs};
 
-use common::{Record, Scene};
+use super::common::{Record, Scene};
 use proptest::prelude::*;
 
 #[test]
@@ -91,8 +89,7 @@ fn outline(text: &str) -> Vec<String> {
 
 #[test]
 fn keys_come_in_the_order_of_the_format() {
-    let expected =
-        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/outline-failure.txt")).unwrap();
+    let expected = include_str!("outline-failure.txt");
     let scene = Scene::new();
     let run = scene.run(&[
         "-n",

@@ -1,14 +1,12 @@
 //! Side jobs, streams, time limits, signals, and the log.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Run, Scene};
+use super::common::{Record, Run, Scene};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -156,7 +154,7 @@ fn streams_go_where_they_should() {
     );
     let run = scene.run(&["-o", "-", "-e", "-", "/bin/sh", "-c", "echo shared; echo err >&2"]);
     assert!(run.text.starts_with("shared\n- invocation: True\n") && run.messages == "err\n");
-    let record = common::Record::parse(run.text.strip_prefix("shared\n").unwrap());
+    let record = Record::parse(run.text.strip_prefix("shared\n").unwrap());
     assert_eq!(record.get("files/stdout/descriptor_number"), "1");
 }
 
@@ -177,7 +175,7 @@ fn directories_are_changed_to_and_made() {
     assert_eq!((run.code, run.text.as_str()), (0, ""));
     let here = fs::canonicalize(scene.path("new")).unwrap();
     assert_eq!(scene.read("new/out"), format!("{}\n", here.display()));
-    let record = common::Record::parse(&scene.read("new/log"));
+    let record = Record::parse(&scene.read("new/log"));
     assert_eq!(record.get("cwd"), here.to_str().unwrap());
     assert!(record.get("files/lfn/file_name").ends_with("/new/out"));
     assert_eq!(scene.run(&["-W", "new", "/bin/true"]).code, 0);
