@@ -14,17 +14,39 @@ pub fn name() -> String {
 /// truth; so many CPUs then count as the cores of one socket.
 #[must_use]
 pub fn describe(memory_mb: u32, cpus: u32) -> Registration {
-    let memory_mb = if memory_mb > 0 { memory_mb.into() } else { physical_memory_mb() };
-    let Topology { threads, cores, sockets } = if cpus > 0 {
-        Topology { threads: cpus, cores: cpus, sockets: 1 }
+    let memory_mb = if memory_mb > 0 {
+        memory_mb.into()
+    } else {
+        physical_memory_mb()
+    };
+    let Topology {
+        threads,
+        cores,
+        sockets,
+    } = if cpus > 0 {
+        Topology {
+            threads: cpus,
+            cores: cpus,
+            sockets: 1,
+        }
     } else {
         let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         topology(&text).unwrap_or_else(|| {
             let threads = usable_cpus();
-            Topology { threads, cores: threads, sockets: 1 }
+            Topology {
+                threads,
+                cores: threads,
+                sockets: 1,
+            }
         })
     };
-    Registration { host: name(), memory_mb, threads, cores, sockets }
+    Registration {
+        host: name(),
+        memory_mb,
+        threads,
+        cores,
+        sockets,
+    }
 }
 
 /// Number of CPUs that this process may use.
@@ -59,7 +81,9 @@ fn topology(cpuinfo: &str) -> Option<Topology> {
     let mut socket = "";
     let (mut cores, mut sockets) = (BTreeSet::new(), BTreeSet::new());
     for line in cpuinfo.lines() {
-        let Some((key, value)) = line.split_once(':') else { continue };
+        let Some((key, value)) = line.split_once(':') else {
+            continue;
+        };
         match key.trim() {
             "processor" => threads += 1,
             "physical id" => {
@@ -75,14 +99,21 @@ fn topology(cpuinfo: &str) -> Option<Topology> {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     (threads > 0).then(|| Topology {
         threads,
-        cores: if cores.is_empty() { threads } else { count(cores.len()) },
+        cores: if cores.is_empty() {
+            threads
+        } else {
+            count(cores.len())
+        },
         sockets: count(sockets.len()).max(1),
     })
 }
 
 /// Lets this process run on all CPUs that the system allows it, and takes memory from anywhere:
 /// launchers bind each of their processes to one core, which the tasks would inherit.
-#[expect(unsafe_code, reason = "the system calls have no safe wrapper that takes all CPUs at once")]
+#[expect(
+    unsafe_code,
+    reason = "the system calls have no safe wrapper that takes all CPUs at once"
+)]
 pub fn reset_affinity() {
     let mut all = nix::sched::CpuSet::new();
     for cpu in 0..nix::sched::CpuSet::count() {
@@ -111,16 +142,33 @@ mod tests {
                 cpu / 2 % 2
             );
         }
-        assert_eq!(topology(&text), Some(Topology { threads: 8, cores: 4, sockets: 2 }));
+        assert_eq!(
+            topology(&text),
+            Some(Topology {
+                threads: 8,
+                cores: 4,
+                sockets: 2
+            })
+        );
         let plain = "processor : 0\nprocessor : 1\n";
-        assert_eq!(topology(plain), Some(Topology { threads: 2, cores: 2, sockets: 1 }));
+        assert_eq!(
+            topology(plain),
+            Some(Topology {
+                threads: 2,
+                cores: 2,
+                sockets: 1
+            })
+        );
         assert_eq!(topology(""), None);
     }
 
     #[test]
     fn options_count_more_than_the_machine() {
         let host = describe(100, 3);
-        assert_eq!((host.memory_mb, host.threads, host.cores, host.sockets), (100, 3, 3, 1));
+        assert_eq!(
+            (host.memory_mb, host.threads, host.cores, host.sockets),
+            (100, 3, 3, 1)
+        );
         let host = describe(0, 0);
         assert!(host.memory_mb > 0 && host.threads > 0 && host.cores > 0 && host.sockets > 0);
     }

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicI32, Ordering};
 #[derive(Default)]
 pub struct Interrupt {
     signal: AtomicI32,
-    #[expect(clippy::type_complexity, reason = "a list of callbacks, used in this file only")]
+    #[expect(
+        clippy::type_complexity,
+        reason = "a list of callbacks, used in this file only"
+    )]
     wakers: Mutex<Vec<Box<dyn Fn() + Send>>>,
 }
 
@@ -21,7 +24,9 @@ impl Interrupt {
     /// Asks for the end of the run. `signal` is the number of the signal that was the reason; the
     /// first one counts.
     pub fn raise(&self, signal: i32) {
-        let _ = self.signal.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self
+            .signal
+            .compare_exchange(0, signal, Ordering::AcqRel, Ordering::Acquire);
         if let Ok(wakers) = self.wakers.lock() {
             wakers.iter().for_each(|wake| wake());
         }
@@ -43,6 +48,8 @@ impl Interrupt {
 
 impl std::fmt::Debug for Interrupt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Interrupt").field("signal", &self.signal()).finish_non_exhaustive()
+        f.debug_struct("Interrupt")
+            .field("signal", &self.signal())
+            .finish_non_exhaustive()
     }
 }

@@ -50,19 +50,31 @@ pub fn detect(environment: impl Fn(&str) -> Option<OsString>) -> Launch {
     let step_tasks = number("SLURM_STEP_NUM_TASKS");
     for (rank, size) in LAUNCHERS {
         if let Some(n) = number(rank) {
-            return Launch::Launched { sign: rank, rank: Some(n), size: number(size) };
+            return Launch::Launched {
+                sign: rank,
+                rank: Some(n),
+                size: number(size),
+            };
         }
     }
     if let Some(n) = number("PMIX_RANK") {
         if step_tasks == Some(1) {
             return Launch::Alone;
         }
-        return Launch::Launched { sign: "PMIX_RANK", rank: Some(n), size: step_tasks };
+        return Launch::Launched {
+            sign: "PMIX_RANK",
+            rank: Some(n),
+            size: step_tasks,
+        };
     }
     match step_tasks {
         Some(tasks) if tasks > 1 => {
             let rank = number("SLURM_PROCID");
-            Launch::Launched { sign: "SLURM_STEP_NUM_TASKS", rank, size: Some(tasks) }
+            Launch::Launched {
+                sign: "SLURM_STEP_NUM_TASKS",
+                rank,
+                size: Some(tasks),
+            }
         }
         _ => Launch::Alone,
     }
@@ -73,14 +85,35 @@ mod tests {
     use super::*;
 
     fn with(variables: &[(&str, &str)]) -> Launch {
-        detect(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v)))
+        detect(|name| {
+            variables
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, v)| OsString::from(v))
+        })
     }
 
     #[test]
     fn launchers() {
         for (variables, rank, size) in [
-            (&[("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_RANK", "2")][..], 2, 4),
-            (&[("PMI_RANK", "0"), ("PMI_SIZE", "1"), ("SLURM_STEP_NUM_TASKS", "1")], 0, 1),
+            (
+                &[
+                    ("OMPI_COMM_WORLD_RANK", "2"),
+                    ("OMPI_COMM_WORLD_SIZE", "4"),
+                    ("PMIX_RANK", "2"),
+                ][..],
+                2,
+                4,
+            ),
+            (
+                &[
+                    ("PMI_RANK", "0"),
+                    ("PMI_SIZE", "1"),
+                    ("SLURM_STEP_NUM_TASKS", "1"),
+                ],
+                0,
+                1,
+            ),
             (&[("PMIX_RANK", "1"), ("SLURM_STEP_NUM_TASKS", "3")], 1, 3),
             (&[("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_PROCID", "1")], 1, 2),
         ] {
@@ -96,9 +129,17 @@ mod tests {
     #[test]
     fn alone() {
         assert_eq!(with(&[]), Launch::Alone);
-        let batch = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_NNODES", "2")];
+        let batch = [
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_NTASKS", "4"),
+            ("SLURM_NNODES", "2"),
+        ];
         assert_eq!(with(&batch), Launch::Alone);
-        assert_eq!(with(&[("SLURM_STEP_NUM_TASKS", "1"), ("PMIX_RANK", "0")]), Launch::Alone);
+        assert_eq!(
+            with(&[("SLURM_STEP_NUM_TASKS", "1"), ("PMIX_RANK", "0")]),
+            Launch::Alone
+        );
         assert!(Launch::Alone.is_first());
     }
 }

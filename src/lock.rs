@@ -32,7 +32,10 @@ impl DagLock {
     /// The file cannot be opened for writing, or somebody else has it locked.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let file = OpenOptions::new().read(true).write(true).open(path);
-        let file = file.map_err(|source| LockError::Open { path: path.to_owned(), source })?;
+        let file = file.map_err(|source| LockError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
         let whole = libc::flock {
             l_type: libc::F_WRLCK as libc::c_short,
             l_whence: libc::SEEK_SET as libc::c_short,
@@ -42,7 +45,10 @@ impl DagLock {
         };
         match fcntl(&file, FcntlArg::F_OFD_SETLK(&whole)) {
             Ok(_) => Ok(Self { _file: file }),
-            Err(error) => Err(LockError::Held { path: path.to_owned(), source: error.into() }),
+            Err(error) => Err(LockError::Held {
+                path: path.to_owned(),
+                source: error.into(),
+            }),
         }
     }
 }
@@ -58,7 +64,12 @@ mod tests {
         // Reading the file and closing it again must not end the lock.
         drop(File::open(file.path()).unwrap());
         let error = DagLock::acquire(file.path()).unwrap_err();
-        assert!(error.to_string().starts_with("DAG file is already locked by another process: "), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("DAG file is already locked by another process: "),
+            "{error}"
+        );
         drop(first);
         DagLock::acquire(file.path()).unwrap();
     }
@@ -66,6 +77,9 @@ mod tests {
     #[test]
     fn a_missing_file() {
         let error = DagLock::acquire(Path::new("no/such.dag")).unwrap_err();
-        assert_eq!(error.to_string(), "Unable to open DAG file: no/such.dag: No such file or directory");
+        assert_eq!(
+            error.to_string(),
+            "Unable to open DAG file: no/such.dag: No such file or directory"
+        );
     }
 }

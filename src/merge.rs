@@ -15,9 +15,17 @@ use crate::worker::{worker_stderr, worker_stdout};
 pub enum MergeError {
     // Text and line feed of the original.
     #[error("Unable to open {what} file: {}\n: {}", path.display(), reason(source))]
-    Open { what: &'static str, path: PathBuf, source: io::Error },
+    Open {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     #[error("Unable to merge task {what} from {}: {}", path.display(), reason(source))]
-    Copy { what: &'static str, path: PathBuf, source: io::Error },
+    Copy {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
 }
 
 /// Copies the output of workers `1..=workers` to where it belongs, for each first standard output
@@ -27,11 +35,19 @@ pub enum MergeError {
 /// A file cannot be opened, read or written.
 pub fn merge(dag: &Path, workers: u32, stdout: &Target, stderr: &Target) -> Result<(), MergeError> {
     let mut out = open("stdout", stdout)?;
-    let mut err = if stderr == stdout { None } else { Some(open("stderr", stderr)?) };
+    let mut err = if stderr == stdout {
+        None
+    } else {
+        Some(open("stderr", stderr)?)
+    };
     for rank in 1..=workers {
         tracing::debug!("Merging stdio from worker {rank}...");
         copy("stdout", &worker_stdout(dag, rank), &mut out)?;
-        copy("stderr", &worker_stderr(dag, rank), err.as_mut().unwrap_or(&mut out))?;
+        copy(
+            "stderr",
+            &worker_stderr(dag, rank),
+            err.as_mut().unwrap_or(&mut out),
+        )?;
     }
     for rank in 1..=workers {
         for path in [worker_stdout(dag, rank), worker_stderr(dag, rank)] {
@@ -66,7 +82,11 @@ fn duplicate(stream: impl std::os::fd::AsFd + Write) -> io::Result<File> {
 }
 
 fn copy(what: &'static str, path: &Path, to: &mut File) -> Result<(), MergeError> {
-    let failed = |source| MergeError::Copy { what, path: path.to_owned(), source };
+    let failed = |source| MergeError::Copy {
+        what,
+        path: path.to_owned(),
+        source,
+    };
     let mut from = File::open(path).map_err(failed)?;
     io::copy(&mut from, to).map_err(failed)?;
     Ok(())
@@ -115,10 +135,16 @@ mod tests {
         let target = Target::File(folder.path().join("nowhere/x"));
         let error = merge(&dag, 2, &target, &Target::Stderr).unwrap_err();
         let text = error.to_string();
-        assert!(text.starts_with("Unable to open stdout file: ") && text.ends_with("x\n: No such file or directory"));
+        assert!(
+            text.starts_with("Unable to open stdout file: ")
+                && text.ends_with("x\n: No such file or directory")
+        );
         let full = Target::File("/dev/full".into());
         let error = merge(&dag, 2, &full, &full).unwrap_err();
-        assert!(error.to_string().ends_with(": No space left on device"), "{error}");
+        assert!(
+            error.to_string().ends_with(": No space left on device"),
+            "{error}"
+        );
         assert!(worker_stdout(&dag, 1).exists() && worker_stderr(&dag, 2).exists());
     }
 }

@@ -22,6 +22,9 @@ pub struct SubmitId(pub u64);
 pub enum ToMaster {
     /// First message of a worker: where it runs and what its host has.
     Register(Registration),
+    /// The host is prepared: its host script has run, where this worker is the one to run it.
+    /// Sent once after [`ToWorker::Setup`], in runs with a host script only.
+    Ready,
     /// A task has ended.
     Finished(TaskResult),
     /// The worker cannot go on (its files cannot be written, say); the run must be aborted.

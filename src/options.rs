@@ -33,6 +33,8 @@ pub struct Options {
     pub stdio: Stdio,
     /// Files for forwarded data that are kept open; the default depends on the system's limit.
     pub max_fds: Option<u32>,
+    /// Wait for the host scripts before the first task.
+    pub host_script: bool,
     /// Write the summary record to stdout, and merged output to where it belongs.
     pub console: bool,
     /// Name of the program for the summary record.
@@ -111,8 +113,12 @@ impl Options {
             dagman_log: None,
             jobstate_log: None,
             resource_log: Some(with_suffix(dag, ".resource")),
-            stdio: Stdio::Merged { stdout: Target::Stdout, stderr: Target::Stderr },
+            stdio: Stdio::Merged {
+                stdout: Target::Stdout,
+                stderr: Target::Stderr,
+            },
             max_fds: None,
+            host_script: false,
             console: true,
             app: app.to_owned(),
         }
@@ -149,6 +155,7 @@ impl Options {
             }
         };
         options.max_fds = typed.max_fds;
+        options.host_script = typed.host_script.is_some();
         options
     }
 
@@ -197,26 +204,47 @@ mod tests {
     use super::*;
 
     fn typed() -> Typed {
-        Typed { dag: "run/x.dag".into(), ..Typed::default() }
+        Typed {
+            dag: "run/x.dag".into(),
+            ..Typed::default()
+        }
     }
 
     #[test]
     fn names_of_files() {
         let options = Options::from_typed(&typed(), OsStr::new("pmc"));
         assert_eq!(options.rescue, Path::new("run/x.dag.rescue"));
-        assert_eq!(options.resource_log.as_deref(), Some(Path::new("run/x.dag.resource")));
+        assert_eq!(
+            options.resource_log.as_deref(),
+            Some(Path::new("run/x.dag.resource"))
+        );
         assert_eq!((options.dagman_log, options.jobstate_log), (None, None));
-        let typed = Typed { monitord_hack: true, jobstate_log: true, no_resource_log: true, ..typed() };
+        let typed = Typed {
+            monitord_hack: true,
+            jobstate_log: true,
+            no_resource_log: true,
+            ..typed()
+        };
         let options = Options::from_typed(&typed, OsStr::new("pmc"));
-        assert_eq!(options.dagman_log.as_deref(), Some(Path::new("run/x.dag.dagman.out")));
-        assert_eq!(options.jobstate_log.as_deref(), Some(Path::new("run/jobstate.log")));
+        assert_eq!(
+            options.dagman_log.as_deref(),
+            Some(Path::new("run/x.dag.dagman.out"))
+        );
+        assert_eq!(
+            options.jobstate_log.as_deref(),
+            Some(Path::new("run/jobstate.log"))
+        );
         assert_eq!(options.resource_log, None);
         assert_eq!(folder(Path::new("x.dag")), Path::new("."));
     }
 
     #[test]
     fn words_for_the_streams() {
-        let typed = Typed { stdout: Some("stderr".into()), stderr: Some("e.txt".into()), ..typed() };
+        let typed = Typed {
+            stdout: Some("stderr".into()),
+            stderr: Some("e.txt".into()),
+            ..typed()
+        };
         let Stdio::Merged { stdout, stderr } = Options::from_typed(&typed, OsStr::new("pmc")).stdio else {
             panic!("not merged");
         };
@@ -226,7 +254,10 @@ mod tests {
     #[test]
     fn wall_limits() {
         let limit = |minutes| {
-            let typed = Typed { max_wall_time: Some(minutes), ..typed() };
+            let typed = Typed {
+                max_wall_time: Some(minutes),
+                ..typed()
+            };
             Options::from_typed(&typed, OsStr::new("pmc")).wall_limit()
         };
         assert_eq!(limit(0.05), Some(Duration::from_secs(3)));

@@ -80,7 +80,11 @@ pub enum Instead {
 
 impl Instead {
     fn refuse(message: &str) -> Self {
-        Self::Print { text: format!("{message}\n"), code: 1, everywhere: false }
+        Self::Print {
+            text: format!("{message}\n"),
+            code: 1,
+            everywhere: false,
+        }
     }
 }
 
@@ -100,7 +104,11 @@ pub fn parse(
         if !launched && !words.iter().any(|w| w == "--workers") {
             text.push_str(help::LOCAL);
         }
-        Instead::Print { text, code, everywhere: true }
+        Instead::Print {
+            text,
+            code,
+            everywhere: true,
+        }
     };
     if words.is_empty() {
         return Err(help(1));
@@ -144,7 +152,11 @@ fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Inste
         let mut value = |message| words.next().ok_or_else(|| Instead::refuse(message));
         match word.as_bytes() {
             b"-V" | b"--version" => {
-                return Err(Instead::Print { text: version(), code: 0, everywhere: false });
+                return Err(Instead::Print {
+                    text: version(),
+                    code: 0,
+                    everywhere: false,
+                });
             }
             b"-v" | b"--verbose" => typed.verbosity += 1,
             b"-q" | b"--quiet" => typed.verbosity -= 1,
@@ -216,12 +228,17 @@ fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Inste
                 let n = number::integer(n.as_bytes())
                     .ok_or_else(|| Instead::refuse("Invalid value for --workers"))?;
                 if !(0..=MOST_WORKERS).contains(&n) {
-                    return Err(Instead::refuse(&format!("--workers must be at most {MOST_WORKERS}")));
+                    return Err(Instead::refuse(&format!(
+                        "--workers must be at most {MOST_WORKERS}"
+                    )));
                 }
                 typed.workers = u32::try_from(n).ok();
             }
             [b'-', ..] => {
-                return Err(Instead::refuse(&format!("Unrecognized argument: {}", word.display())));
+                return Err(Instead::refuse(&format!(
+                    "Unrecognized argument: {}",
+                    word.display()
+                )));
             }
             _ if dag.is_some() => return Err(Instead::refuse("Invalid argument\n")),
             _ => dag = Some(PathBuf::from(word)),
@@ -240,14 +257,21 @@ mod tests {
     fn parse_with(line: &str, variables: &[(&str, &str)]) -> Result<Typed, Instead> {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         let lookup = |name: &str| {
-            variables.iter().find(|(n, _)| *n == name).map(|(_, value)| OsString::from(value))
+            variables
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map(|(_, value)| OsString::from(value))
         };
         parse(OsStr::new("pmc"), &words, lookup, true)
     }
 
     fn refusal(line: &str) -> String {
         match parse_with(line, &[]) {
-            Err(Instead::Print { text, code: 1, everywhere: false }) => text,
+            Err(Instead::Print {
+                text,
+                code: 1,
+                everywhere: false,
+            }) => text,
             other => panic!("{line}: {other:?}"),
         }
     }
@@ -275,7 +299,10 @@ mod tests {
             ("--host-cpus", "--host-cpus requires N\n"),
             ("--host-cpus few a.dag", "Invalid value for --host-cpus\n"),
             ("--max-wall-time", "--max-wall-time requires T\n"),
-            ("--max-wall-time long a.dag", "Invalid value for --max-wall-time\n"),
+            (
+                "--max-wall-time long a.dag",
+                "Invalid value for --max-wall-time\n",
+            ),
             ("--maxfds", "--maxfds requires N\n"),
             ("--maxfds x a.dag", "Invalid value for --maxfds\n"),
             ("--maxfds 0 a.dag", "--maxfds must be at least 1\n"),
@@ -324,20 +351,35 @@ mod tests {
     #[test]
     fn the_last_option_wins() {
         assert_eq!(parse_with("-t 2 a.dag -t 3", &[]).unwrap().tries, Some(3));
-        assert_eq!(parse_with("a.dag -o", &[]), Err(Instead::refuse("-o/--stdout requires PATH")));
+        assert_eq!(
+            parse_with("a.dag -o", &[]),
+            Err(Instead::refuse("-o/--stdout requires PATH"))
+        );
     }
 
     #[test]
     fn variables_are_defaults_but_must_be_valid() {
-        let variables = [("PMC_HOST_CPUS", "3"), ("PMC_HOST_MEMORY", "0"), ("PMC_MAX_WALL_TIME", "2.5")];
+        let variables = [
+            ("PMC_HOST_CPUS", "3"),
+            ("PMC_HOST_MEMORY", "0"),
+            ("PMC_MAX_WALL_TIME", "2.5"),
+        ];
         let typed = parse_with("--host-cpus 2 a.dag", &variables).unwrap();
-        assert_eq!((typed.host_cpus, typed.host_memory, typed.max_wall_time), (2, 0, Some(2.5)));
+        assert_eq!(
+            (typed.host_cpus, typed.host_memory, typed.max_wall_time),
+            (2, 0, Some(2.5))
+        );
         for name in ["PMC_HOST_CPUS", "PMC_HOST_MEMORY", "PMC_MAX_WALL_TIME"] {
             let refused = parse_with("--host-cpus 2 a.dag", &[(name, "x")]);
-            assert_eq!(refused, Err(Instead::refuse(&format!("Invalid value for {name}"))));
+            assert_eq!(
+                refused,
+                Err(Instead::refuse(&format!("Invalid value for {name}")))
+            );
         }
         assert_eq!(
-            parse_with("a.dag", &[("PMC_HOST_SCRIPT", "hs")]).unwrap().host_script,
+            parse_with("a.dag", &[("PMC_HOST_SCRIPT", "hs")])
+                .unwrap()
+                .host_script,
             Some("hs".into())
         );
     }
@@ -346,7 +388,11 @@ mod tests {
     fn help_comes_before_everything() {
         for (line, wanted) in [("", 1), ("-x -o -h", 0), ("a.dag --help", 0), ("-s", 1)] {
             match parse_with(line, &[("PMC_HOST_CPUS", if wanted == 0 { "x" } else { "1" })]) {
-                Err(Instead::Print { text, code, everywhere: true }) => {
+                Err(Instead::Print {
+                    text,
+                    code,
+                    everywhere: true,
+                }) => {
                     assert_eq!(code, wanted, "{line}");
                     assert!(text.starts_with("Usage: pmc [options] DAGFILE\n\nOptions:\n   -h|--help "));
                 }
@@ -358,7 +404,11 @@ mod tests {
     #[test]
     fn version_ends_the_reading() {
         match parse_with("-s -V -x", &[]) {
-            Err(Instead::Print { text, code: 0, everywhere: false }) => assert!(text.starts_with("Version: ")),
+            Err(Instead::Print {
+                text,
+                code: 0,
+                everywhere: false,
+            }) => assert!(text.starts_with("Version: ")),
             other => panic!("{other:?}"),
         }
     }

@@ -2,7 +2,10 @@
 //! are ignored, so `2x` is 2. Out of range becomes the nearest number that fits.
 
 fn skip_blanks(text: &[u8]) -> &[u8] {
-    let start = text.iter().position(|b| !matches!(b, b' ' | 9..=13)).unwrap_or(text.len());
+    let start = text
+        .iter()
+        .position(|b| !matches!(b, b' ' | 9..=13))
+        .unwrap_or(text.len());
     &text[start..]
 }
 
@@ -21,14 +24,22 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
         return None;
     }
     let number = std::str::from_utf8(&text[..len]).ok()?;
-    let limit = if number.starts_with('-') { i64::MIN } else { i64::MAX };
+    let limit = if number.starts_with('-') {
+        i64::MIN
+    } else {
+        i64::MAX
+    };
     Some(number.parse().unwrap_or(limit))
 }
 
 /// `%u`: a negative number wraps, as it does in C.
 pub(super) fn unsigned(text: &[u8]) -> Option<u32> {
     let number = integer(text)?;
-    let wrapped = if number < 0 { number.wrapping_add(1 << 32) } else { number };
+    let wrapped = if number < 0 {
+        number.wrapping_add(1 << 32)
+    } else {
+        number
+    };
     Some(u32::try_from(wrapped).unwrap_or(if wrapped < 0 { 0 } else { u32::MAX }))
 }
 
@@ -37,7 +48,8 @@ pub(super) fn float(text: &[u8]) -> Option<f64> {
     let text = skip_blanks(text);
     let (mut len, mut digits) = signed_digits(text);
     let word = |at: usize, word: &str| {
-        text.get(at..at + word.len()).is_some_and(|t| t.eq_ignore_ascii_case(word.as_bytes()))
+        text.get(at..at + word.len())
+            .is_some_and(|t| t.eq_ignore_ascii_case(word.as_bytes()))
     };
     if digits == 0 && (word(len, "inf") || word(len, "nan")) {
         len += 3;

@@ -43,7 +43,10 @@ pub(crate) enum Kind {
     #[error(transparent)]
     Merge(#[from] MergeError),
     #[error("{what}: {}", reason(source))]
-    System { what: &'static str, source: std::io::Error },
+    System {
+        what: &'static str,
+        source: std::io::Error,
+    },
 }
 
 impl RunError {
@@ -62,7 +65,11 @@ impl RunError {
     }
 
     pub(crate) fn system(what: &'static str, source: impl Into<std::io::Error>) -> Self {
-        Kind::System { what, source: source.into() }.into()
+        Kind::System {
+            what,
+            source: source.into(),
+        }
+        .into()
     }
 
     pub(crate) fn kind(&self) -> &Kind {
@@ -81,7 +88,11 @@ impl RunError {
 
 impl<E: Into<Kind>> From<E> for RunError {
     fn from(error: E) -> Self {
-        Self { kind: error.into(), closed: false, silent_workers: Vec::new() }
+        Self {
+            kind: error.into(),
+            closed: false,
+            silent_workers: Vec::new(),
+        }
     }
 }
 

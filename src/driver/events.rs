@@ -47,7 +47,13 @@ pub struct TaskEnd<'a> {
 
 impl<'a> TaskEnd<'a> {
     pub(super) fn new(task: &'a [u8], rank: Rank, status: i32, done: bool, dag: &'a Path) -> Self {
-        Self { task, rank, status, done, dag }
+        Self {
+            task,
+            rank,
+            status,
+            done,
+            dag,
+        }
     }
 
     /// Files with standard output and error of the latest try, where tasks have files of their own.

@@ -30,8 +30,8 @@ use crate::transport::{MasterTransport, TransportError};
 /// Status of a task whose forwarded data could not be written.
 const NOT_FORWARDED: i32 = 256;
 
-/// How long workers may take to end, the grace of their tasks included.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long workers may take to end, the grace of tasks and host scripts included.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs a DAG with the workers of a transport. All of them have ended when this returns, unless
 /// [`RunError::silent_workers`] or [`RunSummary::silent_workers`] says otherwise.
@@ -44,10 +44,12 @@ pub fn run<T: MasterTransport>(
     interrupt: &Interrupt,
     observer: &mut dyn FnMut(&RunEvent<'_>),
 ) -> Result<RunSummary, RunError> {
-    let begin = Begin { at: Instant::now(), time: Local::now().fixed_offset() };
-    let result = prepare(options, transport.workers()).and_then(|ready| {
-        Driver::new(ready, transport, options, interrupt, observer, begin).run()
-    });
+    let begin = Begin {
+        at: Instant::now(),
+        time: Local::now().fixed_offset(),
+    };
+    let result = prepare(options, transport.workers())
+        .and_then(|ready| Driver::new(ready, transport, options, interrupt, observer, begin).run());
     result.map_err(|mut error| {
         if !error.is_closed() {
             error.silent_workers = stop_workers(transport, ToWorker::Abort);
@@ -96,9 +98,18 @@ fn prepare(options: &Options, workers: u32) -> Result<Ready, RunError> {
     tracing::info!("Master starting with {workers} workers");
     logs.start(options);
     logs.flush()?;
-    let config = MasterConfig { tries: options.tries, max_failures: options.max_failures };
+    let config = MasterConfig {
+        tries: options.tries,
+        max_failures: options.max_failures,
+    };
     let master = Master::new(Arc::clone(&dag), done, workers, config);
-    Ok(Ready { _lock: lock, dag, master, logs, shared: SharedFiles::new(most) })
+    Ok(Ready {
+        _lock: lock,
+        dag,
+        master,
+        logs,
+        shared: SharedFiles::new(most),
+    })
 }
 
 /// Sends all workers home and waits for them. Gives those that do not answer.
@@ -121,6 +132,8 @@ struct Driver<'a, T> {
     deadline: Option<Instant>,
     /// From the moment when all workers were there to that when the last task ended.
     makespan: Duration,
+    /// Workers whose host is prepared.
+    prepared: u32,
     _lock: Option<DagLock>,
 }
 
@@ -153,7 +166,9 @@ impl<T: MasterTransport> Outbox for Out<'_, T> {
             Record::Resources { .. } => {}
             Record::Queued(task, _) => {
                 tracing::debug!("Queueing task {}", name(task));
-                (self.observer)(&RunEvent::Queued { task: self.dag.name(task) });
+                (self.observer)(&RunEvent::Queued {
+                    task: self.dag.name(task),
+                });
             }
             Record::Fragmented(task, _) => {
                 tracing::warn!(
@@ -163,9 +178,18 @@ impl<T: MasterTransport> Outbox for Out<'_, T> {
             }
             Record::Started(task, _, rank) => {
                 tracing::debug!("Submitting task {} to slot {}", name(task), rank.0);
-                (self.observer)(&RunEvent::Started { task: self.dag.name(task), rank });
+                (self.observer)(&RunEvent::Started {
+                    task: self.dag.name(task),
+                    rank,
+                });
             }
-            Record::Ended { task, submit, rank, status, done } => {
+            Record::Ended {
+                task,
+                submit,
+                rank,
+                status,
+                done,
+            } => {
                 if status == 0 {
                     tracing::debug!("Task {} finished with exitcode 0", name(task));
                     self.failed.remove(&task);
@@ -180,7 +204,13 @@ impl<T: MasterTransport> Outbox for Out<'_, T> {
                     failure.tries += 1;
                 }
                 let task = self.dag.name(task);
-                (self.observer)(&RunEvent::Ended(TaskEnd::new(task, rank, status, done, self.dagdir)));
+                (self.observer)(&RunEvent::Ended(TaskEnd::new(
+                    task,
+                    rank,
+                    status,
+                    done,
+                    self.dagdir,
+                )));
             }
         }
     }
@@ -201,7 +231,13 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         observer: &'a mut dyn FnMut(&RunEvent<'_>),
         begin: Begin,
     ) -> Self {
-        let Ready { _lock, dag, master, logs, shared } = ready;
+        let Ready {
+            _lock,
+            dag,
+            master,
+            logs,
+            shared,
+        } = ready;
         let out = Out {
             transport,
             logs,
@@ -213,14 +249,28 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             dagdir: &options.dag,
         };
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
-        Self { master, out, shared, options, interrupt, begin, deadline, makespan: Duration::ZERO, _lock }
+        Self {
+            master,
+            out,
+            shared,
+            options,
+            interrupt,
+            begin,
+            deadline,
+            makespan: Duration::ZERO,
+            prepared: 0,
+            _lock,
+        }
     }
 
     fn run(mut self) -> Result<RunSummary, RunError> {
         let end = match self.work() {
             Ok(end) => end,
             Err(error) => {
-                let fits_nowhere = matches!(error.kind(), error::Kind::Master(MasterError::NoCapableHost { .. }));
+                let fits_nowhere = matches!(
+                    error.kind(),
+                    error::Kind::Master(MasterError::NoCapableHost { .. })
+                );
                 let mut error = error;
                 error.silent_workers = stop_workers(self.out.transport, ToWorker::Abort);
                 error.set_closed();
@@ -244,13 +294,21 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             }
             self.receive()?;
         }
-        let started = Instant::now();
         self.master.start(&mut self.out)?;
+        while self.options.host_script && self.prepared < self.out.transport.workers() {
+            if let Some(aborted) = self.aborted() {
+                return Ok(End::Aborted(aborted));
+            }
+            self.receive()?;
+        }
+        let started = Instant::now();
         if let Some(minutes) = self.options.max_wall_minutes {
             tracing::info!("Setting max walltime to {minutes:.6} minutes");
         }
         tracing::info!("Starting workflow");
-        let Summary { tasks, done_before, .. } = self.master.summary();
+        let Summary {
+            tasks, done_before, ..
+        } = self.master.summary();
         (self.out.observer)(&RunEvent::Begun { tasks, done_before });
         loop {
             self.master.schedule(&mut self.out);
@@ -292,6 +350,10 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
         let event = match message {
             ToMaster::Register(registration) => Event::Registered(from, registration),
+            ToMaster::Ready => {
+                self.prepared += 1;
+                return Ok(());
+            }
             ToMaster::Finished(result) => Event::Finished(from, self.forward(from, result)),
             ToMaster::Failed { message } => Event::Failed(from, message),
         };
@@ -343,7 +405,11 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             }
         };
         // The workers close their files before these are read.
-        let message = if aborted.is_some() { ToWorker::Abort } else { ToWorker::Shutdown };
+        let message = if aborted.is_some() {
+            ToWorker::Abort
+        } else {
+            ToWorker::Shutdown
+        };
         let silent_workers = stop_workers(self.out.transport, message);
         let mut result = self.last_results();
         if self.master.summary().max_failures_reached {

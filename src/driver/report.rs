@@ -76,8 +76,14 @@ pub(super) fn log(summary: &RunSummary, traffic: Traffic, hit_rate: f64) {
         summary.makespan.as_secs_f64(),
     );
     let workers = f64::from(summary.workers);
-    tracing::info!("Resource utilization (with master): {:.6}", ratio(runtime, wall * (workers + 1.0)));
-    tracing::info!("Resource utilization (without master): {:.6}", ratio(runtime, wall * workers));
+    tracing::info!(
+        "Resource utilization (with master): {:.6}",
+        ratio(runtime, wall * (workers + 1.0))
+    );
+    tracing::info!(
+        "Resource utilization (without master): {:.6}",
+        ratio(runtime, wall * workers)
+    );
     tracing::info!("Total runtime of tasks: {}", minutes(runtime));
     tracing::info!("Wall time: {}", minutes(wall));
     tracing::info!("Makespan: {}", minutes(makespan));

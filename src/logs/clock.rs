@@ -16,7 +16,11 @@ pub(super) struct Clock {
 impl Clock {
     pub(super) fn new() -> Self {
         let last = since_epoch();
-        Self { last, stamp: stamp(last), stamp_of: last.as_secs() }
+        Self {
+            last,
+            stamp: stamp(last),
+            stamp_of: last.as_secs(),
+        }
     }
 
     /// Time since the epoch. Logs are read by programs that do not expect it to go back when

@@ -33,9 +33,18 @@ pub(super) struct LogFile {
 impl LogFile {
     pub(super) fn open(what: &'static str, path: &Path) -> Result<Self, LogError> {
         let file = OpenOptions::new().append(true).create(true).open(path);
-        let file =
-            file.map_err(|source| LogError { action: "opening", what, path: path.to_owned(), source })?;
-        Ok(Self { what, path: path.to_owned(), file, lines: Vec::new() })
+        let file = file.map_err(|source| LogError {
+            action: "opening",
+            what,
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            what,
+            path: path.to_owned(),
+            file,
+            lines: Vec::new(),
+        })
     }
 
     pub(super) fn flush(&mut self) -> Result<(), LogError> {

@@ -43,14 +43,18 @@ impl Logs {
         let rescue_path = options.rescue.clone();
         let rescue_error = |action| {
             let path = rescue_path.clone();
-            move |source| LogError { action, what: "rescue file", path, source }
+            move |source| LogError {
+                action,
+                what: "rescue file",
+                path,
+                source,
+            }
         };
         let mut rescue = Writer::open_append(&options.rescue, done).map_err(rescue_error("opening"))?;
         rescue.repeat(dag, done).map_err(rescue_error("writing"))?;
         tracing::debug!("Using new rescue file: {}", rescue_path.display());
-        let open = |what, path: &Option<PathBuf>| {
-            path.as_ref().map(|path| LogFile::open(what, path)).transpose()
-        };
+        let open =
+            |what, path: &Option<PathBuf>| path.as_ref().map(|path| LogFile::open(what, path)).transpose();
         Ok(Self {
             dag: Arc::clone(dag),
             pid: std::process::id(),
@@ -79,9 +83,23 @@ impl Logs {
     pub fn record(&mut self, record: &Record<'_>) {
         let now = self.clock.now();
         match *record {
-            Record::Resources { host, slots, cpus, memory_mb } => {
+            Record::Resources {
+                host,
+                slots,
+                cpus,
+                memory_mb,
+            } => {
                 if let Some(log) = &mut self.resource {
-                    resource_log::line(&mut log.lines, now, Free { host, slots, cpus, memory_mb });
+                    resource_log::line(
+                        &mut log.lines,
+                        now,
+                        Free {
+                            host,
+                            slots,
+                            cpus,
+                            memory_mb,
+                        },
+                    );
                 }
             }
             Record::Queued(task, submit) => {
@@ -102,7 +120,13 @@ impl Logs {
                     jobstate_log::started(&mut log.lines, now, name, submit.0);
                 }
             }
-            Record::Ended { task, submit, status, done, .. } => {
+            Record::Ended {
+                task,
+                submit,
+                status,
+                done,
+                ..
+            } => {
                 let name = self.dag.name(task);
                 if done {
                     self.rescue.push(name);
@@ -136,7 +160,12 @@ impl Logs {
     pub fn flush(&mut self) -> Result<(), LogError> {
         if let Err(source) = self.rescue.flush() {
             let path = self.rescue_path.clone();
-            return Err(LogError { action: "writing", what: "rescue file", path, source });
+            return Err(LogError {
+                action: "writing",
+                what: "rescue file",
+                path,
+                source,
+            });
         }
         [&mut self.dagman, &mut self.jobstate, &mut self.resource]
             .into_iter()

@@ -20,6 +20,7 @@ const VERSION: u8 = 1;
 const REGISTER: u8 = 1;
 const FINISHED: u8 = 2;
 const FAILED: u8 = 3;
+const READY: u8 = 4;
 const SETUP: u8 = 17;
 const RUN: u8 = 18;
 const SHUTDOWN: u8 = 19;
@@ -89,6 +90,7 @@ impl ToMaster {
                     out.string(&forward.data);
                 }
             }
+            Self::Ready => out.bytes(&[READY]),
             Self::Failed { message } => {
                 out.bytes(&[FAILED]);
                 out.string(message.as_bytes());
@@ -134,6 +136,7 @@ impl ToMaster {
             FAILED => Self::Failed {
                 message: input.text()?,
             },
+            READY => Self::Ready,
             other => return Err(DecodeError::Kind(other)),
         };
         input.close(message)
@@ -386,6 +389,7 @@ mod tests {
         prop_oneof![
             registration,
             result,
+            Just(ToMaster::Ready),
             any::<String>().prop_map(|message| ToMaster::Failed { message })
         ]
     }

@@ -1,6 +1,7 @@
 //! Workers: each executes one task at a time and owns the files its output goes to.
 
 mod forward;
+mod host_script;
 mod kill;
 mod program;
 mod spawn;
@@ -42,29 +43,57 @@ pub fn serve(
         Err(message) => return transport.send(ToMaster::Failed { message }),
     };
     transport.send(ToMaster::Register(host))?;
+    let served = serve_with(transport, &mut runner);
+    runner.close();
+    served
+}
+
+fn serve_with(transport: &mut impl WorkerTransport, runner: &mut Runner) -> Result<(), TransportError> {
     loop {
-        match transport.receive(Duration::MAX)? {
-            None => {}
-            Some(ToWorker::Setup { host_rank }) => runner.set_host_rank(host_rank),
-            Some(ToWorker::Run(task)) => match runner.run(&task) {
-                Ok(result) => transport.send(ToMaster::Finished(result))?,
-                Err(Failure::Aborted) => return Ok(()),
-                Err(Failure::Fatal(message)) => return transport.send(ToMaster::Failed { message }),
-            },
+        let done = match transport.receive(Duration::MAX)? {
+            None => continue,
+            Some(ToWorker::Setup { host_rank }) => Done::SetUp(runner.set_up(host_rank)),
+            Some(ToWorker::Run(task)) => Done::Task(runner.run(&task)),
             Some(ToWorker::Shutdown | ToWorker::Abort) => return Ok(()),
+        };
+        match done.message() {
+            Ok(None) => {}
+            Ok(Some(message)) => transport.send(message)?,
+            Err(Failure::Aborted) => return Ok(()),
+            Err(Failure::Fatal(message)) => return transport.send(ToMaster::Failed { message }),
         }
+    }
+}
+
+/// What came of something that the master had asked for.
+enum Done {
+    /// Whether the master waits for an answer.
+    SetUp(Result<bool, Failure>),
+    Task(Result<TaskResult, Failure>),
+}
+
+impl Done {
+    /// What to tell the master.
+    fn message(self) -> Result<Option<ToMaster>, Failure> {
+        Ok(match self {
+            Self::SetUp(asked) => asked?.then_some(ToMaster::Ready),
+            Self::Task(result) => Some(ToMaster::Finished(result?)),
+        })
     }
 }
 
 /// What the thread that executes tasks is told.
 enum Job {
-    HostRank(u32),
+    SetUp { host_rank: u32 },
     Run(Box<Assignment>),
 }
 
 /// How long a worker that was told by a signal to end waits for the master's word: mostly the
 /// whole run is told so, and the master then ends it in good order.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long to wait for the thread that executes tasks at the end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How often a worker looks for messages while its task runs; nothing but an abort is urgent.
 const LOOK: Duration = Duration::from_millis(10);
@@ -101,11 +130,11 @@ pub fn serve_beside(
     loop {
         if running > 0 {
             match results.recv_timeout(LOOK) {
-                Ok(result) => {
+                Ok(done) => {
                     running -= 1;
-                    match result {
-                        Ok(result) => transport.send(ToMaster::Finished(result))?,
-                        Err(Failure::Aborted) => {}
+                    match done.message() {
+                        Ok(None) | Err(Failure::Aborted) => {}
+                        Ok(Some(message)) => transport.send(message)?,
                         Err(Failure::Fatal(message)) => transport.send(ToMaster::Failed { message })?,
                     }
                 }
@@ -127,34 +156,41 @@ pub fn serve_beside(
         match transport.receive(timeout)? {
             None => {}
             Some(ToWorker::Setup { host_rank }) => {
-                let _ = to_runner.send(Job::HostRank(host_rank));
+                running += 1;
+                let _ = to_runner.send(Job::SetUp { host_rank });
             }
             Some(ToWorker::Run(task)) => {
                 running += 1;
                 // If the thread has ended, it has said why.
                 let _ = to_runner.send(Job::Run(task));
             }
-            Some(ToWorker::Shutdown) => return Ok(()),
+            Some(ToWorker::Shutdown) => break,
             Some(ToWorker::Abort) => {
                 end_task(&kill, GRACE);
-                return Ok(());
+                break;
             }
         }
     }
+    // The thread closes the files and ends what the host script has left. A task that the kernel
+    // does not let go must not hold up the end.
+    drop(to_runner);
+    let end = Instant::now() + CLOSE_TIMEOUT;
+    while results.recv_deadline(end).is_ok() {}
+    Ok(())
 }
 
 /// Executes tasks until nobody has any more.
-fn execute(mut runner: Runner, jobs: &Receiver<Job>, results: &Sender<Result<TaskResult, Failure>>) {
+fn execute(mut runner: Runner, jobs: &Receiver<Job>, results: &Sender<Done>) {
     for job in jobs {
-        match job {
-            Job::HostRank(host_rank) => runner.set_host_rank(host_rank),
-            Job::Run(task) => {
-                if results.send(runner.run(&task)).is_err() {
-                    return;
-                }
-            }
+        let done = match job {
+            Job::SetUp { host_rank } => Done::SetUp(runner.set_up(host_rank)),
+            Job::Run(task) => Done::Task(runner.run(&task)),
+        };
+        if results.send(done).is_err() {
+            break;
         }
     }
+    runner.close();
 }
 
 /// Asks the running task to end, and makes it if it does not within `grace`.

@@ -11,7 +11,17 @@ use std::path::{Path, PathBuf};
 /// taken as it is, so that executing it gives the error.
 pub(super) fn find<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path> {
     let plain = Path::new(OsStr::from_bytes(word));
-    if word.is_empty() || word.contains(&b'/') || is_program(plain) {
+    if is_program(plain) {
+        Cow::Borrowed(plain)
+    } else {
+        find_in_path(word, path)
+    }
+}
+
+/// The same, but without looking in the current folder.
+pub(super) fn find_in_path<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path> {
+    let plain = Path::new(OsStr::from_bytes(word));
+    if word.is_empty() || word.contains(&b'/') {
         return Cow::Borrowed(plain);
     }
     let found = path

@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use pmc_dag::{reason, words};
 
 use super::forward::{self, Pipes};
+use super::host_script::HostScript;
 use super::kill::KillSwitch;
 use super::spawn::{Child, Spawn, Spawner};
 use super::stdio::{self, Pair, SharedStdio};
@@ -54,6 +55,7 @@ pub(super) struct Runner {
     environment: Vec<CString>,
     path: Vec<PathBuf>,
     spawner: Spawner,
+    host_script: Option<HostScript>,
 }
 
 /// How a try went, before anything is written about it.
@@ -103,12 +105,36 @@ impl Runner {
             environment,
             path,
             spawner: Spawner::new(),
+            host_script: None,
         })
     }
 
-    /// The worker's number among those of its host.
-    pub(super) fn set_host_rank(&mut self, host_rank: u32) {
+    /// Takes note of the worker's number among those of its host. The first one runs the host
+    /// script. Tells whether the master waits to hear that the host is prepared.
+    pub(super) fn set_up(&mut self, host_rank: u32) -> Result<bool, Failure> {
         self.host_rank = host_rank;
+        let Some(script) = &self.options.host_script else {
+            return Ok(false);
+        };
+        if host_rank == 0 {
+            let (path, environment) = (&self.path, &self.environment);
+            let spawner = &mut self.spawner;
+            let run = HostScript::run(script, path, environment, &self.input, spawner, &self.kill);
+            self.host_script = Some(run?);
+        }
+        Ok(true)
+    }
+
+    /// Ends what the host script has left.
+    pub(super) fn close(&mut self) {
+        if let Some(script) = self.host_script.take()
+            && script.end(self.kill.is_aborted())
+        {
+            tracing::warn!(
+                "Worker {}: Sent SIGKILL to resilient host script processes",
+                self.rank.0
+            );
+        }
     }
 
     /// Executes a task and waits for its end.
@@ -346,7 +372,7 @@ fn log_end(task: &Assignment, status: i32, runtime: Duration) {
     unsafe_code,
     reason = "nix takes the status apart, and leaves out the core dump flag"
 )]
-fn reap(pid: Pid) -> io::Result<i32> {
+pub(super) fn reap(pid: Pid) -> io::Result<i32> {
     let mut status = 0;
     // SAFETY: the pointer is to a local variable.
     while unsafe { libc::waitpid(pid.as_raw(), &raw mut status, 0) } < 0 {
