@@ -22,7 +22,7 @@ use crate::limits;
 use crate::lists::{self, Listed};
 use crate::lookup;
 use crate::machine::Host;
-use crate::options::{Command, Options};
+use crate::options::{Command, Options, Output};
 use crate::payload;
 use crate::spawn::{Program, spawn};
 use crate::stat::{self, Names};
@@ -93,24 +93,26 @@ pub fn run(
         Ok(code) => code,
         Err(Abort { code, message }) => {
             (session.notice)(&message);
+            session.explain(&message);
             code
         }
     };
     Ok(session.report(exit_code))
 }
 
-/// Describes an invocation that ran nothing, because its command line is wrong.
+/// Describes an invocation that ran nothing because of a `problem` with its command line.
 ///
 /// # Errors
 /// As [`run`].
-pub fn refuse(options: &Options, context: Context<'_>, host: &Host) -> io::Result<Report> {
+pub fn refuse(options: &Options, context: Context<'_>, host: &Host, problem: &str) -> io::Result<Report> {
     let mut interrupts = crate::interrupts::Uninterrupted;
     let mut notice = |_: &str| {};
     let options = Options {
         log: None,
         ..options.clone()
     };
-    let session = Session::new(&options, context, host, &mut interrupts, &mut notice)?;
+    let mut session = Session::new(&options, context, host, &mut interrupts, &mut notice)?;
+    session.explain(problem);
     Ok(session.report(exit::NOT_RUNNABLE))
 }
 
@@ -323,6 +325,19 @@ impl<'a, 'c> Session<'a, 'c> {
         let stderr = Stream::stderr(&self.options.stderr, &self.directory, &self.temporary).map_err(open)?;
         self.streams = Some([stdout, stderr]);
         Ok(())
+    }
+
+    /// Puts the reason why nothing ran where readers of the record look for messages of the job.
+    fn explain(&mut self, problem: &str) {
+        let open = |stream: fn(&Output, &Path, &[PathBuf]) -> io::Result<Stream>| {
+            stream(&Output::Capture, &self.directory, &self.temporary)
+        };
+        if self.streams.is_none()
+            && let (Ok(stdout), Ok(stderr)) = (open(Stream::stdout), open(Stream::stderr))
+        {
+            stderr.write_line(problem);
+            self.streams = Some([stdout, stderr]);
+        }
     }
 
     /// Program and arguments of the main job: the wrapper's words, then the expanded command.

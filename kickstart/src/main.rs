@@ -71,13 +71,19 @@ fn main() -> ExitCode {
         }
         Ok(Request::Run(options)) => run(&options, program, began, None),
         Err(error) => {
-            notice(&format!("ERROR: {}", error.problem));
-            run(&error.options, program, began, Some(()))
+            let problem = format!("ERROR: {}", error.problem);
+            notice(&problem);
+            run(&error.options, program, began, Some(&problem))
         }
     }
 }
 
-fn run(options: &Options, program: OsString, began: (SystemTime, Instant), refused: Option<()>) -> ExitCode {
+fn run(
+    options: &Options,
+    program: OsString,
+    began: (SystemTime, Instant),
+    refused: Option<&str>,
+) -> ExitCode {
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let context = Context {
         began,
@@ -93,7 +99,7 @@ fn run(options: &Options, program: OsString, began: (SystemTime, Instant), refus
     };
     let host = Host::gather(!options.omit_machine);
     let report = match refused {
-        Some(()) => invoke::refuse(options, context, &host),
+        Some(problem) => invoke::refuse(options, context, &host, problem),
         None => ProcessSignals::install()
             .and_then(|mut signals| invoke::run(options, context, &host, &mut signals, &mut notice)),
     };

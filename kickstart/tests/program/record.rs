@@ -216,6 +216,12 @@ fn wrong_options_and_arguments_still_give_a_record() {
             "{arguments:?}"
         );
         assert_eq!(run.messages.lines().count(), 1, "{}", run.messages);
+        let problem = run.record().get("files/stderr/data").trim_end().to_owned();
+        assert!(
+            !problem.is_empty() && run.messages.contains(&problem),
+            "{}",
+            run.messages
+        );
     }
 }
 
