@@ -1,0 +1,163 @@
+//! A directory to transfer in, and the program.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+pub struct Case {
+    dir: tempfile::TempDir,
+}
+
+impl Case {
+    pub fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().expect("directory"),
+        }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> &Self {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().expect("has a parent")).expect("mkdir");
+        fs::write(path, content).expect("write");
+        self
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).expect(name)
+    }
+
+    /// Names in a directory, sorted; also hidden ones.
+    pub fn names(&self, directory: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(directory)).expect("directory");
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.expect("entry").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-transfer"));
+        command.current_dir(self.dir());
+        for name in [
+            "KICKSTART_INTEGRITY_DATA",
+            "PEGASUS_MULTIPART_DIR",
+            "PEGASUS_TRANSFER_THREADS",
+            "PEGASUS_CREDENTIALS",
+        ] {
+            command.env_remove(name);
+        }
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Runs with a specification on stdin; `@DIR@` in it stands for the directory.
+    pub fn run(&self, spec: &str, args: &[&str]) -> Run {
+        let mut command = self.command();
+        command.args(args);
+        self.start(command, spec)
+    }
+
+    pub fn start(&self, mut command: Command, spec: &str) -> Run {
+        let mut child = command.spawn().expect("start");
+        let spec = spec.replace("@DIR@", self.dir().to_str().expect("UTF-8"));
+        // The program may have ended without reading.
+        let _ = child.stdin.take().expect("piped").write_all(spec.as_bytes());
+        Run::new(child.wait_with_output().expect("wait"))
+    }
+}
+
+pub struct Run {
+    pub ok: bool,
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Run {
+    fn new(output: Output) -> Self {
+        Self {
+            ok: output.status.success(),
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    #[track_caller]
+    pub fn expect_ok(&self) -> &Self {
+        assert!(self.ok, "{}", self.stderr);
+        assert!(
+            self.stderr
+                .trim_end()
+                .ends_with("All transfers completed successfully."),
+            "{}",
+            self.stderr
+        );
+        assert_eq!(self.stdout, "");
+        self
+    }
+
+    #[track_caller]
+    pub fn expect_failed(&self, message: &str) -> &Self {
+        assert_eq!(self.code, Some(1), "{}", self.stderr);
+        assert!(self.stderr.contains(message), "{message:?} in\n{}", self.stderr);
+        self
+    }
+
+    /// Messages of the lines of one level.
+    pub fn lines(&self, level: &str) -> Vec<&str> {
+        let start = format!("{level}:  ");
+        self.stderr
+            .lines()
+            .filter_map(|line| Some(line.split_once(&start)?.1))
+            .collect()
+    }
+}
+
+/// A transfer of one file, as the planner writes it.
+pub fn transfer(source: &str, destination: &str) -> String {
+    format!(
+        r#" {{ "type": "transfer", "linkage": "input", "lfn": "x", "id": 1,
+   "src_urls": [ {{ "site_label": "local", "url": {}, "priority": 50 }} ],
+   "dest_urls": [ {{ "site_label": "local", "url": {} }} ] }}"#,
+        json(source),
+        json(destination)
+    )
+}
+
+/// A directory to be made.
+pub fn mkdir(url: &str) -> String {
+    format!(
+        r#"{{"id": 1, "type": "mkdir", "target": {{ "site_label": "local", "url": {} }} }}"#,
+        json(url)
+    )
+}
+
+/// A removal; `recursive` as the planner's string.
+pub fn remove(url: &str, recursive: &str) -> String {
+    format!(
+        r#"{{"id": 1, "type": "remove", "target": {{ "site_label": "local", "url": {}, "recursive": "{recursive}" }} }}"#,
+        json(url)
+    )
+}
+
+pub fn list(entries: &[String]) -> String {
+    format!("[\n{}\n]\n", entries.join("\n ,\n"))
+}
+
+fn json(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}

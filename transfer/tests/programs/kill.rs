@@ -1,0 +1,110 @@
+//! A program that is stopped at any moment leaves no partial file under a final name.
+
+use std::fs;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use super::common::{Case, list, transfer};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process number"));
+    kill(pid, signal).expect("kill");
+}
+
+/// Content that is different in every part, so that a partial copy cannot pass for a whole one.
+fn content(seed: u64, size: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut bytes = Vec::with_capacity(size + 8);
+    while bytes.len() < size {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes
+}
+
+#[test]
+fn killed_copies_leave_no_partial_files() {
+    let case = Case::new();
+    let (old, new) = (content(1, 1_000_000), content(2, 16_000_000));
+    case.write("new", &new)
+        .write("tree/1", &new)
+        .write("tree/2", &new);
+    let hashed = transfer("new", "dst/hashed").replace("\"id\": 1", "\"generate_checksum\": true");
+    let spec = list(&[
+        transfer("new", "dst/fresh"),
+        transfer("new", "dst/old"),
+        hashed,
+        transfer("tree", "dst/tree"),
+    ]);
+    case.write("in", spec);
+    let mut stopped_early = 0;
+    for round in 0..30u64 {
+        let _ = fs::remove_dir_all(case.path("dst"));
+        case.write("dst/old", &old);
+        let mut command = case.command();
+        command
+            .args(["-f", "in", "-n", "3"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut child = command.spawn().expect("start");
+        // A different moment each time, over the length of the whole run.
+        std::thread::sleep(Duration::from_micros(500 + round * 3_100));
+        signal(&child, Signal::SIGKILL);
+        child.wait().expect("wait");
+        let read = |name: &str| fs::read(case.path(name)).ok();
+        assert!(
+            read("dst/fresh").is_none_or(|bytes| bytes == new),
+            "round {round}"
+        );
+        assert!(
+            read("dst/hashed").is_none_or(|bytes| bytes == new),
+            "round {round}"
+        );
+        let kept = read("dst/old").expect("never missing");
+        assert!(kept == old || kept == new, "round {round}");
+        if case.path("dst/tree").exists() {
+            assert!(read("dst/tree/1") == Some(new.clone()) && read("dst/tree/2") == Some(new.clone()));
+        } else {
+            stopped_early += 1;
+        }
+    }
+    assert!(stopped_early > 0, "the kills came too late to test anything");
+    // What a killed run left does not disturb the next.
+    case.run("", &["-f", "in"]).expect_ok();
+    assert!(fs::read(case.path("dst/old")).expect("read") == new);
+}
+
+#[test]
+fn a_terminated_run_cleans_up_and_fails() {
+    let case = Case::new();
+    // Sparse, with a checksum: much work, no space.
+    fs::File::create(case.path("big"))
+        .and_then(|file| file.set_len(200 << 30))
+        .expect("sparse file");
+    let spec = list(&[transfer("big", "dst/big").replace("\"id\": 1", "\"generate_checksum\": true")]);
+    case.write("in", spec);
+    let mut command = case.command();
+    command.args(["-f", "in"]).stdin(Stdio::null());
+    let child = command.spawn().expect("start");
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while !case.path("dst").exists() || case.names("dst").is_empty() {
+        assert!(std::time::Instant::now() < deadline, "the copy never started");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    signal(&child, Signal::SIGTERM);
+    let output = child.wait_with_output().expect("wait");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("Failed after 1 attempt: file://big -> file://dst/big: interrupted"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("Stopped by a signal."), "{stderr}");
+    assert_eq!(case.names("dst"), [""; 0]);
+}

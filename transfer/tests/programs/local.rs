@@ -1,0 +1,430 @@
+//! Local files through the program.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use super::common::{Case, list, mkdir, remove, transfer};
+
+#[test]
+fn the_jobs_of_a_small_workflow() {
+    let case = Case::new();
+    case.write("data/f.a", "input");
+    case.run(&list(&[mkdir("file://@DIR@/scr/run0001")]), &[])
+        .expect_ok();
+    let run = case.run(
+        &list(&[transfer("@DIR@/data/f.a", "file://@DIR@/scr/run0001/./f.a")]),
+        &["--threads", "2"],
+    );
+    run.expect_ok();
+    let lines = run.lines("   INFO");
+    assert_eq!(lines[..2], ["Reading URL pairs from stdin", "1 transfers loaded"]);
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with("Stats: Total 1 transfers, 5.0 B transferred in 0 seconds. Rate: "))
+    );
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.starts_with("       Between sites local->local : 1 transfers, 5.0 B "))
+    );
+    assert_eq!(case.read("scr/run0001/f.a"), "input");
+    case.run(
+        &list(&[transfer(
+            "file://@DIR@/scr/run0001/./f.a",
+            "file://@DIR@/out/deep/f.a",
+        )]),
+        &[],
+    )
+    .expect_ok();
+    assert_eq!(case.read("out/deep/f.a"), "input");
+    let gone = [
+        remove("file://@DIR@/scr/run0001/./f.a", "False"),
+        remove("file://@DIR@/scr/run0001/./none", "False"),
+    ];
+    case.run(&list(&gone), &[]).expect_ok();
+    assert_eq!(case.names("scr/run0001"), [""; 0]);
+    case.write("scr/run0001/sub/left", "x");
+    case.run(&list(&[remove("file://@DIR@/scr/run0001", "True")]), &[])
+        .expect_ok();
+    assert_eq!(case.names("scr"), [""; 0]);
+    case.run("[]", &[]).expect_ok();
+}
+
+#[test]
+fn the_specification_comes_from_a_file_or_the_older_form() {
+    let case = Case::new();
+    case.write("a", "1").write("in.json", list(&[transfer("a", "b")]));
+    case.run("", &["-f", "in.json"]).expect_ok();
+    assert_eq!(case.read("b"), "1");
+    case.run("# src 1 x\nfile://@DIR@/a\n# dst 1 y\nfile://@DIR@/c\n", &[])
+        .expect_ok();
+    assert_eq!(case.read("c"), "1");
+    case.run("", &["-f", "none.json"])
+        .expect_failed("none.json: No such file or directory");
+}
+
+#[test]
+fn kinds_may_be_mixed() {
+    let case = Case::new();
+    case.write("a", "1").write("old", "x");
+    let spec = [
+        remove("old", "false"),
+        transfer("a", "d/e/a"),
+        mkdir("d/e"),
+        mkdir("d/f"),
+        remove("d/f", "t"),
+    ];
+    case.run(&list(&spec), &[]).expect_ok();
+    assert_eq!(
+        (case.read("d/e/a").as_str(), case.names("d")),
+        ("1", vec!["e".to_owned()])
+    );
+    assert!(!case.path("old").exists());
+}
+
+#[test]
+fn removals_wait_for_success() {
+    let case = Case::new();
+    case.write("a", "1");
+    let run = case.run(&list(&[transfer("none", "b"), remove("a", "false")]), &[]);
+    run.expect_failed("Failed after 0 attempts: remove file://a: not attempted: entries before it failed");
+    assert!(case.path("a").exists());
+}
+
+#[test]
+fn files_replace_files_and_keep_their_permissions() {
+    let case = Case::new();
+    case.write("exe", "new").write("dst/exe", "old and longer");
+    fs::set_permissions(case.path("exe"), fs::Permissions::from_mode(0o750)).expect("chmod");
+    fs::set_permissions(case.path("dst/exe"), fs::Permissions::from_mode(0o400)).expect("chmod");
+    let open = fs::File::open(case.path("dst/exe")).expect("open");
+    case.run(&list(&[transfer("exe", "dst/exe")]), &[]).expect_ok();
+    assert_eq!(case.read("dst/exe"), "new");
+    let umask = 0o777 & !fs::metadata(case.path("dst")).expect("metadata").mode();
+    assert_eq!(
+        fs::metadata(case.path("dst/exe")).expect("metadata").mode() & 0o777,
+        0o750 & !umask
+    );
+    // Who has the old file open keeps it whole.
+    assert_eq!(open.metadata().expect("metadata").len(), 14);
+    assert_eq!(case.names("dst"), ["exe"]);
+}
+
+#[test]
+fn links_on_both_sides_are_followed() {
+    let case = Case::new();
+    case.write("real", "content").write("dst/target", "old");
+    symlink(case.path("real"), case.path("link")).expect("link");
+    symlink("target", case.path("dst/name")).expect("link");
+    case.run(&list(&[transfer("link", "dst/name")]), &[]).expect_ok();
+    assert_eq!(case.read("dst/target"), "content");
+    assert!(
+        fs::symlink_metadata(case.path("dst/name"))
+            .expect("metadata")
+            .is_symlink()
+    );
+    symlink("nowhere", case.path("dst/dangling")).expect("link");
+    let run = case.run(&list(&[transfer("real", "dst/dangling")]), &[]);
+    run.expect_failed("is a symbolic link to a file that does not exist");
+    assert_eq!(case.names("dst"), ["dangling", "name", "target"]);
+}
+
+#[test]
+fn a_file_is_not_copied_onto_itself() {
+    let case = Case::new();
+    case.write("a", "content");
+    fs::hard_link(case.path("a"), case.path("hard")).expect("link");
+    symlink("a", case.path("soft")).expect("link");
+    case.run(
+        &list(&[
+            transfer("a", "a"),
+            transfer("a", "hard"),
+            transfer("soft", "a"),
+            transfer("a", "soft"),
+        ]),
+        &[],
+    )
+    .expect_ok();
+    assert_eq!(case.read("a"), "content");
+    assert_eq!(fs::metadata(case.path("a")).expect("metadata").nlink(), 2);
+}
+
+#[test]
+fn an_existing_directory_receives_the_file() {
+    let case = Case::new();
+    case.write("a", "1").write("dir/x", "");
+    case.run(
+        &list(&[transfer("a", "dir"), transfer("a", "new/")]),
+        &["-n", "1"],
+    )
+    .expect_ok();
+    assert_eq!(
+        (case.read("dir/a").as_str(), case.read("new/a").as_str()),
+        ("1", "1")
+    );
+}
+
+#[test]
+fn directories_are_copied_whole() {
+    let case = Case::new();
+    case.write("src/a", "1")
+        .write("src/sub/b", "22")
+        .write("outside", "333");
+    symlink(case.path("outside"), case.path("src/sub/link")).expect("link");
+    fs::create_dir(case.path("src/empty")).expect("mkdir");
+    fs::set_permissions(case.path("src/sub"), fs::Permissions::from_mode(0o500)).expect("chmod");
+    for _ in 0..2 {
+        let run = case.run(&list(&[transfer("src", "dst/tree")]), &["-n", "1"]);
+        run.expect_ok();
+        assert!(run.stderr.contains("6.0 B transferred"), "{}", run.stderr);
+    }
+    assert_eq!(case.names("dst/tree"), ["a", "empty", "sub"]);
+    assert_eq!(case.names("dst"), ["tree"]);
+    assert_eq!(case.read("dst/tree/sub/link"), "333");
+    assert!(
+        fs::symlink_metadata(case.path("dst/tree/sub/link"))
+            .expect("metadata")
+            .is_file()
+    );
+    assert_eq!(
+        fs::metadata(case.path("dst/tree/sub")).expect("metadata").mode() & 0o777,
+        0o500
+    );
+    fs::set_permissions(case.path("src/sub"), fs::Permissions::from_mode(0o700)).expect("chmod");
+    fs::set_permissions(case.path("dst/tree/sub"), fs::Permissions::from_mode(0o700)).expect("chmod");
+    case.run(&list(&[transfer("src", "src/inside")]), &[])
+        .expect_failed("inside the directory to be copied");
+    assert_eq!(case.names("src"), ["a", "empty", "sub"]);
+}
+
+#[test]
+fn symbolic_links() {
+    let case = Case::new();
+    case.write("a", "1").write("dst/old", "x");
+    let spec = [
+        transfer("file://@DIR@/a", "symlink://@DIR@/dst/l1"),
+        transfer("symlink://@DIR@/a", "symlink://@DIR@/dst/old"),
+        transfer("a", "symlink://dst/relative"),
+    ];
+    for _ in 0..2 {
+        case.run(&list(&spec), &[]).expect_ok();
+    }
+    for name in ["l1", "old", "relative"] {
+        assert_eq!(
+            fs::read_link(case.path("dst").join(name)).expect(name),
+            case.path("a")
+        );
+        assert_eq!(case.read(&format!("dst/{name}")), "1");
+    }
+    case.run(&list(&[transfer("a", "dst/option")]), &["--symlink"])
+        .expect_ok();
+    assert_eq!(
+        fs::read_link(case.path("dst/option")).expect("link"),
+        case.path("a")
+    );
+    case.run(&list(&[remove("symlink://@DIR@/dst/l1", "True")]), &[])
+        .expect_ok();
+    assert_eq!(case.names("dst"), ["old", "option", "relative"]);
+    assert_eq!(case.read("a"), "1");
+}
+
+#[test]
+fn links_to_nothing_need_permission() {
+    let case = Case::new();
+    let spec = list(&[transfer("none", "symlink://@DIR@/l")]);
+    case.run(&spec, &[])
+        .expect_failed("Symlink source (none) does not exist");
+    assert!(fs::symlink_metadata(case.path("l")).is_err());
+    let unverified = spec.replace("\"id\": 1", "\"verify_symlink_source\": false");
+    case.run(&unverified, &[]).expect_ok();
+    assert_eq!(fs::read_link(case.path("l")).expect("link"), case.path("none"));
+}
+
+#[test]
+fn moves() {
+    let case = Case::new();
+    case.write("a", "1").write("tree/b", "2");
+    case.run(
+        &list(&[
+            transfer("a", "moveto://@DIR@/new/a"),
+            transfer("tree", "moveto:moved"),
+        ]),
+        &[],
+    )
+    .expect_ok();
+    assert_eq!(
+        (case.read("new/a").as_str(), case.read("moved/b").as_str()),
+        ("1", "2")
+    );
+    assert_eq!(case.names(""), ["moved", "new"]);
+    case.run(&list(&[transfer("a", "moveto:b")]), &[])
+        .expect_failed("Expected local file does not exist: a");
+}
+
+#[test]
+fn devices_are_written_to_and_not_replaced() {
+    let case = Case::new();
+    case.write("a", "1");
+    case.run(&list(&[transfer("a", "/dev/null")]), &[]).expect_ok();
+    assert!(!fs::metadata("/dev/null").expect("metadata").is_file());
+    case.run(&list(&[transfer("/dev/null", "b")]), &[])
+        .expect_failed("/dev/null is neither a file nor a directory");
+    assert_eq!(case.names(""), ["a"]);
+}
+
+#[test]
+fn variables_of_the_environment() {
+    let case = Case::new();
+    case.write("data/a", "1");
+    let mut command = case.command();
+    command.env("MY_DATA", case.path("data"));
+    case.start(command, &list(&[transfer("$MY_DATA/a", "file://${MY_DATA}/b$")]))
+        .expect_ok();
+    assert_eq!(case.read("data/b$"), "1");
+}
+
+/// Names that a shell, a format or a log could misunderstand.
+#[test]
+fn strange_names_are_only_names() {
+    let case = Case::new();
+    let long = "x".repeat(255);
+    let names = [
+        "it's",
+        "a \"b\"",
+        "-rf",
+        "$(touch hacked)",
+        "`touch hacked`",
+        ";touch hacked;",
+        "a\nb",
+        "a\tb",
+        "%41",
+        "a#b?c",
+        "*",
+        "~",
+        "\\",
+        "é€",
+        "..a",
+        "a|b>c",
+        long.as_str(),
+    ];
+    let mut spec = Vec::new();
+    for name in names {
+        case.write(&format!("src/{name}"), name);
+        spec.push(transfer(
+            &format!("file://@DIR@/src/{name}"),
+            &format!("file://@DIR@/dst/{name}"),
+        ));
+    }
+    case.run(&list(&spec), &[]).expect_ok();
+    let mut expected: Vec<_> = names.iter().map(ToString::to_string).collect();
+    expected.sort();
+    assert_eq!(case.names("dst"), expected);
+    for name in names {
+        assert_eq!(case.read(&format!("dst/{name}")), name);
+    }
+    let gone: Vec<_> = names
+        .iter()
+        .map(|name| remove(&format!("file://@DIR@/dst/{name}"), "True"))
+        .collect();
+    case.run(&list(&gone), &[]).expect_ok();
+    assert_eq!(case.names("dst"), [""; 0]);
+    assert_eq!(case.names(""), ["dst", "src"]);
+}
+
+#[test]
+fn names_that_are_not_utf8() {
+    let case = Case::new();
+    let name = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    fs::write(case.dir().join(name), "1").expect("write");
+    let mut spec =
+        b"[{\"type\":\"transfer\",\"src_urls\":[{\"site_label\":\"l\",\"url\":\"caf\xe9\"}],".to_vec();
+    spec.extend(b"\"dest_urls\":[{\"site_label\":\"l\",\"url\":\"d/\xff\"}]}]");
+    fs::write(case.path("in"), spec).expect("write");
+    case.run("", &["-f", "in"]).expect_ok();
+    assert!(case.path("d").join(std::ffi::OsStr::from_bytes(b"\xff")).exists());
+}
+
+#[test]
+fn names_that_are_too_long() {
+    let case = Case::new();
+    case.write("a", "1");
+    let deep = format!("{}/{}", case.dir().display(), "d/".repeat(3000));
+    for name in ["x".repeat(256), "x".repeat(4096), deep] {
+        case.run(&list(&[transfer("a", &name)]), &[])
+            .expect_failed("File name too long");
+        case.run(&list(&[transfer(&name, "b")]), &[])
+            .expect_failed("File name too long");
+    }
+    assert_eq!(case.names(""), ["a"]);
+    // The longest path there may be.
+    let mut path = case.dir().to_str().expect("UTF-8").to_owned();
+    while path.len() < 4095 - 200 {
+        path.push_str("/directory");
+    }
+    path.push('/');
+    path.push_str(&"f".repeat(4095 - path.len()));
+    case.run(&list(&[transfer("a", &path)]), &[]).expect_ok();
+    assert_eq!(fs::read_to_string(&path).expect("read"), "1");
+}
+
+#[test]
+fn paths_with_dots() {
+    let case = Case::new();
+    case.write("a/b/f", "1");
+    case.run(&list(&[transfer("a/b/../b/f", "a/./b/../g")]), &[])
+        .expect_ok();
+    assert_eq!(case.read("a/g"), "1");
+    for path in ["a/..", "..", "/", "a/b/."] {
+        case.run(&list(&[remove(path, "True")]), &[])
+            .expect_failed("refusing to remove");
+    }
+    assert_eq!(case.names("a"), ["b", "g"]);
+}
+
+#[test]
+fn many_files_in_parallel() {
+    let case = Case::new();
+    let spec: Vec<_> = (0..500)
+        .map(|i| {
+            case.write(&format!("src/{i}"), format!("content {i}"));
+            transfer(&format!("src/{i}"), &format!("dst/{}/{i}", i % 7))
+        })
+        .collect();
+    let run = case.run(&list(&spec), &["-n", "16"]);
+    run.expect_ok();
+    assert!(
+        run.stderr.contains("Stats: Total 500 transfers"),
+        "{}",
+        run.stderr
+    );
+    for i in 0..500 {
+        assert_eq!(case.read(&format!("dst/{}/{i}", i % 7)), format!("content {i}"));
+    }
+}
+
+#[test]
+fn two_programs_write_one_file() {
+    let case = Case::new();
+    let contents = ["a", "b"].map(|c| c.repeat(3_000_000));
+    case.write("a", &contents[0]).write("b", &contents[1]);
+    std::thread::scope(|scope| {
+        for name in ["a", "b"] {
+            let case = &case;
+            scope.spawn(move || {
+                for _ in 0..10 {
+                    case.run(&list(&[transfer(name, "dst/f")]), &[]).expect_ok();
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..200 {
+                if let Ok(text) = fs::read_to_string(case.path("dst/f")) {
+                    assert!(contents.contains(&text), "a mixture of {} bytes", text.len());
+                }
+            }
+        });
+    });
+    assert_eq!(case.names("dst"), ["f"]);
+}
