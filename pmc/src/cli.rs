@@ -145,6 +145,40 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// The manual page is what `--help` prints. `UPDATE_MANUAL=1 cargo test -p pmc` writes it anew.
+    #[test]
+    fn the_manual_is_current() {
+        let mut page = String::from(
+            "# pmc\n\nWhat `--help` prints, command by command. See the [guide](../guide.md) for how to use it.\n",
+        );
+        let mut command = Cli::command().term_width(100);
+        command.build();
+        let mut section = |name: &str, help: String| {
+            let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+            page.push_str(&format!(
+                "\n## {name}\n\n```\n{}\n```\n",
+                lines.join("\n").trim_end()
+            ));
+        };
+        section("pmc", command.render_long_help().to_string());
+        for name in ["run", "resume"] {
+            let sub = command.find_subcommand_mut(name).expect("the command is there");
+            section(
+                &format!("pmc {name}"),
+                sub.clone().term_width(100).render_long_help().to_string(),
+            );
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/manual/pmc.md");
+        if std::env::var_os("UPDATE_MANUAL").is_some() {
+            std::fs::write(path, &page).expect("the manual page can be written");
+        }
+        let there = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            there == page,
+            "docs/manual/pmc.md is old: run UPDATE_MANUAL=1 cargo test -p pmc"
+        );
+    }
+
     #[test]
     fn wrong_combinations_are_refused() {
         assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-k", "-m", "2"]).is_err());

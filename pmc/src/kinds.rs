@@ -1,6 +1,7 @@
 //! What the tasks of a planned workflow are for, from the event file that the planner writes.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// What a task is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,16 +68,28 @@ impl Kind {
     }
 }
 
-/// Kinds by task name, from the text of a `.static.bp` file. Lines that are no `job.info` are passed
-/// over, and so is what cannot be read: the kinds only group the summary.
-pub fn read(text: &str) -> BTreeMap<String, Kind> {
-    let mut kinds = BTreeMap::new();
+/// What the planner says of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// What it is for.
+    pub kind: Kind,
+    /// Directory of its input files, relative to the submit directory.
+    pub directory: PathBuf,
+}
+
+/// Jobs by task name, from the text of a `.static.bp` file. Lines that are no `job.info` are passed
+/// over, and so is what cannot be read: the summary can do without.
+pub fn read(text: &str) -> BTreeMap<String, Job> {
+    let mut jobs = BTreeMap::new();
     for line in text.lines().filter(|line| line.contains(" event=job.info ")) {
         if let (Some(job), Some(description)) = (value(line, "job.id"), value(line, "type_desc")) {
-            kinds.insert(job.to_owned(), Kind::from_description(description));
+            let file = Path::new(value(line, "submit_file").unwrap_or_default());
+            let directory = file.parent().unwrap_or(Path::new("")).to_owned();
+            let kind = Kind::from_description(description);
+            jobs.insert(job.to_owned(), Job { kind, directory });
         }
     }
-    kinds
+    jobs
 }
 
 /// The quoted value of a key. Names of jobs and types hold no quotes.
@@ -92,11 +105,23 @@ mod tests {
     #[test]
     fn job_events_give_kinds() {
         let text = "ts=2026-11-21T07:25:23.1Z event=task.info xwf.id=u task.id=\"ID1\" type_desc=\"compute\" \n\
-            ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"stage_in_0\" type=\"2\" type_desc=\"stage-in-tx\" argv=\" -n x\" \n\
+            ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"stage_in_0\" submit_file=\"00/01/stage_in_0.sub\" type=\"2\" type_desc=\"stage-in-tx\" argv=\" -n x\" \n\
             ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"a_ID1\" type=\"1\" type_desc=\"compute\" \n";
-        let kinds = read(text);
-        assert_eq!(kinds.len(), 2);
-        assert_eq!(kinds["stage_in_0"], Kind::StageIn);
-        assert_eq!(kinds["a_ID1"], Kind::Compute);
+        let jobs = read(text);
+        assert_eq!(jobs.len(), 2);
+        assert_eq!(
+            jobs["stage_in_0"],
+            Job {
+                kind: Kind::StageIn,
+                directory: "00/01".into()
+            }
+        );
+        assert_eq!(
+            jobs["a_ID1"],
+            Job {
+                kind: Kind::Compute,
+                directory: "".into()
+            }
+        );
     }
 }

@@ -28,7 +28,11 @@ pub fn bytes(bytes: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
     let mut value = bytes as f64;
     if bytes < 1000 {
-        return format!("{bytes} bytes");
+        return if bytes == 1 {
+            "1 byte".into()
+        } else {
+            format!("{bytes} bytes")
+        };
     }
     for unit in ["kB", "MB", "GB"] {
         value /= 1000.0;
@@ -74,6 +78,7 @@ mod tests {
 
     #[test]
     fn sizes() {
+        assert_eq!(bytes(1), "1 byte");
         assert_eq!(bytes(999), "999 bytes");
         assert_eq!(bytes(1_500_000), "1.5 MB");
         assert_eq!(bytes(2_000_000_000_000), "2.0 TB");

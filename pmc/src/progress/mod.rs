@@ -115,7 +115,7 @@ fn show(style: Style, verbose: bool, mut state: State, events: &mpsc::Receiver<E
                 }
                 if let Some(line) = line {
                     match &bar {
-                        Some(bar) => bar.println(line),
+                        Some(bar) => bar.suspend(|| write_line(&line)),
                         None => write_line(&line),
                     }
                 }
@@ -129,10 +129,7 @@ fn show(style: Style, verbose: bool, mut state: State, events: &mpsc::Receiver<E
         }
         match style {
             Style::Bar => {
-                let bar = bar.get_or_insert_with(|| new_bar(state.total));
-                bar.set_position(state.succeeded as u64);
-                bar.set_message(state.tail(elapsed));
-                bar.tick();
+                bar.get_or_insert_with(new_bar).set_message(state.bar(elapsed));
             }
             Style::Lines if state != shown => {
                 write_line(&state.line(elapsed));
@@ -146,10 +143,11 @@ fn show(style: Style, verbose: bool, mut state: State, events: &mpsc::Receiver<E
     }
 }
 
-fn new_bar(total: usize) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr_with_hz(10));
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos} of {len} tasks done, {msg}") {
-        bar.set_style(style.progress_chars("##-"));
+/// A line that is drawn over itself, cut off at the width of the terminal.
+fn new_bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+    if let Ok(style) = ProgressStyle::with_template("{msg}") {
+        bar.set_style(style);
     }
     bar
 }

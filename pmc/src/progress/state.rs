@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::text;
 
+/// Width of the bar.
+const BAR: usize = 24;
+
 /// Something that happened to a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -67,8 +70,22 @@ impl State {
         }
     }
 
-    /// What follows the bar: `3 running, 1 failed, 12 s`.
-    pub fn tail(&self, elapsed: Duration) -> String {
+    /// The bar and the state, for a terminal.
+    pub fn bar(&self, elapsed: Duration) -> String {
+        let filled = (self.succeeded * BAR)
+            .checked_div(self.total)
+            .unwrap_or(BAR)
+            .min(BAR);
+        format!(
+            "[{}{}] {}",
+            "#".repeat(filled),
+            "-".repeat(BAR - filled),
+            self.line(elapsed)
+        )
+    }
+
+    /// `3 running, 1 failed, 12 s`.
+    fn tail(&self, elapsed: Duration) -> String {
         let mut tail = format!("{} running", self.running);
         if self.failed > 0 {
             tail.push_str(&format!(", {} failed", self.failed));

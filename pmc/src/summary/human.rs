@@ -61,7 +61,9 @@ pub fn render(summary: &Summary, cwd: &Path) -> String {
     if let Some(outputs) = &summary.outputs {
         let mut value = text::path(&outputs.directory, cwd);
         if outputs.files.is_empty() {
-            value.push_str(" (nothing there yet)");
+            value.push_str("  (nothing there yet)");
+        } else {
+            let _ = write!(value, "  ({})", text::count(outputs.files.len(), "file"));
         }
         line(&mut out, "outputs", &value);
         for (name, size) in outputs.files.iter().take(FILES) {

@@ -80,9 +80,13 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// The last `count` lines of a text, empty lines at its end not counted.
+    /// The last `count` lines of a text, empty lines at both ends not counted.
     pub fn of(text: &str, count: usize) -> Self {
-        let lines: Vec<&str> = text.trim_end().lines().collect();
+        let lines: Vec<&str> = text
+            .trim_end()
+            .lines()
+            .skip_while(|line| line.trim().is_empty())
+            .collect();
         let omitted = lines.len().saturating_sub(count);
         Tail {
             lines: lines[omitted..].iter().map(|line| (*line).to_owned()).collect(),
@@ -277,7 +281,7 @@ mod tests {
     #[test]
     fn tails_keep_the_end() {
         assert_eq!(
-            Tail::of("a\nb\nc\n\n", 2),
+            Tail::of("\na\nb\nc\n\n", 2),
             Tail {
                 lines: vec!["b".into(), "c".into()],
                 omitted: 1

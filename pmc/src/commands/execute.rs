@@ -1,0 +1,226 @@
+//! Runs a planned workflow and tells how it went: what `pmc run` and `pmc resume` have in common.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context as _;
+use pegasus_mpi_cluster::driver::RunEvent;
+use pmc_dag::{Dag, rescue, words};
+
+use crate::cli;
+use crate::executor;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::programs;
+use crate::progress::{self, Event, Outcome, Progress};
+use crate::report::{self, LastTry, Observed};
+use crate::submit::{self, Submit};
+use crate::summary::{self, Ending, Status, Summary};
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Request {
+    /// The plan.
+    pub submit: Submit,
+    /// What `pmc resume` is to be called with.
+    pub name: PathBuf,
+    /// How the tasks are run.
+    pub execution: cli::Execution,
+    /// What is told.
+    pub output: cli::Output,
+    /// When the command began.
+    pub begin: Instant,
+}
+
+/// Runs the workflow and prints the summary. Returns the exit code.
+pub fn execute(request: &Request) -> Result<u8, Failure> {
+    let submit = &request.submit;
+    let dag = Dag::open(&submit.dag)
+        .with_context(|| format!("cannot use the DAG {}", submit.dag.display()))
+        .or_code(exit::NOT_RUN)?;
+    check_programs(&dag)?;
+    let rescue_path = executor::with_suffix(&submit.dag, ".rescue");
+    let before = rescue::read(&rescue_path, &dag)
+        .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))
+        .or_code(exit::NOT_RUN)?;
+    let done: Vec<String> = before.ids().map(|task| lossy(dag.name(task))).collect();
+    let done_before = done.len();
+    let observed = Observed {
+        done,
+        ..Observed::default()
+    };
+
+    let style = progress::Style::choose(request.output.quiet, is_dumb());
+    let state = progress::State {
+        total: dag.len(),
+        succeeded: done_before,
+        ..Default::default()
+    };
+    let progress = Progress::start(style, request.output.verbose > 0, state);
+    let tries = request.execution.tries;
+    let mut watch = Watch {
+        dag: &dag,
+        tries,
+        progress: &progress,
+        started: BTreeMap::new(),
+        observed,
+    };
+    let environment = std::env::vars_os().collect();
+    let ended = executor::run(&submit.dag, &request.execution, environment, &mut |event| {
+        watch.note(event)
+    });
+    let mut observed = watch.observed;
+    drop(progress);
+    let ended = ended?;
+    // A task that was to be tried again has failed if the run ended before.
+    for failed in &ended.summary.failures {
+        let task = lossy(&failed.name);
+        if !observed.failed.iter().any(|last| last.task == task) {
+            observed.failed.push(LastTry {
+                task,
+                status: failed.status,
+                runtime: None,
+            });
+        }
+    }
+
+    let (status, exit_code) = match ended.signal {
+        Some(signal) => (
+            Status::Interrupted(signal),
+            exit::SIGNAL_BASE.saturating_add(signal),
+        ),
+        None if ended.summary.success() => (Status::Success, exit::SUCCESS),
+        None => (Status::Failed, exit::TASKS_FAILED),
+    };
+    let jobs = submit.jobs();
+    let names: Vec<String> = dag.ids().map(|task| lossy(dag.name(task))).collect();
+    let summary = Summary {
+        label: submit.label.clone(),
+        status,
+        exit_code,
+        wall: request.begin.elapsed(),
+        tallies: report::tallies(names.iter().map(String::as_str), &jobs, &observed),
+        done_before,
+        failures: report::failures(&submit.dir, &observed),
+        max_failures_reached: ended.summary.figures.max_failures_reached,
+        outputs: submit::outputs(&submit.destinations(&jobs)),
+        submit_dir: submit.dir.clone(),
+        resume: resume_command(&request.name),
+    };
+    tell(&summary, request.output)?;
+    Ok(exit_code)
+}
+
+/// What happens while the workflow runs.
+struct Watch<'a> {
+    dag: &'a Dag,
+    /// Tries of tasks that do not say so themselves.
+    tries: u32,
+    progress: &'a Progress,
+    started: BTreeMap<String, Instant>,
+    observed: Observed,
+}
+
+impl Watch<'_> {
+    fn note(&mut self, event: &RunEvent<'_>) {
+        match event {
+            RunEvent::Begun { .. } | RunEvent::Queued { .. } => {}
+            RunEvent::Started { task, .. } => {
+                let task = lossy(task);
+                *self.observed.tries.entry(task.clone()).or_default() += 1;
+                self.started.insert(task, Instant::now());
+                self.progress.event(Event::Started);
+            }
+            RunEvent::Ended(end) => {
+                let task = lossy(end.task);
+                let outcome = if end.done {
+                    self.observed.done.push(task.clone());
+                    Outcome::Succeeded
+                } else {
+                    self.failed(end.task, &task, end.status)
+                };
+                self.started.remove(&task);
+                self.progress.event(Event::Ended { task, outcome });
+            }
+        }
+    }
+
+    fn failed(&mut self, name: &[u8], task: &str, status: i32) -> Outcome {
+        let how = Ending::from_wait_status(status).to_string();
+        let tried = self.observed.tries.get(task).copied().unwrap_or(1);
+        let may_try = self
+            .dag
+            .find(name)
+            .and_then(|id| self.dag.tries(id))
+            .unwrap_or(self.tries);
+        if tried < may_try {
+            return Outcome::WillRetry(how);
+        }
+        let runtime = self.started.get(task).map(Instant::elapsed).unwrap_or_default();
+        self.observed.failed.push(LastTry {
+            task: task.to_owned(),
+            status,
+            runtime: Some(runtime),
+        });
+        Outcome::Failed(how)
+    }
+}
+
+/// A missing program would fail every task; say so once, before anything runs.
+fn check_programs(dag: &Dag) -> Result<(), Failure> {
+    let mut programs = BTreeSet::new();
+    for task in dag.ids() {
+        if let Some(program) = words::Words::new(dag.task(task).command).next() {
+            programs.insert(PathBuf::from(OsStr::from_bytes(&program)));
+        }
+    }
+    programs::check(programs).map_err(missing)
+}
+
+/// A failure that says what to build.
+pub fn missing(missing: programs::Missing) -> Failure {
+    let hint = missing.hint();
+    let failure = Failure::new(exit::NOT_RUN, missing);
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+fn tell(summary: &Summary, output: cli::Output) -> Result<(), Failure> {
+    if output.quiet && !output.json && summary.status == Status::Success {
+        return Ok(());
+    }
+    let text = if output.json {
+        summary::render_json(summary)
+    } else {
+        let cwd = std::env::current_dir().unwrap_or_default();
+        summary::render_human(summary, &cwd)
+    };
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // Whoever reads may have seen enough.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error)
+            .context("cannot write the summary")
+            .or_code(exit::NOT_RUN),
+        _ => Ok(()),
+    }
+}
+
+/// The command as it was called, so that it can be pasted.
+fn resume_command(name: &Path) -> Vec<String> {
+    let program = std::env::args().next().unwrap_or_else(|| "pmc".into());
+    vec![program, "resume".into(), name.display().to_string()]
+}
+
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+fn lossy(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}

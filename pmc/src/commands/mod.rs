@@ -1,0 +1,5 @@
+//! The commands, one module each.
+
+mod execute;
+pub mod resume;
+pub mod run;

@@ -1,0 +1,27 @@
+//! `pmc resume`: goes on with a run that failed or was interrupted.
+
+use std::time::Instant;
+
+use crate::cli;
+use crate::commands::execute;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+use crate::submit::Submit;
+
+/// Runs what the rescue file does not list. Returns the exit code.
+pub fn resume(arguments: &cli::Resume) -> Result<u8, Failure> {
+    let begin = Instant::now();
+    let dir = layout::find_submit(&arguments.dir)
+        .or_code(exit::USAGE)
+        .map_err(|failure| failure.hint("name the directory that `pmc run` told at its end"))?;
+    let submit = Submit::open(&dir).or_code(exit::NOT_RUN)?;
+    let request = execute::Request {
+        submit,
+        name: arguments.dir.clone(),
+        execution: arguments.execution.clone(),
+        output: arguments.output,
+        begin,
+    };
+    execute::execute(&request)
+}

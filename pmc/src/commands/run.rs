@@ -1,0 +1,253 @@
+//! `pmc run`: plans a workflow for this machine and runs it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, anyhow};
+use pmc_plan::expand::ExpandEnv;
+use pmc_plan::input::{ReadOptions, read_workflow};
+use pmc_plan::plan::{BatchOptions, CleanupStrategy, Planned, Request, Surroundings, plan};
+use pmc_plan::properties::{Properties, PropertySources};
+
+use crate::cli::{self, Cleanup};
+use crate::commands::execute;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+use crate::programs;
+use crate::submit::Submit;
+
+/// The directory of the workflow file, for `${…}` in workflow and catalogs.
+const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
+/// Names the directory of an installation, with the programs in `bin`.
+const HOME_VARIABLE: &str = "PEGASUS_HOME";
+/// Where catalogs are looked for when no property names them.
+const CATALOGS: [(&str, [&str; 2]); 3] = [
+    ("site", ["sites.yml", "sites.xml"]),
+    ("transformation", ["transformations.yml", "tc.txt"]),
+    ("replica", ["replicas.yml", "rc.txt"]),
+];
+
+/// Properties that say where and how the tasks of a cluster run; there is one answer on one machine.
+const ONE_MACHINE: [(&str, &str); 2] = [
+    ("pegasus.code.generator", "PMC"),
+    ("pegasus.data.configuration", "sharedfs"),
+];
+/// Without a value of the user's, tasks ask for no memory: the planner's default would idle CPUs of a
+/// machine with little memory.
+const MEMORY: &str = "pegasus.pmc_request_memory";
+
+/// Plans and runs. Returns the exit code.
+pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
+    let begin = Instant::now();
+    let cwd = std::env::current_dir()
+        .context("cannot tell the working directory")
+        .or_code(exit::NOT_RUN)?;
+    let workflow = cwd.join(&arguments.workflow);
+    if !workflow.is_file() {
+        let error = anyhow!("{}: no such workflow file", arguments.workflow.display());
+        return Err(Failure::new(exit::NOT_PLANNED, error));
+    }
+    let surroundings = surroundings(&workflow)?;
+    let mut request = request(arguments, workflow, surroundings);
+    let own_site = complete(&mut request, arguments.output)?;
+    if own_site
+        && !request.surroundings.environment.contains_key(HOME_VARIABLE)
+        && let Some(bin) = &request.surroundings.own_bin
+    {
+        programs::check_beside(bin).map_err(execute::missing)?;
+    }
+
+    let label = label(&request)?;
+    let run_dir = layout::new_run(&cwd.join(&arguments.dir), &label).or_code(exit::NOT_RUN)?;
+    place(&mut request, &run_dir, own_site);
+    let planned = match plan(&request) {
+        Ok(planned) => planned,
+        Err(error) => {
+            // Nothing has run: the directory holds only what the planner has left.
+            let _ = std::fs::remove_dir_all(&run_dir);
+            return Err(Failure::new(exit::NOT_PLANNED, error));
+        }
+    };
+    layout::mark_latest(&run_dir);
+    tell_plan(&planned, arguments.output);
+    execute::execute(&execute::Request {
+        submit: Submit {
+            dir: planned.submit_dir,
+            dag: planned.dag,
+            label: planned.label,
+        },
+        name: arguments
+            .dir
+            .join(run_dir.strip_prefix(cwd.join(&arguments.dir)).unwrap_or(&run_dir)),
+        execution: arguments.execution.clone(),
+        output: arguments.output,
+        begin,
+    })
+}
+
+/// What the process and the machine contribute, and the directory of the workflow.
+fn surroundings(workflow: &Path) -> Result<Surroundings, Failure> {
+    let mut surroundings = Surroundings::read()
+        .context("cannot tell the working directory")
+        .or_code(exit::NOT_RUN)?;
+    if let Some(dir) = workflow.parent().and_then(|dir| dir.canonicalize().ok()) {
+        let dir = dir.to_str().ok_or_else(|| {
+            let error = anyhow!("the name of the directory {} is not UTF-8", dir.display());
+            Failure::new(exit::NOT_PLANNED, error)
+        })?;
+        surroundings
+            .environment
+            .entry(WORKFLOW_DIR.into())
+            .or_insert_with(|| dir.to_owned());
+    }
+    Ok(surroundings)
+}
+
+/// The request as the command line has it.
+fn request(arguments: &cli::Run, workflow: PathBuf, surroundings: Surroundings) -> Request {
+    let cwd = surroundings.working_dir.clone();
+    let absolute = |path: &PathBuf| cwd.join(path);
+    Request {
+        workflow,
+        conf: arguments.conf.as_ref().map(absolute),
+        defines: arguments.define.clone(),
+        sites: vec![arguments.site.clone()],
+        staging_sites: BTreeMap::new(),
+        output_sites: vec!["local".into()],
+        output_dir: arguments
+            .output_dir
+            .as_ref()
+            .map(|dir| absolute(dir).display().to_string()),
+        input_dirs: arguments.input_dir.iter().map(absolute).collect(),
+        transformations_dir: arguments.transformations_dir.as_ref().map(absolute),
+        cache_files: Vec::new(),
+        inherited_files: Vec::new(),
+        // Every run has its own scratch directory, so there is nothing to reuse in it.
+        force: false,
+        cleanup: Some(match arguments.cleanup {
+            Cleanup::None => CleanupStrategy::None,
+            Cleanup::Leaf => CleanupStrategy::Leaf,
+            Cleanup::Inplace => CleanupStrategy::InPlace,
+        }),
+        dir: cwd,
+        dir_given: true,
+        relative_dir: None,
+        relative_submit_dir: None,
+        random_dir: None,
+        basename: None,
+        job_prefix: None,
+        cluster: Vec::new(),
+        batch: BatchOptions::default(),
+        arguments: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
+        surroundings,
+    }
+}
+
+/// Adds catalogs that lie beside the workflow, and what one machine takes for granted. Returns whether the site is made up by the planner: no
+/// catalog says where its scratch directory is.
+fn complete(request: &mut Request, output: cli::Output) -> Result<bool, Failure> {
+    let properties = Properties::load(&sources(request)).or_code(exit::NOT_PLANNED)?;
+    for (key, value) in ONE_MACHINE {
+        match properties.get(key) {
+            Some(other) if !other.eq_ignore_ascii_case(value) => {
+                request.defines.push(format!("{key}={value}"));
+                if !output.quiet {
+                    eprintln!("pmc: on one machine {key} is {value}, not {other}");
+                }
+            }
+            _ => {}
+        }
+    }
+    if properties.get(MEMORY).is_none() {
+        request.defines.push(format!("{MEMORY}=0"));
+    }
+    let beside = request.workflow.parent().map(Path::to_owned).unwrap_or_default();
+    let mut own_site = true;
+    for (catalog, names) in CATALOGS {
+        let key = format!("pegasus.catalog.{catalog}.file");
+        let kind = format!("pegasus.catalog.{catalog}");
+        let mut found = properties.get(&key).is_some() || properties.get(&kind).is_some();
+        if !found {
+            if let Some(path) = names
+                .iter()
+                .map(|name| beside.join(name))
+                .find(|path| path.is_file())
+            {
+                request.defines.push(format!("{key}={}", path.display()));
+                found = true;
+            } else {
+                found = names
+                    .iter()
+                    .any(|name| request.surroundings.working_dir.join(name).is_file());
+            }
+        }
+        if catalog == "site" && found {
+            own_site = false;
+        }
+    }
+    Ok(own_site && properties.get("pegasus.dir.exec").is_none())
+}
+
+/// Where the planner's properties come from.
+fn sources(request: &Request) -> PropertySources {
+    let environment = &request.surroundings.environment;
+    let file = |variable: &str, name: &str| environment.get(variable).map(|dir| Path::new(dir).join(name));
+    PropertySources {
+        system_file: file(HOME_VARIABLE, "etc/pegasus.properties"),
+        user_file: file("HOME", ".pegasusrc"),
+        working_file: Some(request.surroundings.working_dir.join("pegasus.properties")),
+        conf_file: request.conf.clone(),
+        environment: environment.clone().into_iter().collect(),
+        command_line: request.defines.clone(),
+    }
+}
+
+/// Name of the workflow. It is needed before planning, because the run's directory bears it.
+fn label(request: &Request) -> Result<String, Failure> {
+    let environment = ExpandEnv::new(&request.surroundings.environment);
+    let workflow =
+        read_workflow(&request.workflow, &environment, &ReadOptions::default()).or_code(exit::NOT_PLANNED)?;
+    Ok(workflow.label)
+}
+
+/// Puts everything of the run into its directory. Directories that a site catalog gives are left alone;
+/// there, a generated name keeps the runs apart.
+fn place(request: &mut Request, run_dir: &Path, own_site: bool) {
+    request.dir = run_dir.to_owned();
+    request.relative_submit_dir = Some(layout::SUBMIT.into());
+    if own_site {
+        request
+            .defines
+            .push(format!("pegasus.dir.exec={}", run_dir.display()));
+        request.random_dir = Some(Some(layout::SCRATCH.into()));
+        if request.output_dir.is_none() {
+            request.output_dir = Some(run_dir.join(layout::OUTPUT).display().to_string());
+        }
+    } else {
+        request.random_dir = Some(None);
+    }
+}
+
+fn tell_plan(planned: &Planned, output: cli::Output) {
+    if !output.quiet {
+        for warning in &planned.warnings {
+            eprintln!("pmc: warning: {warning}");
+        }
+    }
+    if output.verbose > 0 {
+        let counts = &planned.counts;
+        eprintln!(
+            "pmc: planned {} jobs and {} edges in {}",
+            counts.total,
+            counts.edges,
+            planned.submit_dir.display()
+        );
+    }
+    if output.verbose > 1 {
+        for note in &planned.notes {
+            eprintln!("pmc: {note}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The executor, as this program uses it: on this machine, with the files that Pegasus' monitoring reads.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use pegasus_mpi_cluster::driver::{Aborted, RunEvent, RunSummary};
+use pegasus_mpi_cluster::host;
+use pegasus_mpi_cluster::interrupt::Interrupt;
+use pegasus_mpi_cluster::options::{Options, Stdio, WorkerOptions};
+use pegasus_mpi_cluster::run::{LocalRun, run_local};
+
+use crate::cli;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::signals;
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// What the executor says.
+    pub summary: RunSummary,
+    /// Number of the signal that ended the run, if one did.
+    pub signal: Option<u8>,
+}
+
+/// Runs a DAG until it is done or a signal ends the run.
+pub fn run(
+    dag: &Path,
+    execution: &cli::Execution,
+    environment: Vec<(OsString, OsString)>,
+    observer: &mut dyn FnMut(&RunEvent<'_>),
+) -> Result<Ended, Failure> {
+    let run = request(dag, execution, environment);
+    let interrupt = Arc::new(Interrupt::new());
+    let stop = Arc::clone(&interrupt);
+    let _guard = signals::Guard::new(move |signal| stop.raise(signal))
+        .context("cannot handle signals")
+        .or_code(exit::NOT_RUN)?;
+    let summary =
+        run_local(&run, &interrupt, observer).map_err(|error| Failure::new(exit::NOT_RUN, error))?;
+    let signal = match summary.aborted {
+        Some(Aborted::Signal(signal)) => u8::try_from(signal).ok(),
+        Some(Aborted::WallTime) | None => None,
+    };
+    Ok(Ended { summary, signal })
+}
+
+fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, OsString)>) -> LocalRun {
+    let mut options = Options::new(dag, "pmc".as_ref());
+    options.tries = execution.tries;
+    options.max_failures = execution.max_failures.unwrap_or(0);
+    options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
+    options.jobstate_log = Some(dag.with_file_name("jobstate.log"));
+    options.stdio = Stdio::PerTask;
+    options.console = false;
+    LocalRun {
+        options,
+        worker: WorkerOptions {
+            dag: dag.to_owned(),
+            per_task_stdio: true,
+            host_memory: 0,
+            host_cpus: 0,
+            strict_limits: false,
+            set_affinity: false,
+            host_script: None,
+            environment,
+        },
+        workers: execution.workers.unwrap_or_else(host::usable_cpus),
+    }
+}
+
+/// A path with something appended to its last part.
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}

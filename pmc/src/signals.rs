@@ -1,0 +1,52 @@
+//! Ctrl-C and its like: the first one ends the run in order, the second one at once.
+
+use std::io::Write as _;
+use std::thread::JoinHandle;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+
+/// Hands signals on while it lives.
+#[derive(Debug)]
+pub struct Guard {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Guard {
+    /// Calls `stop` with the number of the first signal that asks for the end.
+    pub fn new(stop: impl Fn(i32) + Send + 'static) -> std::io::Result<Self> {
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let handle = signals.handle();
+        let thread = std::thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                let mut first = true;
+                for signal in signals.forever() {
+                    if first {
+                        first = false;
+                        let _ = writeln!(
+                            std::io::stderr(),
+                            "pmc: stopping the running tasks; once more to end at once"
+                        );
+                        stop(signal);
+                    } else {
+                        let _ = signal_hook::low_level::emulate_default_handler(signal);
+                    }
+                }
+            })?;
+        Ok(Guard {
+            handle,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

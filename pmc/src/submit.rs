@@ -1,0 +1,161 @@
+//! What can be learned from a submit directory.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::kinds::{self, Kind};
+
+/// A planned workflow on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submit {
+    /// The directory, absolute.
+    pub dir: PathBuf,
+    /// The DAG in it.
+    pub dag: PathBuf,
+    /// Name of the workflow.
+    pub label: String,
+}
+
+impl Submit {
+    /// Reads the braindump of a submit directory. The directory may have been moved since: only the
+    /// name of the DAG counts, not the directory that it was in.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join("braindump.yml");
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let values: BTreeMap<String, serde_json::Value> =
+            serde_saphyr::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?;
+        let value = |key: &str| values.get(key).and_then(serde_json::Value::as_str);
+        let Some(dag) = value("dag").and_then(|dag| Path::new(dag).file_name()) else {
+            bail!(
+                "{} names no DAG: it is no plan for pegasus-mpi-cluster",
+                path.display()
+            );
+        };
+        Ok(Submit {
+            dir: dir.to_owned(),
+            dag: dir.join(dag),
+            label: value("dax_label").unwrap_or("workflow").to_owned(),
+        })
+    }
+
+    /// What the tasks are for. Without the planner's event file nothing is known, which is no error.
+    pub fn jobs(&self) -> BTreeMap<String, kinds::Job> {
+        let text = std::fs::read(self.dag.with_extension("static.bp")).unwrap_or_default();
+        kinds::read(&String::from_utf8_lossy(&text))
+    }
+
+    /// Paths to which stage-out tasks copy, in the order of the plan.
+    pub fn destinations(&self, jobs: &BTreeMap<String, kinds::Job>) -> Vec<PathBuf> {
+        let mut paths = Vec::new();
+        for (name, job) in jobs.iter().filter(|(_, job)| job.kind == Kind::StageOut) {
+            let file = self.dir.join(&job.directory).join(format!("{name}.in"));
+            let Ok(text) = std::fs::read_to_string(&file) else {
+                continue;
+            };
+            let Ok(transfers) = serde_saphyr::from_str::<Vec<Transfer>>(&text) else {
+                continue;
+            };
+            let urls = transfers.iter().flat_map(|transfer| &transfer.dest_urls);
+            paths.extend(urls.filter_map(|url| local_path(&url.url)));
+        }
+        paths
+    }
+}
+
+/// One entry of a stage-out task's input file.
+#[derive(Deserialize)]
+struct Transfer {
+    #[serde(default)]
+    dest_urls: Vec<Url>,
+}
+
+#[derive(Deserialize)]
+struct Url {
+    url: String,
+}
+
+/// The path of a `file` URL or of a bare path.
+fn local_path(url: &str) -> Option<PathBuf> {
+    let path = match url.split_once("://") {
+        None => url,
+        Some(("file", rest)) => rest.strip_prefix("localhost").unwrap_or(rest),
+        Some(_) => return None,
+    };
+    path.starts_with('/').then(|| PathBuf::from(path))
+}
+
+/// Files that exist among these paths, with their sizes, and the directory that holds them all.
+pub fn outputs(paths: &[PathBuf]) -> Option<crate::summary::Outputs> {
+    let mut directory = paths.first()?.parent()?.to_owned();
+    for path in paths {
+        while !path.starts_with(&directory) {
+            directory = directory.parent()?.to_owned();
+        }
+    }
+    let mut files = Vec::new();
+    for path in paths {
+        let (Ok(metadata), Ok(name)) = (std::fs::metadata(path), path.strip_prefix(&directory)) else {
+            continue;
+        };
+        let name: PathBuf = name.components().collect();
+        files.push((name.display().to_string(), metadata.len()));
+    }
+    files.sort();
+    files.dedup();
+    Some(crate::summary::Outputs {
+        directory: directory.components().collect(),
+        files,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_tells_its_dag_and_its_outputs() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let path = dir.path();
+        assert!(Submit::open(path).is_err());
+        std::fs::write(
+            path.join("braindump.yml"),
+            "user: me\ndag: \"/elsewhere/w-0.dag\"\ndax_label: \"w\"\n",
+        )
+        .expect("file");
+        std::fs::write(
+            path.join("w-0.static.bp"),
+            "ts=1 event=job.info xwf.id=u job.id=\"out_0\" submit_file=\"00/01/out_0.sub\" type_desc=\"stage-out-tx\" \n",
+        )
+        .expect("file");
+        std::fs::create_dir_all(path.join("00/01")).expect("directory");
+        let here = path.display();
+        let transfers = format!(
+            r#"[ {{ "type": "transfer", "lfn": "a", "dest_urls": [ {{ "site_label": "local", "url": "file://{here}/o/./a" }} ] }}
+             , {{ "type": "transfer", "lfn": "b/c", "dest_urls": [ {{ "site_label": "local", "url": "file://{here}/o/b/c" }} ] }}
+             , {{ "type": "transfer", "lfn": "d", "dest_urls": [ {{ "site_label": "far", "url": "gsiftp://far/d" }} ] }} ]"#
+        );
+        std::fs::write(path.join("00/01/out_0.in"), transfers).expect("file");
+        let submit = Submit::open(path).expect("a plan");
+        assert_eq!(
+            (submit.label.as_str(), submit.dag.clone()),
+            ("w", path.join("w-0.dag"))
+        );
+        let paths = submit.destinations(&submit.jobs());
+        assert_eq!(paths, [path.join("o/./a"), path.join("o/b/c")]);
+
+        std::fs::create_dir_all(path.join("o/b")).expect("directory");
+        std::fs::write(path.join("o/b/c"), "four").expect("file");
+        let outputs = outputs(&paths).expect("there are paths");
+        assert_eq!(outputs.directory, path.join("o"));
+        assert_eq!(outputs.files, [("b/c".to_owned(), 4)]);
+    }
+
+    #[test]
+    fn nothing_is_copied() {
+        assert_eq!(outputs(&[]), None);
+    }
+}

@@ -1,0 +1,270 @@
+//! `pmc run` and `pmc resume` with the real programs.
+#![expect(clippy::panic, reason = "tests")]
+
+mod support;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use support::{Finished, Place, bin};
+
+/// Root of the examples.
+fn examples() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples"))
+}
+
+#[test]
+fn the_first_example_runs_from_anywhere() {
+    let place = Place::new();
+    let workflow = examples().join("diamond/workflow.yml");
+    let finished = place.run([Path::new("run"), &workflow]);
+    finished.code(0);
+    let stdout = finished.stdout();
+    assert!(
+        stdout.starts_with("diamond succeeded: 8 of 8 tasks done ("),
+        "{stdout}"
+    );
+    assert!(
+        stdout.contains("  outputs  pmc-runs/diamond/run0001/output  (1 file)\n             f.d  ("),
+        "{stdout}"
+    );
+    assert_eq!(finished.stderr(), "");
+    let report = place.read("pmc-runs/diamond/latest/output/f.d");
+    assert!(
+        report
+            .starts_with("167 words, 95 of them different\n\nwhat         5  #####\nrain         4  ####\n"),
+        "{report}"
+    );
+    assert!(
+        !place.path().join("pmc-runs/diamond/run0001/scratch").exists(),
+        "scratch is removed"
+    );
+
+    let again = place.run([
+        Path::new("run"),
+        Path::new("-q"),
+        Path::new("-O"),
+        Path::new("out"),
+        &workflow,
+    ]);
+    again.code(0);
+    assert_eq!((again.stdout(), again.stderr()), (String::new(), String::new()));
+    assert_eq!(place.read("out/f.d"), report);
+    assert!(
+        place
+            .path()
+            .join("pmc-runs/diamond/run0002/submit/braindump.yml")
+            .exists()
+    );
+}
+
+#[test]
+fn a_failure_is_explained_and_repaired() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "echo 'disk of doom' >&2; exit 3");
+    let failed = place.run(["run", "workflow.yml"]);
+    failed.code(1);
+    let stdout = failed.stdout();
+    assert!(
+        stdout.starts_with("second_B failed: exit status 3, after "),
+        "{stdout}"
+    );
+    assert!(stdout.contains("\n  stderr   | disk of doom\n"), "{stdout}");
+    assert!(stdout.contains("/bin/second\n"), "{stdout}");
+    assert!(stdout.contains(" resume pmc-runs/chain/run0001\n"), "{stdout}");
+    assert!(
+        failed.stderr().contains("pmc: failed: second_B (exit status "),
+        "{}",
+        failed.stderr()
+    );
+
+    place.script("bin/second", "tr a-z A-Z < mid.txt > out.txt");
+    let resumed = place.run(["resume", "--json", "pmc-runs/chain/run0001"]);
+    resumed.code(0);
+    let summary = resumed.json();
+    assert_eq!(summary["status"], "success");
+    assert_eq!(summary["failures"], serde_json::json!([]));
+    assert_eq!(summary["tasks"]["done"], summary["tasks"]["total"]);
+    assert_eq!(summary["tasks"]["by_kind"]["compute"]["total"], 3);
+    // Create directory, stage in, first, alone.
+    assert!(summary["tasks"]["done_before"].as_u64() >= Some(4), "{summary}");
+    assert_eq!(place.read("pmc-runs/chain/run0001/output/out.txt"), "SOMETHING\n");
+    assert_eq!(place.read("pmc-runs/chain/run0001/output/alone.txt"), "alone\n");
+}
+
+#[test]
+fn tasks_are_tried_again_and_the_limit_of_failures_holds() {
+    let place = Place::new();
+    place.chain(
+        "cp in.txt mid.txt; test -e tried || { touch tried; kill -9 $$; }",
+        "exit 5",
+    );
+    let finished = place.run([
+        "run",
+        "--json",
+        "--tries",
+        "2",
+        "--max-failures",
+        "1",
+        "-w",
+        "1",
+        "workflow.yml",
+    ]);
+    finished.code(1);
+    let summary = finished.json();
+    assert_eq!(summary["max_failures_reached"], true);
+    let failures = summary["failures"].as_array().expect("a list");
+    assert_eq!(failures.len(), 1, "{summary}");
+    assert_eq!(failures[0]["task"], "second_B");
+    assert_eq!(failures[0]["exit_status"], 5);
+    assert_eq!(failures[0]["tries"], 2);
+    assert!(
+        finished.stderr().contains("will be tried again: first_A"),
+        "{}",
+        finished.stderr()
+    );
+}
+
+#[test]
+fn an_interrupted_run_can_go_on() {
+    let place = Place::new();
+    place.chain(
+        "cp in.txt mid.txt",
+        "test -e go || { echo $$ > pid; exec sleep 60; }; cp mid.txt out.txt",
+    );
+    place.script("bin/second", &format!(
+        "test -e {0}/go || {{ echo $$ > {0}/pid.tmp; mv {0}/pid.tmp {0}/pid; exec sleep 60; }}; cp mid.txt out.txt",
+        place.path().display()
+    ));
+    let mut command = place.pmc(["run", "workflow.yml"]);
+    command
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let child = command.spawn().expect("pmc starts");
+    let begin = Instant::now();
+    while !place.path().join("pid").exists() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "the second job did not start"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let pmc = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+    nix::sys::signal::kill(pmc, nix::sys::signal::Signal::SIGINT).expect("pmc is there");
+    let finished = Finished::from(child.wait_with_output().expect("pmc ends"));
+    finished.code(130);
+    assert!(
+        begin.elapsed() < Duration::from_secs(50),
+        "pmc did not wait for the job"
+    );
+    assert!(
+        finished.stdout().contains("chain was interrupted: "),
+        "{}",
+        finished.stdout()
+    );
+    assert!(
+        finished.stdout().contains(" resume pmc-runs/chain/run0001\n"),
+        "{}",
+        finished.stdout()
+    );
+    let sleeper: i32 = place.read("pid").trim().parse().expect("a pid");
+    let gone = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(sleeper), None).is_err()
+    });
+    assert!(gone, "the job was killed");
+
+    place.write("go", "");
+    place.run(["resume", "pmc-runs/chain"]).code(0);
+    assert_eq!(place.read("pmc-runs/chain/run0001/output/out.txt"), "something\n");
+}
+
+#[test]
+fn what_cannot_be_planned_leaves_nothing() {
+    let place = Place::new();
+    let finished = place.run(["run", "nowhere.yml"]);
+    finished.code(3);
+    assert_eq!(finished.stderr(), "pmc: nowhere.yml: no such workflow file\n");
+
+    place.write("bad.yml", "name: bad\njobs: [\n");
+    let finished = place.run(["run", "bad.yml"]);
+    finished.code(3);
+    assert!(finished.stderr().contains("bad.yml:"), "{}", finished.stderr());
+
+    place.chain("true", "true");
+    std::fs::remove_file(place.path().join("in.txt")).expect("it is there");
+    let workflow = place
+        .read("workflow.yml")
+        .replace("lfn: in.txt, pfns", "lfn: other.txt, pfns");
+    place.write("workflow.yml", &workflow);
+    let finished = place.run(["run", "workflow.yml"]);
+    finished.code(3);
+    assert!(finished.stderr().contains("in.txt"), "{}", finished.stderr());
+    let left = std::fs::read_dir(place.path().join("pmc-runs/chain"))
+        .map(Iterator::count)
+        .unwrap_or(0);
+    assert_eq!(left, 0, "no directory of a run that never was");
+}
+
+#[test]
+fn missing_programs_are_named() {
+    let place = Place::new();
+    place.chain("true", "true");
+    let copy = place.path().join("pmc");
+    std::fs::copy(bin().join("pmc"), &copy).expect("copy");
+    let output = std::process::Command::new(&copy)
+        .args(["run", "workflow.yml"])
+        .current_dir(place.path())
+        .env_clear()
+        .output();
+    let finished = Finished::from(output.expect("pmc runs"));
+    finished.code(4);
+    let stderr = finished.stderr();
+    assert!(stderr.contains("pegasus-kickstart"), "{stderr}");
+    assert!(
+        stderr.contains("hint: build them with `cargo build -p pegasus-kickstart"),
+        "{stderr}"
+    );
+    assert!(!place.path().join("pmc-runs").exists());
+}
+
+#[test]
+fn published_workflows_run_without_their_programs() {
+    let place = Place::new();
+    let synthetic = bin().join("examples/synthetic");
+    let dax = examples().join("synthetic/survey.xml");
+    let prepared = place.path().join("prepared");
+    let prepare = std::process::Command::new(&synthetic)
+        .args(["prepare", "--scale", "0.001", "--out"])
+        .arg(&prepared)
+        .arg("--dax")
+        .arg(&dax)
+        .output();
+    Finished::from(prepare.expect("synthetic runs")).code(0);
+    let finished = place.run([
+        Path::new("run"),
+        Path::new("--conf"),
+        &prepared.join("pegasus.properties"),
+        &dax,
+    ]);
+    finished.code(0);
+    let check = std::process::Command::new(&synthetic)
+        .args(["check", "--prepared"])
+        .arg(&prepared)
+        .output();
+    let check = Finished::from(check.expect("synthetic runs"));
+    check.code(0);
+    assert_eq!(check.stdout(), "10 outputs, all with the expected sizes\n");
+}
+
+#[test]
+fn exit_codes_are_in_the_help() {
+    let place = Place::new();
+    let help = place.run(["run", "--help"]);
+    help.code(0);
+    for line in ["1    some tasks failed or were not run", "130  stopped by Ctrl-C"] {
+        assert!(help.stdout().contains(line), "{}", help.stdout());
+    }
+    place.run(["run"]).code(2);
+    place.run(["resume", "nowhere"]).code(2);
+}

@@ -1,0 +1,172 @@
+//! What the integration tests have in common: the programs, a working directory, small workflows.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// Directory of the programs. Those of other packages are built if they are missing or old, as cargo
+/// only builds the programs of this package for its tests.
+pub fn bin() -> &'static Path {
+    static BIN: OnceLock<PathBuf> = OnceLock::new();
+    BIN.get_or_init(|| {
+        let bin = Path::new(env!("CARGO_BIN_EXE_pmc"))
+            .parent()
+            .expect("a program lies in a directory");
+        let target = bin.parent().expect("below the target directory");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "--target-dir"]).arg(target);
+        cargo.args([
+            "-p",
+            "pegasus-kickstart",
+            "-p",
+            "pegasus-transfer",
+            "-p",
+            "pegasus-rc-client",
+        ]);
+        if bin.ends_with("release") {
+            cargo.arg("--release");
+        }
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        let status = cargo.status().expect("cargo runs");
+        assert!(status.success(), "the programs that tasks call do not build");
+        let mut example = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        example
+            .args([
+                "build",
+                "--quiet",
+                "-p",
+                "pmc",
+                "--example",
+                "synthetic",
+                "--target-dir",
+            ])
+            .arg(target);
+        if bin.ends_with("release") {
+            example.arg("--release");
+        }
+        example.current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(
+            example.status().expect("cargo runs").success(),
+            "the example does not build"
+        );
+        bin.to_owned()
+    })
+}
+
+/// A working directory that vanishes with its owner.
+pub struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Place {
+            dir: tempfile::tempdir().expect("temporary directory"),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// `pmc` in this directory, free of the surroundings' settings.
+    pub fn pmc<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(bin().join("pmc"));
+        command.args(arguments).current_dir(self.path()).env_clear();
+        command
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("HOME", self.path());
+        command
+    }
+
+    pub fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Finished {
+        Finished(self.pmc(arguments).output().expect("pmc runs"))
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        let path = self.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("it is in a directory")).expect("directory");
+        std::fs::write(path, text).expect("file");
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// A workflow `chain` of two jobs, `first` and `second`, each a shell script, from `in.txt` over
+    /// `mid.txt` to `out.txt`, and a job `alone` that depends on nothing and writes `alone.txt`.
+    pub fn chain(&self, first: &str, second: &str) {
+        for (name, script) in [
+            ("first", first),
+            ("second", second),
+            ("alone", "echo alone > alone.txt"),
+        ] {
+            self.script(&format!("bin/{name}"), script);
+        }
+        self.write("in.txt", "something\n");
+        self.write(
+            "workflow.yml",
+            r#"pegasus: "5.0.4"
+name: chain
+transformationCatalog:
+  transformations:
+  - {name: first, sites: [{name: local, type: installed, pfn: "${PMC_WORKFLOW_DIR}/bin/first"}]}
+  - {name: second, sites: [{name: local, type: installed, pfn: "${PMC_WORKFLOW_DIR}/bin/second"}]}
+  - {name: alone, sites: [{name: local, type: installed, pfn: "${PMC_WORKFLOW_DIR}/bin/alone"}]}
+replicaCatalog:
+  replicas:
+  - {lfn: in.txt, pfns: [{site: local, pfn: "${PMC_WORKFLOW_DIR}/in.txt"}]}
+jobs:
+- {type: job, id: A, name: first, uses: [{lfn: in.txt, type: input}, {lfn: mid.txt, type: output, stageOut: false, registerReplica: false}]}
+- {type: job, id: B, name: second, uses: [{lfn: mid.txt, type: input}, {lfn: out.txt, type: output, registerReplica: false}]}
+- {type: job, id: C, name: alone, uses: [{lfn: alone.txt, type: output, registerReplica: false}]}
+"#,
+        );
+    }
+
+    pub fn script(&self, name: &str, script: &str) {
+        use std::os::unix::fs::PermissionsExt as _;
+        self.write(name, &format!("#!/bin/sh\n{script}\n"));
+        std::fs::set_permissions(self.path().join(name), std::fs::Permissions::from_mode(0o755))
+            .expect("mode");
+    }
+}
+
+/// A command that has ended.
+pub struct Finished(Output);
+
+impl From<Output> for Finished {
+    fn from(output: Output) -> Self {
+        Finished(output)
+    }
+}
+
+impl Finished {
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.0.stdout).into_owned()
+    }
+
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.0.stderr).into_owned()
+    }
+
+    /// Asserts the exit code; shows everything if it is another.
+    #[track_caller]
+    pub fn code(&self, code: i32) -> &Self {
+        let status = self.0.status;
+        assert_eq!(
+            status.code(),
+            Some(code),
+            "{status}\nstdout:\n{}\nstderr:\n{}",
+            self.stdout(),
+            self.stderr()
+        );
+        self
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.0.stdout)
+            .unwrap_or_else(|error| panic!("{error}\nstdout:\n{}\nstderr:\n{}", self.stdout(), self.stderr()))
+    }
+}
