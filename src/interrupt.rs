@@ -7,10 +7,6 @@ use std::sync::atomic::{AtomicI32, Ordering};
 #[derive(Default)]
 pub struct Interrupt {
     signal: AtomicI32,
-    #[expect(
-        clippy::type_complexity,
-        reason = "a list of callbacks, used in this file only"
-    )]
     wakers: Mutex<Vec<Box<dyn Fn() + Send>>>,
 }
 

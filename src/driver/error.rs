@@ -17,7 +17,7 @@ use crate::transport::TransportError;
 /// Why a run could not begin or had to be given up. `Display` gives the text for the user.
 #[derive(Debug)]
 pub struct RunError {
-    kind: Kind,
+    kind: Box<Kind>,
     closed: bool,
     /// Workers that have not ended although they were asked to.
     pub silent_workers: Vec<Rank>,
@@ -89,7 +89,7 @@ impl RunError {
 impl<E: Into<Kind>> From<E> for RunError {
     fn from(error: E) -> Self {
         Self {
-            kind: error.into(),
+            kind: Box::new(error.into()),
             closed: false,
             silent_workers: Vec::new(),
         }
