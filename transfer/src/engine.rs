@@ -202,7 +202,9 @@ struct Item<'a> {
     /// How many of `open` were tried in this round.
     tried: usize,
     attempts: u32,
+    /// The failure to report, and the source it is about.
     error: Option<TransferError>,
+    source: usize,
 }
 
 impl<'a> Item<'a> {
@@ -218,6 +220,7 @@ impl<'a> Item<'a> {
             tried: 0,
             attempts: 0,
             error: None,
+            source: 0,
         }
     }
 
@@ -234,8 +237,11 @@ impl<'a> Item<'a> {
     fn what(&self) -> String {
         match self.work {
             Work::Transfer(transfer) => {
-                let source = self.pair().map_or(&transfer.sources[0], |pair| pair.source);
-                format!("{} -> {}", source.url.shown(), transfer.destination.url.shown())
+                let source = transfer
+                    .sources
+                    .get(self.source)
+                    .map_or_else(String::new, |place| place.url.shown());
+                format!("{source} -> {}", transfer.destination.url.shown())
             }
             Work::Mkdir(place) => format!("mkdir {}", place.url.shown()),
             Work::Remove { target, .. } => format!("remove {}", target.url.shown()),
@@ -286,10 +292,7 @@ impl Engine<'_> {
                 .max();
             let last = round >= self.settings.rounds || hopeless || self.settings.cancel.is_cancelled();
             let Some(retry) = retry.filter(|_| !last) else {
-                for mut item in later {
-                    let error = item.error.take().unwrap_or(TransferError::Cancelled);
-                    self.fail(item, error);
-                }
+                later.into_iter().for_each(|item| self.give_up(item));
                 return;
             };
             let wait = self.settings.waits.after(round, retry);
@@ -407,26 +410,18 @@ impl Engine<'_> {
     /// Notes a failure: the next source now, another round later, or the end.
     fn failed<'w>(&self, mut item: Item<'w>, error: TransferError, queue: &mut Queue<'w>) {
         let retry = error.retry();
+        let source = item.open.pop_front().unwrap_or(0);
         // Of several sources, report the failure that was most worth another attempt.
-        let keep = item.error.as_ref().is_some_and(|old| old.retry() > retry);
-        let source = item.open.pop_front();
-        if retry == Retry::Never {
-            if item.open.is_empty() && !keep {
-                item.open.extend(source); // only for display
-                let error = if item.error.is_some() {
-                    item.error.take().unwrap_or(error)
-                } else {
-                    error
-                };
-                self.fail(item, error);
-                return;
-            }
-        } else {
-            item.open.extend(source);
-            item.tried += 1;
-        }
-        if !keep {
+        if item.error.as_ref().is_none_or(|old| old.retry() <= retry) {
             item.error = Some(error);
+            item.source = source;
+        }
+        if retry != Retry::Never {
+            item.open.push_back(source);
+            item.tried += 1;
+        } else if item.open.is_empty() {
+            self.give_up(item);
+            return;
         }
         if item.tried < item.open.len() {
             queue.ready.push_back(item);
@@ -434,6 +429,11 @@ impl Engine<'_> {
             item.tried = 0;
             queue.later.push(item);
         }
+    }
+
+    fn give_up(&self, mut item: Item<'_>) {
+        let error = item.error.take().unwrap_or(TransferError::Cancelled);
+        self.fail(item, error);
     }
 
     fn fail(&self, item: Item<'_>, error: TransferError) {

@@ -105,10 +105,11 @@ pub enum TransferError {
 }
 
 fn unsupported(from: &str, to: &str, url: &str) -> String {
+    let hint = "this version knows the protocols file, symlink and moveto";
     if from.is_empty() {
-        format!("Unable to find handlers for '{to}': {url}")
+        format!("Unable to find handlers for '{to}': {url} ({hint})")
     } else {
-        format!("Unable to find handlers for '{from}' to '{to}' transfers: {url}")
+        format!("Unable to find handlers for '{from}' to '{to}' transfers: {url} ({hint})")
     }
 }
 
