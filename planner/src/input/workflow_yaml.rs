@@ -288,10 +288,10 @@ impl<'a> Reader<'_, 'a> {
             return Ok(());
         }
         while let Some(item) = self.yaml.item()? {
-            if self.yaml.is_mapping(&item, "an entry of uses")? {
-                if let Some(found) = self.file_use(item.position())? {
-                    self.builder.add_use(job, found);
-                }
+            if self.yaml.is_mapping(&item, "an entry of uses")?
+                && let Some(found) = self.file_use(item.position())?
+            {
+                self.builder.add_use(job, found);
             }
         }
         Ok(())

@@ -59,10 +59,11 @@ impl Properties {
             problems: Vec::new(),
         };
         loader.read_command_line(&sources.command_line);
-        for file in [&sources.system_file, &sources.user_file, &sources.working_file] {
-            if let Some(file) = file {
-                loader.read_file(file, false);
-            }
+        for file in [&sources.system_file, &sources.user_file, &sources.working_file]
+            .into_iter()
+            .flatten()
+        {
+            loader.read_file(file, false);
         }
         if let Some(file) = &sources.conf_file {
             loader.read_file(file, true);

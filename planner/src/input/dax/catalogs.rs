@@ -93,10 +93,8 @@ impl<'a> Dax<'_, 'a> {
                 "osrelease" => sysinfo.os_release = given(),
                 "osversion" => sysinfo.os_version = given(),
                 "glibc" => sysinfo.glibc = given(),
-                "installed" => {
-                    if xml.boolean(element.position, key, value) == Some(false) {
-                        kind = TransformationKind::Stageable;
-                    }
+                "installed" if xml.boolean(element.position, key, value) == Some(false) => {
+                    kind = TransformationKind::Stageable;
                 }
                 _ => {}
             }

@@ -187,10 +187,8 @@ impl<'a> Dax<'_, 'a> {
                 }
             },
             "type" if value == "executable" => found.kind = FileKind::Executable,
-            "executable" => {
-                if xml.boolean(position, key, value) == Some(true) {
-                    found.kind = FileKind::Executable;
-                }
+            "executable" if xml.boolean(position, key, value) == Some(true) => {
+                found.kind = FileKind::Executable;
             }
             "optional" => found.optional = xml.boolean(position, key, value).unwrap_or(false),
             "register" => found.register = xml.boolean(position, key, value).unwrap_or(true),

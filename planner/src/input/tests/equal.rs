@@ -175,7 +175,7 @@ fn xml(jobs: &[SomeJob]) -> String {
             );
         }
     }
-    let _ = write!(out, "{edges}</adag>\n");
+    let _ = writeln!(out, "{edges}</adag>");
     out
 }
 
