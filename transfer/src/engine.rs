@@ -136,7 +136,11 @@ impl Observer for Silent {
 /// Removals wait for everything else; if anything failed they are not attempted, for they might remove what
 /// a failed transfer still needs.
 pub fn run(work: &[Work], settings: &Settings, observer: &dyn Observer) -> Report {
-    let registry = Registry::default();
+    run_with(&Registry::default(), work, settings, observer)
+}
+
+/// The same with other handlers.
+pub fn run_with(registry: &Registry, work: &[Work], settings: &Settings, observer: &dyn Observer) -> Report {
     let context = Context {
         symlink: settings.symlink,
         base: settings.base.as_deref(),
@@ -145,7 +149,7 @@ pub fn run(work: &[Work], settings: &Settings, observer: &dyn Observer) -> Repor
     let engine = Engine {
         settings,
         observer,
-        registry: &registry,
+        registry,
         context,
         report: Mutex::new(Report::default()),
         published: Mutex::new(HashSet::new()),
@@ -651,3 +655,7 @@ fn same_protocols(one: &Pair<'_>, other: &Pair<'_>) -> bool {
     one.source.url.scheme() == other.source.url.scheme()
         && one.destination().url.scheme() == other.destination().url.scheme()
 }
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

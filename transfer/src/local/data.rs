@@ -245,19 +245,17 @@ impl Job<'_> {
 
     /// Hashes a hole.
     fn hash_zeros(&mut self, mut count: u64) -> Result<(), DataError> {
-        static ZEROS: [u8; 4096] = [0; 4096];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         if self.hash.is_none() {
             return Ok(());
         }
         while count > 0 {
-            if count.is_multiple_of(STEP) {
-                self.check()?;
-            }
-            let step = count.min(ZEROS.len() as u64);
+            self.check()?;
+            let step = usize::try_from(count).unwrap_or(ZEROS.len()).min(ZEROS.len());
             if let Some(hash) = &mut self.hash {
-                hash.update(&ZEROS[..step as usize]);
+                hash.update(&ZEROS[..step]);
             }
-            count -= step;
+            count -= step as u64;
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ pub trait Handler: Sync {
     fn remove(&self, context: &Context<'_>, url: &Url, recursive: bool) -> Result<(), TransferError>;
 }
 
-/// The handlers there are.
+/// The handlers of a run; by default all that this crate has.
 pub struct Registry(Vec<Box<dyn Handler>>);
 
 impl Default for Registry {
@@ -99,6 +99,12 @@ impl Default for Registry {
 }
 
 impl Registry {
+    /// These handlers; of several that fit, the first is taken.
+    #[must_use]
+    pub fn new(handlers: Vec<Box<dyn Handler>>) -> Self {
+        Self(handlers)
+    }
+
     /// The handler of a transfer.
     pub fn for_transfer(&self, pair: &Pair<'_>) -> Result<&dyn Handler, TransferError> {
         let (source, destination) = (&pair.source.url, &pair.destination().url);
