@@ -42,6 +42,10 @@ impl Master {
             let Some((task, submit)) = self.queue.pop(&self.nodes, shape) else {
                 break;
             };
+            // The next of this shape is likely to start soon; its line is far away in a large DAG.
+            if let Some(next) = self.queue.first(shape) {
+                self.dag.touch(next);
+            }
             self.begin(task, submit, host, grant, out);
         }
     }

@@ -210,6 +210,13 @@ impl Queue {
         Some((task, SubmitId(node.submit)))
     }
 
+    /// The first task of a shape.
+    pub(crate) fn first(&self, id: ShapeId) -> Option<TaskId> {
+        let shape = &self.shapes[id.index()];
+        let place = shape.filled.first()?;
+        Some(TaskId(self.chains[shape.first_chain as usize + place].first))
+    }
+
     /// The shape whose first task comes first of all that fit. `most_free_memory` says, for a
     /// number of CPUs, how much memory can be had together with them; nothing if the CPUs cannot.
     pub(crate) fn best(&self, most_free_memory: impl Fn(u32) -> Option<u64>) -> Option<ShapeId> {
