@@ -171,20 +171,25 @@ impl<'a> JobEvents<'a> {
             .with("executable", &command.program)
             .with("argv", &command.arguments)
             .with_number("task_count", is_compute.into());
-        if let Task::Compute(n) = job.task {
-            self.events
-                .begin(&mut self.text, "wf.map.task_job")
-                .with("job.id", &job.name)
-                .with("task.id", &plan.workflow.jobs[n.0 as usize].id);
-        }
         self.flush_text()
     }
 
-    /// Adds the edges and closes the file.
+    /// Adds which job runs which task, then the edges, and closes the file. The monitoring loads in
+    /// batches and looks jobs up in what is loaded already, so these follow all jobs.
     ///
     /// # Errors
     /// A file that cannot be written.
     pub(crate) fn finish(mut self, plan: &Plan<'_>) -> Result<(), PlanError> {
+        for &id in &plan.order {
+            let job = plan.job(id);
+            if let Task::Compute(n) = job.task {
+                self.events
+                    .begin(&mut self.text, "wf.map.task_job")
+                    .with("job.id", &job.name)
+                    .with("task.id", &plan.workflow.jobs[n.0 as usize].id);
+                self.flush_text()?;
+            }
+        }
         for &(parent, child) in &plan.exec.edges {
             self.events
                 .begin(&mut self.text, "job.edge")
