@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
 /// Environment variables by name.
@@ -91,10 +91,4 @@ pub enum OwnUsage {
     Process,
     /// Those of the calling thread.
     Thread,
-}
-
-/// `name` relative to `directory`.
-#[must_use]
-pub fn within(directory: &Path, name: &Path) -> PathBuf {
-    directory.join(name)
 }

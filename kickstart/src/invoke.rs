@@ -1,6 +1,7 @@
 //! One invocation from beginning to end: side jobs, main job, files, record.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -50,6 +51,9 @@ pub mod exit {
 
 /// The largest part of a record that is gathered in memory so as to be written at once, bytes.
 const WRITE_AT_ONCE: usize = 64 << 20;
+
+/// Keys of `files` that are not files of the job.
+const STREAMS: [&str; 6] = ["stdin", "stdout", "stderr", "metadata", "kickstart", "logfile"];
 
 /// What one invocation came to.
 #[derive(Debug)]
@@ -548,8 +552,21 @@ impl<'a, 'c> Session<'a, 'c> {
     fn report(mut self, exit_code: u8) -> Report {
         let failed = exit_code != 0 || self.jobs.iter().any(|(_, job)| job.status.raw() != 0);
         let long_form = failed || self.options.long_form;
-        let integrity_data = self.integrity_data();
-        let files = self.files(failed, long_form);
+        let mut integrity_data = self.integrity_data();
+        let mut files = self.files(failed, long_form);
+        // Readers keep the last of equal keys, or refuse the record.
+        integrity_data.retain(|(key, _)| !STREAMS.contains(&key.as_str()));
+        let mut taken: HashSet<Vec<u8>> = integrity_data
+            .iter()
+            .map(|(key, _)| key.clone().into_bytes())
+            .collect();
+        let mut kept: Vec<bool> = files
+            .iter()
+            .rev()
+            .map(|entry| taken.insert(entry.key.clone()))
+            .collect();
+        files.retain(|_| kept.pop().unwrap_or(true));
+        let integrity_data: String = integrity_data.into_iter().map(|(_, lines)| lines).collect();
         let owned = |text: &Option<Vec<u8>>| text.clone();
         let record = Invocation {
             start: stat::stamp_of(self.context.began.0),
@@ -565,7 +582,7 @@ impl<'a, 'c> Session<'a, 'c> {
             usage: usage::own(self.context.own_usage),
             machine: (!self.options.omit_machine).then(|| self.host.machine(long_form)),
             files,
-            integrity_data: Cow::Owned(integrity_data),
+            integrity_data: Cow::Owned(integrity_data.into_bytes()),
             environment: long_form.then(|| self.environment()),
             limits: long_form.then(limits::read),
             duration: self.context.began.1.elapsed(),
@@ -577,15 +594,17 @@ impl<'a, 'c> Session<'a, 'c> {
         }
     }
 
-    fn integrity_data(&mut self) -> Vec<u8> {
+    /// What the job left, by key.
+    fn integrity_data(&mut self) -> Vec<(String, String)> {
         let data = payload::read_all(self.integrity.file()).unwrap_or_default();
-        let (entries, dropped) = payload::integrity_entries(&data);
-        if dropped > 0 {
+        let found = payload::integrity_data(&data);
+        if found.dropped > 0 {
             (self.notice)(&format!(
-                "WARNING: {dropped} malformed entries of integrity data are left out"
+                "WARNING: {} malformed entries of integrity data are left out",
+                found.dropped
             ));
         }
-        entries
+        found.entries
     }
 
     fn files(&mut self, failed: bool, long_form: bool) -> Vec<FileEntry<'static>> {

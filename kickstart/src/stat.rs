@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use chrono::{DateTime, FixedOffset, Local, Utc};
+use chrono::{DateTime, Local, Utc};
 use monitord_compat::invocation_record::{FileEntry, Source, Stamp, Stat, Text};
 use nix::unistd::{Gid, Group, Uid, User};
 
@@ -66,19 +66,7 @@ pub fn stamp_of(time: SystemTime) -> Stamp {
 /// The start of a job that was never started.
 #[must_use]
 pub fn epoch() -> Stamp {
-    DateTime::<Utc>::UNIX_EPOCH
-        .with_timezone(&Utc)
-        .with_timezone::<FixedOffset>(&Utc.fix_offset())
-}
-
-trait FixOffset {
-    fn fix_offset(&self) -> FixedOffset;
-}
-
-impl FixOffset for Utc {
-    fn fix_offset(&self) -> FixedOffset {
-        chrono::Offset::fix(self)
-    }
+    DateTime::<Utc>::UNIX_EPOCH.fixed_offset()
 }
 
 /// The data of one file.

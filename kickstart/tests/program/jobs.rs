@@ -195,6 +195,19 @@ fn the_log_is_appended_to_or_replaced_by_standard_output() {
 }
 
 #[test]
+fn a_record_that_cannot_be_written_is_an_error() {
+    let scene = Scene::new();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let run = scene.finish(scene.command(&["/bin/true"]).stdout(full).output().unwrap());
+    assert_eq!(run.code, 1);
+    assert!(
+        run.messages.contains("No space left on device"),
+        "{}",
+        run.messages
+    );
+}
+
+#[test]
 fn unreadable_outputs_fail_the_invocation() {
     if nix::unistd::geteuid().is_root() {
         // Root reads everything.

@@ -137,6 +137,23 @@ fn a_failure_has_the_long_form_and_the_tail_of_the_output() {
 }
 
 #[test]
+fn long_output_is_cut() {
+    let scene = Scene::new();
+    let record = scene.run(&["-H", "/usr/bin/seq", "100000"]).record();
+    assert_eq!(record.get("files/stdout/data").len(), 262_144);
+    assert!(record.get("files/stdout/data").ends_with("\n99999\n100000\n"));
+    assert_eq!(
+        (
+            record.get("files/stdout/data_truncated"),
+            record.get("files/stdout/size")
+        ),
+        ("true", "588895")
+    );
+    let record = scene.run(&["-H", "-B", "all", "/usr/bin/seq", "100000"]).record();
+    assert_eq!(record.get("files/stdout/data").len(), 588_895);
+}
+
+#[test]
 fn quiet_leaves_output_out_only_on_success() {
     let scene = Scene::new();
     let record = scene.run(&["-q", "/bin/sh", "-c", "echo x"]).record();
@@ -295,6 +312,35 @@ fn integrity_data_of_the_job_is_taken_over() {
     let run = scene.run(&["/bin/sh", "-c", script]);
     assert_eq!((run.code, run.record().get("files/f.a/size")), (0, "6"));
     assert!(run.messages.contains("integrity"), "{}", run.messages);
+}
+
+#[test]
+fn a_file_looked_at_twice_has_one_entry() {
+    let scene = Scene::new();
+    scene.write("f", "1");
+    let script = "echo 22 >> f; printf '    g:\\n      size: 6\\n' >> \\$KICKSTART_INTEGRITY_DATA";
+    let run = scene.run(&["-S", "f", "-S", "g=f", "-s", "f", "/bin/sh", "-c", script]);
+    assert_eq!(
+        (
+            run.text.matches("\n    f:\n").count(),
+            run.text.matches("\n    g:\n").count()
+        ),
+        (1, 1)
+    );
+    assert_eq!(
+        (
+            run.record().get("files/f/size"),
+            run.record().get("files/f/output")
+        ),
+        ("4", "True")
+    );
+    assert_eq!(
+        (
+            run.record().get("files/g/size"),
+            run.record().find("files/g/mode")
+        ),
+        ("6", None)
+    );
 }
 
 #[test]
