@@ -208,7 +208,10 @@ impl Dag {
     pub fn touch(&self, task: TaskId) {
         let entry = &self.entries[task.index()];
         let end = entry.name + entry.command as usize + entry.command_len as usize;
-        black_box((self.text.get(entry.name).copied(), self.text.get(end - 1).copied()));
+        black_box((
+            self.text.get(entry.name).copied(),
+            self.text.get(end - 1).copied(),
+        ));
     }
 
     /// Sorts tasks by the bytes of their names.

@@ -148,14 +148,9 @@ pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
 /// A line is no record, or a task is not in the DAG.
 pub fn parse(text: &[u8], dag: &Dag) -> Result<DoneSet, RescueError> {
     let mut done = DoneSet::new();
-    let last = memchr::memrchr(b'\n', text).map_or(0, |at| at + 1);
-    let mut complete = text;
-    if is_torn(&text[last..], text.len(), dag) {
-        // The line feed before it belongs to the torn record.
-        let start = last.saturating_sub(1);
-        done.torn_at = Some(start as u64);
-        complete = &text[..start];
-    }
+    let torn_at = torn_at(text, dag);
+    done.torn_at = torn_at.map(|at| at as u64);
+    let complete = &text[..torn_at.unwrap_or(text.len())];
     for (number, line) in (1..).zip(complete.split(|b| *b == b'\n')) {
         let line = trim(line);
         if line.is_empty() || line.starts_with(b"#") {
@@ -184,6 +179,24 @@ pub fn parse(text: &[u8], dag: &Dag) -> Result<DoneSet, RescueError> {
         done.insert(task);
     }
     Ok(done)
+}
+
+/// For a run that does not use the rescue file although it will append to it: no task is done, but
+/// a torn record is still cut off, so that the run after this one does not stumble over it. A file
+/// that cannot be read has nothing to cut off.
+#[must_use]
+pub fn skip(path: &Path, dag: &Dag) -> DoneSet {
+    let text = std::fs::read(path).unwrap_or_default();
+    DoneSet {
+        torn_at: torn_at(&text, dag).map(|at| at as u64),
+        ..DoneSet::new()
+    }
+}
+
+/// Where a torn record at the end of the file begins, with the line feed before it.
+fn torn_at(text: &[u8], dag: &Dag) -> Option<usize> {
+    let last = memchr::memrchr(b'\n', text).map_or(0, |at| at + 1);
+    is_torn(&text[last..], text.len(), dag).then(|| last.saturating_sub(1))
 }
 
 /// Whether the last line, which has no line feed, is what a crash left of a longer record.

@@ -121,6 +121,15 @@ fn a_torn_record_of_no_task_counts_as_nothing_and_is_cut_off() {
             "{torn:?}"
         );
     }
+    // Also where the file is not used.
+    fs::write(&path, "DONE nonsense\nDONE tas").unwrap();
+    let skipped = rescue::skip(&path, &dag);
+    assert!(skipped.is_empty() && skipped.is_torn());
+    Writer::open_append(&path, &skipped)
+        .unwrap()
+        .done(b"task1")
+        .unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "DONE nonsense\nDONE task1");
     // With a line feed somebody has written it so, and must be told.
     assert!(rescue::parse(b"DONE tas\n", &dag).is_err());
 }
