@@ -21,14 +21,20 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    let result = match cli::Cli::parse().command {
-        cli::Command::Run(arguments) => commands::run::run(&arguments),
-        cli::Command::Resume(arguments) => commands::resume::resume(&arguments),
+    let (result, json) = match cli::Cli::parse().command {
+        cli::Command::Run(arguments) => (commands::run::run(&arguments), arguments.output.json),
+        cli::Command::Resume(arguments) => (commands::resume::resume(&arguments), arguments.output.json),
     };
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             eprintln!("{}", failure.render());
+            if json {
+                print!(
+                    "{}",
+                    summary::render_json_error(failure.code, &failure.error.to_string())
+                );
+            }
             ExitCode::from(failure.code)
         }
     }

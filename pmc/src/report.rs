@@ -1,5 +1,6 @@
 //! Gathers the summary of a run from what was observed and what the tasks have left.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -98,7 +99,8 @@ fn failure(submit: &Path, last: &LastTry, tries: u32) -> FailedTask {
         failure.note = Some("its program succeeded, but what belongs to it failed".into());
     }
     // The wrapper's own messages follow those of the program.
-    failure.stderr = Tail::of(&format!("{}\n{err}", record.captured("stderr").trim_end()), TAIL);
+    let captured = without_notices(record.captured("stderr"));
+    failure.stderr = Tail::of(&format!("{}\n{err}", captured.trim_end()), TAIL);
     failure.stdout = Tail::of(record.captured("stdout"), TAIL);
     failure.command = record.mainjob.executable.file_name.into_iter().collect();
     failure
@@ -107,6 +109,32 @@ fn failure(submit: &Path, last: &LastTry, tries: u32) -> FailedTask {
     failure.transformation = record.transformation;
     failure.host = record.hostname;
     failure
+}
+
+/// Leaves out what is no problem in the log of a transfer: lines such as
+/// `2026-11-21 10:36:32,251    INFO:  Starting transfers`. Other texts stay as they are.
+fn without_notices(text: &str) -> Cow<'_, str> {
+    let level = |line: &str| {
+        let (date, rest) = line.split_at_checked(23)?;
+        let stamp = date
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || b"-: ,".contains(&byte));
+        let (level, _) = rest.split_once(':')?;
+        stamp.then(|| level.trim().to_owned())
+    };
+    let notice = |line: &str| matches!(level(line).as_deref(), Some("INFO" | "DEBUG"));
+    if !text
+        .lines()
+        .any(|line| matches!(level(line).as_deref(), Some("ERROR" | "CRITICAL")))
+    {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(
+        text.lines()
+            .filter(|line| !notice(line))
+            .map(|line| format!("{line}\n"))
+            .collect(),
+    )
 }
 
 /// Output file of the last try, its text, and the text on standard error.
@@ -181,6 +209,18 @@ mod tests {
         assert_eq!(failures[0].ending, Ending::Signal(9));
         assert_eq!(failures[0].stdout.lines, ["half a result"]);
         assert_eq!(failures[1].output_file, None);
+    }
+
+    #[test]
+    fn of_a_transfer_only_problems_are_told() {
+        let log = "2026-11-21 10:36:32,251    INFO:  1 transfers loaded\n\
+            2026-11-21 10:36:32,252   ERROR:  a -> b: no such file\nplain\n";
+        assert_eq!(
+            without_notices(log),
+            "2026-11-21 10:36:32,252   ERROR:  a -> b: no such file\nplain\n"
+        );
+        let other = "2026-11-21 10:36:32,251    INFO:  all is well\nplain\n";
+        assert_eq!(without_notices(other), other);
     }
 
     #[test]

@@ -187,7 +187,9 @@ fn what_cannot_be_planned_leaves_nothing() {
     assert_eq!(finished.stderr(), "pmc: nowhere.yml: no such workflow file\n");
 
     place.write("bad.yml", "name: bad\njobs: [\n");
-    let finished = place.run(["run", "bad.yml"]);
+    let finished = place.run(["run", "--json", "bad.yml"]);
+    assert_eq!(finished.json()["status"], "error");
+    assert_eq!(finished.json()["exit_code"], 3);
     finished.code(3);
     assert!(finished.stderr().contains("bad.yml:"), "{}", finished.stderr());
 
@@ -204,6 +206,61 @@ fn what_cannot_be_planned_leaves_nothing() {
         .map(Iterator::count)
         .unwrap_or(0);
     assert_eq!(left, 0, "no directory of a run that never was");
+}
+
+#[test]
+fn a_site_catalog_and_properties_of_a_cluster_are_respected() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "cp mid.txt out.txt; pwd > \"$HERE/where\"");
+    place.write(
+        "sites.yml",
+        "pegasus: \"5.0.4\"\nsites:\n- name: local\n  directories:\n  - type: sharedScratch\n    path: ${PMC_WORKFLOW_DIR}/fast\n    \
+         fileServers: [{url: \"file://${PMC_WORKFLOW_DIR}/fast\", operation: all}]\n",
+    );
+    place.write(
+        "pegasus.properties",
+        "pegasus.data.configuration = condorio\npegasus.code.generator = Condor\nenv.HERE = SOMEWHERE\n",
+    );
+    let here = format!("-Denv.HERE={}", place.path().display());
+    let finished = place.run(["run", &here, "workflow.yml"]);
+    finished.code(0);
+    assert!(
+        finished
+            .stderr()
+            .contains("pmc: on one machine pegasus.data.configuration is sharedfs, not condorio\n"),
+        "{}",
+        finished.stderr()
+    );
+    let scratch = place.read("where");
+    let fast = place.path().join("fast/chain-0-").display().to_string();
+    assert!(scratch.starts_with(&fast), "{scratch}");
+    assert!(!Path::new(scratch.trim()).exists(), "scratch is removed");
+    assert_eq!(place.read("pmc-runs/chain/latest/output/out.txt"), "something\n");
+}
+
+#[test]
+fn inputs_and_programs_may_come_from_directories() {
+    let place = Place::new();
+    place.script("programs/double", "cat \"$1\" \"$1\" > two.txt");
+    place.write("data/one.txt", "1\n");
+    place.write(
+        "workflow.yml",
+        "pegasus: \"5.0.4\"\nname: directories\njobs:\n- type: job\n  id: A\n  name: double\n  arguments: [one.txt]\n  \
+         uses: [{lfn: one.txt, type: input}, {lfn: two.txt, type: output, registerReplica: false}]\n",
+    );
+    place
+        .run([
+            "run",
+            "-I",
+            "data",
+            "-t",
+            "programs",
+            "-O",
+            "results",
+            "workflow.yml",
+        ])
+        .code(0);
+    assert_eq!(place.read("results/two.txt"), "1\n1\n");
 }
 
 #[test]

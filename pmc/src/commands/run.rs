@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow};
+use pmc_plan::catalog::site::{self, DirectoryKind};
+use pmc_plan::error::InputErrors;
 use pmc_plan::expand::ExpandEnv;
 use pmc_plan::input::{ReadOptions, read_workflow};
 use pmc_plan::plan::{BatchOptions, CleanupStrategy, Planned, Request, Surroundings, plan};
@@ -51,17 +53,18 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
     }
     let surroundings = surroundings(&workflow)?;
     let mut request = request(arguments, workflow, surroundings);
-    let own_site = complete(&mut request, arguments.output)?;
-    if own_site
+    complete(&mut request, arguments.output)?;
+    let known = Known::read(&request).or_code(exit::NOT_PLANNED)?;
+    if !known.local
         && !request.surroundings.environment.contains_key(HOME_VARIABLE)
         && let Some(bin) = &request.surroundings.own_bin
     {
         programs::check_beside(bin).map_err(execute::missing)?;
     }
 
-    let label = label(&request)?;
-    let run_dir = layout::new_run(&cwd.join(&arguments.dir), &label).or_code(exit::NOT_RUN)?;
-    place(&mut request, &run_dir, own_site);
+    let runs = cwd.join(&arguments.dir);
+    let run_dir = layout::new_run(&runs, &known.label).or_code(exit::NOT_RUN)?;
+    place(&mut request, &run_dir, &known);
     let planned = match plan(&request) {
         Ok(planned) => planned,
         Err(error) => {
@@ -80,7 +83,7 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         },
         name: arguments
             .dir
-            .join(run_dir.strip_prefix(cwd.join(&arguments.dir)).unwrap_or(&run_dir)),
+            .join(run_dir.strip_prefix(&runs).unwrap_or(&run_dir)),
         execution: arguments.execution.clone(),
         output: arguments.output,
         begin,
@@ -145,9 +148,8 @@ fn request(arguments: &cli::Run, workflow: PathBuf, surroundings: Surroundings) 
     }
 }
 
-/// Adds catalogs that lie beside the workflow, and what one machine takes for granted. Returns whether the site is made up by the planner: no
-/// catalog says where its scratch directory is.
-fn complete(request: &mut Request, output: cli::Output) -> Result<bool, Failure> {
+/// Adds catalogs that lie beside the workflow, and what one machine takes for granted.
+fn complete(request: &mut Request, output: cli::Output) -> Result<(), Failure> {
     let properties = Properties::load(&sources(request)).or_code(exit::NOT_PLANNED)?;
     for (key, value) in ONE_MACHINE {
         match properties.get(key) {
@@ -164,30 +166,21 @@ fn complete(request: &mut Request, output: cli::Output) -> Result<bool, Failure>
         request.defines.push(format!("{MEMORY}=0"));
     }
     let beside = request.workflow.parent().map(Path::to_owned).unwrap_or_default();
-    let mut own_site = true;
     for (catalog, names) in CATALOGS {
-        let key = format!("pegasus.catalog.{catalog}.file");
         let kind = format!("pegasus.catalog.{catalog}");
-        let mut found = properties.get(&key).is_some() || properties.get(&kind).is_some();
-        if !found {
-            if let Some(path) = names
-                .iter()
-                .map(|name| beside.join(name))
-                .find(|path| path.is_file())
-            {
-                request.defines.push(format!("{key}={}", path.display()));
-                found = true;
-            } else {
-                found = names
-                    .iter()
-                    .any(|name| request.surroundings.working_dir.join(name).is_file());
-            }
+        let file = format!("{kind}.file");
+        if properties.get(&file).is_some() || properties.get(&kind).is_some() {
+            continue;
         }
-        if catalog == "site" && found {
-            own_site = false;
+        if let Some(path) = names
+            .iter()
+            .map(|name| beside.join(name))
+            .find(|path| path.is_file())
+        {
+            request.defines.push(format!("{file}={}", path.display()));
         }
     }
-    Ok(own_site && properties.get("pegasus.dir.exec").is_none())
+    Ok(())
 }
 
 /// Where the planner's properties come from.
@@ -204,29 +197,55 @@ fn sources(request: &Request) -> PropertySources {
     }
 }
 
-/// Name of the workflow. It is needed before planning, because the run's directory bears it.
-fn label(request: &Request) -> Result<String, Failure> {
-    let environment = ExpandEnv::new(&request.surroundings.environment);
-    let workflow =
-        read_workflow(&request.workflow, &environment, &ReadOptions::default()).or_code(exit::NOT_PLANNED)?;
-    Ok(workflow.label)
+/// What has to be known before the run has a place.
+struct Known {
+    /// Name of the workflow.
+    label: String,
+    /// A catalog or a property says where the scratch directory of the site `local` is.
+    local: bool,
+    /// It also says where outputs go.
+    storage: bool,
+}
+
+impl Known {
+    fn read(request: &Request) -> Result<Self, InputErrors> {
+        let properties = Properties::load(&sources(request))?;
+        let environment = ExpandEnv::new(&request.surroundings.environment).with_properties(&properties);
+        let workflow = read_workflow(
+            &request.workflow,
+            &environment,
+            &ReadOptions::from_properties(&properties)?,
+        )?;
+        let mut sites =
+            site::load_from_properties(&properties, &request.surroundings.working_dir, &environment)?.catalog;
+        if let Some(embedded) = workflow.embedded.sites {
+            sites.replace_with(embedded);
+        }
+        let local = sites.get("local");
+        let storage = [DirectoryKind::LocalStorage, DirectoryKind::SharedStorage];
+        Ok(Known {
+            label: workflow.label,
+            local: local.is_some() || properties.get("pegasus.dir.exec").is_some(),
+            storage: local.is_some_and(|site| storage.iter().any(|kind| site.directories.contains_key(kind))),
+        })
+    }
 }
 
 /// Puts everything of the run into its directory. Directories that a site catalog gives are left alone;
 /// there, a generated name keeps the runs apart.
-fn place(request: &mut Request, run_dir: &Path, own_site: bool) {
+fn place(request: &mut Request, run_dir: &Path, known: &Known) {
     request.dir = run_dir.to_owned();
     request.relative_submit_dir = Some(layout::SUBMIT.into());
-    if own_site {
+    if known.local {
+        request.random_dir = Some(None);
+    } else {
         request
             .defines
             .push(format!("pegasus.dir.exec={}", run_dir.display()));
         request.random_dir = Some(Some(layout::SCRATCH.into()));
-        if request.output_dir.is_none() {
-            request.output_dir = Some(run_dir.join(layout::OUTPUT).display().to_string());
-        }
-    } else {
-        request.random_dir = Some(None);
+    }
+    if !known.storage && request.output_dir.is_none() {
+        request.output_dir = Some(run_dir.join(layout::OUTPUT).display().to_string());
     }
 }
 

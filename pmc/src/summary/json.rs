@@ -64,6 +64,18 @@ pub fn render(summary: &Summary) -> String {
     format!("{value:#}\n")
 }
 
+/// A command that ended before there was anything to sum up.
+pub fn render_error(exit_code: u8, message: &str) -> String {
+    let value = json!({
+        "format": "pmc-run-summary",
+        "version": VERSION,
+        "status": "error",
+        "exit_code": exit_code,
+        "message": message,
+    });
+    format!("{value:#}\n")
+}
+
 fn failure(failure: &FailedTask) -> Value {
     let (exit_status, signal) = match failure.ending {
         Ending::Exit(status) => (Some(status), None),

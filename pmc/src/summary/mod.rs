@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use human::render as render_human;
-pub use json::render as render_json;
+pub use json::{render as render_json, render_error as render_json_error};
 
 use crate::kinds::Kind;
 
