@@ -71,23 +71,27 @@ pub fn main() -> ExitCode {
 fn run(args: &Args, log: &Log, start: Instant) -> Result<bool, String> {
     let settings = settings(args)?;
     check_credentials(log)?;
-    let cancel = settings.cancel.clone();
-    for signal in [
-        signal_hook::consts::SIGINT,
-        signal_hook::consts::SIGTERM,
-        signal_hook::consts::SIGHUP,
-    ] {
-        signal_hook::flag::register(signal, cancel.flag())
-            .map_err(|error| format!("cannot listen to signals: {error}"))?;
-    }
     let (name, input) = read_input(args, log)?;
     let mut priority = || i64::from(random_priority());
     let work = spec::parse(&input, &|name| std::env::var_os(name), &mut priority)
         .map_err(|error| format!("{name}: {error}"))?;
     log.info(&format!("{} transfers loaded", work.len()));
+    stop_on_signals(&settings.cancel)?;
     let report = engine::run(&work, &settings, log);
-    finish(&report, log, start, &cancel);
+    finish(&report, log, start, &settings.cancel);
     Ok(report.success())
+}
+
+/// The first signal asks the run to stop and clean up; the second ends the program at once.
+fn stop_on_signals(cancel: &Cancel) -> Result<(), String> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    use signal_hook::flag::{register, register_conditional_shutdown};
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        register_conditional_shutdown(signal, 1, cancel.flag())
+            .and_then(|_| register(signal, cancel.flag()))
+            .map_err(|error| format!("cannot listen to signals: {error}"))?;
+    }
+    Ok(())
 }
 
 fn settings(args: &Args) -> Result<Settings, String> {

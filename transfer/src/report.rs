@@ -16,7 +16,7 @@ pub struct Attempt {
     pub destination: String,
     /// Site of the destination.
     pub destination_site: String,
-    /// Logical name, for display; may be empty.
+    /// Logical name; may be empty.
     pub lfn: String,
     /// Whether it succeeded.
     pub success: bool,

@@ -174,13 +174,30 @@ fn directories_are_copied_whole() {
         .write("outside", "333");
     symlink(case.path("outside"), case.path("src/sub/link")).expect("link");
     fs::create_dir(case.path("src/empty")).expect("mkdir");
-    fs::set_permissions(case.path("src/sub"), fs::Permissions::from_mode(0o500)).expect("chmod");
-    for _ in 0..2 {
+    // A directory that cannot be written to is filled all the same.
+    let set_mode = |mode: u32| {
+        for name in ["src/sub", "dst/tree/sub"] {
+            if case.path(name).exists() {
+                fs::set_permissions(case.path(name), fs::Permissions::from_mode(mode)).expect("chmod");
+            }
+        }
+    };
+    set_mode(0o500);
+    let run = || {
         let run = case.run(&list(&[transfer("src", "dst/tree")]), &["-n", "1"]);
         run.expect_ok();
         assert!(run.stderr.contains("6.0 B transferred"), "{}", run.stderr);
-    }
-    assert_eq!(case.names("dst/tree"), ["a", "empty", "sub"]);
+    };
+    run();
+    assert_eq!(
+        fs::metadata(case.path("dst/tree/sub")).expect("metadata").mode() & 0o777,
+        0o500
+    );
+    set_mode(0o700);
+    // Into the existing directory the files go again, to the same places.
+    case.write("dst/tree/other", "");
+    run();
+    assert_eq!(case.names("dst/tree"), ["a", "empty", "other", "sub"]);
     assert_eq!(case.names("dst"), ["tree"]);
     assert_eq!(case.read("dst/tree/sub/link"), "333");
     assert!(
@@ -188,12 +205,6 @@ fn directories_are_copied_whole() {
             .expect("metadata")
             .is_file()
     );
-    assert_eq!(
-        fs::metadata(case.path("dst/tree/sub")).expect("metadata").mode() & 0o777,
-        0o500
-    );
-    fs::set_permissions(case.path("src/sub"), fs::Permissions::from_mode(0o700)).expect("chmod");
-    fs::set_permissions(case.path("dst/tree/sub"), fs::Permissions::from_mode(0o700)).expect("chmod");
     case.run(&list(&[transfer("src", "src/inside")]), &[])
         .expect_failed("inside the directory to be copied");
     assert_eq!(case.names("src"), ["a", "empty", "sub"]);

@@ -3,133 +3,21 @@
 //! An *attempt* tries one source of one entry. In a *round* every open entry is attempted with its sources
 //! in turn, until one works. Entries whose failure may heal are tried again in the next round, after a wait.
 
+mod after;
+mod observer;
+mod settings;
+
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fs;
-use std::path::PathBuf;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Instant, SystemTime};
 
-use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
-use crate::integrity::{self, Checks};
-use crate::local;
-use crate::protocol::{Context, Done, Handler, Pair, Registry};
-use crate::report::{Attempt, Failure, Report};
-use crate::shown;
-use crate::spec::{Transfer, Work};
+use crate::protocol::{Context, Handler, Pair, Registry};
+use crate::report::{Failure, Report};
+use crate::spec::Work;
 
-/// How to carry out a list of work.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Most rounds; at least 1.
-    pub rounds: u32,
-    /// Most transfers at a time; at least 1.
-    pub threads: usize,
-    /// Make links instead of copies of local files.
-    pub symlink: bool,
-    /// Where relative paths start; the working directory of the process if `None`.
-    pub base: Option<PathBuf>,
-    /// Waits between rounds.
-    pub waits: Waits,
-    /// File that published checksums are appended to (`KICKSTART_INTEGRITY_DATA`); they are reported as
-    /// [`Event::Checksum`] if `None`.
-    pub integrity_data: Option<PathBuf>,
-    /// Test hook: percentage of copies to spoil by appending a text.
-    pub error_rate: u8,
-    /// Set when the run shall stop.
-    pub cancel: Cancel,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            rounds: 3,
-            threads: 8,
-            symlink: false,
-            base: None,
-            waits: Waits::default(),
-            integrity_data: None,
-            error_rate: 0,
-            cancel: Cancel::new(),
-        }
-    }
-}
-
-/// How long to wait before the next round. Each wait is a random time between half of and the whole of
-/// `first × 4^(round − 1)`, at most `longest`.
-#[derive(Debug, Clone, Copy)]
-pub struct Waits {
-    /// For failures of local files.
-    pub soon: Duration,
-    /// For failures of remote services.
-    pub later: Duration,
-    /// Most of all waits.
-    pub longest: Duration,
-}
-
-impl Default for Waits {
-    fn default() -> Self {
-        Self {
-            soon: Duration::from_secs(2),
-            later: Duration::from_secs(60),
-            longest: Duration::from_secs(300),
-        }
-    }
-}
-
-impl Waits {
-    fn after(&self, round: u32, retry: Retry) -> Duration {
-        let first = if retry == Retry::Later {
-            self.later
-        } else {
-            self.soon
-        };
-        let whole = first
-            .saturating_mul(4u32.saturating_pow(round.saturating_sub(1)))
-            .min(self.longest);
-        whole.mul_f64(0.5 + f64::from(random_below(1000)) / 2000.0)
-    }
-}
-
-/// A number below `limit`, from the seeds that the standard library draws for its hash maps.
-fn random_below(limit: u32) -> u32 {
-    use std::hash::{BuildHasher, Hasher};
-    let random = std::collections::hash_map::RandomState::new()
-        .build_hasher()
-        .finish();
-    u32::try_from(random % u64::from(limit.max(1))).unwrap_or(0)
-}
-
-/// Something that an observer may want to tell its user at once.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// A round starts.
-    Round(u32),
-    /// An attempt of a transfer ended; with the reason if it failed.
-    Transfer(&'a Attempt, Option<&'a TransferError>),
-    /// A directory was made or something removed, or not: what, and why not.
-    Other(&'a str, Option<&'a TransferError>),
-    /// The next round starts after a wait.
-    Wait(Duration),
-    /// A checksum that no file collects.
-    Checksum(&'a str),
-    /// Something went wrong that does not fail the transfer.
-    Warning(String),
-}
-
-/// Is told what happens, from several threads.
-pub trait Observer: Sync {
-    /// Takes note of an event.
-    fn event(&self, event: &Event<'_>);
-}
-
-/// An observer that takes no note.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
-
-impl Observer for Silent {
-    fn event(&self, _: &Event<'_>) {}
-}
+pub use observer::{Event, Observer, Silent};
+pub use settings::{Settings, Waits};
 
 /// Carries out `work`. Does not fail as a whole: what failed is in the report.
 ///
@@ -153,7 +41,7 @@ pub fn run_with(registry: &Registry, work: &[Work], settings: &Settings, observe
         context,
         report: Mutex::new(Report::default()),
         published: Mutex::new(HashSet::new()),
-        known: std::sync::OnceLock::new(),
+        known: OnceLock::new(),
     };
     for phase in [Phase::Make, Phase::Transfer, Phase::Remove] {
         let items = work.iter().enumerate().filter(|(_, work)| phase.has(work));
@@ -260,7 +148,7 @@ struct Queue<'a> {
     busy: usize,
     /// Entries for the next round.
     later: Vec<Item<'a>>,
-    /// Attempts with remote handlers in this run that worked, and that failed.
+    /// Attempts with remote handlers in this round that worked, and that failed.
     remote: (usize, usize),
 }
 
@@ -281,7 +169,7 @@ struct Engine<'a> {
     /// Logical names whose checksum was published.
     published: Mutex<HashSet<Vec<u8>>>,
     /// Checksums of the `*.meta` files, read when first needed.
-    known: std::sync::OnceLock<HashMap<Vec<u8>, String>>,
+    known: OnceLock<HashMap<Vec<u8>, String>>,
 }
 
 impl Engine<'_> {
@@ -497,158 +385,6 @@ impl Engine<'_> {
             .event(&Event::Other(&item.what(), result.as_ref().err()));
         result
     }
-
-    /// What follows an attempt of a transfer: checksums and the record.
-    fn finish(
-        &self,
-        pair: &Pair<'_>,
-        result: Result<Done, TransferError>,
-        (start, clock): (SystemTime, Instant),
-    ) -> Result<(), TransferError> {
-        let (from, to) = (pair.source, pair.destination());
-        let result = result.and_then(|done| {
-            self.spoil(pair, &done);
-            if pair.transfer.generate_checksum {
-                self.publish_checksum(pair, &done, clock.elapsed());
-            }
-            if pair.transfer.verify_checksum {
-                self.verify(pair.transfer, &done)?;
-            }
-            Ok(done)
-        });
-        let attempt = Attempt {
-            source: from.url.shown(),
-            source_site: from.site.clone(),
-            destination: to.url.shown(),
-            destination_site: to.site.clone(),
-            lfn: shown::bytes(&pair.transfer.lfn).to_string(),
-            success: result.is_ok(),
-            start,
-            duration: clock.elapsed(),
-            bytes: result.as_ref().ok().and_then(|done| done.bytes).unwrap_or(0),
-            local: from.url.is_local() || to.url.is_local(),
-        };
-        self.observer
-            .event(&Event::Transfer(&attempt, result.as_ref().err()));
-        lock(&self.report).attempts.push(attempt);
-        result.map(drop)
-    }
-
-    /// Publishes the checksum of the source if that is a local file, else of the destination; each logical
-    /// name once. Failing to do so does not fail the transfer.
-    fn publish_checksum(&self, pair: &Pair<'_>, done: &Done, took: Duration) {
-        let destination = pair.destination();
-        let copy = done
-            .path
-            .clone()
-            .unwrap_or_else(|| self.context.path(&destination.url));
-        let source = self.context.path(&pair.source.url);
-        // A file that was moved is at its destination.
-        let path = if pair.source.url.is_local() && source.exists() {
-            source
-        } else {
-            copy
-        };
-        let lfn = if pair.transfer.lfn.is_empty() {
-            destination
-                .url
-                .path()
-                .file_name()
-                .unwrap_or_default()
-                .as_encoded_bytes()
-                .to_vec()
-        } else {
-            pair.transfer.lfn.clone()
-        };
-        if !lock(&self.published).insert(lfn.clone()) {
-            return;
-        }
-        let clock = Instant::now();
-        let hashed = match done.sha256 {
-            Some(sha256) => Ok(Some((sha256, took))),
-            None => local::hash_path(&path, self.context.cancel)
-                .map(|hash| hash.map(|sha256| (sha256, clock.elapsed()))),
-        };
-        let warn = |message: String| {
-            let name = shown::bytes(&lfn);
-            self.observer.event(&Event::Warning(format!(
-                "no checksum of {name} is published: {message}"
-            )));
-        };
-        let (sha256, took) = match hashed {
-            Ok(Some(hashed)) => hashed,
-            Ok(None) => return warn("it is a directory".to_owned()),
-            Err(error) => return warn(error.to_string()),
-        };
-        let meta = match fs::metadata(&path) {
-            Ok(meta) => meta,
-            Err(error) => return warn(error.to_string()),
-        };
-        let block = integrity::record(&lfn, &path, &meta, &sha256, took);
-        match &self.settings.integrity_data {
-            Some(file) => {
-                if let Err(error) = integrity::append(file, &block) {
-                    warn(format!("{}: {error}", shown::path(file)));
-                }
-            }
-            None => self.observer.event(&Event::Checksum(&block)),
-        }
-    }
-
-    /// Compares the copy with the checksum that the metadata files of the working directory give.
-    fn verify(&self, transfer: &Transfer, done: &Done) -> Result<(), TransferError> {
-        let known = self.known.get_or_init(|| {
-            integrity::known_checksums(self.context.base.unwrap_or(std::path::Path::new(".")))
-        });
-        let destination = &transfer.destination.url;
-        if !destination.is_local() {
-            self.observer.event(&Event::Warning(format!(
-                "{} cannot be verified",
-                destination.shown()
-            )));
-            return Ok(());
-        }
-        let path = done
-            .path
-            .clone()
-            .unwrap_or_else(|| self.context.path(destination));
-        let clock = Instant::now();
-        let result = integrity::verify(&transfer.lfn, &path, known, self.context.cancel);
-        if !matches!(result, Err(TransferError::ChecksumUnknown(_))) {
-            let checks: &mut Checks = &mut lock(&self.report).checks;
-            checks.add(&transfer.linkage, result.is_ok(), clock.elapsed());
-        }
-        result
-    }
-
-    /// The test hook that spoils copies.
-    fn spoil(&self, pair: &Pair<'_>, done: &Done) {
-        if self.settings.error_rate == 0 || random_below(100) >= u32::from(self.settings.error_rate) {
-            return;
-        }
-        if pair.destination().url.scheme() != "file" {
-            return;
-        }
-        let path = done
-            .path
-            .clone()
-            .unwrap_or_else(|| self.context.path(&pair.destination().url));
-        let spoilt = fs::OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .and_then(|mut file| {
-                std::io::Write::write_all(&mut file, b"spoilt by PEGASUS_TRANSFER_ERROR_RATE")
-            });
-        let outcome = if spoilt.is_ok() {
-            "was spoilt"
-        } else {
-            "could not be spoilt"
-        };
-        let name = shown::path(&path);
-        self.observer.event(&Event::Warning(format!(
-            "PEGASUS_TRANSFER_ERROR_RATE: {name} {outcome}"
-        )));
-    }
 }
 
 fn same_protocols(one: &Pair<'_>, other: &Pair<'_>) -> bool {
@@ -657,5 +393,4 @@ fn same_protocols(one: &Pair<'_>, other: &Pair<'_>) -> bool {
 }
 
 #[cfg(test)]
-#[path = "engine_tests.rs"]
 mod tests;

@@ -2,7 +2,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use std::fs;
+use std::time::Duration;
+
 use super::*;
+use crate::protocol::Done;
 use crate::spec;
 use crate::url::Url;
 

@@ -1,0 +1,170 @@
+//! What follows an attempt of a transfer: checksums and the record of the attempt.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::settings::random_below;
+use super::{Engine, Event, lock};
+use crate::error::TransferError;
+use crate::integrity;
+use crate::local;
+use crate::protocol::{Done, Pair};
+use crate::report::Attempt;
+use crate::shown;
+use crate::spec::Transfer;
+
+impl Engine<'_> {
+    /// What follows an attempt of a transfer: checksums and the record.
+    pub(super) fn finish(
+        &self,
+        pair: &Pair<'_>,
+        result: Result<Done, TransferError>,
+        (start, clock): (SystemTime, Instant),
+    ) -> Result<(), TransferError> {
+        let (from, to) = (pair.source, pair.destination());
+        let result = result.and_then(|done| {
+            self.spoil(pair, &done);
+            if pair.transfer.generate_checksum {
+                self.publish_checksum(pair, &done, clock.elapsed());
+            }
+            if pair.transfer.verify_checksum {
+                self.verify(pair.transfer, &done)?;
+            }
+            Ok(done)
+        });
+        let attempt = Attempt {
+            source: from.url.shown(),
+            source_site: from.site.clone(),
+            destination: to.url.shown(),
+            destination_site: to.site.clone(),
+            lfn: String::from_utf8_lossy(&pair.transfer.lfn).into_owned(),
+            success: result.is_ok(),
+            start,
+            duration: clock.elapsed(),
+            bytes: result.as_ref().ok().and_then(|done| done.bytes).unwrap_or(0),
+            local: from.url.is_local() || to.url.is_local(),
+        };
+        self.observer
+            .event(&Event::Transfer(&attempt, result.as_ref().err()));
+        lock(&self.report).attempts.push(attempt);
+        result.map(drop)
+    }
+
+    /// Publishes the checksum of the source if that is a local file, else of the destination; each logical
+    /// name once. Failing to do so does not fail the transfer.
+    fn publish_checksum(&self, pair: &Pair<'_>, done: &Done, took: Duration) {
+        let destination = pair.destination();
+        let copy = done
+            .path
+            .clone()
+            .unwrap_or_else(|| self.context.path(&destination.url));
+        let source = self.context.path(&pair.source.url);
+        // A file that was moved is at its destination.
+        let path = if pair.source.url.is_local() && source.exists() {
+            source
+        } else {
+            copy
+        };
+        let lfn = if pair.transfer.lfn.is_empty() {
+            destination
+                .url
+                .path()
+                .file_name()
+                .unwrap_or_default()
+                .as_encoded_bytes()
+                .to_vec()
+        } else {
+            pair.transfer.lfn.clone()
+        };
+        if !lock(&self.published).insert(lfn.clone()) {
+            return;
+        }
+        let clock = Instant::now();
+        let hashed = match done.sha256 {
+            Some(sha256) => Ok(Some((sha256, took))),
+            None => local::hash_path(&path, self.context.cancel)
+                .map(|hash| hash.map(|sha256| (sha256, clock.elapsed()))),
+        };
+        let warn = |message: String| {
+            let name = shown::bytes(&lfn);
+            self.observer.event(&Event::Warning(format!(
+                "no checksum of {name} is published: {message}"
+            )));
+        };
+        let (sha256, took) = match hashed {
+            Ok(Some(hashed)) => hashed,
+            Ok(None) => return warn("it is a directory".to_owned()),
+            Err(error) => return warn(error.to_string()),
+        };
+        let meta = match fs::metadata(&path) {
+            Ok(meta) => meta,
+            Err(error) => return warn(error.to_string()),
+        };
+        let block = integrity::record(&lfn, &path, &meta, &sha256, took);
+        match &self.settings.integrity_data {
+            Some(file) => {
+                if let Err(error) = integrity::append(file, &block) {
+                    warn(format!("{}: {error}", shown::path(file)));
+                }
+            }
+            None => self.observer.event(&Event::Checksum(&block)),
+        }
+    }
+
+    /// Compares the copy with the checksum that the metadata files of the working directory give.
+    fn verify(&self, transfer: &Transfer, done: &Done) -> Result<(), TransferError> {
+        let known = self
+            .known
+            .get_or_init(|| integrity::known_checksums(self.context.base.unwrap_or(Path::new("."))));
+        let destination = &transfer.destination.url;
+        if !destination.is_local() {
+            self.observer.event(&Event::Warning(format!(
+                "{} cannot be verified",
+                destination.shown()
+            )));
+            return Ok(());
+        }
+        let path = done
+            .path
+            .clone()
+            .unwrap_or_else(|| self.context.path(destination));
+        let clock = Instant::now();
+        let result = integrity::verify(&transfer.lfn, &path, known, self.context.cancel);
+        if !matches!(result, Err(TransferError::ChecksumUnknown(_))) {
+            lock(&self.report)
+                .checks
+                .add(&transfer.linkage, result.is_ok(), clock.elapsed());
+        }
+        result
+    }
+
+    /// The test hook that spoils copies.
+    fn spoil(&self, pair: &Pair<'_>, done: &Done) {
+        if self.settings.error_rate == 0 || random_below(100) >= u32::from(self.settings.error_rate) {
+            return;
+        }
+        if pair.destination().url.scheme() != "file" {
+            return;
+        }
+        let path = done
+            .path
+            .clone()
+            .unwrap_or_else(|| self.context.path(&pair.destination().url));
+        let spoilt = fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| {
+                std::io::Write::write_all(&mut file, b"spoilt by PEGASUS_TRANSFER_ERROR_RATE")
+            });
+        let outcome = if spoilt.is_ok() {
+            "was spoilt"
+        } else {
+            "could not be spoilt"
+        };
+        let name = shown::path(&path);
+        self.observer.event(&Event::Warning(format!(
+            "PEGASUS_TRANSFER_ERROR_RATE: {name} {outcome}"
+        )));
+    }
+}
