@@ -95,30 +95,36 @@ pub struct BadPattern {
 }
 
 impl ReplicaCatalog {
-    /// What is known of a logical file: exact entries, else the first pattern that matches all of it.
+    /// What is known of a logical file: the entry with its name, behind it what the first pattern gives that
+    /// matches the whole name.
     pub fn lookup(&self, lfn: &str) -> Option<Found<'_>> {
-        if let Some(&number) = self.by_name.get(lfn) {
+        let mut found = self.by_name.get(lfn).map(|&number| {
             let entry = &self.entries[number as usize];
-            return Some(Found {
+            Found {
                 replicas: entry.replicas.clone(),
                 metadata: Some(&entry.metadata),
-            });
+            }
+        });
+        if let Some(first) = self.first_match(lfn) {
+            let (pattern, number) = &self.patterns[first];
+            let entry = &self.entries[*number as usize];
+            if let Some(groups) = pattern.captures(lfn) {
+                let found = found.get_or_insert_with(|| Found {
+                    replicas: Vec::new(),
+                    metadata: Some(&entry.metadata),
+                });
+                for replica in &entry.replicas {
+                    let filled = Replica {
+                        pfn: fill_groups(&replica.pfn, &groups),
+                        site: replica.site.clone(),
+                    };
+                    if !found.replicas.contains(&filled) {
+                        found.replicas.push(filled);
+                    }
+                }
+            }
         }
-        let (pattern, number) = &self.patterns[self.first_match(lfn)?];
-        let groups = pattern.captures(lfn)?;
-        let entry = &self.entries[*number as usize];
-        let replicas = entry
-            .replicas
-            .iter()
-            .map(|replica| Replica {
-                pfn: fill_groups(&replica.pfn, &groups),
-                site: replica.site.clone(),
-            })
-            .collect();
-        Some(Found {
-            replicas,
-            metadata: Some(&entry.metadata),
-        })
+        found
     }
     /// Whether [`ReplicaCatalog::lookup`] finds something.
     pub fn knows(&self, lfn: &str) -> bool {

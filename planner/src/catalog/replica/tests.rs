@@ -35,7 +35,10 @@ replicas:
 #[test]
 fn exact_names_come_before_patterns() {
     let catalog = loaded("replicas.yml", None, YAML).expect("reads");
-    assert_eq!(pfns(&catalog, "plain_1"), ["/data/plain_1", "file:///other"]);
+    assert_eq!(
+        pfns(&catalog, "plain_1"),
+        ["/data/plain_1", "file:///other", "/first/plain_1"]
+    );
     assert_eq!(pfns(&catalog, "plain_2"), ["/first/plain_2"]);
     assert_eq!(pfns(&catalog, "plum"), ["/second/plum"]);
     assert_eq!(
