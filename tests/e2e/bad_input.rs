@@ -61,6 +61,8 @@ impl Diamond {
             .arg("--dir")
             .arg(submit)
             .arg(workflow)
+            // Stands in the example's catalogs; `pmc run` sets it.
+            .env("PMC_WORKFLOW_DIR", self.path(""))
             // A reader that follows a bomb must not take the machine with it.
             .limit(60)
             .go()
@@ -261,8 +263,8 @@ fn planner_leaves_nothing_half_written_on_a_full_disk() {
     let disk = diamond.folder.path().join("disk");
     fs::create_dir(&disk).expect("a folder");
     let script = format!(
-        "cd '{}' && '{}' -Dpegasus.catalog.replica.file=replicas.yml --sites local --output-sites local \
-         --dir '{}/submit' workflow.yml",
+        "cd '{0}' && PMC_WORKFLOW_DIR='{0}' '{1}' -Dpegasus.catalog.replica.file=replicas.yml --sites local --output-sites local \
+         --dir '{2}/submit' workflow.yml",
         diamond.path("").display(),
         Flavour::Local.program("pmc-plan").display(),
         disk.display()

@@ -246,7 +246,7 @@ impl Said {
         };
         for (name, said) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
             let lines: Vec<&str> = said.lines().collect();
-            let left_out = lines.len().saturating_sub(60);
+            let left_out = lines.len().saturating_sub(40);
             let _ = writeln!(all, "--- {name}{}", if left_out > 0 { " (its end)" } else { "" });
             for line in &lines[left_out..] {
                 let _ = writeln!(all, "{line}");
