@@ -241,6 +241,40 @@ fn refuses_with_the_words_of_the_original() {
     }
 }
 
+/// Names are looked up later than they are read; the first wrong line must be reported all the same.
+#[test]
+fn the_first_of_several_errors_is_reported() {
+    let many: String = (0..200).map(|task| format!("TASK t{task} x\n")).collect();
+    let edges: String = (1..200).map(|task| format!("EDGE t0 t{task}\n")).collect();
+    let cases = [
+        ("TASK a x\nTASK a x\nJOB\n".to_owned(), "Duplicate task: a", 2),
+        (
+            "TASK a x\nTASK a x\nTASK b -x y\n".to_owned(),
+            "Duplicate task: a",
+            2,
+        ),
+        ("TASK a x\nTASK a -x y\n".to_owned(), "Duplicate task: a", 2),
+        (
+            "TASK a x\nEDGE a b\nTASK b x\nJOB\n".to_owned(),
+            "No such task: b\n",
+            2,
+        ),
+        ("TASK a x\nEDGE a b\nEDGE a\n".to_owned(), "No such task: b\n", 2),
+        (format!("{many}TASK t7 x\nTASK u x\n"), "Duplicate task: t7", 201),
+        (
+            format!("{many}{edges}EDGE t0 t200\n{edges}TASK t200 x\n"),
+            "No such task: t200\n",
+            400,
+        ),
+    ];
+    for (text, message, line) in cases {
+        let error = refuse(&text);
+        assert_eq!((error.to_string().as_str(), error.line()), (message, Some(line)));
+    }
+    let dag = read(&format!("{many}{edges}TASK late x\nEDGE late t0\nEDGE t5 late"));
+    assert_eq!((dag.len(), dag.edge_count()), (201, 201));
+}
+
 #[test]
 fn a_file_that_cannot_be_read_is_named_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
