@@ -1,37 +1,33 @@
 //! One invocation from beginning to end: side jobs, main job, files, record.
 
-use std::borrow::Cow;
-use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use monitord_compat::invocation_record::{
-    FileEntry, Identity, Invocation, Job, JobIds, Source, Stage, Status, Usage,
-};
+use monitord_compat::invocation_record::{FileEntry, Job, Output as Sum, Source, Stage, Status, Usage};
 use nix::errno::Errno;
-use nix::unistd::{getgid, getuid};
 
 use crate::checksum;
 use crate::context::Context;
 use crate::interrupts::Interrupts;
-use crate::limits;
 use crate::lists::{self, Listed};
 use crate::lookup;
 use crate::machine::Host;
 use crate::options::{Command, Options, Output};
-use crate::payload;
 use crate::spawn::{Program, spawn};
 use crate::stat::{self, Names};
 use crate::stdio::{self, Stream};
 use crate::temporary::{self, Mailbox};
-use crate::usage;
 use crate::wait::{Limit, Target, wait};
 use crate::words::{expand_argument, split_command};
+
+mod report;
+
+pub use report::Report;
 
 /// Exit codes of kickstart itself.
 pub mod exit {
@@ -47,38 +43,6 @@ pub mod exit {
     pub const NOT_RUNNABLE: u8 = 127;
     /// Added to the number of the signal that killed the job.
     pub const SIGNAL: u8 = 128;
-}
-
-/// The largest part of a record that is gathered in memory so as to be written at once, bytes.
-const WRITE_AT_ONCE: usize = 64 << 20;
-
-/// Keys of `files` that are not files of the job.
-const STREAMS: [&str; 6] = ["stdin", "stdout", "stderr", "metadata", "kickstart", "logfile"];
-
-/// What one invocation came to.
-#[derive(Debug)]
-pub struct Report {
-    /// The record.
-    pub record: Invocation<'static>,
-    /// The exit code.
-    pub exit_code: u8,
-    /// File the record is to be appended to instead of standard output.
-    pub log: Option<File>,
-}
-
-impl Report {
-    /// Writes the record to `out` in one piece, unless it is huge: other output must not get into it.
-    pub fn write_to(&self, out: impl Write) -> io::Result<()> {
-        let texts = self
-            .record
-            .files
-            .iter()
-            .filter_map(|entry| entry.payload.as_ref());
-        let size = texts.map(|payload| payload.text.len()).sum::<usize>() / 4 * 5 + (64 << 10);
-        let mut out = BufWriter::with_capacity(size.min(WRITE_AT_ONCE), out);
-        self.record.write_to(&mut out)?;
-        out.flush()
-    }
 }
 
 /// Runs what `options` ask for and describes it. `notice` gets messages for the user, one line each.
@@ -162,7 +126,7 @@ impl<'a, 'c> Session<'a, 'c> {
         interrupts: &'a mut dyn Interrupts,
         notice: &'a mut dyn FnMut(&str),
     ) -> io::Result<Self> {
-        let temporary = temporary::directories(&context.environment);
+        let temporary = temporary::directories(&context.environment, &context.directory);
         let metadata = Mailbox::new(&temporary, "meta")?;
         let integrity = Mailbox::new(&temporary, "integrity")?;
         let environment = &mut context.environment;
@@ -538,7 +502,7 @@ impl<'a, 'c> Session<'a, 'c> {
         if let Ok(status) = &entry.stat {
             let regular = status.mode & libc::S_IFMT == libc::S_IFREG;
             let output = checksum::of_output(&self.directory.join(&listed.pfn), regular);
-            if matches!(output, monitord_compat::invocation_record::Output::Unreadable) {
+            if matches!(output, Sum::Unreadable) {
                 (self.notice)(&format!("cannot read {} to checksum it", listed.pfn.display()));
                 if *code == 0 {
                     *code = exit::FAILURE;
@@ -547,139 +511,6 @@ impl<'a, 'c> Session<'a, 'c> {
             entry.output = Some(output);
         }
         entry
-    }
-
-    fn report(mut self, exit_code: u8) -> Report {
-        let failed = exit_code != 0 || self.jobs.iter().any(|(_, job)| job.status.raw() != 0);
-        let long_form = failed || self.options.long_form;
-        let mut integrity_data = self.integrity_data();
-        let mut files = self.files(failed, long_form);
-        // Readers keep the last of equal keys, or refuse the record.
-        integrity_data.retain(|(key, _)| !STREAMS.contains(&key.as_str()));
-        let mut taken: HashSet<Vec<u8>> = integrity_data
-            .iter()
-            .map(|(key, _)| key.clone().into_bytes())
-            .collect();
-        let mut kept: Vec<bool> = files
-            .iter()
-            .rev()
-            .map(|entry| taken.insert(entry.key.clone()))
-            .collect();
-        files.retain(|_| kept.pop().unwrap_or(true));
-        let integrity_data: String = integrity_data.into_iter().map(|(_, lines)| lines).collect();
-        let owned = |text: &Option<Vec<u8>>| text.clone();
-        let record = Invocation {
-            start: stat::stamp_of(self.context.began.0),
-            transformation: owned(&self.options.transformation),
-            derivation: owned(&self.options.derivation),
-            resource: owned(&self.options.resource),
-            wf_label: owned(&self.options.label),
-            wf_stamp: owned(&self.options.stamp),
-            identity: self.identity(),
-            jobs: std::mem::take(&mut self.jobs),
-            job_ids: self.job_ids(),
-            cwd: self.directory.as_os_str().as_bytes().to_vec(),
-            usage: usage::own(self.context.own_usage),
-            machine: (!self.options.omit_machine).then(|| self.host.machine(long_form)),
-            files,
-            integrity_data: Cow::Owned(integrity_data.into_bytes()),
-            environment: long_form.then(|| self.environment()),
-            limits: long_form.then(limits::read),
-            duration: self.context.began.1.elapsed(),
-        };
-        Report {
-            record,
-            exit_code,
-            log: self.log,
-        }
-    }
-
-    /// What the job left, by key.
-    fn integrity_data(&mut self) -> Vec<(String, String)> {
-        let data = payload::read_all(self.integrity.file()).unwrap_or_default();
-        let found = payload::integrity_data(&data);
-        if found.dropped > 0 {
-            (self.notice)(&format!(
-                "WARNING: {} malformed entries of integrity data are left out",
-                found.dropped
-            ));
-        }
-        found.entries
-    }
-
-    fn files(&mut self, failed: bool, long_form: bool) -> Vec<FileEntry<'static>> {
-        let mut files = std::mem::take(&mut self.before);
-        files.append(&mut self.after);
-        let (options, context, directory, names) =
-            (self.options, &self.context, &self.directory, &mut self.names);
-        files.push(stdio::input_entry(&options.stdin, context, directory, names));
-        let limit = (failed || !options.quiet).then_some(options.payload_limit);
-        for stream in self.streams.iter().flatten() {
-            files.push(stream.entry(context, directory, limit, names));
-        }
-        let mut metadata = stat::temporary(b"metadata", self.metadata.path(), self.metadata.file(), names);
-        metadata.payload = payload::read(self.metadata.file(), None).ok().flatten();
-        files.push(metadata);
-        if long_form {
-            let mut program = stat::named(b"kickstart", &context.program, directory, names);
-            if matches!(program.stat, Err(libc::ENOENT)) {
-                program.note = Some("ignore error - it is just a warning");
-            }
-            files.push(program);
-            files.push(match (&self.log, &options.log) {
-                (Some(_), Some(log)) => stat::named(b"logfile", log, directory, names),
-                _ => stat::descriptor(b"logfile", 1, context.stdout, names),
-            });
-        }
-        files
-    }
-
-    fn identity(&mut self) -> Identity {
-        let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
-        Identity {
-            interface: self.host.interface.clone(),
-            host_address: self.host.address.clone(),
-            host_name: Some(self.host.name.clone()).filter(|name| !name.is_empty()),
-            pid: std::process::id(),
-            uid,
-            user: self.names.user(uid),
-            gid,
-            group: self.names.group(gid),
-            umask: self.context.umask,
-        }
-    }
-
-    fn job_ids(&self) -> JobIds {
-        const LOCAL: [(&str, &[&str]); 5] = [
-            ("slurm", &["SLURM_JOBID", "SLURM_JOB_ID"]),
-            ("cobalt", &["COBALT_JOBID"]),
-            ("sge", &["JOB_ID"]),
-            ("lsf", &["LSB_JOBID"]),
-            ("pbs", &["PBS_JOBID"]),
-        ];
-        let id = |name: &str| self.context.environment.get(name.as_bytes()).map(<[u8]>::to_vec);
-        JobIds {
-            condor: id("CONDOR_JOBID"),
-            gram: id("GLOBUS_GRAM_JOB_CONTACT"),
-            local: LOCAL
-                .iter()
-                .find_map(|(kind, variables)| Some((*kind, variables.iter().find_map(|name| id(name))?))),
-        }
-    }
-
-    /// The environment of the jobs, in the order of `NAME=value`.
-    fn environment(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let mut all: Vec<_> = self
-            .context
-            .environment
-            .iter()
-            .map(|(name, value)| (name.to_vec(), value.to_vec()))
-            .collect();
-        all.sort_by(|a, b| {
-            let text = |(name, value): &(Vec<u8>, Vec<u8>)| [name.as_slice(), b"=", value].concat();
-            text(a).cmp(&text(b))
-        });
-        all
     }
 }
 
@@ -713,85 +544,4 @@ pub fn current_directory() -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::fd::AsFd;
-
-    use super::*;
-    use crate::context::{Environment, OwnUsage};
-    use crate::interrupts::{Interrupt, Uninterrupted};
-    use crate::options::{Request, parse};
-
-    /// An executor's way of cancelling: a pipe that becomes readable.
-    struct Cancel(Option<io::PipeReader>);
-
-    impl Interrupts for Cancel {
-        fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-            self.0.as_ref().map(AsFd::as_fd)
-        }
-
-        fn take(&mut self) -> Option<Interrupt> {
-            self.0
-                .take()
-                .map(|_| Interrupt::Forward(nix::sys::signal::Signal::SIGTERM))
-        }
-    }
-
-    fn run_in(directory: &Path, line: &[&str], interrupts: &mut dyn Interrupts) -> Report {
-        let Ok(Request::Run(options)) = parse(line.iter().map(OsString::from)) else {
-            panic!("{line:?}");
-        };
-        let null = File::open("/dev/null").unwrap();
-        let variables = [("PATH", "/usr/bin:/bin"), ("WHERE", "here")];
-        let context = Context {
-            began: (SystemTime::now(), Instant::now()),
-            environment: Environment::from_iter(variables.map(|(name, value)| (name.into(), value.into()))),
-            directory: directory.to_owned(),
-            umask: 0o22,
-            program: "/bin/worker".into(),
-            stdin: null.as_fd(),
-            stdout: null.as_fd(),
-            stderr: null.as_fd(),
-            own_usage: OwnUsage::Thread,
-            own_group: true,
-        };
-        run(&options, context, &Host::gather(false), interrupts, &mut |_| {}).unwrap()
-    }
-
-    fn stdout(report: &Report) -> &str {
-        let entry = report
-            .record
-            .files
-            .iter()
-            .find(|entry| entry.key == b"stdout")
-            .unwrap();
-        entry.payload.as_ref().map_or("", |payload| &payload.text)
-    }
-
-    #[test]
-    fn threads_run_jobs_in_their_own_directories() {
-        std::thread::scope(|scope| {
-            for number in 0..8 {
-                scope.spawn(move || {
-                    let folder = tempfile::tempdir().unwrap();
-                    let script = format!("pwd; echo {number} $WHERE; echo x > out; exit {number}");
-                    let line = ["-H", "-s", "o=out", "/bin/sh", "-c", &script];
-                    let report = run_in(folder.path(), &line, &mut Uninterrupted);
-                    let expected = format!("{}\n{number} here\n", folder.path().display());
-                    assert_eq!((stdout(&report), report.exit_code), (expected.as_str(), number));
-                    assert_eq!(report.record.files[0].stat.as_ref().unwrap().size, 2);
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn a_cancelled_job_dies_with_all_it_started() {
-        let (reader, writer) = io::pipe().unwrap();
-        drop(writer);
-        let began = Instant::now();
-        let line = ["-H", "/bin/sh", "-c", "sleep 20 & sleep 20; wait"];
-        let report = run_in(Path::new("/"), &line, &mut Cancel(Some(reader)));
-        assert_eq!(report.exit_code, 143);
-        assert!(began.elapsed() < Duration::from_secs(10));
-    }
-}
+mod tests;

@@ -11,13 +11,14 @@ use tempfile::{Builder, NamedTempFile};
 
 use crate::context::Environment;
 
-/// Directories to try for temporary files, best first.
+/// Directories to try for temporary files, best first; relative ones are in `directory`.
 #[must_use]
-pub fn directories(environment: &Environment) -> Vec<PathBuf> {
+pub fn directories(environment: &Environment, directory: &Path) -> Vec<PathBuf> {
     ["KICKSTART_TMP", "GRIDSTART_TMP", "TMP", "TEMP", "TMPDIR"]
         .iter()
         .filter_map(|name| environment.path(name.as_bytes()))
         .chain(["/tmp".into(), "/var/tmp".into()])
+        .map(|path| directory.join(path))
         .collect()
 }
 

@@ -1,0 +1,82 @@
+//! Invocations from threads of one process, as an executor starts them.
+
+use std::os::fd::AsFd;
+
+use super::*;
+use crate::context::{Environment, OwnUsage};
+use crate::interrupts::{Interrupt, Uninterrupted};
+use crate::options::{Request, parse};
+
+/// An executor's way of cancelling: a pipe that becomes readable.
+struct Cancel(Option<io::PipeReader>);
+
+impl Interrupts for Cancel {
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.0.as_ref().map(AsFd::as_fd)
+    }
+
+    fn take(&mut self) -> Option<Interrupt> {
+        self.0
+            .take()
+            .map(|_| Interrupt::Forward(nix::sys::signal::Signal::SIGTERM))
+    }
+}
+
+fn run_in(directory: &Path, line: &[&str], interrupts: &mut dyn Interrupts) -> Report {
+    let Ok(Request::Run(options)) = parse(line.iter().map(OsString::from)) else {
+        panic!("{line:?}");
+    };
+    let null = File::open("/dev/null").unwrap();
+    let variables = [("PATH", "/usr/bin:/bin"), ("WHERE", "here")];
+    let context = Context {
+        began: (SystemTime::now(), Instant::now()),
+        environment: Environment::from_iter(variables.map(|(name, value)| (name.into(), value.into()))),
+        directory: directory.to_owned(),
+        umask: 0o22,
+        program: "/bin/worker".into(),
+        stdin: null.as_fd(),
+        stdout: null.as_fd(),
+        stderr: null.as_fd(),
+        own_usage: OwnUsage::Thread,
+        own_group: true,
+    };
+    run(&options, context, &Host::gather(false), interrupts, &mut |_| {}).unwrap()
+}
+
+fn stdout(report: &Report) -> &str {
+    let entry = report
+        .record
+        .files
+        .iter()
+        .find(|entry| entry.key == b"stdout")
+        .unwrap();
+    entry.payload.as_ref().map_or("", |payload| &payload.text)
+}
+
+#[test]
+fn threads_run_jobs_in_their_own_directories() {
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            scope.spawn(move || {
+                let folder = tempfile::tempdir().unwrap();
+                let script = format!("pwd; echo {number} $WHERE; echo x > out; exit {number}");
+                let line = ["-H", "-s", "o=out", "/bin/sh", "-c", &script];
+                let report = run_in(folder.path(), &line, &mut Uninterrupted);
+                let expected = format!("{}\n{number} here\n", folder.path().display());
+                assert_eq!((stdout(&report), report.exit_code), (expected.as_str(), number));
+                assert_eq!(report.record.files[0].stat.as_ref().unwrap().size, 2);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_cancelled_job_dies_with_all_it_started() {
+    let (reader, writer) = io::pipe().unwrap();
+    drop(writer);
+    let began = Instant::now();
+    let line = ["-H", "/bin/sh", "-c", "sleep 20 & sleep 20; wait"];
+    let report = run_in(Path::new("/"), &line, &mut Cancel(Some(reader)));
+    assert_eq!(report.exit_code, 143);
+    assert!(began.elapsed() < Duration::from_secs(10));
+}

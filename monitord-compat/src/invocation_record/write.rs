@@ -1,0 +1,513 @@
+//! The text of the record.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use super::{
+    FileEntry, Identity, Invocation, Job, JobIds, Limit, Machine, Output, Source, Stamp, Stat, Status, Usage,
+    VERSION,
+};
+use crate::yaml::{Emitter, KeyStyle};
+
+/// Words that readers search for without parsing; see [`Emitter::with_guards`].
+const SEARCHED: &[&str] = &["raw:", "integrity_error:"];
+
+impl Invocation<'_> {
+    /// Writes the record.
+    pub fn write_to(&self, out: impl Write) -> io::Result<()> {
+        let mut out = Emitter::new(out).with_guards(SEARCHED);
+        out.raw(b"- invocation: True\n")?;
+        out.nested(|out| self.fields(out))
+    }
+
+    fn fields<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("version", VERSION)?;
+        out.verbatim("start", instant(&self.start))?;
+        out.verbatim("duration", seconds(self.duration))?;
+        let labels = [
+            ("transformation", &self.transformation),
+            ("derivation", &self.derivation),
+            ("resource", &self.resource),
+            ("wf-label", &self.wf_label),
+            ("wf-stamp", &self.wf_stamp),
+        ];
+        for (key, value) in labels {
+            if let Some(value) = value.as_ref().filter(|value| !value.is_empty()) {
+                out.quoted(KeyStyle::Auto, key.as_bytes(), value)?;
+            }
+        }
+        self.identity.write(out)?;
+        for (stage, job) in &self.jobs {
+            out.open(KeyStyle::Auto, stage.key().as_bytes())?;
+            out.nested(|out| job.write(out))?;
+        }
+        out.open(KeyStyle::Auto, b"jobids")?;
+        out.nested(|out| self.job_ids.write(out))?;
+        out.scalar("cwd", &self.cwd)?;
+        out.open(KeyStyle::Auto, b"usage")?;
+        out.nested(|out| self.usage.write(out))?;
+        if let Some(machine) = &self.machine {
+            out.open(KeyStyle::Auto, b"machine")?;
+            out.nested(|out| machine.write(out))?;
+        }
+        out.open(KeyStyle::Auto, b"files")?;
+        out.nested(|out| self.write_files(out))?;
+        if let Some(environment) = &self.environment {
+            out.open(KeyStyle::Auto, b"environment")?;
+            out.nested(|out| {
+                environment
+                    .iter()
+                    .try_for_each(|(name, value)| out.quoted(KeyStyle::Quoted, name, value))
+            })?;
+        }
+        if let Some(limits) = &self.limits {
+            out.open(KeyStyle::Auto, b"limits")?;
+            out.nested(|out| write_limits(out, limits))?;
+        }
+        Ok(())
+    }
+
+    fn write_files<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        let is_stream = |entry: &FileEntry<'_>| entry.lfn.is_none() && entry.key == b"stdin";
+        let streams = self.files.iter().position(is_stream).unwrap_or(self.files.len());
+        let (listed, rest) = self.files.split_at(streams);
+        for entry in listed {
+            entry.write_keyed(out)?;
+        }
+        out.raw(&self.integrity_data)?;
+        rest.iter().try_for_each(|entry| entry.write_keyed(out))
+    }
+}
+
+impl Identity {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        if let Some(interface) = &self.interface {
+            out.scalar("interface", interface)?;
+        }
+        out.verbatim("hostaddr", &self.host_address)?;
+        if let Some(name) = &self.host_name {
+            out.scalar("hostname", name)?;
+        }
+        out.verbatim("pid", self.pid)?;
+        write_owner(
+            out,
+            self.uid,
+            self.user.as_deref(),
+            self.gid,
+            self.group.as_deref(),
+        )?;
+        out.verbatim("umask", format_args!("0o0{:03o}", self.umask))
+    }
+}
+
+impl Job {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("start", instant(&self.start))?;
+        out.verbatim("duration", seconds(self.duration.max(Duration::from_millis(3))))?;
+        if let Some(pid) = self.pid {
+            out.verbatim("pid", pid)?;
+        }
+        out.open(KeyStyle::Auto, b"usage")?;
+        out.nested(|out| self.usage.write(out))?;
+        out.open(KeyStyle::Auto, b"status")?;
+        out.nested(|out| self.status.write(out))?;
+        out.open(KeyStyle::Auto, b"executable")?;
+        out.nested(|out| self.executable.write(out))?;
+        out.open(KeyStyle::Auto, b"argument_vector")?;
+        out.nested(|out| {
+            self.arguments
+                .iter()
+                .try_for_each(|argument| out.item_quoted(argument))
+        })?;
+        out.open(KeyStyle::Auto, b"procs")
+    }
+}
+
+impl Usage {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("utime", seconds(self.user_time))?;
+        out.verbatim("stime", seconds(self.system_time))?;
+        let counters = [
+            ("maxrss", self.max_rss_kib),
+            ("minflt", self.minor_faults),
+            ("majflt", self.major_faults),
+            ("nswap", self.swaps),
+            ("inblock", self.blocks_in),
+            ("outblock", self.blocks_out),
+            ("msgsnd", self.messages_sent),
+            ("msgrcv", self.messages_received),
+            ("nsignals", self.signals),
+            ("nvcsw", self.voluntary_switches),
+            ("nivcsw", self.involuntary_switches),
+        ];
+        counters
+            .iter()
+            .try_for_each(|(key, value)| out.verbatim(key, value))
+    }
+}
+
+impl Status {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("raw", self.raw())?;
+        match self {
+            Self::Exited { code } => out.verbatim("regular_exitcode", code),
+            Self::Signalled { signal, name, core } => {
+                out.verbatim("signalled_signal", signal)?;
+                // The original writes the first, misspelt key; its parser looks for the second.
+                out.quoted(KeyStyle::Auto, b"singalled_name", name.as_bytes())?;
+                out.quoted(KeyStyle::Auto, b"signalled_name", name.as_bytes())?;
+                out.verbatim("corefile", core)
+            }
+            Self::Failed { errno, text, .. } => {
+                out.verbatim("failure_error", format_args!("{errno}   {text}"))
+            }
+        }
+    }
+}
+
+impl JobIds {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        if let Some(id) = &self.condor {
+            out.scalar("condor", id)?;
+        }
+        if let Some(id) = &self.gram {
+            out.scalar("gram", id)?;
+        }
+        if let Some((kind, id)) = &self.local {
+            out.verbatim("lrmtype", kind)?;
+            out.scalar("lrm", id)?;
+        }
+        Ok(())
+    }
+}
+
+impl Machine {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("page-size", self.page_size)?;
+        out.scalar("uname_system", &self.system)?;
+        out.scalar("uname_nodename", &self.node_name)?;
+        out.scalar("uname_release", &self.release)?;
+        out.scalar("uname_machine", &self.architecture)?;
+        for (key, value) in ["ram_total", "ram_free", "ram_shared", "ram_buffer"]
+            .iter()
+            .zip(self.ram_kib)
+        {
+            out.verbatim(key, value)?;
+        }
+        for (key, value) in ["swap_total", "swap_free"].iter().zip(self.swap_kib) {
+            out.verbatim(key, value)?;
+        }
+        out.verbatim("cpu_count", self.cpu_count)?;
+        out.verbatim("cpu_speed", self.cpu_mhz)?;
+        out.scalar("cpu_vendor", &self.cpu_vendor)?;
+        out.scalar("cpu_model", &self.cpu_model)?;
+        for (key, value) in ["load_min1", "load_min5", "load_min15"].iter().zip(self.load) {
+            out.verbatim(key, format_args!("{value:.2}"))?;
+        }
+        self.census
+            .iter()
+            .try_for_each(|(key, value)| out.verbatim(key, value))
+    }
+}
+
+impl FileEntry<'_> {
+    fn write_keyed<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.open(KeyStyle::Auto, &self.key)?;
+        out.nested(|out| self.write(out))
+    }
+
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        if let Err(errno) = self.stat {
+            out.verbatim("error", errno)?;
+        }
+        if let Some(lfn) = &self.lfn {
+            out.quoted(KeyStyle::Auto, b"lfn", lfn)?;
+        }
+        if let Some(note) = self.note {
+            out.verbatim("note", note)?;
+        }
+        match &self.source {
+            Source::Name(name) => out.scalar("file_name", name)?,
+            Source::Temporary { name, descriptor } => {
+                out.scalar("temporary_name", name)?;
+                out.verbatim("descriptor", descriptor)?;
+            }
+            Source::Descriptor(descriptor) => out.verbatim("descriptor_number", descriptor)?,
+        }
+        if let Ok(stat) = &self.stat {
+            stat.write(out)?;
+        }
+        match &self.output {
+            None => {}
+            Some(Output::NotRegular) => out.verbatim("output", "True")?,
+            Some(Output::Unreadable) => {
+                out.verbatim("output", "True")?;
+                out.verbatim("integrity_error", "failed creating a checksum")?;
+            }
+            Some(Output::Checksum { sha256, took }) => {
+                out.verbatim("output", "True")?;
+                out.quoted_if_number("sha256", sha256)?;
+                out.verbatim("checksum_timing", format_args!("{:.2}", took.as_secs_f64()))?;
+            }
+        }
+        if let Some(payload) = &self.payload {
+            out.verbatim("data_truncated", payload.truncated)?;
+            out.text("data", &payload.text)?;
+        }
+        Ok(())
+    }
+}
+
+impl<W: Write> Emitter<W> {
+    /// A checksum may be all digits, or digits around one `e`: such a one is a number unless quoted.
+    fn quoted_if_number(&mut self, key: &str, value: &str) -> io::Result<()> {
+        let letters = value.bytes().filter(u8::is_ascii_alphabetic).count();
+        if letters > 1 {
+            self.verbatim(key, value)
+        } else {
+            self.quoted(KeyStyle::Auto, key.as_bytes(), value.as_bytes())
+        }
+    }
+}
+
+impl Stat {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.verbatim("mode", format_args!("0o{:o}", self.mode))?;
+        let numbers = [
+            ("size", self.size),
+            ("inode", self.inode),
+            ("nlink", self.links),
+            ("blksize", self.block_size),
+            ("blocks", self.blocks),
+        ];
+        numbers
+            .iter()
+            .try_for_each(|(key, value)| out.verbatim(key, value))?;
+        out.verbatim("mtime", day_second(&self.modified))?;
+        out.verbatim("atime", day_second(&self.accessed))?;
+        out.verbatim("ctime", day_second(&self.changed))?;
+        write_owner(
+            out,
+            self.uid,
+            self.user.as_deref(),
+            self.gid,
+            self.group.as_deref(),
+        )
+    }
+}
+
+fn write_owner<W: Write>(
+    out: &mut Emitter<W>,
+    uid: u32,
+    user: Option<&[u8]>,
+    gid: u32,
+    group: Option<&[u8]>,
+) -> io::Result<()> {
+    out.verbatim("uid", uid)?;
+    if let Some(user) = user {
+        out.scalar("user", user)?;
+    }
+    out.verbatim("gid", gid)?;
+    if let Some(group) = group {
+        out.scalar("group", group)?;
+    }
+    Ok(())
+}
+
+fn write_limits<W: Write>(out: &mut Emitter<W>, limits: &[Limit]) -> io::Result<()> {
+    for (name, soft, hard) in limits {
+        for (kind, value) in [("soft", soft), ("hard", hard)] {
+            let key = format!("{name}_{kind}");
+            match value {
+                Some(value) => out.verbatim(&key, value)?,
+                None => out.verbatim(&key, "unlimited")?,
+            }
+        }
+    }
+    Ok(())
+}
+
+fn instant(stamp: &Stamp) -> impl std::fmt::Display {
+    stamp.format("%Y-%m-%dT%H:%M:%S%.3f%:z")
+}
+
+fn day_second(stamp: &Stamp) -> impl std::fmt::Display {
+    stamp.format("%Y-%m-%dT%H:%M:%S%:z")
+}
+
+fn seconds(duration: Duration) -> impl std::fmt::Display {
+    format!("{:.3}", duration.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use chrono::DateTime;
+
+    use super::*;
+    use crate::invocation_record::{Payload, Stage};
+
+    fn stamp() -> Stamp {
+        DateTime::parse_from_rfc3339("2026-11-21T07:13:11.6309+05:30").unwrap()
+    }
+
+    fn file(key: &str, source: Source) -> FileEntry<'static> {
+        let stat = Stat {
+            mode: 0o100_644,
+            size: 5,
+            inode: 7,
+            links: 1,
+            block_size: 4096,
+            blocks: 8,
+            modified: stamp(),
+            accessed: stamp(),
+            changed: stamp(),
+            uid: 1000,
+            user: Some(b"u".to_vec()),
+            gid: 100,
+            group: None,
+        };
+        let key = key.as_bytes().to_vec();
+        FileEntry {
+            key,
+            lfn: None,
+            note: None,
+            source,
+            stat: Ok(stat),
+            output: None,
+            payload: None,
+        }
+    }
+
+    fn invocation() -> Invocation<'static> {
+        Invocation {
+            start: stamp(),
+            duration: Duration::from_millis(8),
+            transformation: Some(b"ns::tr:1.0".to_vec()),
+            derivation: Some(b"ID1".to_vec()),
+            resource: Some(Vec::new()),
+            wf_label: None,
+            wf_stamp: None,
+            identity: Identity {
+                host_address: "192.0.2.2".into(),
+                umask: 0o22,
+                pid: 9,
+                user: Some(b"123".to_vec()),
+                ..Identity::default()
+            },
+            jobs: vec![(
+                Stage::Main,
+                Job {
+                    start: stamp(),
+                    duration: Duration::ZERO,
+                    pid: Some(10),
+                    usage: Usage {
+                        user_time: Duration::from_millis(3),
+                        max_rss_kib: 1612,
+                        ..Usage::default()
+                    },
+                    status: Status::Exited { code: 3 },
+                    executable: file("", Source::Name(b"/usr/bin/a: b".to_vec())),
+                    arguments: vec![b"-c".to_vec(), b"a \"b\"\\\n\xff".to_vec()],
+                },
+            )],
+            job_ids: JobIds::default(),
+            cwd: b"/scratch/run".to_vec(),
+            usage: Usage::default(),
+            machine: None,
+            files: vec![
+                file("*x", Source::Name(b"/f".to_vec())),
+                file("stdin", Source::Descriptor(0)),
+            ],
+            integrity_data: Cow::Borrowed(b"    k:\n      size: 6\n"),
+            environment: Some(vec![(b"A\"B".to_vec(), b"c\\d".to_vec())]),
+            limits: Some(vec![("RLIMIT_CORE".into(), Some(0), None)]),
+        }
+    }
+
+    fn text(invocation: &Invocation<'_>) -> String {
+        let mut out = Vec::new();
+        invocation.write_to(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn fields_are_formatted_as_readers_expect() {
+        let text = text(&invocation());
+        for lines in [
+            "- invocation: True\n  version: 3.0\n  start: 2026-11-21T07:13:11.630+05:30\n  duration: 0.008\n",
+            "  derivation: \"ID1\"\n  hostaddr: 192.0.2.2\n  pid: 9\n  uid: 0\n  user: \"123\"\n  gid: 0\n  umask: 0o0022\n",
+            "    duration: 0.003\n    pid: 10\n    usage:\n      utime: 0.003\n      stime: 0.000\n      maxrss: 1612\n",
+            "    status:\n      raw: 768\n      regular_exitcode: 3\n    executable:\n      file_name: \"/usr/bin/a: b\"\n",
+            "      mode: 0o100644\n      size: 5\n      inode: 7\n      nlink: 1\n      blksize: 4096\n      blocks: 8\n",
+            "      mtime: 2026-11-21T07:13:11+05:30\n",
+            "    argument_vector:\n      - \"-c\"\n      - \"a \\\"b\\\"\\\\\\n\u{fffd}\"\n    procs:\n  jobids:\n",
+            "  files:\n    \"*x\":\n      file_name: /f\n",
+            "      gid: 100\n    k:\n      size: 6\n    stdin:\n      descriptor_number: 0\n",
+            "  environment:\n    \"A\\\"B\": \"c\\\\d\"\n  limits:\n    RLIMIT_CORE_soft: 0\n    RLIMIT_CORE_hard: unlimited\n",
+        ] {
+            assert!(text.contains(lines), "{lines}\nnot in\n{text}");
+        }
+        assert!(text.lines().skip(1).all(|line| line.starts_with("  ")));
+    }
+
+    #[test]
+    fn statuses_are_encoded_like_wait_does() {
+        let killed = Status::Signalled {
+            signal: 11,
+            name: "Segmentation fault".into(),
+            core: true,
+        };
+        assert_eq!(killed.raw(), 139);
+        let failed = Status::Failed {
+            raw: -127,
+            errno: 2,
+            text: "No such file or directory".into(),
+        };
+        let mut invocation = invocation();
+        for (status, lines) in [
+            (
+                killed,
+                "raw: 139\n      signalled_signal: 11\n      singalled_name: \"Segmentation fault\"\n",
+            ),
+            (
+                failed,
+                "raw: -127\n      failure_error: 2   No such file or directory\n",
+            ),
+        ] {
+            invocation.jobs[0].1.status = status;
+            assert!(text(&invocation).contains(lines), "{lines}");
+        }
+    }
+
+    #[test]
+    fn outputs_have_checksums_and_streams_text() {
+        let mut invocation = invocation();
+        let checksum = |sha256: &str| {
+            Some(Output::Checksum {
+                sha256: sha256.into(),
+                took: Duration::from_millis(14),
+            })
+        };
+        invocation.files[0].output = checksum("5891b5b522d5df08");
+        invocation.files[1].payload = Some(Payload {
+            truncated: false,
+            text: "a\n b\n".into(),
+        });
+        let plain = text(&invocation);
+        assert!(
+            plain.contains(
+                "      output: True\n      sha256: 5891b5b522d5df08\n      checksum_timing: 0.01\n"
+            )
+        );
+        assert!(
+            plain.contains("      data_truncated: false\n      data: |\n        a\n         b\n"),
+            "{plain}"
+        );
+        invocation.files[0].output = checksum("12e4");
+        assert!(text(&invocation).contains("sha256: \"12e4\"\n"));
+        invocation.files[0].output = Some(Output::Unreadable);
+        assert!(text(&invocation).contains("integrity_error: failed creating a checksum\n"));
+    }
+}
