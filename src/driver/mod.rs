@@ -6,6 +6,7 @@ mod events;
 mod report;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,9 @@ const NOT_FORWARDED: i32 = 256;
 /// How long workers may take to end, the grace of tasks and host scripts included.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The same after a signal: launchers send the next one, which cannot be caught, a second later.
+const HURRIED_CLOSE_TIMEOUT: Duration = Duration::from_millis(900);
+
 /// Runs a DAG with the workers of a transport. All of them have ended when this returns, unless
 /// [`RunError::silent_workers`] or [`RunSummary::silent_workers`] says otherwise.
 ///
@@ -52,7 +56,7 @@ pub fn run<T: MasterTransport>(
         .and_then(|ready| Driver::new(ready, transport, options, interrupt, observer, begin).run());
     result.map_err(|mut error| {
         if !error.is_closed() {
-            error.silent_workers = stop_workers(transport, ToWorker::Abort);
+            error.silent_workers = stop_workers(transport, ToWorker::Abort, CLOSE_TIMEOUT);
         }
         error
     })
@@ -84,7 +88,7 @@ fn prepare(options: &Options, workers: u32) -> Result<Ready, RunError> {
         None
     };
     let dag = Arc::new(Dag::open(&options.dag).map_err(|error| RunError::dag(&options.dag, error))?);
-    let done = if options.skip_rescue {
+    let done = if options.skip_rescue || is_device(&options.rescue) {
         rescue::DoneSet::new()
     } else {
         rescue::read(&options.rescue, &dag).map_err(|error| RunError::rescue(&options.rescue, error))?
@@ -112,13 +116,21 @@ fn prepare(options: &Options, workers: u32) -> Result<Ready, RunError> {
     })
 }
 
+/// Whether there is nothing to be read: `/dev/null` is for those who want no rescue file, and other
+/// devices have no end.
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    path.metadata()
+        .is_ok_and(|data| data.file_type().is_char_device() || data.file_type().is_block_device())
+}
+
 /// Sends all workers home and waits for them. Gives those that do not answer.
-fn stop_workers(transport: &mut impl MasterTransport, message: ToWorker) -> Vec<Rank> {
+fn stop_workers(transport: &mut impl MasterTransport, message: ToWorker, timeout: Duration) -> Vec<Rank> {
     for rank in 1..=transport.workers() {
         // Who cannot be reached will not answer, either.
         let _ = transport.send(Rank(rank), message.clone());
     }
-    transport.close(CLOSE_TIMEOUT)
+    transport.close(timeout)
 }
 
 struct Driver<'a, T> {
@@ -149,7 +161,7 @@ struct Out<'a, T> {
     not_forwarded: Option<SubmitId>,
     /// Tasks whose latest try failed.
     failed: BTreeMap<TaskId, report::Failure>,
-    dagdir: &'a std::path::Path,
+    dagdir: &'a Path,
 }
 
 impl<T: MasterTransport> Outbox for Out<'_, T> {
@@ -272,7 +284,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
                     error::Kind::Master(MasterError::NoCapableHost { .. })
                 );
                 let mut error = error;
-                error.silent_workers = stop_workers(self.out.transport, ToWorker::Abort);
+                error.silent_workers = stop_workers(self.out.transport, ToWorker::Abort, CLOSE_TIMEOUT);
                 error.set_closed();
                 // The logs of a run that could not begin end where they are, as in the original.
                 if !fits_nowhere {
@@ -405,12 +417,12 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             }
         };
         // The workers close their files before these are read.
-        let message = if aborted.is_some() {
-            ToWorker::Abort
-        } else {
-            ToWorker::Shutdown
+        let (message, timeout) = match aborted {
+            None => (ToWorker::Shutdown, CLOSE_TIMEOUT),
+            Some(Aborted::WallTime) => (ToWorker::Abort, CLOSE_TIMEOUT),
+            Some(Aborted::Signal(_)) => (ToWorker::Abort, HURRIED_CLOSE_TIMEOUT),
         };
-        let silent_workers = stop_workers(self.out.transport, message);
+        let silent_workers = stop_workers(self.out.transport, message, timeout);
         let mut result = self.last_results();
         if self.master.summary().max_failures_reached {
             tracing::error!("Max failures reached: DAG prematurely aborted");

@@ -1,0 +1,434 @@
+//! The executor with worker threads, as a program.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+const DIAMOND: &str = "\
+TASK A ./say.sh A
+TASK B ./say.sh B
+TASK C ./say.sh C
+TASK D ./say.sh D
+EDGE A B
+EDGE A C
+EDGE B D
+EDGE C D
+";
+
+/// A folder to run in, with a DAG and a script that tells who it is.
+struct Run {
+    folder: TempDir,
+}
+
+impl Run {
+    fn new(dag: &str) -> Self {
+        let run = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        run.write("x.dag", dag);
+        run.script(
+            "say.sh",
+            "echo \"$1 out\"; echo \"$1 err\" >&2; echo \"$1\" >> ran",
+        );
+        run
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        fs::write(self.path().join(name), content).unwrap();
+    }
+
+    fn script(&self, name: &str, body: &str) {
+        self.write(name, &format!("#!/bin/sh\n{body}\n"));
+        fs::set_permissions(self.path().join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        self.path().join(name).exists()
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+        command
+            .current_dir(self.path())
+            .args(["--workers", "2"])
+            .args(arguments);
+        // Whatever started the tests is not to be taken for the launcher of the program.
+        for variable in std::env::vars_os().map(|(name, _)| name) {
+            let name = variable.to_string_lossy();
+            if ["OMPI_", "PMI", "MV2_", "PALS_", "SLURM_", "PMC_"]
+                .iter()
+                .any(|p| name.starts_with(p))
+            {
+                command.env_remove(&variable);
+            }
+        }
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn start(&self, arguments: &[&str]) -> Child {
+        let mut command = self.command(arguments);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Waits until a file of this name is there.
+    fn wait_for(&self, name: &str) {
+        let began = Instant::now();
+        while !self.exists(name) {
+            assert!(
+                began.elapsed() < Duration::from_secs(30),
+                "{name} does not appear"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Names in the rescue file, in its order.
+    fn done(&self) -> Vec<String> {
+        let text = self.read("x.dag.rescue");
+        text.lines()
+            .filter_map(|line| line.strip_prefix("DONE "))
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn last_line(bytes: &[u8]) -> String {
+    text(bytes).lines().last().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_diamond() {
+    let run = Run::new(DIAMOND);
+    let output = run.run(&["x.dag"]);
+    assert_eq!(output.status.code(), Some(0));
+    let out = text(&output.stdout);
+    assert!(
+        out.starts_with("[cluster-summary stat=\"ok\", tasks=4, submitted=4, succeeded=4, failed=0, "),
+        "{out}"
+    );
+    for task in ["A", "B", "C", "D"] {
+        assert!(out.contains(&format!("{task} out\n")));
+        assert!(out.contains(&format!("[cluster-task name={task}, start=\"")));
+    }
+    assert!(text(&output.stderr).contains("\nD err\n"));
+    assert_eq!(last_line(&output.stderr), "[info] Workflow succeeded");
+    let ran: Vec<String> = run.read("ran").lines().map(str::to_owned).collect();
+    assert_eq!((ran.len(), ran[0].as_str(), ran[3].as_str()), (4, "A", "D"));
+    assert_eq!(run.done(), ran);
+    assert!(!run.exists("x.dag.out.1") && !run.exists("x.dag.err.2"));
+    assert_eq!(run.read("x.dag.resource").lines().count(), 1 + 2 * 4);
+}
+
+#[test]
+fn a_failing_task_stops_only_what_depends_on_it() {
+    let run = Run::new(
+        "TASK bad /bin/sh -c 'exit 3'\nTASK after ./say.sh after\nTASK other ./say.sh other\nEDGE bad after\n",
+    );
+    let output = run.run(&["--monitord-hack", "--jobstate-log", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(last_line(&output.stderr), "[error] Workflow failed");
+    assert!(text(&output.stderr).contains("[error] Task bad failed with exitcode 768\n"));
+    assert_eq!(run.done(), ["other"]);
+    assert_eq!(run.read("ran"), "other\n");
+    assert!(run.read("bad.out.000").contains("status=768, app=\"/bin/sh\""));
+    assert!(
+        run.read("x.dag.dagman.out")
+            .contains("Node bad job proc (1.0) failed with status 768.\n")
+    );
+    assert!(run.read("x.dag.dagman.out").ends_with("EXITING WITH STATUS 1\n"));
+    assert!(run.read("jobstate.log").contains(" bad JOB_FAILURE 768 - - 1\n"));
+}
+
+#[test]
+fn a_retry_has_files_and_number_of_its_own() {
+    let run = Run::new("TASK a -t 3 ./twice.sh\n");
+    run.script("twice.sh", "echo x >> count; [ $(wc -l < count) -eq 2 ]");
+    let output = run.run(&["--monitord-hack", "x.dag"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(run.read("a.out.000").contains("status=256"));
+    assert!(run.read("a.out.001").contains("status=0"));
+    assert!(!run.exists("a.out.002"));
+    let log = run.read("x.dag.dagman.out");
+    assert!(
+        log.contains("Node a job proc (1.0) failed with status 256.\n"),
+        "{log}"
+    );
+    assert!(
+        log.contains("Node a job proc (2.0) completed successfully.\n"),
+        "{log}"
+    );
+    assert!(text(&output.stdout).contains("submitted=2, succeeded=1, failed=1"));
+}
+
+#[test]
+fn a_second_run_does_the_rest_and_appends_to_the_logs() {
+    let run = Run::new("TASK a ./say.sh a\nTASK b ./b.sh\nEDGE a b\n");
+    run.script("b.sh", "echo b >> ran; [ -f repaired ]");
+    assert_eq!(run.run(&["--monitord-hack", "x.dag"]).status.code(), Some(1));
+    assert_eq!(run.done(), ["a"]);
+    run.write("repaired", "");
+    assert_eq!(run.run(&["--monitord-hack", "x.dag"]).status.code(), Some(0));
+    assert_eq!(run.read("ran"), "a\nb\nb\n");
+    assert_eq!(run.done(), ["a", "a", "b"]);
+    let log = run.read("x.dag.dagman.out");
+    assert_eq!(log.matches("STARTING UP").count(), 2);
+    let ends: Vec<char> = log
+        .lines()
+        .filter(|l| l.contains("EXITING"))
+        .filter_map(|l| l.chars().last())
+        .collect();
+    assert_eq!(ends, ['1', '0']);
+    assert!(run.exists("b.out.001"));
+}
+
+#[test]
+fn sigterm_ends_tasks_and_keeps_what_is_done() {
+    let run = Run::new(
+        "TASK quick ./say.sh quick\nTASK slow ./slow.sh\nTASK never ./say.sh never\nEDGE quick slow\nEDGE slow never\n",
+    );
+    // Both the script and its child ignore the signal, so that they have to be killed.
+    run.script(
+        "slow.sh",
+        "trap '' TERM; echo begun; sleep 1000 & echo $! > child; mv child pid; wait",
+    );
+    let child = run.start(&["--jobstate-log", "--monitord-hack", "x.dag"]);
+    run.wait_for("pid");
+    let pid = i32::try_from(child.id()).unwrap();
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(last_line(&output.stderr), "ABORT: Workflow aborted");
+    assert!(text(&output.stderr).contains("[fatal] Caught signal 15\n[error] Aborting workflow\n"));
+    assert!(text(&output.stdout).contains("stat=\"failed\", tasks=3, submitted=2, succeeded=1, failed=0"));
+    assert_eq!(run.done(), ["quick"]);
+    let jobstate = run.read("jobstate.log");
+    assert!(jobstate.contains(" slow EXECUTE ") && !jobstate.contains(" slow JOB_TERMINATED "));
+    assert!(jobstate.ends_with("INTERNAL *** PMC_FINISHED 1 ***\n"));
+    assert!(run.read("x.dag.dagman.out").ends_with("EXITING WITH STATUS 1\n"));
+    assert_eq!(run.read("slow.out.000"), "begun\n");
+    let grandchild: i32 = run.read("pid").trim().parse().unwrap();
+    let began = Instant::now();
+    // Nobody may be there to reap it but init.
+    while is_running(grandchild) {
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "process {grandchild} is still there"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The process is there, and no zombie.
+fn is_running(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim().chars().next())
+        .is_some_and(|state| state != 'Z')
+}
+
+#[test]
+fn the_wall_time_ends_a_run() {
+    let run = Run::new("TASK slow /bin/sleep 1000\n");
+    let output = run.run(&["--max-wall-time", "0.005", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(last_line(&output.stderr), "ABORT: Workflow aborted");
+    assert!(text(&output.stderr).contains("[info] Setting max walltime to 0.005000 minutes\n"));
+    assert_eq!(run.done(), [""; 0]);
+}
+
+#[test]
+fn a_full_disk_marks_nothing_as_done() {
+    let dag = "TASK a ./say.sh a\nTASK b ./say.sh b\nEDGE a b\n";
+    let run = Run::new(dag);
+    let output = run.run(&["-r", "/dev/full", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        last_line(&output.stderr),
+        "ABORT: Error writing rescue file /dev/full: No space left on device"
+    );
+    assert_eq!(run.read("ran"), "a\n");
+
+    let run = Run::new(dag);
+    std::os::unix::fs::symlink("/dev/full", run.path().join("jobstate.log")).unwrap();
+    let output = run.run(&["--jobstate-log", "x.dag"]);
+    assert_eq!(
+        last_line(&output.stderr),
+        "ABORT: Error writing jobstate log ./jobstate.log: No space left on device"
+    );
+    assert!(!run.exists("ran"));
+
+    // The record of a task cannot be written: its output is not complete.
+    let run = Run::new("TASK a /bin/true\n");
+    for rank in [1, 2] {
+        std::os::unix::fs::symlink("/dev/full", run.path().join(format!("x.dag.out.{rank}"))).unwrap();
+    }
+    let output = run.run(&["x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = last_line(&output.stderr);
+    assert!(
+        message.starts_with("ABORT: Worker ") && message.ends_with(": No space left on device"),
+        "{message}"
+    );
+    assert_eq!(run.done(), [""; 0]);
+}
+
+#[test]
+fn the_lock_is_held_to_the_end() {
+    let run = Run::new("TASK a ./hold.sh\n");
+    run.script("hold.sh", "touch running; while [ ! -f go ]; do sleep 0.01; done");
+    let first = run.start(&["x.dag"]);
+    run.wait_for("running");
+    let second = run.run(&["x.dag"]);
+    assert_eq!(second.status.code(), Some(1));
+    assert_eq!(
+        last_line(&second.stderr),
+        "ABORT: DAG file is already locked by another process: x.dag: Resource temporarily unavailable"
+    );
+    run.write("go", "");
+    assert_eq!(first.wait_with_output().unwrap().status.code(), Some(0));
+    assert_eq!(run.run(&["x.dag"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_lock_of_the_original_is_respected() {
+    let run = Run::new("TASK a /bin/true\n");
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(run.path().join("x.dag"))
+        .unwrap();
+    let lock = nix::libc::flock {
+        l_type: nix::libc::F_WRLCK as i16,
+        l_whence: nix::libc::SEEK_SET as i16,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(&file, FcntlArg::F_SETLK(&lock)).unwrap();
+    let output = run.run(&["x.dag"]);
+    assert!(last_line(&output.stderr).starts_with("ABORT: DAG file is already locked by another process: "));
+    assert_eq!(run.run(&["-n", "x.dag"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_missing_program_fails_its_task_only() {
+    let run = Run::new("TASK a surely-no-such-program x\nTASK b ./say.sh b\nTASK c ./say.txt\n");
+    run.write("say.txt", "no program");
+    let output = run.run(&["--per-task-stdio", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        run.read("a.err.000"),
+        "Unable to exec command surely-no-such-program for task a: No such file or directory\n"
+    );
+    assert_eq!(
+        run.read("c.err.000"),
+        "Unable to exec command ./say.txt for task c: Permission denied\n"
+    );
+    assert!(
+        run.read("a.out.000")
+            .contains("status=256, app=\"surely-no-such-program\"")
+    );
+    assert_eq!(run.done(), ["b"]);
+}
+
+#[test]
+fn tasks_see_no_descriptors_of_the_executor() {
+    let run = Run::new("TASK a -f OUT=data.txt ./fds.sh\nTASK b ./fds.sh\n");
+    run.script(
+        "fds.sh",
+        "ls /proc/self/fd | wc -l; [ -z \"$OUT\" ] || echo data > /proc/self/fd/$OUT",
+    );
+    let output = run.run(&["--per-task-stdio", "--jobstate-log", "x.dag"]);
+    assert_eq!(output.status.code(), Some(0));
+    // Whoever started the tests may have left some open.
+    let inherited = Command::new("./fds.sh").current_dir(run.path()).output().unwrap();
+    let count = |text: &str| {
+        text.lines()
+            .next()
+            .and_then(|n| n.trim().parse::<u32>().ok())
+            .unwrap()
+    };
+    let inherited = count(&text(&inherited.stdout));
+    assert_eq!(count(&run.read("b.out.000")), inherited);
+    assert_eq!(count(&run.read("a.out.000")), inherited + 1);
+    assert_eq!(run.read("data.txt"), "data\n");
+}
+
+#[test]
+fn long_records_are_no_problem() {
+    let name = "n".repeat(150);
+    let program = "p".repeat(5000);
+    let run = Run::new(&format!("TASK {name} {program}\n"));
+    let output = run.run(&["x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains(&format!("app=\"{program}\", hostname=")));
+}
+
+#[test]
+fn a_folder_that_cannot_be_written() {
+    let run = Run::new("TASK a /bin/true\n");
+    let output = run.run(&["-r", "no-such-folder/x.rescue", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        last_line(&output.stderr),
+        "ABORT: Error opening rescue file no-such-folder/x.rescue: No such file or directory"
+    );
+}
+
+#[test]
+fn without_mpi_a_launcher_is_refused_once() {
+    if cfg!(feature = "mpi") {
+        return;
+    }
+    let run = Run::new(DIAMOND);
+    let launched = |rank: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+        command.current_dir(run.path()).arg("x.dag");
+        command
+            .env("OMPI_COMM_WORLD_RANK", rank)
+            .env("OMPI_COMM_WORLD_SIZE", "3");
+        command.output().unwrap()
+    };
+    let first = launched("0");
+    assert_eq!(first.status.code(), Some(1));
+    assert!(
+        text(&first.stderr).contains("OMPI_COMM_WORLD_RANK is set"),
+        "{}",
+        text(&first.stderr)
+    );
+    let second = launched("1");
+    assert_eq!(
+        (second.status.code(), text(&second.stderr).as_str()),
+        (Some(1), "")
+    );
+    assert!(!run.exists("x.dag.rescue"));
+}
