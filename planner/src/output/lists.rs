@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::model::{FileId, JobIndex};
 use crate::plan::PlanError;
-use crate::refine::exec::{FileTransfer, JobId, Task};
+use crate::refine::exec::{FileTransfer, JobId, Place, Task};
 
 use super::Plan;
 
@@ -173,9 +173,12 @@ fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
                 if k > 0 {
                     text.push_str("\n  ,\n");
                 }
-                let url = plan
-                    .sites
-                    .scratch_url(job.staging, plan.workflow.files.name(file));
+                let place = if plan.exec.linked.contains(&(file, job.staging)) {
+                    Place::ScratchLink(job.staging)
+                } else {
+                    Place::Scratch(job.staging)
+                };
+                let (_, url) = plan.url(&place, plan.workflow.files.name(file));
                 directory(&site.name, "remove", &url, Some("False"), k + 1, text);
             }
             text.push_str("\n]\n");
@@ -257,7 +260,7 @@ fn transfers(plan: &Plan<'_>, files: &[FileTransfer], linkage: &str, text: &mut 
 fn registration(
     plan: &Plan<'_>,
     file: FileId,
-    place: &crate::refine::exec::Place,
+    place: &Place,
     metadata: &[(String, String)],
     text: &mut String,
 ) {

@@ -36,6 +36,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) own_tools: String,
     /// Directory of each job's files, relative to the submit directory.
     pub(crate) layout: layout::Layout,
+    /// Files of the abstract workflow that are only read, written and read, only written.
+    pub(crate) files: [usize; 3],
     /// Jobs parents before children.
     pub(crate) order: Vec<JobId>,
 }

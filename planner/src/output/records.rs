@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::model::{Hook, TransferFlag};
+use crate::model::{Hook, Link, Workflow};
 use crate::plan::{Counts, PlanError, Request};
 use crate::properties::Properties;
 use crate::refine::exec::{Exec, Task};
@@ -100,7 +100,7 @@ pub(crate) fn metrics(
     counts: &Counts,
 ) -> String {
     let start = request.surroundings.now.timestamp_millis() as f64 / 1000.0;
-    let (inputs, between, outputs) = files(plan);
+    let [inputs, between, outputs] = plan.files;
     let api = plan
         .workflow
         .metadata
@@ -156,20 +156,16 @@ pub(crate) fn metrics(
 }
 
 /// How many files of the abstract workflow are only read, written and read, only written.
-fn files(plan: &Plan<'_>) -> (usize, usize, usize) {
-    let mut seen = vec![(false, false); plan.workflow.files.len()];
-    for file_use in plan.workflow.jobs.iter().flat_map(|job| &job.uses) {
-        // Staged programs are no files of the workflow.
-        if file_use.kind == crate::model::FileKind::Executable && file_use.transfer == TransferFlag::Mandatory
-        {
-            continue;
-        }
+pub(crate) fn count_files(workflow: &Workflow) -> [usize; 3] {
+    let mut seen = vec![(false, false); workflow.files.len()];
+    for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
         let (read, written) = &mut seen[file_use.file.0 as usize];
         *read |= file_use.link.reads();
-        *written |= file_use.link.writes();
+        // A checkpoint is there for the job that writes it, not for others.
+        *written |= file_use.link.writes() && file_use.link != Link::Checkpoint;
     }
     let count = |what: (bool, bool)| seen.iter().filter(|&&s| s == what).count();
-    (count((true, false)), count((true, true)), count((false, true)))
+    [count((true, false)), count((true, true)), count((false, true))]
 }
 
 /// Writes the cache file: where files will be in the work directories.

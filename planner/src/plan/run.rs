@@ -25,6 +25,9 @@ use crate::refine::{exec::Task, refine};
 
 use super::{PlanError, Planned, Request, iso_seconds};
 
+/// Variable that input files may use for the directory of the workflow file.
+const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
+
 /// The inputs of a plan.
 struct Inputs {
     properties: Properties,
@@ -55,6 +58,7 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
     let programs = Programs::new(&inputs.transformations.catalog, settings.transformations);
     let prefix = request.job_prefix.as_deref().unwrap_or_default();
     let mut mapper = Mapper::new(&sites, &programs, &settings, own_tools(request), prefix);
+    let files = records::count_files(&inputs.workflow);
     let exec = refine(
         &mut inputs.workflow,
         &mut mapper,
@@ -86,6 +90,7 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         uuid: &request.surroundings.uuid,
         own_tools: own_tools(request),
         layout: Layout::new(&settings.submit_mapper, workflow, &exec),
+        files,
         order,
         submit,
     };
@@ -136,7 +141,12 @@ fn property_sources(request: &Request) -> PropertySources {
 /// Reads all inputs; problems of all of them are reported together.
 fn read(request: &Request, properties: Properties, settings: &Settings) -> Result<Inputs, PlanError> {
     let surroundings = &request.surroundings;
-    let env = ExpandEnv::new(&surroundings.environment).with_properties(&properties);
+    let mut variables = surroundings.environment.clone();
+    if let Some(directory) = request.workflow.parent() {
+        let directory = directory.display().to_string();
+        variables.entry(WORKFLOW_DIR.into()).or_insert(directory);
+    }
+    let env = ExpandEnv::new(&variables).with_properties(&properties);
     let options = ReadOptions::from_properties(&properties)?;
     let mut workflow = match read_workflow(&request.workflow, &env, &options) {
         Ok(workflow) => workflow,
@@ -474,42 +484,30 @@ fn copy(from: &Path, to: &Path) -> Result<(), PlanError> {
         .map_err(|e| PlanError::io("copy to", to, e))
 }
 
-/// Locations in the workflow as a YAML replica catalog.
+/// Locations in the workflow as a text replica catalog.
 fn replica_store(catalog: &ReplicaCatalog) -> String {
+    use crate::output::lists::{catalog_value, catalog_word};
     use std::fmt::Write as _;
-    let json = |text: &str| serde_json::Value::from(text).to_string();
-    let mut text = String::from("pegasus: \"5.0\"\nreplicas:\n");
+    let mut text = String::from("# replicas of the workflow file\n");
     for entry in catalog.entries() {
-        // Writing into a String cannot fail.
-        let _ = writeln!(text, "- lfn: {}", json(&entry.lfn));
-        if entry.regex {
-            text.push_str("  regex: true\n");
-        }
-        if !entry.replicas.is_empty() {
-            text.push_str("  pfns:\n");
-        }
         for replica in &entry.replicas {
-            let _ = writeln!(text, "  - pfn: {}", json(&replica.pfn));
+            // Writing into a String cannot fail.
+            let _ = write!(
+                text,
+                "{} {}",
+                catalog_word(&entry.lfn),
+                catalog_word(&replica.pfn)
+            );
             if let Some(site) = &replica.site {
-                let _ = writeln!(text, "    site: {}", json(site));
+                let _ = write!(text, " site={}", catalog_value(site));
             }
-        }
-        let metadata: Vec<_> = entry
-            .metadata
-            .iter()
-            .filter(|(key, _)| !key.starts_with("checksum."))
-            .collect();
-        if !metadata.is_empty() {
-            text.push_str("  metadata:\n");
-        }
-        for (key, value) in metadata {
-            let _ = writeln!(text, "    {}: {}", json(key), json(value));
-        }
-        if let (Some(kind), Some(value)) = (
-            entry.metadata.get("checksum.type"),
-            entry.metadata.get("checksum.value"),
-        ) {
-            let _ = writeln!(text, "  checksum:\n    {}: {}", json(kind), json(value));
+            if entry.regex {
+                text.push_str(" regex=\"true\"");
+            }
+            for (key, value) in &entry.metadata {
+                let _ = write!(text, " {key}={}", catalog_value(value));
+            }
+            text.push('\n');
         }
     }
     text

@@ -47,7 +47,10 @@ fn add_for_site(
     for (depth, jobs) in levels.iter().enumerate().rev() {
         let mut nodes: Vec<Node> = Vec::new();
         let first = cleanup_of.len();
-        for &job in jobs {
+        // By name, so that jobs of one kind stay together whatever their order in the workflow is.
+        let mut jobs = jobs.clone();
+        jobs.sort_unstable_by(|&a, &b| exec.jobs[a as usize].name.cmp(&exec.jobs[b as usize].name));
+        for &job in &jobs {
             files.clear();
             files_of(workflow, exec, graph, job, site, &mut files);
             let number = (first + nodes.len()) as u32;

@@ -158,6 +158,8 @@ pub(crate) struct Exec {
     pub(crate) setups: Vec<Setup>,
     /// Files that are in a work directory without being staged there: they are not the plan's to remove.
     pub(crate) in_place: rustc_hash::FxHashSet<(FileId, SiteId)>,
+    /// Files that are links in a work directory.
+    pub(crate) linked: rustc_hash::FxHashSet<(FileId, SiteId)>,
     /// Lines of the cache file: file and site in whose work directory it will be.
     pub(crate) cache: Vec<(FileId, SiteId)>,
     /// Jobs that data reuse removed.

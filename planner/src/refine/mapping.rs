@@ -26,6 +26,15 @@ pub(crate) struct StagedPrograms {
     pub(crate) entries: FxHashMap<FileId, u32>,
 }
 
+/// What became of the abstract jobs.
+#[derive(Debug, Default)]
+pub(crate) struct Mapped {
+    /// Number of each in the executable workflow, `u32::MAX` for deleted ones.
+    pub(crate) numbers: Vec<u32>,
+    /// Programs that became inputs of their jobs.
+    pub(crate) staged: StagedPrograms,
+}
+
 /// Where jobs go, and how they are called.
 pub(crate) struct Mapper<'a> {
     pub(crate) sites: &'a Sites,
@@ -65,9 +74,7 @@ impl<'a> Mapper<'a> {
         }
     }
 
-    /// Adds the kept jobs of the abstract workflow to the executable one, in document order. Gives the
-    /// number of each abstract job there, `u32::MAX` for deleted ones, and the staged programs, which
-    /// become inputs of their jobs.
+    /// Adds the kept jobs of the abstract workflow to the executable one, in document order.
     ///
     /// # Errors
     /// All jobs that cannot be mapped.
@@ -77,7 +84,7 @@ impl<'a> Mapper<'a> {
         kept: &[bool],
         exec: &mut Exec,
         notes: &mut Vec<String>,
-    ) -> Result<(Vec<u32>, StagedPrograms), PlanError> {
+    ) -> Result<Mapped, PlanError> {
         refuse_sub_workflows(workflow)?;
         let chosen = self.choose_sites(workflow, kept, notes)?;
         let mut numbers = vec![u32::MAX; workflow.jobs.len()];
@@ -101,12 +108,12 @@ impl<'a> Mapper<'a> {
                 name,
                 task: Task::Compute(JobIndex(n as u32)),
                 site,
-                staging: site,
+                staging: self.sites.directory_of(site),
                 setup,
             });
         }
         if problems.is_empty() {
-            Ok((numbers, staged))
+            Ok(Mapped { numbers, staged })
         } else {
             Err(PlanError::Refinement(problems))
         }

@@ -51,11 +51,9 @@ pub(crate) fn refine(
             workflow.jobs.len()
         ));
     }
-    let (numbers, staged) = mapper.map(workflow, &reduced.kept, &mut exec, notes)?;
+    let mapped = mapper.map(workflow, &reduced.kept, &mut exec, notes)?;
     clustering::refuse(workflow, &exec, &reduced, cluster)?;
-    transfer::add(
-        workflow, &mut exec, mapper, replicas, &staged, &numbers, &reduced, notes,
-    )?;
+    transfer::add(workflow, &mut exec, mapper, replicas, &mapped, &reduced)?;
     let names = directories::Names {
         label: &workflow.label.clone(),
         index: &workflow.index.clone(),

@@ -48,6 +48,8 @@ pub(crate) enum Refiner {
     Cluster,
     /// One transfer job per compute job.
     Basic,
+    /// A few stage-in jobs for the whole workflow.
+    Bundle,
 }
 
 /// Which locations of a file are taken.
@@ -97,7 +99,6 @@ pub(crate) struct Settings {
     pub(crate) storage_mapper: StorageMapper,
     pub(crate) dir_exec: Option<String>,
     pub(crate) storage_deep: bool,
-    pub(crate) dir_storage: Option<String>,
     pub(crate) use_timestamp: bool,
     pub(crate) register: bool,
     pub(crate) register_deep: bool,
@@ -275,6 +276,7 @@ impl Settings {
                 ("BalancedCluster", Refiner::BalancedCluster),
                 ("Cluster", Refiner::Cluster),
                 ("Basic", Refiner::Basic),
+                ("Bundle", Refiner::Bundle),
             ],
             &mut problems,
         );
@@ -348,7 +350,6 @@ impl Settings {
             storage_mapper,
             dir_exec: text(properties, "pegasus.dir.exec"),
             storage_deep: properties.get_bool("pegasus.dir.storage.deep", false)?,
-            dir_storage: text(properties, "pegasus.dir.storage"),
             use_timestamp: properties.get_bool("pegasus.dir.useTimestamp", false)?,
             register: properties.get_bool("pegasus.register", true)?,
             register_deep: properties.get_bool("pegasus.register.deep", true)?,

@@ -7,7 +7,7 @@ use crate::plan::{PlanError, Request};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 
 use super::exec::SiteId;
-use super::settings::Settings;
+use super::settings::{Settings, StorageMapper};
 
 /// A site and its directories in this run.
 #[derive(Clone, Debug)]
@@ -71,6 +71,16 @@ impl Sites {
     /// The site of the submit host.
     pub(crate) fn local(&self) -> SiteId {
         self.find("local").expect("the site local is always made")
+    }
+    /// The first candidate that has the same work directory: two names for one directory must not lead to files
+    /// being removed under one name while they are needed under the other.
+    pub(crate) fn directory_of(&self, id: SiteId) -> SiteId {
+        let Some(scratch) = &self.get(id).scratch else {
+            return id;
+        };
+        let same = |site: &WorkSite| site.scratch.as_ref().is_some_and(|s| s.url == scratch.url);
+        let mut candidates = self.candidates.iter().copied();
+        candidates.find(|&other| same(self.get(other))).unwrap_or(id)
     }
     /// URL of a file in the work directory of a site.
     pub(crate) fn scratch_url(&self, id: SiteId, lfn: &str) -> String {
@@ -400,6 +410,14 @@ fn output_site(
         }
         None => format!("file://{}", place(&storage.path)),
     };
+    if let StorageMapper::Fixed(fixed) = &settings.storage_mapper {
+        return Some(OutputSite {
+            name: site.name.clone(),
+            path: fixed.strip_prefix("file://").map(str::to_owned),
+            get: fixed.clone(),
+            put: fixed.clone(),
+        });
+    }
     let put = url(Operation::Put);
     Some(OutputSite {
         name: site.name.clone(),

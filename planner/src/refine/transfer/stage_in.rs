@@ -1,0 +1,269 @@
+//! Inputs of compute jobs.
+
+use super::*;
+
+impl Builder<'_, '_> {
+    /// Brings one input to the job; `false` if the job is to forget it.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one job's circumstances, all used together"
+    )]
+    pub(super) fn stage_input(
+        &mut self,
+        n: u32,
+        job: JobId,
+        site: SiteId,
+        level: u32,
+        width: u32,
+        graph: &Graph,
+        file_use: &FileUse,
+        programs: &mut Vec<(FileId, JobId)>,
+    ) -> bool {
+        let file = file_use.file;
+        let producer = self.producers[file.0 as usize];
+        if producer != u32::MAX && producer != n && graph.parents(n).binary_search(&producer).is_ok() {
+            self.inter_site(job, site, producer, file);
+            return true;
+        }
+        let is_program = file_use.kind == FileKind::Executable;
+        if let Some(&staged) = self.staged.get(&(file, site)) {
+            self.exec.cache.push((file, site));
+            for before in [staged.transfer, staged.chmod].into_iter().flatten() {
+                self.exec.edges.push((before, job));
+            }
+            return true;
+        }
+        let is_optional = file_use.optional || file_use.link == Link::Checkpoint;
+        let locations = match self.locations(file) {
+            Some(locations) => locations,
+            // A checkpoint is written later; the job goes on mentioning it.
+            None if is_optional => return file_use.link == Link::Checkpoint,
+            None => {
+                self.miss(file, n, None);
+                return true;
+            }
+        };
+        let profiles = &self.exec.setups[self.exec.jobs[job as usize].setup as usize].profiles;
+        let linkable = !is_program && profiles.pegasus("nosymlink").and_then(parse_bool) != Some(true);
+        let Some(selected) = select(
+            self.mapper.settings,
+            self.mapper.sites,
+            site,
+            &locations.replicas,
+            linkable,
+        ) else {
+            if is_optional {
+                return file_use.link == Link::Checkpoint;
+            }
+            self.miss(file, n, Some(&locations));
+            return true;
+        };
+        self.exec.cache.push((file, site));
+        let name = self.workflow.files.name(file);
+        let destination = self.mapper.sites.scratch_url(site, name);
+        if selected
+            .sources
+            .iter()
+            .any(|(url, _, _)| same_place(url, &destination))
+        {
+            self.exec.in_place.insert((file, site));
+            self.staged.insert(
+                (file, site),
+                Staged {
+                    transfer: None,
+                    chmod: None,
+                },
+            );
+            return true;
+        }
+        if selected.link {
+            self.exec.linked.insert((file, site));
+        }
+        let transfer = self.stage_in_job(job, site, selected.side, level, width);
+        self.add_file(transfer, file, file_use, selected, &locations, site);
+        self.exec.edges.push((transfer, job));
+        self.staged.insert(
+            (file, site),
+            Staged {
+                transfer: Some(transfer),
+                chmod: None,
+            },
+        );
+        if is_program {
+            programs.push((file, transfer));
+        }
+        true
+    }
+
+    /// Where a file is: a staged program in the transformation catalog, else what the replica catalogs say.
+    pub(super) fn locations(&self, file: FileId) -> Option<Locations> {
+        match self.staged_programs.entries.get(&file) {
+            Some(&entry) => {
+                let entry = self.mapper.programs.entry(entry);
+                Some(Locations {
+                    replicas: vec![crate::catalog::replica::Replica {
+                        pfn: entry.pfn.clone(),
+                        site: Some(entry.site.clone()),
+                    }],
+                    metadata: Default::default(),
+                })
+            }
+            None => self
+                .replicas
+                .lookup(self.workflow.files.name(file))
+                .filter(|found| !found.replicas.is_empty()),
+        }
+    }
+
+    pub(super) fn miss(&mut self, file: FileId, n: u32, found: Option<&Locations>) {
+        if let Some(&at) = self.missing_files.get(&file) {
+            self.missing[at].others += 1;
+            return;
+        }
+        let lfn = self.workflow.files.name(file);
+        let job = &self.exec.jobs[self.numbers[n as usize] as usize].name;
+        let hint = match found {
+            Some(found) => {
+                let known: Vec<String> = found
+                    .replicas
+                    .iter()
+                    .map(|r| format!("{} at {}", r.pfn, r.site.as_deref().unwrap_or("no site")))
+                    .collect();
+                Some(format!(
+                    "known, but not to be reached from the site of the job: {}; give the location the site of the \
+                     job or set the profile pegasus::auxillary.local there",
+                    known.join(", ")
+                ))
+            }
+            None if self.producers[file.0 as usize] != u32::MAX => {
+                let producer = &self.workflow.jobs[self.producers[file.0 as usize] as usize].id;
+                Some(format!(
+                    "the job {producer} writes it, but there is no dependency on that job"
+                ))
+            }
+            None => None,
+        };
+        self.missing_files.insert(file, self.missing.len());
+        self.missing.push(Missing {
+            text: format!("Can't determine a location to transfer input file for lfn {lfn} for job {job}"),
+            others: 0,
+            hint,
+        });
+    }
+
+    /// Enters a file into a stage-in job.
+    pub(super) fn add_file(
+        &mut self,
+        transfer: JobId,
+        file: FileId,
+        file_use: &FileUse,
+        selected: Selected,
+        locations: &Locations,
+        site: SiteId,
+    ) {
+        let has_checksum = locations.metadata.contains_key("checksum.type");
+        let generate_checksum = match self.mapper.settings.integrity {
+            Integrity::Full => !has_checksum,
+            Integrity::NoSymlink => !has_checksum && !selected.link,
+            Integrity::None => false,
+        };
+        let mut metadata: Vec<(String, String)> = file_use
+            .metadata
+            .iter()
+            .map(|(key, value)| (key.to_string(), value.to_string()))
+            .collect();
+        for (key, value) in &locations.metadata {
+            if !metadata.iter().any(|(k, _)| k == key) {
+                metadata.push((key.clone(), value.clone()));
+            }
+        }
+        let set = self.set_of(transfer);
+        set.files.push(FileTransfer {
+            file,
+            sources: selected
+                .sources
+                .into_iter()
+                .map(|(url, at, priority)| (Place::Url(url.into(), at.into()), Some(priority)))
+                .collect(),
+            destination: if selected.link {
+                Place::ScratchLink(site)
+            } else {
+                Place::Scratch(site)
+            },
+            generate_checksum,
+            metadata: (!metadata.is_empty()).then(|| metadata.into_boxed_slice()),
+        });
+    }
+
+    /// The stage-in job for the next file of a compute job.
+    pub(super) fn stage_in_job(
+        &mut self,
+        job: JobId,
+        site: SiteId,
+        side: Side,
+        level: u32,
+        width: u32,
+    ) -> JobId {
+        let slot = self.dealers.deal((Flow::In, site, side), Some(job), level, width);
+        let key = (Flow::In, site, side);
+        if let Some(transfer) = self.dealers.slot(key, slot).transfer {
+            return transfer;
+        }
+        let name = match self.mapper.settings.refiner {
+            Refiner::Basic => format!(
+                "stage_in_{}_{}_0",
+                side.as_str(),
+                self.exec.jobs[job as usize].name
+            ),
+            Refiner::Bundle => format!(
+                "stage_in_{}_{}{}_{slot}",
+                side.as_str(),
+                self.mapper.prefix,
+                self.site_name(site)
+            ),
+            _ => format!(
+                "stage_in_{}_{}{}_{level}_{slot}",
+                side.as_str(),
+                self.mapper.prefix,
+                self.site_name(site)
+            ),
+        };
+        let task = Task::StageIn(self.exec.transfers.len() as u32);
+        self.exec.transfers.push(TransferSet::default());
+        let transfer = self.add_job(name, task, self.site_of(side, site), site);
+        self.dealers.slot(key, slot).transfer = Some(transfer);
+        transfer
+    }
+
+    /// One chmod job for the programs that were staged for a job first.
+    pub(super) fn add_chmod(&mut self, job: JobId, site: SiteId, programs: &[(FileId, JobId)]) {
+        if programs.is_empty()
+            || self
+                .mapper
+                .settings
+                .no_chmod_sites
+                .iter()
+                .any(|s| s == self.site_name(site))
+        {
+            return;
+        }
+        let task = Task::Chmod(self.exec.chmods.len() as u32);
+        self.exec
+            .chmods
+            .push(programs.iter().map(|(file, _)| *file).collect());
+        let runs_on = if self.mapper.sites.get(site).visible {
+            self.mapper.sites.local()
+        } else {
+            site
+        };
+        let name = format!("chmod_{}_0", self.exec.jobs[job as usize].name);
+        let chmod = self.add_job(name, task, runs_on, site);
+        for &(file, transfer) in programs {
+            self.exec.edges.push((transfer, chmod));
+            if let Some(staged) = self.staged.get_mut(&(file, site)) {
+                staged.chmod = Some(chmod);
+            }
+        }
+        self.exec.edges.push((chmod, job));
+    }
+}

@@ -1,0 +1,188 @@
+//! Outputs of compute jobs, and of jobs that need not run.
+
+use super::*;
+
+impl Builder<'_, '_> {
+    /// One output of a job to one output site.
+    pub(super) fn stage_output(
+        &mut self,
+        job: JobId,
+        site: SiteId,
+        level: u32,
+        width: u32,
+        file_use: &FileUse,
+        output: u16,
+    ) {
+        let file = file_use.file;
+        let registers = file_use.register && self.mapper.settings.register;
+        let transfers = file_use.transfer != TransferFlag::Not;
+        if !transfers && !registers {
+            return;
+        }
+        let name = self.workflow.files.name(file);
+        let sites = self.mapper.sites;
+        let source = sites.scratch_url(site, name);
+        let storage = &sites.outputs[usize::from(output)];
+        let moves = transfers && !same_place(&source, &format!("{}/{name}", storage.put));
+        if !moves && !registers {
+            return;
+        }
+        let runs = side(self.mapper.settings, sites, site, Direction::Out);
+        let slot = self
+            .dealers
+            .deal((Flow::Out, site, runs), Some(job), level, width);
+        let metadata = attributes(file_use);
+        let mut before = job;
+        if moves {
+            let transfer = self.stage_out_job(Some(job), slot, site, runs, level);
+            self.set_of(transfer).files.push(FileTransfer {
+                file,
+                sources: vec![(Place::Scratch(site), None)],
+                destination: Place::Storage(output),
+                generate_checksum: false,
+                metadata: metadata.clone(),
+            });
+            self.exec.edges.push((job, transfer));
+            before = transfer;
+        }
+        if registers {
+            let place = if moves {
+                Place::Storage(output)
+            } else {
+                Place::Scratch(site)
+            };
+            let registration = self.registration_job(Some(job), slot, site, runs, level);
+            self.exec.edges.push((before, registration));
+            let set = self.registration_of(registration);
+            set.entries.push((file, place, metadata));
+            if set.producers.last() != Some(&job) {
+                set.producers.push(job);
+            }
+        }
+    }
+
+    pub(super) fn stage_out_job(
+        &mut self,
+        job: Option<JobId>,
+        slot: usize,
+        site: SiteId,
+        side: Side,
+        level: u32,
+    ) -> JobId {
+        let key = (Flow::Out, site, side);
+        if let Some(transfer) = self.dealers.slot(key, slot).transfer {
+            return transfer;
+        }
+        let name = match (self.mapper.settings.refiner, job) {
+            (Refiner::Basic, Some(job)) => {
+                format!(
+                    "stage_out_{}_{}_0",
+                    side.as_str(),
+                    self.exec.jobs[job as usize].name
+                )
+            }
+            _ => format!(
+                "stage_out_{}_{}{}_{level}_{slot}",
+                side.as_str(),
+                self.mapper.prefix,
+                self.site_name(site)
+            ),
+        };
+        let task = Task::StageOut(self.exec.transfers.len() as u32);
+        self.exec.transfers.push(TransferSet::default());
+        let transfer = self.add_job(name, task, self.site_of(side, site), site);
+        self.dealers.slot(key, slot).transfer = Some(transfer);
+        transfer
+    }
+
+    pub(super) fn registration_job(
+        &mut self,
+        job: Option<JobId>,
+        slot: usize,
+        site: SiteId,
+        side: Side,
+        level: u32,
+    ) -> JobId {
+        let key = (Flow::Out, site, side);
+        if let Some(registration) = self.dealers.slot(key, slot).registration {
+            return registration;
+        }
+        let name = match (self.mapper.settings.refiner, job) {
+            (Refiner::Basic, Some(job)) => format!("register_{}", self.exec.jobs[job as usize].name),
+            _ => format!(
+                "register_{}{}_{level}_{slot}",
+                self.mapper.prefix,
+                self.site_name(site)
+            ),
+        };
+        let task = Task::Register(self.exec.registrations.len() as u32);
+        self.exec.registrations.push(Registration::default());
+        let local = self.mapper.sites.local();
+        let registration = self.add_job(name, task, local, site);
+        self.dealers.slot(key, slot).registration = Some(registration);
+        registration
+    }
+
+    pub(super) fn registration_of(&mut self, registration: JobId) -> &mut Registration {
+        let number = match self.exec.jobs[registration as usize].task {
+            Task::Register(n) => n,
+            _ => 0,
+        };
+        &mut self.exec.registrations[number as usize]
+    }
+
+    /// Outputs of deleted jobs go to the output sites from where they are.
+    pub(super) fn deliver(&mut self, owed: &[(JobIndex, u32)]) {
+        let local = self.mapper.sites.local();
+        // Bottom up, as they were found to be deletable.
+        for &(n, k) in owed.iter().rev() {
+            let file_use = self.workflow.jobs[n.0 as usize].uses[k as usize].clone();
+            let Some(locations) = self.locations(file_use.file) else {
+                continue;
+            };
+            let name = self.workflow.files.name(file_use.file).to_owned();
+            for output in 0..self.mapper.sites.outputs.len() {
+                let storage = &self.mapper.sites.outputs[output];
+                let destination = format!("{}/{name}", storage.put);
+                if locations
+                    .replicas
+                    .iter()
+                    .any(|r| same_place(&r.pfn, &destination))
+                {
+                    continue;
+                }
+                let output = output as u16;
+                // A copy beside the destination or on this host is the cheapest.
+                let best = [storage.name.as_str(), "local"]
+                    .iter()
+                    .find_map(|at| locations.replicas.iter().find(|r| r.site.as_deref() == Some(at)))
+                    .or_else(|| locations.replicas.first());
+                let Some(best) = best else { continue };
+                let source = Place::Url(
+                    best.pfn.as_str().into(),
+                    best.site.as_deref().unwrap_or("local").into(),
+                );
+                let slot = self
+                    .dealers
+                    .deal((Flow::Out, local, Side::Local), None, DELETED_LEVEL, 0);
+                let metadata = attributes(&file_use);
+                let transfer = self.stage_out_job(None, slot, local, Side::Local, DELETED_LEVEL);
+                self.set_of(transfer).files.push(FileTransfer {
+                    file: file_use.file,
+                    sources: vec![(source, None)],
+                    destination: Place::Storage(output),
+                    generate_checksum: false,
+                    metadata: metadata.clone(),
+                });
+                if file_use.register && self.mapper.settings.register {
+                    let registration = self.registration_job(None, slot, local, Side::Local, DELETED_LEVEL);
+                    self.exec.edges.push((transfer, registration));
+                    let place = Place::Storage(output);
+                    self.registration_of(registration)
+                        .entries
+                        .push((file_use.file, place, metadata));
+                }
+            }
+        }
+    }
+}
