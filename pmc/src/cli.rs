@@ -98,6 +98,12 @@ pub struct Execution {
     /// Tasks that may run at the same time [default: number of CPUs]
     #[arg(short = 'w', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub workers: Option<u32>,
+    /// Memory that tasks may ask for, in MB [default: that of this machine]
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
+    pub host_memory: Option<u32>,
+    /// CPUs that tasks may ask for [default: those of this machine]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub host_cpus: Option<u32>,
     /// Times a task is tried before it counts as failed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub tries: u32,

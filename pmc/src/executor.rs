@@ -4,17 +4,19 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::driver::{Aborted, RunEvent, RunSummary};
 use pegasus_mpi_cluster::host;
 use pegasus_mpi_cluster::interrupt::Interrupt;
 use pegasus_mpi_cluster::options::{Options, Stdio, WorkerOptions};
 use pegasus_mpi_cluster::run::{LocalRun, run_local};
+use pmc_dag::{Dag, TaskId};
 
 use crate::cli;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::signals;
+use crate::text;
 
 /// How a run ended.
 #[derive(Debug)]
@@ -60,8 +62,8 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
         worker: WorkerOptions {
             dag: dag.to_owned(),
             per_task_stdio: true,
-            host_memory: 0,
-            host_cpus: 0,
+            host_memory: execution.host_memory.unwrap_or(0),
+            host_cpus: execution.host_cpus.unwrap_or(0),
             strict_limits: false,
             set_affinity: false,
             host_script: None,
@@ -69,6 +71,33 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
         },
         workers: execution.workers.unwrap_or_else(host::usable_cpus),
     }
+}
+
+/// Checks that each task fits on this machine. The master would refuse the first that does not; a user
+/// wants to know what it asks for, and what there is.
+pub fn check_fit(dag: &Dag, execution: &cli::Execution) -> Result<(), Failure> {
+    let host = host::describe(
+        execution.host_memory.unwrap_or(0),
+        execution.host_cpus.unwrap_or(0),
+    );
+    let fits = |task: &TaskId| dag.memory_mb(*task) <= host.memory_mb && dag.cpus(*task) <= host.threads;
+    let too_large: Vec<TaskId> = dag.ids().filter(|task| !fits(task)).collect();
+    let Some(&first) = too_large.first() else {
+        return Ok(());
+    };
+    let name = String::from_utf8_lossy(dag.name(first));
+    let others = match too_large.len() - 1 {
+        0 => String::new(),
+        others => format!(", and {} more", text::count(others, "task")),
+    };
+    let error = anyhow!(
+        "the task {name}{others} asks for more than this machine has: {} MB and {} of {} MB and {}",
+        dag.memory_mb(first),
+        text::count(dag.cpus(first) as usize, "CPU"),
+        host.memory_mb,
+        text::count(host.threads as usize, "CPU"),
+    );
+    Err(Failure::new(exit::NOT_RUN, error).hint("--host-memory and --host-cpus count the machine as larger"))
 }
 
 /// A path with something appended to its last part.

@@ -33,7 +33,12 @@ impl Failure {
     pub fn render(&self) -> String {
         let mut text = format!("pmc: {}", self.error);
         let mut last = self.error.to_string();
-        for cause in self.error.chain().skip(1).map(ToString::to_string) {
+        for cause in self
+            .error
+            .chain()
+            .skip(1)
+            .map(|cause| without_number(&cause.to_string()))
+        {
             // Some libraries repeat the cause in their own message.
             if !last.contains(&cause) {
                 let _ = write!(text, "\n  because: {cause}");
@@ -45,6 +50,13 @@ impl Failure {
         }
         text
     }
+}
+
+/// Leaves out the number that the standard library adds to errors of the system.
+fn without_number(text: &str) -> String {
+    text.split_once(" (os error ")
+        .map_or(text, |(before, _)| before)
+        .to_owned()
 }
 
 /// Gives errors an exit code on their way up.
@@ -73,7 +85,14 @@ mod tests {
         let failure = Failure::new(4, error).hint("make it");
         assert_eq!(
             failure.render(),
-            "pmc: cannot read it\n  because: No such file or directory (os error 2)\n  hint: make it"
+            "pmc: cannot read it\n  because: No such file or directory\n  hint: make it"
+        );
+        let error = std::fs::read("/nonexistent")
+            .context("cannot: No such file or directory")
+            .expect_err("no file");
+        assert_eq!(
+            Failure::new(4, error).render(),
+            "pmc: cannot: No such file or directory"
         );
         let error = anyhow::anyhow!("inner").context("outer: inner");
         assert_eq!(Failure::new(4, error).render(), "pmc: outer: inner");

@@ -43,6 +43,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         .with_context(|| format!("cannot use the DAG {}", submit.dag.display()))
         .or_code(exit::NOT_RUN)?;
     check_programs(&dag)?;
+    executor::check_fit(&dag, &request.execution)?;
     let rescue_path = executor::with_suffix(&submit.dag, ".rescue");
     let before = rescue::read(&rescue_path, &dag)
         .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))
