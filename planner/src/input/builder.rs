@@ -11,7 +11,7 @@ use crate::error::{InputError, InputErrors, near_spelling};
 use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, Link, Position, TransferFlag, TransformationName, Workflow,
 };
-use crate::profiles::Checker;
+use crate::profiles::{Checker, Namespace};
 
 /// Hints about near spelling cost a walk over all ids; beyond so many problems nobody reads them.
 const HINTED: usize = 10;
@@ -157,6 +157,9 @@ impl Builder {
     /// Adds a job; its id must be new.
     pub(crate) fn add_job(&mut self, mut job: Job, position: Position) {
         job.uses.shrink_to_fit();
+        if !job.profiles.is_empty() {
+            metadata_of_profiles(&mut job);
+        }
         let index = JobIndex(u32::try_from(self.workflow.jobs.len()).unwrap_or(u32::MAX));
         if job.id.is_empty() {
             self.problem(position, format!("job {} has no id", job.transformation));
@@ -254,6 +257,21 @@ impl Builder {
         }
         InputErrors::check(self.problems)?;
         Ok(self.workflow)
+    }
+}
+
+/// Profiles of the namespace `metadata` are another way to write metadata of a job.
+fn metadata_of_profiles(job: &mut Job) {
+    let pairs: Vec<(String, String)> = job
+        .profiles
+        .of(Namespace::Metadata)
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .collect();
+    for (key, value) in pairs {
+        job.profiles.remove(Namespace::Metadata, &key);
+        if !job.metadata.iter().any(|(known, _)| *known == key) {
+            job.metadata.push((key, value));
+        }
     }
 }
 

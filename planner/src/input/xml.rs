@@ -13,6 +13,9 @@ use crate::model::Position;
 /// Elements inside elements, more than which no honest file has.
 const DEPTH_LIMIT: usize = 64;
 
+/// Attributes of an element, more than which no honest file has.
+const ATTRIBUTE_LIMIT: usize = 100;
+
 /// The error that ends reading.
 pub(crate) type Stop = Box<InputError>;
 pub(crate) type Result<T> = std::result::Result<T, Stop>;
@@ -223,7 +226,12 @@ impl<'a> Xml<'a> {
         element: &Element<'a>,
         mut each: impl FnMut(&mut Self, &str, &str),
     ) -> Result<()> {
-        for attribute in element.tag.attributes() {
+        for (n, attribute) in element.tag.attributes().enumerate() {
+            // Each is compared with those before it.
+            if n == ATTRIBUTE_LIMIT {
+                let message = format!("the element has more than {ATTRIBUTE_LIMIT} attributes");
+                return Err(self.broken_at(element.position, &message));
+            }
             let attribute = match attribute {
                 Ok(attribute) => attribute,
                 Err(error) => return Err(self.broken_at(element.position, &error.to_string())),

@@ -197,6 +197,15 @@ fn broken_xml() {
 }
 
 #[test]
+fn floods_of_attributes() {
+    let attributes: String = (0..1000).map(|n| format!(" a{n}=\"\"")).collect();
+    assert_eq!(
+        refused(&format!("<adag name=\"x\"{attributes}/>")),
+        "w:1:1: Exception while parsing xml file /w: the element has more than 100 attributes"
+    );
+}
+
+#[test]
 fn wrong_dax() {
     assert_eq!(
         refused(

@@ -127,6 +127,17 @@ fn uses_are_one_per_file() {
 }
 
 #[test]
+fn metadata_may_be_written_as_profiles() {
+    let workflow = read(
+        "name: x\njobs: [{type: job, id: A, name: t, metadata: {k: v}, profiles: {metadata: {k: w, l: 1}, env: {E: f}}}]",
+    );
+    let job = &workflow.jobs[0];
+    let pairs: Vec<String> = job.metadata.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    assert_eq!(pairs, ["k=v", "l=1"]);
+    assert_eq!(job.profiles.len(), 1);
+}
+
+#[test]
 fn jobs_that_run_the_same_share_its_name() {
     let workflow = read("name: x\njobs: [{type: job, id: A, name: t}, {type: job, id: B, name: t}]");
     assert!(std::sync::Arc::ptr_eq(
