@@ -93,6 +93,10 @@ impl Profiles {
     }
     fn insert(&mut self, at: Result<usize, usize>, namespace: Namespace, key: &str, value: &str) {
         let entries = self.entries.get_or_insert_default();
+        // A job has one or two as a rule; the usual growth would set four aside.
+        if entries.len() < 4 {
+            entries.reserve_exact(1);
+        }
         match at {
             Ok(n) => entries[n].value = value.into(),
             Err(n) => entries.insert(

@@ -97,10 +97,9 @@ impl<'a> Xml<'a> {
             self.line_start = self.counted + newline + 1;
         }
         self.counted = byte;
-        let column = String::from_utf8_lossy(&bytes[self.line_start..byte])
-            .chars()
-            .count()
-            + 1;
+        // Characters are the bytes that do not continue one.
+        let line = &bytes[self.line_start..byte];
+        let column = line.iter().filter(|&&b| b & 0xc0 != 0x80).count() + 1;
         Position {
             line: self.line,
             column: u32::try_from(column).unwrap_or(u32::MAX),
