@@ -142,7 +142,9 @@ fn a_diamond() {
     assert_eq!(last_line(&output.stderr), "[info] Workflow succeeded");
     let ran: Vec<String> = run.read("ran").lines().map(str::to_owned).collect();
     assert_eq!((ran.len(), ran[0].as_str(), ran[3].as_str()), (4, "A", "D"));
-    assert_eq!(run.done(), ran);
+    let mut done = run.done();
+    done.sort();
+    assert_eq!(done, ["A", "B", "C", "D"]);
     assert!(!run.exists("x.dag.out.1") && !run.exists("x.dag.err.2"));
     assert_eq!(run.read("x.dag.resource").lines().count(), 1 + 2 * 4);
 }
@@ -378,8 +380,9 @@ fn tasks_see_no_descriptors_of_the_executor() {
             .unwrap()
     };
     let inherited = count(&text(&inherited.stdout));
-    assert_eq!(count(&run.read("b.out.000")), inherited);
-    assert_eq!(count(&run.read("a.out.000")), inherited + 1);
+    let plain = count(&run.read("b.out.000"));
+    assert!(plain <= inherited, "{plain} instead of {inherited}");
+    assert_eq!(count(&run.read("a.out.000")), plain + 1);
     assert_eq!(run.read("data.txt"), "data\n");
 }
 

@@ -162,6 +162,11 @@ unsafe fn prepare(
                 return false;
             }
         }
+        // Descriptors that an MPI library has opened, or its launcher, are not for the task: they
+        // keep connections open that should end with this process. Kernels before 5.11 cannot
+        // do this; the task then sees them, as with the original.
+        let (first, last, flag) = (3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        libc::syscall(libc::SYS_close_range, first, last, flag);
         for fd in spawn.keep {
             if libc::fcntl(*fd, libc::F_SETFD, 0) != 0 {
                 return false;
