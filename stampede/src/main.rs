@@ -1,0 +1,2 @@
+//! `pmc-monitord`.
+fn main() {}
