@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
-use pegasus_mpi_cluster::driver::{Aborted, RunEvent, RunSummary};
+use pegasus_mpi_cluster::driver::{Aborted, RunEvent};
 use pegasus_mpi_cluster::host;
 use pegasus_mpi_cluster::interrupt::Interrupt;
 use pegasus_mpi_cluster::options::{Options, Stdio, WorkerOptions};
@@ -21,10 +22,26 @@ use crate::text;
 /// How a run ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// What the executor says.
-    pub summary: RunSummary,
+    /// All tasks are done.
+    pub success: bool,
+    /// The run stopped because so many tasks had failed.
+    pub max_failures_reached: bool,
+    /// Tasks whose last try failed, with the status as `wait` gives it.
+    pub failures: Vec<(Vec<u8>, i32)>,
     /// Number of the signal that ended the run, if one did.
     pub signal: Option<u8>,
+}
+
+impl Ended {
+    /// Everything was done before.
+    pub fn nothing_left() -> Self {
+        Ended {
+            success: true,
+            max_failures_reached: false,
+            failures: Vec::new(),
+            signal: None,
+        }
+    }
 }
 
 /// Runs a DAG until it is done or a signal ends the run.
@@ -40,13 +57,40 @@ pub fn run(
     let _guard = signals::Guard::new(move |signal| stop.raise(signal))
         .context("cannot handle signals")
         .or_code(exit::NOT_RUN)?;
+    leave_last_second(run.options.dagman_log.as_deref());
     let summary =
         run_local(&run, &interrupt, observer).map_err(|error| Failure::new(exit::NOT_RUN, error))?;
     let signal = match summary.aborted {
         Some(Aborted::Signal(signal)) => u8::try_from(signal).ok(),
         Some(Aborted::WallTime) | None => None,
     };
-    Ok(Ended { summary, signal })
+    Ok(Ended {
+        success: summary.success(),
+        max_failures_reached: summary.figures.max_failures_reached,
+        failures: summary
+            .failures
+            .into_iter()
+            .map(|failed| (failed.name, failed.status))
+            .collect(),
+        signal,
+    })
+}
+
+/// Pegasus' monitoring tells runs apart by the second in which they begin. A run that would begin in
+/// the second in which the one before ended waits for the next.
+fn leave_last_second(log: Option<&Path>) {
+    let modified = log
+        .and_then(|log| std::fs::metadata(log).ok())
+        .and_then(|metadata| metadata.modified().ok());
+    let Some(modified) = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()) else {
+        return;
+    };
+    let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else {
+        return;
+    };
+    if now.as_secs() == modified.as_secs() {
+        std::thread::sleep(Duration::from_secs(now.as_secs() + 1).saturating_sub(now));
+    }
 }
 
 fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, OsString)>) -> LocalRun {

@@ -90,6 +90,23 @@ fn a_failure_is_explained_and_repaired() {
     assert!(summary["tasks"]["done_before"].as_u64() >= Some(4), "{summary}");
     assert_eq!(place.read("pmc-runs/chain/run0001/output/out.txt"), "SOMETHING\n");
     assert_eq!(place.read("pmc-runs/chain/run0001/output/alone.txt"), "alone\n");
+
+    // Both runs are in the log that Pegasus' monitoring reads, in different seconds.
+    let log = place.read("pmc-runs/chain/run0001/submit/chain-0.dag.dagman.out");
+    let starts: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains(" Parsing "))
+        .filter_map(|line| line.get(..17))
+        .collect();
+    assert_eq!(starts.len(), 2, "{log}");
+    assert_ne!(starts[0], starts[1]);
+    let once_more = place.run(["resume", "pmc-runs/chain/run0001"]);
+    once_more.code(0);
+    assert_eq!(
+        place.read("pmc-runs/chain/run0001/submit/chain-0.dag.dagman.out"),
+        log,
+        "nothing was left to run"
+    );
 }
 
 #[test]

@@ -70,20 +70,24 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         started: BTreeMap::new(),
         observed,
     };
-    let environment = std::env::vars_os().collect();
-    let ended = executor::run(&submit.dag, &request.execution, environment, &mut |event| {
-        watch.note(event)
-    });
+    let ended = if done_before == dag.len() {
+        // A run of nothing would only add to the logs.
+        executor::Ended::nothing_left()
+    } else {
+        let environment = std::env::vars_os().collect();
+        executor::run(&submit.dag, &request.execution, environment, &mut |event| {
+            watch.note(event)
+        })?
+    };
     let mut observed = watch.observed;
     drop(progress);
-    let ended = ended?;
     // A task that was to be tried again has failed if the run ended before.
-    for failed in &ended.summary.failures {
-        let task = lossy(&failed.name);
+    for (name, status) in &ended.failures {
+        let task = lossy(name);
         if !observed.failed.iter().any(|last| last.task == task) {
             observed.failed.push(LastTry {
                 task,
-                status: failed.status,
+                status: *status,
                 runtime: None,
             });
         }
@@ -94,7 +98,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
             Status::Interrupted(signal),
             exit::SIGNAL_BASE.saturating_add(signal),
         ),
-        None if ended.summary.success() => (Status::Success, exit::SUCCESS),
+        None if ended.success => (Status::Success, exit::SUCCESS),
         None => (Status::Failed, exit::TASKS_FAILED),
     };
     let jobs = submit.jobs();
@@ -107,7 +111,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         tallies: report::tallies(names.iter().map(String::as_str), &jobs, &observed),
         done_before,
         failures: report::failures(&submit.dir, &observed),
-        max_failures_reached: ended.summary.figures.max_failures_reached,
+        max_failures_reached: ended.max_failures_reached,
         outputs: submit::outputs(&submit.destinations(&jobs)),
         submit_dir: submit.dir.clone(),
         resume: resume_command(&request.name),
