@@ -43,16 +43,20 @@ fn add_for_site(
     let mut cleanup_of: Vec<JobId> = Vec::new();
     let mut later: Vec<(JobId, u32)> = Vec::new();
     let mut parents: Vec<(JobId, JobId)> = Vec::new();
-    let mut files = Vec::new();
     for (depth, jobs) in levels.iter().enumerate().rev() {
         let mut nodes: Vec<Node> = Vec::new();
         let first = cleanup_of.len();
-        // By name, so that jobs of one kind stay together whatever their order in the workflow is.
-        let mut jobs = jobs.clone();
-        jobs.sort_unstable_by(|&a, &b| exec.jobs[a as usize].name.cmp(&exec.jobs[b as usize].name));
-        for &job in &jobs {
-            files.clear();
+        let mut users: Vec<(JobId, Vec<FileId>)> = Vec::new();
+        for &job in jobs {
+            let mut files = Vec::new();
             files_of(workflow, exec, graph, job, site, &mut files);
+            if !files.is_empty() {
+                users.push((job, files));
+            }
+        }
+        let buckets = buckets(users.len());
+        users.sort_by_key(|(job, _)| bucket(&exec.jobs[*job as usize].name, buckets));
+        for (job, files) in users {
             let number = (first + nodes.len()) as u32;
             let mut own = Vec::new();
             for &file in &files {
@@ -65,16 +69,23 @@ fn add_for_site(
                     _ => {}
                 }
             }
-            if !own.is_empty() {
-                nodes.push(Node { job, files: own });
-            }
+            nodes.push(Node { job, files: own });
         }
         let size = cluster_size(nodes.len(), mapper);
-        for (k, cluster) in nodes.chunks(size).enumerate() {
+        let mut k = 0;
+        for cluster in nodes.chunks(size) {
+            if cluster.iter().all(|node| node.files.is_empty()) {
+                cleanup_of.extend(cluster.iter().map(|_| NONE));
+                continue;
+            }
             let cleanup = add_job(exec, mapper, site, depth + 1, k, cluster);
+            k += 1;
             for node in cluster {
-                parents.push((cleanup, node.job));
                 cleanup_of.push(cleanup);
+                // Others come before the job that removes what they share.
+                if !node.files.is_empty() {
+                    parents.push((cleanup, node.job));
+                }
             }
         }
     }
@@ -93,6 +104,22 @@ fn add_for_site(
             exec.edges.push((parent, cleanup));
         }
     }
+}
+
+/// Which of the jobs of a level share a clean-up job is of no importance, but it decides how many there are.
+/// The order is that of a hash table over their names, as in Pegasus, so that the numbers are the same: a
+/// hash over the UTF-16 units, its halves combined, in as many buckets as a table of this size has.
+fn bucket(name: &str, buckets: u32) -> u32 {
+    let hash = name
+        .encode_utf16()
+        .fold(0u32, |hash, unit| hash.wrapping_mul(31).wrapping_add(u32::from(unit)));
+    (hash ^ (hash >> 16)) & (buckets - 1)
+}
+
+/// Buckets of a table that is filled to three quarters at most: a power of two.
+fn buckets(entries: usize) -> u32 {
+    let needed = u32::try_from(entries).unwrap_or(u32::MAX / 2).div_ceil(3).saturating_mul(4);
+    needed.clamp(16, 1 << 30).next_power_of_two()
 }
 
 fn cluster_size(nodes: usize, mapper: &Mapper<'_>) -> usize {
@@ -244,6 +271,14 @@ impl<'g> Reduction<'g> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn jobs_of_a_level_have_an_order_of_their_own() {
+        let mut names = ["part_F1", "part_F2", "part_F3", "part_F4", "part_F5", "part_F6"];
+        names.sort_by_key(|name| bucket(name, buckets(names.len())));
+        assert_eq!(names, ["part_F6", "part_F2", "part_F3", "part_F4", "part_F5", "part_F1"]);
+        assert_eq!([0, 12, 13, 24, 25, 96, 97].map(buckets), [16, 16, 32, 32, 64, 128, 256]);
+    }
 
     #[test]
     fn a_parent_above_another_one_is_not_needed() {
