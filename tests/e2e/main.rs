@@ -13,5 +13,6 @@ mod failure;
 mod first_run;
 mod golden_executor;
 mod golden_planner;
+mod launch;
 mod stampede;
 mod support;
