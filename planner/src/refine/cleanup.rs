@@ -55,7 +55,12 @@ fn add_for_site(
             }
         }
         let buckets = buckets(users.len());
-        users.sort_by_key(|(job, _)| bucket(&exec.jobs[*job as usize].name, buckets));
+        users.sort_by_key(|(job, _)| {
+            (
+                bucket(&exec.jobs[*job as usize].name, buckets),
+                std::cmp::Reverse(*job),
+            )
+        });
         for (job, files) in users {
             let number = (first + nodes.len()) as u32;
             let mut own = Vec::new();
@@ -110,15 +115,18 @@ fn add_for_site(
 /// The order is that of a hash table over their names, as in Pegasus, so that the numbers are the same: a
 /// hash over the UTF-16 units, its halves combined, in as many buckets as a table of this size has.
 fn bucket(name: &str, buckets: u32) -> u32 {
-    let hash = name
-        .encode_utf16()
-        .fold(0u32, |hash, unit| hash.wrapping_mul(31).wrapping_add(u32::from(unit)));
+    let hash = name.encode_utf16().fold(0u32, |hash, unit| {
+        hash.wrapping_mul(31).wrapping_add(u32::from(unit))
+    });
     (hash ^ (hash >> 16)) & (buckets - 1)
 }
 
 /// Buckets of a table that is filled to three quarters at most: a power of two.
 fn buckets(entries: usize) -> u32 {
-    let needed = u32::try_from(entries).unwrap_or(u32::MAX / 2).div_ceil(3).saturating_mul(4);
+    let needed = u32::try_from(entries)
+        .unwrap_or(u32::MAX / 2)
+        .div_ceil(3)
+        .saturating_mul(4);
     needed.clamp(16, 1 << 30).next_power_of_two()
 }
 
@@ -276,8 +284,14 @@ mod tests {
     fn jobs_of_a_level_have_an_order_of_their_own() {
         let mut names = ["part_F1", "part_F2", "part_F3", "part_F4", "part_F5", "part_F6"];
         names.sort_by_key(|name| bucket(name, buckets(names.len())));
-        assert_eq!(names, ["part_F6", "part_F2", "part_F3", "part_F4", "part_F5", "part_F1"]);
-        assert_eq!([0, 12, 13, 24, 25, 96, 97].map(buckets), [16, 16, 32, 32, 64, 128, 256]);
+        assert_eq!(
+            names,
+            ["part_F6", "part_F2", "part_F3", "part_F4", "part_F5", "part_F1"]
+        );
+        assert_eq!(
+            [0, 12, 13, 24, 25, 96, 97].map(buckets),
+            [16, 16, 32, 32, 64, 128, 256]
+        );
     }
 
     #[test]
