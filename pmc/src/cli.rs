@@ -118,7 +118,7 @@ pub struct Execution {
 /// What is told.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Output {
-    /// Tell the end of every task; twice: also what the planner decided
+    /// Tell the end of every task; twice: also what the planner decided, and the executor's log
     #[arg(short, long, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     pub verbose: u8,
     /// No progress, and no summary unless something failed

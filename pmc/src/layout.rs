@@ -43,6 +43,15 @@ fn last_number(parent: &Path) -> Result<u32> {
     Ok(numbers.max().unwrap_or(0))
 }
 
+/// Removes the directory of a run that never was, and that of the workflow's runs if it was the first.
+pub fn discard(run: &Path) {
+    let _ = std::fs::remove_dir_all(run);
+    if let Some(parent) = run.parent() {
+        // Only an empty directory can be removed.
+        let _ = std::fs::remove_dir(parent);
+    }
+}
+
 /// Points `latest` to this run. The link is a convenience: where it cannot be made there is none.
 pub fn mark_latest(run: &Path) {
     let (Some(parent), Some(name)) = (run.parent(), run.file_name()) else {

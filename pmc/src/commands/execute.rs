@@ -55,7 +55,12 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         ..Observed::default()
     };
 
-    let style = progress::Style::choose(request.output.quiet, is_dumb());
+    // The executor's log and a bar would spoil each other.
+    let log = request.output.verbose > 1;
+    if log {
+        pegasus_mpi_cluster::logging::init(0);
+    }
+    let style = progress::Style::choose(request.output.quiet, log || is_dumb());
     let state = progress::State {
         total: dag.len(),
         succeeded: done_before,

@@ -9,7 +9,7 @@ use pmc_plan::catalog::site::{self, DirectoryKind};
 use pmc_plan::error::InputErrors;
 use pmc_plan::expand::ExpandEnv;
 use pmc_plan::input::{ReadOptions, read_workflow};
-use pmc_plan::plan::{BatchOptions, CleanupStrategy, Planned, Request, Surroundings, plan};
+use pmc_plan::plan::{BatchOptions, CleanupStrategy, PlanError, Planned, Request, Surroundings, plan};
 use pmc_plan::properties::{Properties, PropertySources};
 
 use crate::cli::{self, Cleanup};
@@ -69,8 +69,12 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         Ok(planned) => planned,
         Err(error) => {
             // Nothing has run: the directory holds only what the planner has left.
-            let _ = std::fs::remove_dir_all(&run_dir);
-            return Err(Failure::new(exit::NOT_PLANNED, error));
+            layout::discard(&run_dir);
+            let code = match error {
+                PlanError::Io { .. } => exit::NOT_RUN,
+                _ => exit::NOT_PLANNED,
+            };
+            return Err(Failure::new(code, error));
         }
     };
     layout::mark_latest(&run_dir);
