@@ -31,8 +31,8 @@ impl Failure {
 
     /// The text for the terminal: message, causes, advice.
     pub fn render(&self) -> String {
-        let mut text = format!("pmc: {}", self.error);
-        let mut last = self.error.to_string();
+        let mut last = without_number(&self.error.to_string());
+        let mut text = format!("pmc: {last}");
         for cause in self
             .error
             .chain()
@@ -52,11 +52,14 @@ impl Failure {
     }
 }
 
-/// Leaves out the number that the standard library adds to errors of the system.
+/// Leaves out the numbers that the standard library adds to errors of the system.
 fn without_number(text: &str) -> String {
-    text.split_once(" (os error ")
-        .map_or(text, |(before, _)| before)
-        .to_owned()
+    let mut parts = text.split(" (os error ");
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        whole.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
+    }
+    whole
 }
 
 /// Gives errors an exit code on their way up.
@@ -93,6 +96,11 @@ mod tests {
         assert_eq!(
             Failure::new(4, error).render(),
             "pmc: cannot: No such file or directory"
+        );
+        let error = anyhow::anyhow!("cannot write x: No space left on device (os error 28), 2 files");
+        assert_eq!(
+            Failure::new(4, error).render(),
+            "pmc: cannot write x: No space left on device, 2 files"
         );
         let error = anyhow::anyhow!("inner").context("outer: inner");
         assert_eq!(Failure::new(4, error).render(), "pmc: outer: inner");

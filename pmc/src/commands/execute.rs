@@ -20,6 +20,7 @@ use crate::progress::{self, Event, Outcome, Progress};
 use crate::report::{self, LastTry, Observed};
 use crate::submit::{self, Submit};
 use crate::summary::{self, Ending, Status, Summary};
+use crate::text;
 
 /// What is to be run.
 #[derive(Debug)]
@@ -67,6 +68,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         ..Default::default()
     };
     let progress = Progress::start(style, request.output.verbose > 0, state);
+    let resume = resume_command(&request.name);
     let tries = request.execution.tries;
     let mut watch = Watch {
         dag: &dag,
@@ -82,6 +84,10 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         let environment = std::env::vars_os().collect();
         executor::run(&submit.dag, &request.execution, environment, &mut |event| {
             watch.note(event)
+        })
+        .map_err(|failure| {
+            let command: Vec<String> = resume.iter().map(|word| text::shell_word(word)).collect();
+            failure.hint(format!("once that is repaired, `{}` goes on", command.join(" ")))
         })?
     };
     let mut observed = watch.observed;
@@ -119,7 +125,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         max_failures_reached: ended.max_failures_reached,
         outputs: submit::outputs(&submit.destinations(&jobs)),
         submit_dir: submit.dir.clone(),
-        resume: resume_command(&request.name),
+        resume,
     };
     tell(&summary, request.output)?;
     Ok(exit_code)
