@@ -109,9 +109,14 @@ fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, launch: &Laun
     crate::app_mpi::launched(typed, program, worker, launch)
 }
 
-/// Makes the signals that ask for an end known to the run.
+/// Makes the signals that ask for an end known to the run; not those that whoever started the
+/// program wants to be ignored, as `nohup` does.
 pub(crate) fn catch_signals(interrupt: &Arc<Interrupt>) -> std::io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let ignored = std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored_signals(&status));
+    let wanted = [SIGTERM, SIGINT, SIGHUP]
+        .into_iter()
+        .filter(|signal| ignored >> (signal - 1) & 1 == 0);
+    let mut signals = Signals::new(wanted)?;
     let interrupt = Arc::clone(interrupt);
     std::thread::Builder::new()
         .name("signals".to_owned())
@@ -121,6 +126,13 @@ pub(crate) fn catch_signals(interrupt: &Arc<Interrupt>) -> std::io::Result<()> {
             }
         })?;
     Ok(())
+}
+
+/// The set of ignored signals in the text of `/proc/self/status`; bit 0 is signal 1.
+fn ignored_signals(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }
 
 /// Last words of a run, and its exit code.
@@ -134,11 +146,17 @@ pub(crate) fn conclude(result: &Result<RunSummary, RunError>) -> ExitCode {
             tracing::info!("Workflow succeeded");
             ExitCode::SUCCESS
         }
-        Ok(_) => {
+        Ok(summary) => {
+            if let Some(cycle) = &summary.cycle {
+                print(&format!("{cycle}\n"));
+            }
             tracing::error!("Workflow failed");
             ExitCode::from(FAILURE)
         }
         Err(error) => {
+            if let Some(position) = error.position() {
+                print(&format!("{position}\n"));
+            }
             print(&format!("ABORT: {error}\n"));
             ExitCode::from(FAILURE)
         }
@@ -153,4 +171,18 @@ pub(crate) fn refuse(message: &str) -> ExitCode {
 /// Prints to stderr; there is nobody to tell if that fails.
 pub(crate) fn print(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_bits() {
+        assert_eq!(ignored_signals("Name:\tx\nSigIgn:\t0000000000001001\n"), 0x1001);
+        assert_eq!(ignored_signals("Name:\tx\n"), 0);
+        let here = std::fs::read_to_string("/proc/self/status").unwrap();
+        // Rust programs ignore SIGPIPE.
+        assert_eq!(ignored_signals(&here) >> 12 & 1, 1);
+    }
 }

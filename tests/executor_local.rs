@@ -1,5 +1,11 @@
 //! The executor with worker threads, as a program.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test says what is wrong by a panic"
+)]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -434,4 +440,35 @@ fn without_mpi_a_launcher_is_refused_once() {
         (Some(1), "")
     );
     assert!(!run.exists("x.dag.rescue"));
+}
+
+#[test]
+fn bad_input_is_shown_where_it_is() {
+    let run = Run::new("TASK a ./say.sh a\nEDGE a nowhere\n");
+    let output = run.run(&["x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).ends_with("[x.dag:2] EDGE a nowhere\nABORT: No such task: nowhere\n\n"));
+    run.write("x.dag", "TASK a ./say.sh a\n");
+    run.write("x.dag.rescue", "DONE a\nDONE b\n");
+    let output = run.run(&["x.dag"]);
+    assert!(
+        text(&output.stderr).ends_with("[x.dag.rescue:2] DONE b\nABORT: Unknown task b in rescue file\n")
+    );
+    assert!(!run.exists("ran"));
+}
+
+#[test]
+fn a_cycle_is_named_and_the_rest_runs() {
+    let run = Run::new(
+        "TASK free ./say.sh free\nTASK one ./say.sh 1\nTASK two ./say.sh 2\nEDGE one two\nEDGE two one\n",
+    );
+    let output = run.run(&["x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("\n[x.dag:5] 2 tasks can never run because of a cycle: "),
+        "{stderr}"
+    );
+    assert!(stderr.ends_with("[error] Workflow failed\n"));
+    assert_eq!(run.read("ran"), "free\n");
 }

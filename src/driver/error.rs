@@ -6,6 +6,7 @@ use std::path::Path;
 use pmc_dag::rescue::RescueError;
 use pmc_dag::{DagError, reason};
 
+use super::position::Position;
 use crate::lock::LockError;
 use crate::logs::LogError;
 use crate::master::MasterError;
@@ -18,6 +19,7 @@ use crate::transport::TransportError;
 #[derive(Debug)]
 pub struct RunError {
     kind: Box<Kind>,
+    position: Option<Position>,
     closed: bool,
     /// Workers that have not ended although they were asked to.
     pub silent_workers: Vec<Rank>,
@@ -51,17 +53,25 @@ pub(crate) enum Kind {
 
 impl RunError {
     pub(crate) fn dag(path: &Path, error: DagError) -> Self {
-        if let Some(line) = error.line() {
-            tracing::debug!("Error in line {line} of {}", path.display());
+        let position = error.line().map(|line| Position::of_line(path, line));
+        Self {
+            position,
+            ..Kind::Dag(error).into()
         }
-        Kind::Dag(error).into()
     }
 
     pub(crate) fn rescue(path: &Path, error: RescueError) -> Self {
-        if let Some(line) = error.line() {
-            tracing::debug!("Error in line {line} of {}", path.display());
+        let position = error.line().map(|line| Position::of_line(path, line));
+        Self {
+            position,
+            ..Kind::Rescue(error).into()
         }
-        Kind::Rescue(error).into()
+    }
+
+    /// The line of an input file that is wrong, if one is.
+    #[must_use]
+    pub fn position(&self) -> Option<&Position> {
+        self.position.as_ref()
     }
 
     pub(crate) fn system(what: &'static str, source: impl Into<std::io::Error>) -> Self {
@@ -90,6 +100,7 @@ impl<E: Into<Kind>> From<E> for RunError {
     fn from(error: E) -> Self {
         Self {
             kind: Box::new(error.into()),
+            position: None,
             closed: false,
             silent_workers: Vec::new(),
         }

@@ -3,6 +3,7 @@
 
 mod error;
 mod events;
+mod position;
 mod report;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use pmc_dag::{Dag, TaskId, rescue};
 
 pub use error::RunError;
 pub use events::{RunEvent, TaskEnd};
+pub use position::Position;
 pub use report::{Aborted, FailedTask, RunSummary};
 
 use crate::interrupt::Interrupt;
@@ -278,19 +280,19 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     fn run(mut self) -> Result<RunSummary, RunError> {
         let end = match self.work() {
             Ok(end) => end,
-            Err(error) => {
+            Err(mut error) => {
                 let fits_nowhere = matches!(
                     error.kind(),
                     error::Kind::Master(MasterError::NoCapableHost { .. })
                 );
-                let mut error = error;
                 error.silent_workers = stop_workers(self.out.transport, ToWorker::Abort, CLOSE_TIMEOUT);
                 error.set_closed();
+                // There is an error already; further ones, likely of the same kind, are not news.
+                let _ = self.last_results();
                 // The logs of a run that could not begin end where they are, as in the original.
                 if !fits_nowhere {
                     self.out.logs.finish(false);
                 }
-                // There is an error already, likely the same one.
                 let _ = self.out.logs.flush();
                 return Err(error);
             }
@@ -468,8 +470,14 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             status: failure.status,
             tries: failure.tries,
         });
+        let figures = self.master.summary();
+        // Looked for only where it may be the reason: that takes time in proportion to the DAG.
+        let stuck = aborted.is_none() && !figures.success && !figures.max_failures_reached;
+        let cycle = stuck.then(|| pmc_dag::cycle::find(&self.out.dag)).flatten();
+        let dag = &self.options.dag;
         RunSummary {
-            figures: self.master.summary(),
+            cycle: cycle.map(|cycle| Position::of_cycle(dag, &self.out.dag, &cycle)),
+            figures,
             aborted,
             failures: failures.collect(),
             workers: self.out.transport.workers(),

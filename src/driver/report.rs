@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, FixedOffset};
 use monitord_compat::cluster_record::SummaryRecord;
 
-use super::RunError;
+use super::{Position, RunError};
 use crate::master::Summary;
 use crate::message::Rank;
 use crate::transport::Traffic;
@@ -31,6 +31,8 @@ pub struct RunSummary {
     pub aborted: Option<Aborted>,
     /// Tasks whose latest try failed, in the order of the DAG file.
     pub failures: Vec<FailedTask>,
+    /// Tasks that can never run because they wait for each other: where, and which.
+    pub cycle: Option<Position>,
     /// Number of workers.
     pub workers: u32,
     /// From the start of the run to its end.

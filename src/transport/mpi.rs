@@ -2,7 +2,7 @@
 //!
 //! A process waits for messages by asking MPI again and again: its own blocking calls keep a core
 //! busy, which the tasks need. The pauses in between grow with the time already waited, so that
-//! a message is never late by more than a small part of that time, nor by more than a millisecond.
+//! a message is never late by more than a small part of that time, nor by more than two milliseconds.
 //!
 //! MPI is called by the thread that called [`Mpi::start`], and by no other.
 
@@ -26,8 +26,9 @@ const GOODBYE: mpi::Tag = 2;
 
 const MASTER: Rank = Rank(0);
 
-/// Longest pause between two looks for a message.
-const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+/// Longest pause between two looks for a message: idle processes are to need less than a hundredth
+/// of a core, and to serve a message within two milliseconds.
+const LONGEST_PAUSE: Duration = Duration::from_micros(1_500);
 /// How long to look without any pause.
 const SPIN: Duration = Duration::from_micros(20);
 
