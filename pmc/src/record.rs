@@ -136,6 +136,8 @@ fn chunks(text: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const RECORD: &str = r#"- invocation: True
@@ -197,5 +199,39 @@ mod tests {
     #[test]
     fn a_broken_record_is_passed_over() {
         assert_eq!(find("- invocation: True\n  version: [\n"), None);
+    }
+
+    /// Text that looks like output files, whole or cut off anywhere, with what programs may print.
+    fn output() -> impl Strategy<Value = String> {
+        let line = prop_oneof![
+            Just("- invocation: True".to_owned()),
+            Just("  mainjob:".to_owned()),
+            Just("    status: {raw: 768}".to_owned()),
+            Just("  files: {stderr: {data: \"x\"}}".to_owned()),
+            Just("[cluster-task name=t]".to_owned()),
+            ".{0,12}",
+        ];
+        proptest::collection::vec(line, 0..12).prop_map(|lines| lines.join("\n"))
+    }
+
+    proptest! {
+        #[test]
+        fn no_output_is_too_odd(text in output()) {
+            // Every line outside of records is kept, none of a record is.
+            let rest = outside(&text);
+            prop_assert!(!rest.contains("- invocation: True"));
+            prop_assert!(rest.lines().count() <= text.lines().count());
+            if let Some(record) = find(&text) {
+                prop_assert!(text.contains("- invocation:"), "{:?}", record);
+            }
+        }
+
+        #[test]
+        fn a_record_is_found_behind_any_text(before in "[^\\[]{0,40}") {
+            prop_assume!(!before.contains("- invocation:"));
+            let text = format!("{before}\n{RECORD}[cluster-task name=t]\n");
+            let record = find(&text);
+            prop_assert_eq!(record.and_then(|record| record.mainjob.status.raw), Some(768));
+        }
     }
 }
