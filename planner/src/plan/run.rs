@@ -9,13 +9,13 @@ use crate::catalog::{Loaded, replica, site, transformation};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
 use crate::input::{ReadOptions, read_workflow};
-use crate::model::Workflow;
+use crate::model::{TransferFlag, Workflow};
 use crate::output::events::JobEvents;
 use crate::output::layout::Layout;
 use crate::output::submit_dir::SubmitDir;
 use crate::output::{self, PROPERTIES, Plan, batch, records};
 use crate::properties::{Properties, PropertySources};
-use crate::refine::exec::Exec;
+use crate::refine::exec::{Exec, ExecJob};
 use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
@@ -67,11 +67,7 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         &mut notes,
     )?;
     note_sites(&exec, &sites, &mut notes);
-    if sites.outputs.is_empty() && exec.jobs.iter().any(|job| matches!(job.task, Task::Compute(_))) {
-        notes.push(
-            "outputs stay in the work directory: neither --output-sites nor --output-dir is given".into(),
-        );
-    }
+    warnings.extend(outputs_that_stay(&inputs.workflow, &exec, &sites));
     let order = order(&exec)?;
     let workflow = &inputs.workflow;
     let default_base = format!("{}-{}", workflow.label, workflow.index);
@@ -338,6 +334,26 @@ fn order(exec: &Exec) -> Result<Vec<u32>, PlanError> {
         .ok_or_else(|| PlanError::refinement("the plan has a cycle; please report this"))?;
     let depths = graph.depths(&order);
     Ok(crate::refine::graph::by_depth(&depths).concat())
+}
+
+/// Without an output site, outputs stay where they are made.
+fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites) -> Option<String> {
+    if !sites.outputs.is_empty() {
+        return None;
+    }
+    let wanted = |job: &&ExecJob| match job.task {
+        Task::Compute(n) => workflow.jobs[n.0 as usize]
+            .uses
+            .iter()
+            .any(|u| u.link.writes() && u.transfer != TransferFlag::Not),
+        _ => false,
+    };
+    let job = exec.jobs.iter().find(wanted)?;
+    let directory = sites.get(job.staging).scratch.as_ref()?;
+    Some(format!(
+        "outputs stay in the work directory {}, which is not removed: neither --output-sites nor --output-dir is given",
+        directory.path
+    ))
 }
 
 /// Says on which sites jobs run; all of them run inside one job of the executor.

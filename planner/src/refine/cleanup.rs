@@ -18,38 +18,70 @@ const NODES_PER_JOB: usize = 5;
 /// No clean-up job.
 const NONE: u32 = u32::MAX;
 
-/// Adds clean-up jobs for every site.
-pub(crate) fn add(workflow: &Workflow, exec: &mut Exec, mapper: &mut Mapper<'_>, sites: &[SiteId]) {
+/// What the clean-up of every site looks at.
+struct Uses<'a> {
+    workflow: &'a Workflow,
+    graph: &'a Graph,
+    depths: &'a [u32],
+    levels: &'a [Vec<u32>],
+    /// Files that stay, see [`staying`].
+    staying: &'a [bool],
+}
+
+/// Files that must not be removed: outputs that the user wants of jobs without a stage-out job.
+pub(crate) fn staying(workflow: &Workflow, exec: &mut Exec) -> Vec<bool> {
+    let mut staying = vec![false; workflow.files.len()];
+    let graph = exec.graph();
+    for (id, job) in exec.jobs.iter().enumerate() {
+        let Task::Compute(n) = job.task else { continue };
+        let mut children = graph.children(id as JobId).iter();
+        if children.any(|&c| matches!(exec.jobs[c as usize].task, Task::StageOut(_))) {
+            continue;
+        }
+        for file_use in &workflow.jobs[n.0 as usize].uses {
+            staying[file_use.file.0 as usize] |=
+                file_use.link.writes() && file_use.transfer != TransferFlag::Not;
+        }
+    }
+    staying
+}
+
+/// Adds clean-up jobs for every site, but none for files that stay.
+pub(crate) fn add(
+    workflow: &Workflow,
+    exec: &mut Exec,
+    mapper: &mut Mapper<'_>,
+    sites: &[SiteId],
+    staying: &[bool],
+) {
     let graph = exec.graph();
     let order = graph.topological().unwrap_or_default();
     let depths = graph.depths(&order);
     let levels = by_depth(&depths);
+    let uses = Uses {
+        workflow,
+        graph: &graph,
+        depths: &depths,
+        levels: &levels,
+        staying,
+    };
     for &site in sites {
-        add_for_site(workflow, exec, mapper, site, &graph, &depths, &levels);
+        add_for_site(&uses, exec, mapper, site);
     }
 }
 
-fn add_for_site(
-    workflow: &Workflow,
-    exec: &mut Exec,
-    mapper: &mut Mapper<'_>,
-    site: SiteId,
-    graph: &Graph,
-    depths: &[u32],
-    levels: &[Vec<u32>],
-) {
+fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site: SiteId) {
     // Per file the number of the node that removes it; per node the clean-up job it went into.
-    let mut owner = vec![NONE; workflow.files.len()];
+    let mut owner = vec![NONE; uses.workflow.files.len()];
     let mut cleanup_of: Vec<JobId> = Vec::new();
     let mut later: Vec<(JobId, u32)> = Vec::new();
     let mut parents: Vec<(JobId, JobId)> = Vec::new();
-    for (depth, jobs) in levels.iter().enumerate().rev() {
+    for (depth, jobs) in uses.levels.iter().enumerate().rev() {
         let mut nodes: Vec<Node> = Vec::new();
         let first = cleanup_of.len();
         let mut users: Vec<(JobId, Vec<FileId>)> = Vec::new();
         for &job in jobs {
-            let mut files = Vec::new();
-            files_of(workflow, exec, graph, job, site, &mut files);
+            let files = files_of(uses, exec, job, site);
             if !files.is_empty() {
                 users.push((job, files));
             }
@@ -101,7 +133,7 @@ fn add_for_site(
     );
     parents.sort_unstable();
     parents.dedup();
-    let mut reduction = Reduction::new(graph, depths);
+    let mut reduction = Reduction::new(uses.graph, uses.depths);
     for group in parents.chunk_by(|a, b| a.0 == b.0) {
         let cleanup = group[0].0;
         let jobs: Vec<JobId> = group.iter().map(|&(_, job)| job).collect();
@@ -171,44 +203,28 @@ fn add_job(
 }
 
 /// Files in the work directory of a site that are of no use after a job, as far as the job goes.
-fn files_of(
-    workflow: &Workflow,
-    exec: &Exec,
-    graph: &Graph,
-    job: JobId,
-    site: SiteId,
-    files: &mut Vec<FileId>,
-) {
+fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId) -> Vec<FileId> {
+    let may_go = |file: FileId| !uses.staying[file.0 as usize] && !exec.in_place.contains(&(file, site));
     let this = &exec.jobs[job as usize];
     match this.task {
-        Task::Compute(n) if this.staging == site => {
-            // Without a stage-out job, outputs that the user wants stay where they are.
-            let is_staged_out = graph
-                .children(job)
+        Task::Compute(n) if this.staging == site => uses.workflow.jobs[n.0 as usize]
+            .uses
+            .iter()
+            .filter(|u| u.link.reads() || u.link.writes())
+            .map(|u| u.file)
+            .filter(|&file| may_go(file))
+            .collect(),
+        Task::StageOut(n) | Task::InterSite(n) if !uses.graph.parents(job).is_empty() => {
+            let here = Place::Scratch(site);
+            exec.transfers[n as usize]
+                .files
                 .iter()
-                .any(|&c| matches!(exec.jobs[c as usize].task, Task::StageOut(_)));
-            for file_use in &workflow.jobs[n.0 as usize].uses {
-                let kept = file_use.link.writes() && file_use.transfer != TransferFlag::Not && !is_staged_out;
-                if (file_use.link.reads() || file_use.link.writes())
-                    && !kept
-                    && !exec.in_place.contains(&(file_use.file, site))
-                {
-                    files.push(file_use.file);
-                }
-            }
+                .filter(|file| file.sources.iter().any(|(place, _)| *place == here))
+                .map(|file| file.file)
+                .filter(|&file| may_go(file))
+                .collect()
         }
-        Task::StageOut(n) | Task::InterSite(n) if !graph.parents(job).is_empty() => {
-            for file in &exec.transfers[n as usize].files {
-                let from_here = file
-                    .sources
-                    .iter()
-                    .any(|(place, _)| *place == Place::Scratch(site));
-                if from_here && !exec.in_place.contains(&(file.file, site)) {
-                    files.push(file.file);
-                }
-            }
-        }
-        _ => {}
+        _ => Vec::new(),
     }
 }
 
@@ -283,7 +299,8 @@ mod tests {
     #[test]
     fn jobs_of_a_level_have_an_order_of_their_own() {
         let mut names = ["part_F1", "part_F2", "part_F3", "part_F4", "part_F5", "part_F6"];
-        names.sort_by_key(|name| bucket(name, buckets(names.len())));
+        let size = buckets(names.len());
+        names.sort_by_key(|name| bucket(name, size));
         assert_eq!(
             names,
             ["part_F6", "part_F2", "part_F3", "part_F4", "part_F5", "part_F1"]

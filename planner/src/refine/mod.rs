@@ -59,12 +59,15 @@ pub(crate) fn refine(
         index: &workflow.index.clone(),
     };
     let sites = directories::add_create(&mut exec, mapper, &names);
-    match mapper.settings.cleanup {
-        CleanupStrategy::None => {}
-        CleanupStrategy::Leaf => directories::add_remove(&mut exec, mapper, &names, &sites, true),
-        CleanupStrategy::InPlace | CleanupStrategy::Constraint => {
-            cleanup::add(workflow, &mut exec, mapper, &sites);
-            directories::add_remove(&mut exec, mapper, &names, &sites, false);
+    if mapper.settings.cleanup != CleanupStrategy::None {
+        let staying = cleanup::staying(workflow, &mut exec);
+        let per_file = mapper.settings.cleanup != CleanupStrategy::Leaf;
+        if per_file {
+            cleanup::add(workflow, &mut exec, mapper, &sites, &staying);
+        }
+        // With the directory, outputs that go nowhere else would be lost.
+        if !staying.contains(&true) {
+            directories::add_remove(&mut exec, mapper, &names, &sites, !per_file);
         }
     }
     if exec.jobs.is_empty() {

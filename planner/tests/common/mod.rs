@@ -1,0 +1,165 @@
+//! A directory with inputs, and a look at the plan that is made of them.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "every test uses a part of these helpers, and a test ends at the first surprise"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pmc_plan::cli::{self, Wish};
+use pmc_plan::plan::{PlanError, Planned, Surroundings, plan};
+
+/// Inputs in a directory of their own.
+pub struct Case {
+    dir: tempfile::TempDir,
+}
+
+/// The site `local` with a work directory and a storage directory.
+const SITES: &str = r#"pegasus: "5.0"
+sites:
+- name: local
+  directories:
+  - {type: sharedScratch, path: @DIR@/scratch, fileServers: [{url: "file://@DIR@/scratch", operation: all}]}
+  - {type: localStorage, path: @DIR@/out, fileServers: [{url: "file://@DIR@/out", operation: all}]}
+  profiles:
+    env: {PEGASUS_HOME: /opt/pegasus}
+"#;
+
+impl Case {
+    /// With a site catalog and a workflow.
+    pub fn new(workflow: &str) -> Self {
+        let case = Case {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        case.put("sites.yml", SITES);
+        case.put("workflow.yml", workflow);
+        case
+    }
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+    /// Writes an input file; `@DIR@` in it is the directory.
+    pub fn put(&self, name: &str, text: &str) -> &Self {
+        let path = self.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text.replace("@DIR@", &self.path().display().to_string())).unwrap();
+        self
+    }
+    /// A transformation catalog with programs that are installed on `local`.
+    pub fn programs(&self, names: &[&str]) -> &Self {
+        let mut text = String::from("pegasus: \"5.0\"\ntransformations:\n");
+        for name in names {
+            text.push_str(&format!(
+                "- name: {name}\n  sites: [{{name: local, type: installed, pfn: /bin/{name}}}]\n"
+            ));
+        }
+        self.put("transformations.yml", &text)
+    }
+    /// A replica catalog with files on `local`.
+    pub fn replicas(&self, names: &[&str]) -> &Self {
+        let mut text = String::from("pegasus: \"5.0\"\nreplicas:\n");
+        for name in names {
+            text.push_str(&format!(
+                "- lfn: {name}\n  pfns: [{{site: local, pfn: /data/{name}}}]\n"
+            ));
+        }
+        self.put("replicas.yml", &text)
+    }
+    /// Plans with a command line; the workflow is `workflow.yml`.
+    pub fn plan(&self, line: &str) -> Result<Plan, PlanError> {
+        let arguments: Vec<String> = std::iter::once("pmc-plan")
+            .chain(line.split_whitespace())
+            .map(str::to_owned)
+            .collect();
+        let surroundings = Surroundings {
+            environment: BTreeMap::new(),
+            working_dir: self.path().to_owned(),
+            user: "tester".into(),
+            host: "here".into(),
+            own_bin: Some("/opt/pegasus/bin".into()),
+            now: chrono::DateTime::from_timestamp(1_700_000_000, 0)
+                .unwrap()
+                .fixed_offset(),
+            uuid: "01234567-89ab-cdef-0123-456789abcdef".into(),
+        };
+        let Wish::Plan(request, _) = cli::parse(&arguments, surroundings).unwrap() else {
+            panic!("not a request: {line}");
+        };
+        plan(&request).map(Plan::read)
+    }
+    /// Plans what must fail; gives the message.
+    pub fn fail(&self, line: &str) -> String {
+        match self.plan(line) {
+            Ok(plan) => panic!("planned in {}", plan.planned.submit_dir.display()),
+            Err(e) => e.to_string(),
+        }
+    }
+}
+
+/// A plan, read back from its files.
+pub struct Plan {
+    pub planned: Planned,
+    pub dag: pmc_dag::Dag,
+    pub edges: BTreeSet<(String, String)>,
+}
+
+impl Plan {
+    fn read(planned: Planned) -> Self {
+        let dag = pmc_dag::Dag::open(&planned.dag).unwrap();
+        let text = fs::read_to_string(&planned.dag).unwrap();
+        let edges = text
+            .lines()
+            .filter_map(|line| {
+                let mut words = line.strip_prefix("EDGE ")?.split(' ');
+                Some((words.next()?.to_owned(), words.next()?.to_owned()))
+            })
+            .collect();
+        Plan { planned, dag, edges }
+    }
+    /// Names of all tasks in the order of the DAG.
+    pub fn tasks(&self) -> Vec<String> {
+        (0..self.dag.len())
+            .map(|n| String::from_utf8(self.dag.name(pmc_dag::TaskId(n as u32)).to_vec()).unwrap())
+            .collect()
+    }
+    /// Words of a task's command as the executor gets them.
+    pub fn command(&self, task: &str) -> Vec<String> {
+        let id = self
+            .dag
+            .find(task.as_bytes())
+            .unwrap_or_else(|| panic!("no task {task}"));
+        pmc_dag::words::split(self.dag.task(id).command)
+            .into_iter()
+            .map(|word| String::from_utf8(word).unwrap())
+            .collect()
+    }
+    pub fn has_edge(&self, parent: &str, child: &str) -> bool {
+        self.edges.contains(&(parent.to_owned(), child.to_owned()))
+    }
+    /// A file of the submit directory.
+    pub fn file(&self, name: &str) -> String {
+        let path = self.planned.submit_dir.join(name);
+        fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+    /// Orders of an auxiliary task.
+    pub fn orders(&self, task: &str) -> serde_json::Value {
+        serde_json::from_str(&self.file(&format!("00/00/{task}.in"))).unwrap()
+    }
+    /// Every file of the submit directory and its text.
+    pub fn files(&self) -> BTreeMap<PathBuf, String> {
+        let mut files = BTreeMap::new();
+        for entry in walkdir::WalkDir::new(&self.planned.submit_dir) {
+            let entry = entry.unwrap();
+            if entry.file_type().is_file() {
+                let name = entry.path().strip_prefix(&self.planned.submit_dir).unwrap();
+                files.insert(name.to_owned(), fs::read_to_string(entry.path()).unwrap());
+            }
+        }
+        files
+    }
+}

@@ -1,0 +1,221 @@
+//! Random workflows: whatever is planned, files are there when they are read, and go away after their last
+//! use.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use crate::common::{Case, Plan};
+
+/// A job of a random workflow: which raw files it reads, which outputs of earlier jobs (by number, taken
+/// modulo how many there are), and for each output whether it is staged out and registered.
+#[derive(Clone, Debug)]
+struct Job {
+    raw: Vec<u8>,
+    made: Vec<u8>,
+    outputs: Vec<(bool, bool)>,
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    (
+        prop::collection::vec(0u8..4, 0..3),
+        prop::collection::vec(any::<u8>(), 0..4),
+        prop::collection::vec(any::<(bool, bool)>(), 0..3),
+    )
+        .prop_map(|(raw, made, outputs)| Job { raw, made, outputs })
+}
+
+/// The workflow as YAML; the raw files it reads, and for each output whether it is staged out.
+fn workflow(jobs: &[Job]) -> (String, BTreeMap<String, bool>) {
+    let mut text = String::from("pegasus: \"5.0\"\nname: random\njobs:\n");
+    let mut made: BTreeMap<String, bool> = BTreeMap::new();
+    let mut order: Vec<String> = Vec::new();
+    for (n, job) in jobs.iter().enumerate() {
+        let mut reads: BTreeSet<String> = job.raw.iter().map(|k| format!("raw{k}")).collect();
+        if !order.is_empty() {
+            reads.extend(
+                job.made
+                    .iter()
+                    .map(|&k| order[usize::from(k) % order.len()].clone()),
+            );
+        }
+        text.push_str(&format!("- type: job\n  id: J{n}\n  name: work\n  uses:\n"));
+        for file in reads {
+            text.push_str(&format!("  - {{lfn: {file}, type: input}}\n"));
+        }
+        for (k, (out, register)) in job.outputs.iter().enumerate() {
+            text.push_str(&format!(
+                "  - {{lfn: f{n}_{k}, type: output, stageOut: {out}, registerReplica: {register}}}\n"
+            ));
+            made.insert(format!("f{n}_{k}"), *out);
+            order.push(format!("f{n}_{k}"));
+        }
+        if job.raw.is_empty() && job.made.is_empty() && job.outputs.is_empty() || text.ends_with("uses:\n") {
+            text.truncate(text.len() - "  uses:\n".len());
+        }
+    }
+    (text, made)
+}
+
+/// Names of the files that an order of transfers or removals is about.
+fn names(plan: &Plan, task: &str) -> Vec<String> {
+    let orders = plan.orders(task);
+    let entries = orders.as_array().expect("a list");
+    entries
+        .iter()
+        .map(|entry| match entry["lfn"].as_str() {
+            Some(lfn) => lfn.to_owned(),
+            None => {
+                let url = entry["target"]["url"].as_str().expect("a URL");
+                url.rsplit("/./").next().expect("a name").to_owned()
+            }
+        })
+        .collect()
+}
+
+fn list(plan: &Plan, task: &str, suffix: &str) -> Vec<String> {
+    let path = plan.planned.submit_dir.join(format!("00/00/{task}{suffix}"));
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| Some(line.split_once('=')?.0.to_owned()))
+        .collect()
+}
+
+/// What each task does to the files of the work directory.
+#[derive(Default)]
+struct Deeds {
+    reads: Vec<(usize, String)>,
+    writes: BTreeMap<String, usize>,
+    removes: BTreeMap<String, usize>,
+    delivered: BTreeSet<String>,
+}
+
+fn check(plan: &Plan, made: &BTreeMap<String, bool>, outputs: bool) -> Result<(), TestCaseError> {
+    let tasks = plan.tasks();
+    let number: BTreeMap<&str, usize> = tasks.iter().enumerate().map(|(n, t)| (t.as_str(), n)).collect();
+    // Tasks stand in topological order, so one pass finds everything above each.
+    let mut above: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); tasks.len()];
+    for (n, task) in tasks.iter().enumerate() {
+        let parents = plan
+            .edges
+            .iter()
+            .filter(|(_, c)| c == task)
+            .map(|(p, _)| number[p.as_str()]);
+        for parent in parents {
+            prop_assert!(parent < n, "{} stands after its child {task}", tasks[parent]);
+            let mut all = above[parent].clone();
+            all.insert(parent);
+            above[n].extend(all);
+        }
+    }
+    let mut deeds = Deeds::default();
+    for (n, task) in tasks.iter().enumerate() {
+        if task.starts_with("stage_in") {
+            for file in names(plan, task) {
+                prop_assert!(
+                    deeds.writes.insert(file.clone(), n).is_none(),
+                    "{file} is staged twice"
+                );
+            }
+        } else if task.starts_with("stage_out") {
+            for file in names(plan, task) {
+                deeds.reads.push((n, file.clone()));
+                deeds.delivered.insert(file);
+            }
+        } else if task.starts_with("clean_up") {
+            for file in names(plan, task) {
+                prop_assert!(
+                    deeds.removes.insert(file.clone(), n).is_none(),
+                    "{file} is removed twice"
+                );
+            }
+        } else if task.starts_with("work_") {
+            deeds
+                .reads
+                .extend(list(plan, task, ".in.lof").into_iter().map(|file| (n, file)));
+            for file in list(plan, task, ".out.lof") {
+                deeds.writes.insert(file, n);
+            }
+        }
+    }
+    let create = number.get("create_dir_random_0_local").copied();
+    let remove = number.get("cleanup_random_0_local").copied();
+    for (reader, file) in &deeds.reads {
+        let writer = deeds.writes.get(file);
+        prop_assert!(
+            writer.is_some_and(|w| above[*reader].contains(w)),
+            "{} reads {file}, which may not be there",
+            tasks[*reader]
+        );
+        if let Some(remover) = deeds.removes.get(file) {
+            prop_assert!(
+                above[*remover].contains(reader),
+                "{file} is removed before {}",
+                tasks[*reader]
+            );
+        }
+    }
+    for (file, writer) in &deeds.writes {
+        prop_assert!(
+            create.is_some_and(|c| above[*writer].contains(&c)),
+            "no directory for {file}"
+        );
+        if let Some(remover) = deeds.removes.get(file) {
+            prop_assert!(above[*remover].contains(writer));
+        }
+        if let Some(remove) = remove {
+            prop_assert!(
+                above[remove].contains(writer),
+                "the directory goes before {}",
+                tasks[*writer]
+            );
+        }
+        let wanted = made.get(file).copied().unwrap_or(false);
+        prop_assert_eq!(
+            deeds.delivered.contains(file),
+            wanted && outputs,
+            "{} delivered",
+            file
+        );
+        if wanted && !outputs {
+            prop_assert!(!deeds.removes.contains_key(file), "{file} is wanted, but removed");
+        }
+    }
+    if let Some(remove) = remove {
+        for remover in deeds.removes.values() {
+            prop_assert!(above[remove].contains(remover));
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn files_are_there_as_long_as_they_are_needed(
+        jobs in prop::collection::vec(job(), 1..12),
+        cleanup in prop::sample::select(vec!["none", "leaf", "inplace"]),
+        refiner in prop::sample::select(vec!["BalancedCluster", "Cluster", "Basic", "Bundle"]),
+        clusters in 1u32..4,
+        outputs in any::<bool>(),
+    ) {
+        let (text, made) = workflow(&jobs);
+        let case = Case::new(&text);
+        case.programs(&["work"]).replicas(&["raw0", "raw1", "raw2", "raw3"]);
+        case.put(
+            "pegasus.properties",
+            &format!(
+                "pegasus.transfer.refiner = {refiner}\npegasus.stagein.clusters = {clusters}\n\
+                 pegasus.file.cleanup.clusters.num = {clusters}\n"
+            ),
+        );
+        let sites = if outputs { "--output-sites local" } else { "" };
+        let line = format!("--sites local --dir submit --force --cleanup {cleanup} {sites}");
+        let plan = case.plan(&line).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        check(&plan, &made, outputs)?;
+        let again = case.plan(&line).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        let same = again.files().into_iter().map(|(name, text)| (name, text.replace("run0002", "run0001")));
+        prop_assert_eq!(plan.files(), same.collect());
+    }
+}
