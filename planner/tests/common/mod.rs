@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
+    clippy::panic,
     reason = "every test uses a part of these helpers, and a test ends at the first surprise"
 )]
 
