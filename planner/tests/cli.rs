@@ -1,0 +1,74 @@
+//! The program itself: output, exit codes.
+
+use std::process::{Command, Output};
+
+/// Runs pmc-plan in a directory without looking at the settings of whoever runs the tests.
+fn pmc_plan(dir: &std::path::Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+        .args(arguments)
+        .current_dir(dir)
+        .env("HOME", dir)
+        .env_remove("PEGASUS_HOME")
+        .output()
+        .expect("the program starts")
+}
+
+const WORKFLOW: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
+<adag xmlns="http://pegasus.isi.edu/schema/DAX" version="3.6" name="one">
+  <job id="A" name="echo"><argument>hello</argument>
+    <uses name="out" link="output" transfer="true" register="false"/>
+  </job>
+</adag>
+"#;
+
+fn inputs() -> std::io::Result<tempfile::TempDir> {
+    let dir = tempfile::tempdir()?;
+    std::fs::write(dir.path().join("one.dax"), WORKFLOW)?;
+    std::fs::write(
+        dir.path().join("transformations.yml"),
+        "pegasus: \"5.0\"\ntransformations:\n- name: echo\n  sites: [{name: local, type: installed, pfn: /bin/echo}]\n",
+    )?;
+    Ok(dir)
+}
+
+#[test]
+fn a_plan_without_any_setting() -> std::io::Result<()> {
+    let dir = inputs()?;
+    let output = pmc_plan(dir.path(), &["--output-dir", "out", "one.dax"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.starts_with("Planned one: "), "{text}");
+    assert!(text.contains("pegasus/one/run0001/one-0.sbatch"), "{text}");
+    let output = pmc_plan(
+        dir.path(),
+        &["--json", "-q", "--output-dir", "out", "--dax", "one.dax"],
+    );
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(object["rundir"], "run0002");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    let output = pmc_plan(dir.path(), &["-q", "--output-dir", "out", "one.dax"]);
+    assert!(output.status.success() && output.stdout.is_empty());
+    Ok(())
+}
+
+#[test]
+fn exit_codes() -> std::io::Result<()> {
+    let dir = inputs()?;
+    std::fs::write(dir.path().join("broken.dax"), &WORKFLOW[..200])?;
+    for (arguments, code, word) in [
+        (&["broken.dax"][..], 2, "broken.dax"),
+        (&["missing.yml"], 1, "missing.yml"),
+        (&["--sites", "moon", "one.dax"], 1, "moon"),
+        (&["--frobnicate"], 1, "--frobnicate"),
+        (&["-V"], 0, ""),
+        (&["--help"], 0, ""),
+    ] {
+        let output = pmc_plan(dir.path(), arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains(word), "{arguments:?}: {message}");
+    }
+    let left: Vec<_> = std::fs::read_dir(dir.path())?.collect::<Result<_, _>>()?;
+    assert_eq!(left.len(), 3, "failed plans leave nothing: {left:?}");
+    Ok(())
+}
