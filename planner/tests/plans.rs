@@ -546,6 +546,11 @@ fn records_for_the_monitoring() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!((count("job.info"), count("job.edge")), (10, 11));
     assert_eq!(count("wf.map.task_job"), 2);
     assert!(events.starts_with("ts=2023-11-14T22:13:20.000000Z event=task.info"));
+    // monitord looks for it here.
+    assert_eq!(
+        plan.file("register_local_1_0.in"),
+        plan.file("00/00/register_local_1_0.in")
+    );
     let properties = plan.file("pegasus.1.properties");
     assert!(
         properties.contains("pegasus.catalog.replica.output.db.url=jdbc\\:sqlite\\:/"),

@@ -156,7 +156,6 @@ pub(crate) fn parse_minutes(text: &str) -> Option<u32> {
 /// A template that is wrong, a file that cannot be written.
 pub(crate) fn write(
     plan: &Plan<'_>,
-    request: &Request,
     resources: &Resources,
     executor: &str,
     dir: &Path,
@@ -210,7 +209,6 @@ pub(crate) fn write(
         let name = format!("{}.{suffix}", plan.base);
         let path = dir.join(&name);
         std::fs::write(&path, script).map_err(|e| PlanError::io("write", &path, e))?;
-        let _ = request;
         names.push(name);
     }
     Ok(names)

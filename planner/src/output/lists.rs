@@ -55,6 +55,9 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<(), PlanError> {
         if !text.is_empty() {
             put(plan, dir, id, ".in", &text)?;
         }
+        if matches!(plan.job(id).task, Task::Register(_)) {
+            link_for_monitoring(plan, dir, id)?;
+        }
         if plan.settings.lof && super::command::is_wrapped(plan, id) {
             write_lists(plan, dir, id, &mut text)?;
         }
@@ -67,6 +70,18 @@ fn put(plan: &Plan<'_>, dir: &Path, id: JobId, suffix: &str, text: &str) -> Resu
         .join(plan.layout.of(id))
         .join(format!("{}{suffix}", plan.job(id).name));
     std::fs::write(&path, text).map_err(|e| PlanError::io("write", &path, e))
+}
+
+/// The monitoring daemon looks for what was registered beside the DAG, not where the job has it.
+fn link_for_monitoring(plan: &Plan<'_>, dir: &Path, id: JobId) -> Result<(), PlanError> {
+    let directory = plan.layout.of(id);
+    if directory == "." {
+        return Ok(());
+    }
+    let name = format!("{}.in", plan.job(id).name);
+    let link = dir.join(&name);
+    std::os::unix::fs::symlink(Path::new(directory).join(&name), &link)
+        .map_err(|e| PlanError::io("make the link", &link, e))
 }
 
 fn write_lists(plan: &Plan<'_>, dir: &Path, id: JobId, text: &mut String) -> Result<(), PlanError> {

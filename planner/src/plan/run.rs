@@ -408,7 +408,7 @@ fn write(
     output::dag::write(plan, dir, &dir.join(format!("{base}.dag")), &mut events)?;
     events.finish(plan)?;
     let executor = executor(request, &plan.sites.get(site).tools, warnings);
-    let scripts = batch::write(plan, request, &resources, &executor, dir)?;
+    let scripts = batch::write(plan, &resources, &executor, dir)?;
     records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
     put(&dir.join(format!("{base}.notify")), &records::notify(plan))?;
     let metrics = records::metrics(plan, request, &inputs.properties, counts);

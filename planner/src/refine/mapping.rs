@@ -261,15 +261,7 @@ impl<'a> Mapper<'a> {
         staged: &mut StagedPrograms,
     ) -> Result<u32, String> {
         let (entry, mut executable) = match program {
-            Program::Entry(number) => {
-                let entry = self.programs.entry(*number);
-                if entry.container.is_some() {
-                    // The generator refuses it, since it knows the name of the job.
-                    (Some(*number), entry.pfn.clone())
-                } else {
-                    (Some(*number), entry.pfn.clone())
-                }
-            }
+            Program::Entry(number) => (Some(*number), self.programs.entry(*number).pfn.clone()),
             Program::Pinned(path) => (None, path.clone()),
         };
         let mut is_staged = false;

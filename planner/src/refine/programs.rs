@@ -210,8 +210,8 @@ mod tests {
             ..TransformationCatalog::default()
         };
         let programs = Programs::new(&catalog, TransformationChoice::All);
-        let text = programs.missing(&auxiliary_name("srot"), &["local"]);
-        assert!(text.contains("\"srot\" in the TC for sites [local]"), "{text}");
+        let text = programs.missing(&auxiliary_name("sor"), &["local"]);
+        assert!(text.contains("\"sor\" in the TC for sites [local]"), "{text}");
         assert!(text.contains("is sort meant"), "{text}");
         let text = programs.missing(&auxiliary_name("unzip"), &["local"]);
         assert!(text.contains("the catalog has sort"), "{text}");
