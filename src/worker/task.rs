@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Local;
 use monitord_compat::cluster_record::TaskRecord;
+use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use pmc_dag::{reason, words};
 
@@ -315,14 +316,8 @@ impl Execution<'_> {
         envp.extend(self.environment.iter().map(|v| v.as_ptr()));
         envp.push(std::ptr::null());
         let limit = self.options.strict_limits && self.task.memory_mb > 0;
-        let mut cpus = None;
-        if self.options.set_affinity && !self.task.cpu_set.is_empty() {
-            let mut set = nix::sched::CpuSet::new();
-            for cpu in &self.task.cpu_set {
-                set.set(*cpu as usize)?;
-            }
-            cpus = Some(set);
-        }
+        let bind = self.options.set_affinity && !self.task.cpu_set.is_empty();
+        let cpus = if bind { self.cpus() } else { None };
         Spawn {
             program: &program,
             argv: &argv,
@@ -334,6 +329,26 @@ impl Execution<'_> {
             die_with_parent: true,
         }
         .start(spawner)
+    }
+}
+
+impl Execution<'_> {
+    /// The granted CPUs, if this worker may use them: the master counts from 0 to the number of
+    /// CPUs of the host, but a batch system may have given this job other ones.
+    fn cpus(&self) -> Option<CpuSet> {
+        let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
+        let mut set = CpuSet::new();
+        for cpu in &self.task.cpu_set {
+            let cpu = *cpu as usize;
+            if !allowed.is_set(cpu).unwrap_or(false) || set.set(cpu).is_err() {
+                tracing::warn!(
+                    "Task {}: CPU {cpu} is not available to this worker: not setting affinity",
+                    String::from_utf8_lossy(&self.task.name)
+                );
+                return None;
+            }
+        }
+        Some(set)
     }
 }
 
