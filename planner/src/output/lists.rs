@@ -55,7 +55,7 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<(), PlanError> {
         if !text.is_empty() {
             put(plan, dir, id, ".in", &text)?;
         }
-        if matches!(plan.job(id).task, Task::Register(_)) {
+        if matches!(plan.job(id).task, Task::Register(_)) && monitoring_can_read(&text) {
             link_for_monitoring(plan, dir, id)?;
         }
         if plan.settings.lof && super::command::is_wrapped(plan, id) {
@@ -70,6 +70,14 @@ fn put(plan: &Plan<'_>, dir: &Path, id: JobId, suffix: &str, text: &str) -> Resu
         .join(plan.layout.of(id))
         .join(format!("{}{suffix}", plan.job(id).name));
     std::fs::write(&path, text).map_err(|e| PlanError::io("write", &path, e))
+}
+
+/// The monitoring daemon splits lines at blanks, without a thought of quotes, and ends with an exception
+/// when the third word is not the site.
+fn monitoring_can_read(text: &str) -> bool {
+    let is_site = |word: &str| word.starts_with("site=\"") && word.matches('=').count() == 1;
+    text.lines()
+        .all(|line| line.split_whitespace().nth(2).is_some_and(is_site))
 }
 
 /// The monitoring daemon looks for what was registered beside the DAG, not where the job has it.
@@ -317,4 +325,22 @@ pub(crate) fn catalog_value(value: &str) -> String {
             .replace('"', "\\\"")
             .replace('\n', "\\n")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registrations_that_the_monitoring_would_choke_on() {
+        assert!(monitoring_can_read("a file:///a site=\"local\" k=\"v\"\n"));
+        assert!(monitoring_can_read("a file:///a site=\"local\" k=\"v w\"\n"));
+        for bad in [
+            "\"a b\" file:///a site=\"l\"",
+            "a \"file:///a b\" site=\"l\"",
+            "a b",
+        ] {
+            assert!(!monitoring_can_read(bad), "{bad}");
+        }
+    }
 }
