@@ -380,6 +380,28 @@ fn unknown_names_come_with_what_there_is() {
 }
 
 #[test]
+fn without_named_sites_jobs_go_where_they_can_work() -> Result<(), Box<dyn std::error::Error>> {
+    let case = two();
+    let plan = case.plan("--dir submit")?;
+    assert!(plan.command("first_A").windows(2).any(|w| w == ["-R", "local"]));
+    let sites = fs::read_to_string(case.path().join("sites.yml"))?;
+    case.put(
+        "sites.yml",
+        &format!(
+            "{sites}- name: archive\n  directories:\n  - {{type: localStorage, path: /a, fileServers: []}}\n"
+        ),
+    );
+    let plan = case.plan("--dir submit")?;
+    assert!(plan.command("first_A").windows(2).any(|w| w == ["-R", "local"]));
+    let message = case.fail("--sites archive --dir submit");
+    assert!(
+        message.contains("archive has no directory of type sharedScratch"),
+        "{message}"
+    );
+    Ok(())
+}
+
+#[test]
 fn a_directory_that_cannot_be_made_is_named() {
     let case = two();
     case.put("submit", "a file\n");

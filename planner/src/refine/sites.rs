@@ -136,10 +136,11 @@ impl Sites {
     fn choose_candidates(&self, request: &Request) -> Result<Vec<SiteId>, PlanError> {
         let mut problems = Vec::new();
         let mut candidates = Vec::new();
+        // Sites that only store files are not meant unless they are named.
         let all = || {
             self.by_name
                 .iter()
-                .filter(|(name, _)| *name != "local")
+                .filter(|&(name, &id)| name != "local" && self.get(id).scratch.is_some())
                 .map(|(_, &id)| id)
         };
         if request.sites.is_empty() {
