@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use crate::cli::Typed;
 
+/// How long what was written may take to be brought to the disk, unless the user says otherwise.
+const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Everything that the master needs to know.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -33,6 +36,11 @@ pub struct Options {
     pub stdio: Stdio,
     /// Files for forwarded data that are kept open; the default depends on the system's limit.
     pub max_fds: Option<u32>,
+    /// Keep forwarded data in its files exactly once by a journal beside the rescue file.
+    pub forward_journal: bool,
+    /// How long what was written may take to be brought to the disk; nothing to leave it to the
+    /// system.
+    pub sync_interval: Option<Duration>,
     /// Wait for the host scripts before the first task.
     pub host_script: bool,
     /// Write the summary record to stdout, and merged output to where it belongs.
@@ -118,6 +126,8 @@ impl Options {
                 stderr: Target::Stderr,
             },
             max_fds: None,
+            forward_journal: true,
+            sync_interval: Some(DEFAULT_SYNC_INTERVAL),
             host_script: false,
             console: true,
             app: app.to_owned(),
@@ -155,6 +165,11 @@ impl Options {
             }
         };
         options.max_fds = typed.max_fds;
+        options.forward_journal = !typed.no_forward_journal;
+        if let Some(milliseconds) = typed.sync_interval_ms {
+            let interval = Duration::from_millis(milliseconds.into());
+            options.sync_interval = Some(interval).filter(|interval| !interval.is_zero());
+        }
         options.host_script = typed.host_script.is_some();
         options
     }

@@ -5,7 +5,9 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use pmc_dag::reason;
 use rustc_hash::FxHashMap;
@@ -22,8 +24,20 @@ pub struct SharedFiles {
 #[derive(Debug)]
 struct Entry {
     file: File,
+    path: Arc<Path>,
     /// Number of the use that was the last one of this file.
     used: u64,
+}
+
+/// What is known of a shared file before something is appended to it.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// Device and inode numbers: the same for all names of a file. Nothing for pipes and devices.
+    pub identity: Option<(u64, u64)>,
+    /// Length in bytes.
+    pub len: u64,
+    /// Absolute path without links.
+    pub path: Arc<Path>,
 }
 
 /// The number of files to keep open is above what the system allows.
@@ -72,43 +86,84 @@ impl SharedFiles {
         }
     }
 
-    /// Appends data to a file, which is made if it is not there, with its folders. If not
-    /// everything can be written, what was written is cut off again. What went wrong has been
-    /// logged when this returns false.
-    pub fn append(&mut self, target: &[u8], data: &[u8]) -> bool {
-        let path = Path::new(OsStr::from_bytes(target));
+    /// Opens a file, which is made if it is not there, with its folders. What went wrong has been
+    /// logged when this gives nothing.
+    pub fn look(&mut self, target: &[u8]) -> Option<Place> {
         self.uses += 1;
-        if let Some(entry) = self.open.get_mut(target) {
+        if self.open.contains_key(target) {
             self.hits += 1;
-            entry.used = self.uses;
-        } else {
-            self.make_room();
-            match open(path) {
-                Ok(file) => {
-                    self.open.insert(
-                        target.to_vec(),
-                        Entry {
-                            file,
-                            used: self.uses,
-                        },
-                    );
-                }
-                Err(error) => {
-                    let (number, reason) = (error.raw_os_error().unwrap_or(0), reason(&error));
-                    tracing::error!("Error opening file {}: errno {number}: {reason}", path.display());
-                    tracing::error!("Number of open files: {}, max: {}", self.open.len(), self.most);
-                    return false;
-                }
-            }
         }
-        let Some(entry) = self.open.get_mut(target) else {
-            return false;
+        let failed = |error| {
+            let path = shown(target);
+            tracing::error!("fstat failed on file {}: {}", path.display(), reason(&error));
         };
-        if let Err(error) = append(&entry.file, data) {
+        let entry = self.opened(target)?;
+        let data = entry.file.metadata().map_err(failed).ok()?;
+        Some(Place {
+            identity: data.is_file().then(|| (data.dev(), data.ino())),
+            len: data.len(),
+            path: Arc::clone(&entry.path),
+        })
+    }
+
+    /// Appends data to a file. What went wrong has been logged when this fails; the error is the
+    /// number of bytes that were written nevertheless.
+    ///
+    /// # Errors
+    /// Not everything was written.
+    pub fn append(&mut self, target: &[u8], data: &[u8]) -> Result<(), u64> {
+        let entry = self.opened(target).ok_or(0_u64)?;
+        let mut written = 0;
+        while written < data.len() {
+            let error = match (&entry.file).write(&data[written..]) {
+                Ok(0) => io::ErrorKind::WriteZero.into(),
+                Ok(n) => {
+                    written += n;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            let path = shown(target);
             tracing::error!("fflush failed on file {}: {}", path.display(), reason(&error));
-            return false;
+            return Err(written as u64);
         }
-        true
+        Ok(())
+    }
+
+    /// Cuts off what was appended last, unless somebody else has appended to the file since. A torn
+    /// piece would be worse than none; if this fails, too, nothing can be done.
+    pub fn cut(&mut self, target: &[u8], from: u64, len: u64) {
+        let Some(entry) = self.opened(target) else { return };
+        let data = entry.file.metadata();
+        if data.is_ok_and(|data| data.is_file() && data.len() == from + len)
+            && let Err(error) = entry.file.set_len(from)
+        {
+            let path = shown(target);
+            tracing::error!("Unable to shorten file {}: {}", path.display(), reason(&error));
+        }
+    }
+
+    fn opened(&mut self, target: &[u8]) -> Option<&Entry> {
+        if !self.open.contains_key(target) {
+            self.make_room();
+            let path = shown(target);
+            let file = open(path).map_err(|error| {
+                let (number, reason) = (error.raw_os_error().unwrap_or(0), reason(&error));
+                tracing::error!("Error opening file {}: errno {number}: {reason}", path.display());
+                tracing::error!("Number of open files: {}, max: {}", self.open.len(), self.most);
+            });
+            let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+            let entry = Entry {
+                file: file.ok()?,
+                path: path.map_or_else(|_| shown(target).into(), Into::into),
+                used: 0,
+            };
+            self.open.insert(target.to_vec(), entry);
+        }
+        let entry = self.open.get_mut(target)?;
+        entry.used = self.uses;
+        Some(entry)
     }
 
     fn make_room(&mut self) {
@@ -143,14 +198,8 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-fn append(mut file: &File, data: &[u8]) -> io::Result<()> {
-    let before = file.metadata()?;
-    file.write_all(data).inspect_err(|_| {
-        if before.is_file() {
-            // A torn record would be worse than none; if this fails, too, nothing can be done.
-            let _ = file.set_len(before.len());
-        }
-    })
+fn shown(target: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(target))
 }
 
 #[cfg(test)]
@@ -183,7 +232,8 @@ mod tests {
         for (most, hits) in [(2, 0.3), (1, 0.3), (3, 0.7)] {
             let mut files = SharedFiles::new(most);
             for n in ["a", "a", "b", "b", "c", "a", "b", "c", "c", "a"] {
-                assert!(files.append(&name(n), n.as_bytes()));
+                files.look(&name(n)).unwrap();
+                files.append(&name(n), n.as_bytes()).unwrap();
                 assert!(files.open.len() <= most);
             }
             assert!((files.hit_rate() - hits).abs() < 1e-9, "{most}");
@@ -192,13 +242,29 @@ mod tests {
     }
 
     #[test]
-    fn failures_leave_no_pieces() {
+    fn what_cannot_be_opened_or_written() {
         let folder = tempfile::tempdir().unwrap();
         let mut files = SharedFiles::new(4);
-        assert!(!files.append(folder.path().as_os_str().as_bytes(), b"x"));
-        fs::write(folder.path().join("file"), "").unwrap();
-        assert!(!files.append(folder.path().join("file/x").as_os_str().as_bytes(), b"x"));
-        assert!(!files.append(b"/dev/full", b"x"));
-        assert!(!files.append(b"", b"x"));
+        assert!(files.look(folder.path().as_os_str().as_bytes()).is_none());
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert!(files.look(file.join("x").as_os_str().as_bytes()).is_none());
+        assert!(files.look(b"").is_none());
+        assert_eq!(files.look(b"/dev/full").unwrap().identity, None);
+        assert_eq!(files.append(b"/dev/full", b"x"), Err(0));
+    }
+
+    #[test]
+    fn only_own_data_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        let name = file.as_os_str().as_bytes();
+        let mut files = SharedFiles::new(4);
+        files.append(name, b"abcdef").unwrap();
+        files.cut(name, 2, 3);
+        assert_eq!(fs::read(&file).unwrap(), b"abcdef");
+        files.cut(name, 2, 4);
+        assert_eq!(fs::read(&file).unwrap(), b"ab");
+        assert_eq!(files.look(name).unwrap().len, 2);
     }
 }

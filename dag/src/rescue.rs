@@ -293,6 +293,19 @@ impl Writer {
         Ok(())
     }
 
+    /// Length of the file up to the last record that was handed to the kernel.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "this is no collection")]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Waits until everything handed to the kernel is on the disk (`fdatasync`).
     ///
     /// # Errors

@@ -59,6 +59,10 @@ pub struct Typed {
     pub keep_affinity: bool,
     /// `--set-affinity`.
     pub set_affinity: bool,
+    /// `--no-forward-journal`.
+    pub no_forward_journal: bool,
+    /// `--sync-interval`, in milliseconds; 0 for never.
+    pub sync_interval_ms: Option<u32>,
     /// `--workers`: run on this machine with so many workers.
     pub workers: Option<u32>,
 }
@@ -223,6 +227,15 @@ fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Inste
             }
             b"--keep-affinity" => typed.keep_affinity = true,
             b"--set-affinity" => typed.set_affinity = true,
+            b"--no-forward-journal" => typed.no_forward_journal = true,
+            b"--sync-interval" => {
+                let n = value("--sync-interval requires MS")?;
+                let n = number::integer(n.as_bytes())
+                    .ok_or_else(|| Instead::refuse("Invalid value for --sync-interval"))?;
+                let n = u32::try_from(n)
+                    .map_err(|_| Instead::refuse("--sync-interval must be a number of milliseconds"))?;
+                typed.sync_interval_ms = Some(n);
+            }
             b"--workers" => {
                 let n = value("--workers requires N")?;
                 let n = number::integer(n.as_bytes())
@@ -306,6 +319,15 @@ mod tests {
             ("--maxfds", "--maxfds requires N\n"),
             ("--maxfds x a.dag", "Invalid value for --maxfds\n"),
             ("--maxfds 0 a.dag", "--maxfds must be at least 1\n"),
+            ("--sync-interval", "--sync-interval requires MS\n"),
+            (
+                "--sync-interval soon a.dag",
+                "Invalid value for --sync-interval\n",
+            ),
+            (
+                "--sync-interval -1 a.dag",
+                "--sync-interval must be a number of milliseconds\n",
+            ),
             ("a.dag b.dag", "Invalid argument\n\n"),
             ("--workers many a.dag", "Invalid value for --workers\n"),
             ("--workers 99999 a.dag", "--workers must be at most 10000\n"),
@@ -318,7 +340,8 @@ mod tests {
     fn everything_at_once() {
         let line = "-v -v -q -o out -e err -s -m 3 -t 2x -n a.dag -r res --host-script hs --host-memory 100 \
                     --host-cpus 4 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
-                    --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3";
+                    --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
+                    --no-forward-journal --sync-interval 20";
         let typed = parse_with(line, &[]).unwrap();
         let expected = Typed {
             dag: "a.dag".into(),
@@ -343,6 +366,8 @@ mod tests {
             max_fds: Some(9),
             keep_affinity: true,
             set_affinity: true,
+            no_forward_journal: true,
+            sync_interval_ms: Some(20),
             workers: Some(3),
         };
         assert_eq!(typed, expected);

@@ -7,12 +7,14 @@ use pmc_dag::rescue::RescueError;
 use pmc_dag::{DagError, reason};
 
 use super::position::Position;
+use crate::forward_journal::JournalError;
 use crate::lock::LockError;
 use crate::logs::LogError;
 use crate::master::MasterError;
 use crate::merge::MergeError;
 use crate::message::Rank;
 use crate::shared_files::TooManyFiles;
+use crate::sync::SyncError;
 use crate::transport::TransportError;
 
 /// Why a run could not begin or had to be given up. `Display` gives the text for the user.
@@ -38,6 +40,10 @@ pub(crate) enum Kind {
     Log(#[from] LogError),
     #[error(transparent)]
     TooManyFiles(#[from] TooManyFiles),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Sync(#[from] SyncError),
     #[error(transparent)]
     Master(#[from] MasterError),
     #[error(transparent)]

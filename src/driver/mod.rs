@@ -5,6 +5,7 @@ mod error;
 mod events;
 mod position;
 mod report;
+mod safety;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,22 +13,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::Local;
-use pmc_dag::{Dag, TaskId, rescue};
+use pmc_dag::{Dag, TaskId};
 
 pub use error::RunError;
 pub use events::{RunEvent, TaskEnd};
 pub use position::Position;
 pub use report::{Aborted, FailedTask, RunSummary};
 
+use crate::forwarding::Forwarding;
 use crate::interrupt::Interrupt;
 use crate::lock::DagLock;
 use crate::logging::FATAL;
 use crate::logs::Logs;
 use crate::master::{Event, Master, MasterConfig, MasterError, Outbox, Record, Summary};
 use crate::merge;
-use crate::message::{Rank, SubmitId, TaskResult, ToMaster, ToWorker};
+use crate::message::{Rank, SubmitId, ToMaster, ToWorker};
 use crate::options::{Options, Stdio};
-use crate::shared_files::{self, SharedFiles};
+use crate::shared_files;
+use crate::sync::Syncer;
 use crate::transport::{MasterTransport, TransportError};
 
 /// Status of a task whose forwarded data could not be written.
@@ -78,7 +81,8 @@ struct Ready {
     dag: Arc<Dag>,
     master: Master,
     logs: Logs,
-    shared: SharedFiles,
+    forwarding: Forwarding,
+    syncer: Option<Syncer>,
 }
 
 /// Opens everything, in the order of the original: what fails first leaves the same files behind.
@@ -90,11 +94,7 @@ fn prepare(options: &Options, workers: u32) -> Result<Ready, RunError> {
         None
     };
     let dag = Arc::new(Dag::open(&options.dag).map_err(|error| RunError::dag(&options.dag, error))?);
-    let done = if options.skip_rescue || is_device(&options.rescue) {
-        rescue::DoneSet::new()
-    } else {
-        rescue::read(&options.rescue, &dag).map_err(|error| RunError::rescue(&options.rescue, error))?
-    };
+    let (done, recovered) = safety::read_done(options, &dag)?;
     let mut logs = Logs::open(options, &dag, &done)?;
     let (limit, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
         .map_err(|error| RunError::system("Unable to get the limit of open files", error))?;
@@ -104,6 +104,8 @@ fn prepare(options: &Options, workers: u32) -> Result<Ready, RunError> {
     tracing::info!("Master starting with {workers} workers");
     logs.start(options);
     logs.flush()?;
+    safety::forget(recovered, &mut logs)?;
+    let syncer = safety::syncer(options, &logs)?;
     let config = MasterConfig {
         tries: options.tries,
         max_failures: options.max_failures,
@@ -114,7 +116,8 @@ fn prepare(options: &Options, workers: u32) -> Result<Ready, RunError> {
         dag,
         master,
         logs,
-        shared: SharedFiles::new(most),
+        forwarding: safety::forwarding(options, most),
+        syncer,
     })
 }
 
@@ -138,7 +141,10 @@ fn stop_workers(transport: &mut impl MasterTransport, message: ToWorker, timeout
 struct Driver<'a, T> {
     master: Master,
     out: Out<'a, T>,
-    shared: SharedFiles,
+    forwarding: Forwarding,
+    syncer: Option<Syncer>,
+    /// Length of the rescue file that is known to `syncer`.
+    noted: u64,
     options: &'a Options,
     interrupt: &'a Interrupt,
     begin: Begin,
@@ -250,7 +256,8 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             dag,
             master,
             logs,
-            shared,
+            forwarding,
+            syncer,
         } = ready;
         let out = Out {
             transport,
@@ -266,7 +273,9 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         Self {
             master,
             out,
-            shared,
+            forwarding,
+            syncer,
+            noted: 0,
             options,
             interrupt,
             begin,
@@ -293,7 +302,8 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
                 if !fits_nowhere {
                     self.out.logs.finish(false);
                 }
-                let _ = self.out.logs.flush();
+                // What cannot be ended in good order is left to the next run.
+                let _ = self.out.logs.flush().is_ok().then(|| self.settle());
                 return Err(error);
             }
         };
@@ -368,38 +378,18 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
                 self.prepared += 1;
                 return Ok(());
             }
-            ToMaster::Finished(result) => Event::Finished(from, self.forward(from, result)),
+            ToMaster::Finished(result) => Event::Finished(from, self.forward(from, result)?),
             ToMaster::Failed { message } => Event::Failed(from, message),
         };
         Ok(self.master.handle(event, &mut self.out)?)
-    }
-
-    /// Writes the data that a task wants to be forwarded; if that fails, so does the task.
-    fn forward(&mut self, from: Rank, mut result: TaskResult) -> TaskResult {
-        for forward in std::mem::take(&mut result.forwards) {
-            if result.status != 0 || self.shared.append(&forward.target, &forward.data) {
-                continue;
-            }
-            let mut running = self.master.assignments();
-            let task = running.find(|(rank, _, submit)| *rank == from && *submit == result.submit);
-            let name = task.map_or(&b"?"[..], |(_, task, _)| self.out.dag.name(task));
-            tracing::error!(
-                "Error writing {} bytes to {} for task {}",
-                forward.data.len(),
-                String::from_utf8_lossy(&forward.target),
-                String::from_utf8_lossy(name)
-            );
-            self.out.not_forwarded = Some(result.submit);
-            result.status = NOT_FORWARDED;
-        }
-        result
     }
 
     fn flush(&mut self) -> Result<(), RunError> {
         if let Some(error) = self.out.error.take() {
             return Err(error.into());
         }
-        Ok(self.out.logs.flush()?)
+        self.out.logs.flush()?;
+        self.note_written()
     }
 
     /// The end of a run that has begun: figures, merged output, last lines of the logs.
@@ -430,7 +420,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             tracing::error!("Max failures reached: DAG prematurely aborted");
         }
         let summary = self.summary(aborted, silent_workers);
-        report::log(&summary, self.out.transport.traffic(), self.shared.hit_rate());
+        report::log(&summary, self.out.transport.traffic(), self.forwarding.hit_rate());
         if self.options.console {
             result = result.and_then(|()| report::print_record(&summary, self.begin.time, &self.options.app));
             if let Stdio::Merged { stdout, stderr } = &self.options.stdio {
@@ -445,6 +435,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         let success = result.is_ok() && summary.success();
         self.out.logs.finish(success);
         let flushed = self.out.logs.flush().map_err(RunError::from);
+        let flushed = flushed.and_then(|()| self.settle());
         if let Err(mut error) = result.and(flushed) {
             error.silent_workers = summary.silent_workers;
             error.set_closed();

@@ -7,6 +7,8 @@ mod clock;
 mod file;
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -76,6 +78,45 @@ impl Logs {
         }
         if let Some(log) = &mut self.jobstate {
             jobstate_log::start(&mut log.lines, now);
+        }
+    }
+
+    /// Length of the rescue file, without what is only noted.
+    #[must_use]
+    pub fn rescue_len(&self) -> u64 {
+        self.rescue.len()
+    }
+
+    /// The rescue file, to be synchronised by somebody else.
+    ///
+    /// # Errors
+    /// The system allows no further descriptor.
+    pub fn rescue_file(&self) -> io::Result<File> {
+        self.rescue.file().try_clone()
+    }
+
+    /// Writes what was noted for the rescue file and waits until it is on the disk. Gives its length.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn sync_rescue(&mut self) -> Result<u64, LogError> {
+        self.flush_rescue()?;
+        let synced = crate::sync::file(self.rescue.file());
+        synced.map_err(|source| self.rescue_error(source))?;
+        Ok(self.rescue.len())
+    }
+
+    fn flush_rescue(&mut self) -> Result<(), LogError> {
+        let flushed = self.rescue.flush();
+        flushed.map_err(|source| self.rescue_error(source))
+    }
+
+    fn rescue_error(&self, source: io::Error) -> LogError {
+        LogError {
+            action: "writing",
+            what: "rescue file",
+            path: self.rescue_path.clone(),
+            source,
         }
     }
 
@@ -158,15 +199,7 @@ impl Logs {
     /// # Errors
     /// A file cannot be written.
     pub fn flush(&mut self) -> Result<(), LogError> {
-        if let Err(source) = self.rescue.flush() {
-            let path = self.rescue_path.clone();
-            return Err(LogError {
-                action: "writing",
-                what: "rescue file",
-                path,
-                source,
-            });
-        }
+        self.flush_rescue()?;
         [&mut self.dagman, &mut self.jobstate, &mut self.resource]
             .into_iter()
             .flatten()

@@ -222,6 +222,14 @@ impl Master {
         })
     }
 
+    /// What a worker runs now.
+    #[must_use]
+    pub fn running_on(&self, rank: Rank) -> Option<(TaskId, SubmitId)> {
+        let slot = self.slots.get((rank.0 as usize).checked_sub(1)?)?;
+        let running = slot.running.as_ref()?;
+        Some((running.task, running.submit))
+    }
+
     /// Figures so far.
     #[must_use]
     pub fn summary(&self) -> Summary {
