@@ -472,3 +472,69 @@ fn a_cycle_is_named_and_the_rest_runs() {
     assert!(stderr.ends_with("[error] Workflow failed\n"));
     assert_eq!(run.read("ran"), "free\n");
 }
+
+#[test]
+fn a_host_script_runs_once_and_its_services_end() {
+    let run = Run::new("TASK a /bin/cat ready\n");
+    run.script(
+        "hs.sh",
+        "echo once >> ready; ./service.sh > /dev/null 2>&1 & while [ ! -f pid ]; do sleep 0.01; done",
+    );
+    run.script("service.sh", "echo $$ > pid.new; mv pid.new pid; exec sleep 1000");
+    let output = run.run(&["--host-script", "./hs.sh", "--per-task-stdio", "x.dag"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(run.read("a.out.000").starts_with("once\n[cluster-task "));
+    let service: i32 = run.read("pid").trim().parse().unwrap();
+    let began = Instant::now();
+    while is_running(service) {
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "process {service} is still there"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+
+    run.script("hs.sh", "echo cannot start >&2; exit 3");
+    let output = run.run(&["-s", "--host-script", "./hs.sh", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        last_line(&output.stderr),
+        "ABORT: Worker 1: Host script failed with status 768"
+    );
+    let output = run.run(&["-s", "--host-script", "./none", "x.dag"]);
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("Unable to exec host script: No such file or directory\n"),
+        "{stderr}"
+    );
+    assert!(
+        stderr.ends_with("ABORT: Worker 1: Host script failed with status 256\n"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn forwarded_data_is_appended_by_the_master_alone() {
+    let dag = "TASK a -t 2 -f OUT=deep/er/all.txt ./fwd.sh a\nTASK b -F b.txt=deep/er/all.txt ./left.sh\nTASK c -f OUT=x.dag/no ./fwd.sh c\n";
+    let run = Run::new(dag);
+    // The first try fails: what it sent does not count.
+    run.script(
+        "fwd.sh",
+        "echo \"$1\" > /proc/self/fd/$OUT; [ $1 = c ] || { echo >> tries; [ $(wc -l < tries) -eq 2 ]; }",
+    );
+    run.script("left.sh", "echo b > b.txt");
+    let output = run.run(&["x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    let mut lines: Vec<String> = run.read("deep/er/all.txt").lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["a", "b"]);
+    assert!(!run.exists("b.txt"));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("[error] Task c failed due to collective I/O errors\n"),
+        "{stderr}"
+    );
+    let mut done = run.done();
+    done.sort();
+    assert_eq!(done, ["a", "b"]);
+}

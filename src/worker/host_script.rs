@@ -1,6 +1,7 @@
 //! The host script: a program that prepares a host for the tasks, and may leave services running.
 
 use std::ffi::{CString, c_char};
+use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -71,7 +72,9 @@ impl HostScript {
             }
         };
         if let Some(error) = &child.failure {
-            crate::app::print(&format!("Unable to exec host script: {}\n", reason(error)));
+            // In place of the script, where its own complaints would go.
+            let text = format!("Unable to exec host script: {}\n", reason(error));
+            let _ = std::io::stderr().write_all(text.as_bytes());
         }
         let ended = wait(child.pid, LIMIT);
         if !ended {
