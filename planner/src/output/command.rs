@@ -7,9 +7,8 @@ use std::fmt::Write as _;
 use crate::model::{Arguments, JobIndex};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::refine::exec::{JobId, Setup, Task};
-use crate::refine::mapping::job_name;
 
-use super::{PROPERTIES, Plan};
+use super::{PROPERTIES, Plan, limits};
 
 /// What a TASK line says about one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +51,7 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
     let setup = &plan.exec.setups[job.setup as usize];
     let mut problems = Vec::new();
     let mut command = Command::default();
-    resources(plan, id, &mut command, &mut problems);
+    limits::resources(plan, id, &mut command, &mut problems);
     command.environment = environment(&setup.profiles);
     let wrapped = is_wrapped(plan, id);
     let arguments = arguments(plan, id, wrapped, &mut problems);
@@ -228,7 +227,7 @@ fn kickstart_options(plan: &Plan<'_>, id: JobId, setup: &Setup, problems: &mut V
         let _ = write!(line, "-L {} -T {} ", quote(&plan.run_label), plan.stamp);
     }
     if let Task::Compute(_) = job.task {
-        match timeouts(&setup.profiles) {
+        match limits::timeouts(&setup.profiles) {
             Ok(Some((term, kill))) => {
                 let _ = write!(line, "-k {term} ");
                 if let Some(kill) = kill {
@@ -253,58 +252,6 @@ fn has_input_file(task: Task) -> bool {
             | Task::CleanUp(_)
             | Task::RemoveDir
     )
-}
-
-/// Seconds until TERM, and from there to KILL.
-///
-/// Only explicit limits count. The profile `runtime` is an estimate: a job that runs longer must not be
-/// killed for it; it only bounds the time that a job with a checkpoint time gets after it.
-fn timeouts(profiles: &Profiles) -> Result<Option<(i64, Option<i64>)>, String> {
-    let number = |namespace: Namespace, key: &str| -> Result<Option<i64>, String> {
-        match profiles.get(namespace, key).map(str::trim) {
-            None | Some("") => Ok(None),
-            Some(text) => text
-                .parse::<i64>()
-                .ok()
-                .filter(|n| (0..=i64::MAX / 60).contains(n))
-                .map(Some)
-                .ok_or_else(|| {
-                    format!(
-                        "the profile {}::{key} must be a whole number, not {text}",
-                        namespace.as_str()
-                    )
-                }),
-        }
-    };
-    let wall = match number(Namespace::Pegasus, "maxwalltime")? {
-        Some(minutes) => Some(minutes),
-        None => number(Namespace::Globus, "maxwalltime")?,
-    }
-    .map(|minutes| minutes * 60);
-    let checkpoint = match number(Namespace::Pegasus, "checkpoint.time")? {
-        Some(minutes) => Some(minutes),
-        None => number(Namespace::Pegasus, "checkpoint_time")?,
-    };
-    let Some(checkpoint) = checkpoint.map(|minutes| minutes * 60) else {
-        let Some(max) = wall else { return Ok(None) };
-        let term = if max >= 300 { max - 300 } else { max - 10 };
-        if term < 0 {
-            return Ok(None);
-        }
-        return Ok(Some((term, Some((max - term) / 2))));
-    };
-    let max = match wall {
-        Some(max) => Some(max),
-        None => number(Namespace::Pegasus, "runtime")?,
-    };
-    match max {
-        None => Ok(Some((checkpoint, None))),
-        Some(max) if max - checkpoint < 10 => Err(format!(
-            "there are less than 10 seconds between the checkpoint time ({checkpoint} s) and the largest run time \
-             ({max} s)"
-        )),
-        Some(max) => Ok(Some((checkpoint, Some((max - checkpoint) / 2)))),
-    }
 }
 
 /// Arguments of the program: as one text quoted for the DAG, and as words for an argument file.
@@ -521,104 +468,9 @@ fn environment(profiles: &Profiles) -> String {
     text
 }
 
-/// Task options from the profiles.
-fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, problems: &mut Vec<String>) {
-    let job = plan.job(id);
-    let profiles = &plan.exec.setups[job.setup as usize].profiles;
-    let text = |key: &str| profiles.pegasus(key).map(str::trim).filter(|t| !t.is_empty());
-    for key in ["memory", "diskspace"] {
-        if let Some(value) = text(key)
-            && !value.bytes().all(|b| b.is_ascii_digit())
-        {
-            problems.push(format!(
-                "Invalid Value specified for {key} {value} for job {}: it must be a whole number of MB",
-                job.name
-            ));
-        }
-    }
-    if let Some(value) = text("pmc_request_memory").or_else(|| text("memory")) {
-        match value.parse::<f64>() {
-            // 2^53 MB is the largest number that is exact.
-            Ok(mb) if (0.0..9e15).contains(&mb) => command.memory_mb = (mb >= 1.0).then_some(mb as u64),
-            _ => problems.push(format!(
-                "Invalid Value specified for memory {value} for job {}: it must be a number of MB",
-                job.name
-            )),
-        }
-    }
-    if let Some(value) = text("pmc_request_cpus").or_else(|| text("cores")) {
-        match value.parse::<u32>() {
-            Ok(cpus) => command.cpus = (cpus > 0).then_some(cpus),
-            Err(_) => problems.push(format!(
-                "Invalid Value specified for cpu count {value} for job {}",
-                job.name
-            )),
-        }
-    }
-    if let Some(value) = text("pmc_priority") {
-        match value.parse::<i64>() {
-            Ok(priority) => command.priority = Some(priority),
-            Err(_) => problems.push(format!(
-                "Invalid Value specified for priority {value} for job {}: it must be a whole number",
-                job.name
-            )),
-        }
-    }
-    if let Some(options) = text("pmc_task_arguments").or_else(|| text("pmc_arguments")) {
-        command.options = options.to_owned();
-    }
-    if let Some(container) = container(plan, id) {
-        problems.push(format!(
-            "Container {container} specified for job {} but the job is not set to be launched via PegasusLite. \
-             Containers are only supported when the data configuration is condorio or nonsharedfs, not sharedfs.",
-            job_name("", &job.name, "").trim_end_matches('_')
-        ));
-    }
-}
-
-/// Container of the program of a job.
-fn container<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p str> {
-    let setup = &plan.exec.setups[plan.job(id).setup as usize];
-    let entry = &plan.catalog.entries[setup.entry? as usize];
-    entry.container.as_deref()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn limits(entries: &[(Namespace, &str, &str)]) -> Result<Option<(i64, Option<i64>)>, String> {
-        let mut profiles = Profiles::default();
-        for (namespace, key, value) in entries {
-            profiles.set(*namespace, key, value);
-        }
-        timeouts(&profiles)
-    }
-
-    #[test]
-    fn kickstart_kills_only_at_explicit_limits() {
-        use Namespace::{Globus, Pegasus};
-        assert_eq!(limits(&[]), Ok(None));
-        assert_eq!(limits(&[(Pegasus, "runtime", "333")]), Ok(None));
-        assert_eq!(
-            limits(&[(Pegasus, "maxwalltime", "10")]),
-            Ok(Some((300, Some(150))))
-        );
-        assert_eq!(
-            limits(&[(Globus, "maxwalltime", "30")]),
-            Ok(Some((1500, Some(150))))
-        );
-        assert_eq!(
-            limits(&[(Pegasus, "checkpoint.time", "2"), (Pegasus, "runtime", "600")]),
-            Ok(Some((120, Some(240))))
-        );
-        assert_eq!(
-            limits(&[(Pegasus, "checkpoint.time", "2")]),
-            Ok(Some((120, None)))
-        );
-        assert!(limits(&[(Pegasus, "checkpoint.time", "10"), (Pegasus, "maxwalltime", "10")]).is_err());
-        assert!(limits(&[(Pegasus, "maxwalltime", "soon")]).is_err());
-    }
 
     #[test]
     fn kickstart_gets_words_that_it_leaves_alone() {

@@ -5,6 +5,7 @@ pub(crate) mod command;
 pub(crate) mod dag;
 pub(crate) mod events;
 pub(crate) mod layout;
+pub(crate) mod limits;
 pub(crate) mod lists;
 pub(crate) mod records;
 pub(crate) mod submit_dir;

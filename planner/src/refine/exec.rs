@@ -44,7 +44,7 @@ pub(crate) enum Task {
     CleanUp(u32),
     /// Removes the work directory of its site.
     RemoveDir,
-    /// Makes staged programs executable: [`Exec::removals`] is not used, [`Exec::chmods`] is.
+    /// Makes staged programs executable: [`Exec::chmods`].
     Chmod(u32),
     /// Nothing; the only job of a workflow of which nothing is left to do.
     NoOp,

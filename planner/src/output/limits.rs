@@ -1,0 +1,160 @@
+//! What profiles say about time, memory, CPUs and priority of a job (section 5.3 of the planner's
+//! specification).
+
+use crate::profiles::{Namespace, Profiles};
+use crate::refine::exec::JobId;
+
+use super::Plan;
+use super::command::Command;
+
+/// Seconds until TERM, and from there to KILL.
+///
+/// Only explicit limits count. The profile `runtime` is an estimate: a job that runs longer must not be
+/// killed for it; it only bounds the time that a job with a checkpoint time gets after it.
+pub(crate) fn timeouts(profiles: &Profiles) -> Result<Option<(i64, Option<i64>)>, String> {
+    let number = |namespace: Namespace, key: &str| -> Result<Option<i64>, String> {
+        match profiles.get(namespace, key).map(str::trim) {
+            None | Some("") => Ok(None),
+            Some(text) => text
+                .parse::<i64>()
+                .ok()
+                .filter(|n| (0..=i64::MAX / 60).contains(n))
+                .map(Some)
+                .ok_or_else(|| {
+                    format!(
+                        "the profile {}::{key} must be a whole number, not {text}",
+                        namespace.as_str()
+                    )
+                }),
+        }
+    };
+    let wall = match number(Namespace::Pegasus, "maxwalltime")? {
+        Some(minutes) => Some(minutes),
+        None => number(Namespace::Globus, "maxwalltime")?,
+    }
+    .map(|minutes| minutes * 60);
+    let checkpoint = match number(Namespace::Pegasus, "checkpoint.time")? {
+        Some(minutes) => Some(minutes),
+        None => number(Namespace::Pegasus, "checkpoint_time")?,
+    };
+    let Some(checkpoint) = checkpoint.map(|minutes| minutes * 60) else {
+        let Some(max) = wall else { return Ok(None) };
+        let term = if max >= 300 { max - 300 } else { max - 10 };
+        if term < 0 {
+            return Ok(None);
+        }
+        return Ok(Some((term, Some((max - term) / 2))));
+    };
+    let max = match wall {
+        Some(max) => Some(max),
+        None => number(Namespace::Pegasus, "runtime")?,
+    };
+    match max {
+        None => Ok(Some((checkpoint, None))),
+        Some(max) if max - checkpoint < 10 => Err(format!(
+            "there are less than 10 seconds between the checkpoint time ({checkpoint} s) and the largest run time \
+             ({max} s)"
+        )),
+        Some(max) => Ok(Some((checkpoint, Some((max - checkpoint) / 2)))),
+    }
+}
+
+/// Task options from the profiles.
+pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, problems: &mut Vec<String>) {
+    let job = plan.job(id);
+    let profiles = &plan.exec.setups[job.setup as usize].profiles;
+    let text = |key: &str| profiles.pegasus(key).map(str::trim).filter(|t| !t.is_empty());
+    for key in ["memory", "diskspace"] {
+        if let Some(value) = text(key)
+            && !value.bytes().all(|b| b.is_ascii_digit())
+        {
+            problems.push(format!(
+                "Invalid Value specified for {key} {value} for job {}: it must be a whole number of MB",
+                job.name
+            ));
+        }
+    }
+    if let Some(value) = text("pmc_request_memory").or_else(|| text("memory")) {
+        match value.parse::<f64>() {
+            // 2^53 MB is the largest number that is exact.
+            Ok(mb) if (0.0..9e15).contains(&mb) => command.memory_mb = (mb >= 1.0).then_some(mb as u64),
+            _ => problems.push(format!(
+                "Invalid Value specified for memory {value} for job {}: it must be a number of MB",
+                job.name
+            )),
+        }
+    }
+    if let Some(value) = text("pmc_request_cpus").or_else(|| text("cores")) {
+        match value.parse::<u32>() {
+            Ok(cpus) => command.cpus = (cpus > 0).then_some(cpus),
+            Err(_) => problems.push(format!(
+                "Invalid Value specified for cpu count {value} for job {}",
+                job.name
+            )),
+        }
+    }
+    if let Some(value) = text("pmc_priority") {
+        match value.parse::<i64>() {
+            Ok(priority) => command.priority = Some(priority),
+            Err(_) => problems.push(format!(
+                "Invalid Value specified for priority {value} for job {}: it must be a whole number",
+                job.name
+            )),
+        }
+    }
+    if let Some(options) = text("pmc_task_arguments").or_else(|| text("pmc_arguments")) {
+        command.options = options.to_owned();
+    }
+    if let Some(container) = container(plan, id) {
+        problems.push(format!(
+            "Container {container} specified for job {} but the job is not set to be launched via PegasusLite. \
+             Containers are only supported when the data configuration is condorio or nonsharedfs, not sharedfs.",
+            job.name
+        ));
+    }
+}
+
+/// Container of the program of a job.
+fn container<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p str> {
+    let setup = &plan.exec.setups[plan.job(id).setup as usize];
+    let entry = &plan.catalog.entries[setup.entry? as usize];
+    entry.container.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(entries: &[(Namespace, &str, &str)]) -> Result<Option<(i64, Option<i64>)>, String> {
+        let mut profiles = Profiles::default();
+        for (namespace, key, value) in entries {
+            profiles.set(*namespace, key, value);
+        }
+        timeouts(&profiles)
+    }
+
+    #[test]
+    fn kickstart_kills_only_at_explicit_limits() {
+        use Namespace::{Globus, Pegasus};
+        assert_eq!(limits(&[]), Ok(None));
+        assert_eq!(limits(&[(Pegasus, "runtime", "333")]), Ok(None));
+        assert_eq!(
+            limits(&[(Pegasus, "maxwalltime", "10")]),
+            Ok(Some((300, Some(150))))
+        );
+        assert_eq!(
+            limits(&[(Globus, "maxwalltime", "30")]),
+            Ok(Some((1500, Some(150))))
+        );
+        assert_eq!(
+            limits(&[(Pegasus, "checkpoint.time", "2"), (Pegasus, "runtime", "600")]),
+            Ok(Some((120, Some(240))))
+        );
+        assert_eq!(
+            limits(&[(Pegasus, "checkpoint.time", "2")]),
+            Ok(Some((120, None)))
+        );
+        assert!(limits(&[(Pegasus, "checkpoint.time", "10"), (Pegasus, "maxwalltime", "10")]).is_err());
+        assert!(limits(&[(Pegasus, "maxwalltime", "soon")]).is_err());
+    }
+}
