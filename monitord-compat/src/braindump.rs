@@ -79,7 +79,10 @@ mod tests {
         let entries = [
             ("user".to_owned(), Some("tester".to_owned())),
             ("grid_dn".to_owned(), None),
-            ("planner_arguments".to_owned(), Some("\"--conf p w.yml \"".to_owned())),
+            (
+                "planner_arguments".to_owned(),
+                Some("\"--conf p w.yml \"".to_owned()),
+            ),
             ("unheard_of".to_owned(), Some("x".to_owned())),
         ];
         assert_eq!(

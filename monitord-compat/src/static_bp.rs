@@ -79,7 +79,10 @@ mod tests {
     #[test]
     fn a_line() {
         let mut out = String::new();
-        EVENTS.begin(&mut out, "task.info").with("task.id", "A").with("argv", "-m \"x y\"\nz");
+        EVENTS
+            .begin(&mut out, "task.info")
+            .with("task.id", "A")
+            .with("argv", "-m \"x y\"\nz");
         EVENTS.begin(&mut out, "static.meta.start");
         EVENTS.begin(&mut out, "job.info").with_number("clustered", 0);
         assert_eq!(

@@ -1,1 +1,23 @@
-//! See the package description.
+//! Loads a run into the STAMPEDE database of Pegasus 5.1, which `pegasus-statistics`,
+//! `pegasus-analyzer` and the dashboard read.
+//!
+//! Rows come from the log of the executor (`.dagman.out`), the planner's events (`.static.bp`) and the
+//! output files of the jobs. [`session`] loads a whole directory; [`loader`] takes states one by one
+//! from whoever knows them.
+
+pub mod clock;
+pub mod dashboard;
+pub mod error;
+pub mod facts;
+pub mod holder;
+pub mod loader;
+pub mod log_reader;
+pub mod markers;
+pub mod outputs;
+pub mod run;
+pub mod schema;
+pub mod session;
+pub mod state_log;
+pub mod static_part;
+pub mod store;
+pub mod text;

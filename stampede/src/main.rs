@@ -1,2 +1,70 @@
-//! `pmc-monitord`.
-fn main() {}
+//! `pmc-monitord`: a stand-in for `pegasus-monitord` for runs of `pegasus-mpi-cluster`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Parser as _;
+use pmc_stampede::error::{LoadError, Notice};
+use pmc_stampede::session::{self, End};
+
+mod cli;
+
+/// Another loader is at work, as `pegasus-monitord` tells it.
+const HELD: u8 = 43;
+
+fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::from(error.use_stderr()));
+        }
+    };
+    let options = match cli.options(std::env::var_os("HOME").map(PathBuf::from)) {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("pmc-monitord: {message}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if cli.group {
+        // Who leads a group already, or a session, stays what he is.
+        let _ = nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0));
+    }
+    let mut notice = |notice: Notice| eprintln!("pmc-monitord: {notice}");
+    let loaded = if cli.replay {
+        session::replay(&options, &mut notice)
+    } else {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // The second one ends the program at once.
+            let twice = signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop));
+            if let Err(error) = twice.and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop))) {
+                eprintln!("pmc-monitord: cannot handle signal {signal}: {error}");
+            }
+        }
+        // The follower of a run in the background outlives the terminal.
+        let ignored = Arc::new(AtomicBool::new(false));
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGHUP, ignored);
+        session::follow(&options, &stop, &mut notice)
+    };
+    match loaded {
+        Ok(summary) => {
+            if cli.verbose > 0 {
+                let seconds = summary.elapsed.as_secs_f64();
+                eprintln!("pmc-monitord: {} jobs loaded in {seconds:.3} s", summary.jobs);
+            }
+            ExitCode::from(u8::from(summary.end == End::Interrupted))
+        }
+        Err(error) => {
+            eprintln!("pmc-monitord: {error}");
+            ExitCode::from(if matches!(error, LoadError::Held { .. }) {
+                HELD
+            } else {
+                1
+            })
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Where the files of a planned workflow are, and what `braindump.yml` says about it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use chrono::DateTime;
+use monitord_compat::braindump_reader::Braindump;
+
+use crate::error::LoadError;
+use crate::store::WorkflowRow;
+
+const LOG_END: &str = ".dag.dagman.out";
+
+/// A submit directory.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The directory.
+    pub dir: PathBuf,
+    /// Name of the DAG without `.dag`.
+    pub name: String,
+    /// The log to read.
+    pub log: PathBuf,
+    /// The DAG.
+    pub dag: PathBuf,
+    /// What the planner wrote about jobs and tasks.
+    pub static_events: PathBuf,
+    /// The database.
+    pub database: PathBuf,
+    /// Columns of the workflow.
+    pub workflow: WorkflowRow,
+    /// A file with commands to run at events; nobody does.
+    pub notify: Option<String>,
+}
+
+impl Run {
+    /// Finds the files of the run that `log` belongs to. The files beside the log are taken; only
+    /// where there are none, those that `braindump.yml` names. So a copied directory is complete.
+    ///
+    /// # Errors
+    /// It is not the name of a log, or `braindump.yml` is missing, damaged or not complete.
+    pub fn locate(log: &Path) -> Result<Self, LoadError> {
+        let not_a_log = || LoadError::LogName { path: log.to_owned() };
+        let name = log.file_name().and_then(OsStr::to_str).ok_or_else(not_a_log)?;
+        let name = name
+            .strip_suffix(LOG_END)
+            .filter(|name| !name.is_empty())
+            .ok_or_else(not_a_log)?;
+        let parent = log
+            .parent()
+            .filter(|dir| !dir.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let dir = fs::canonicalize(parent).map_err(|source| LoadError::Read {
+            path: parent.to_owned(),
+            source,
+        })?;
+        let path = dir.join("braindump.yml");
+        let bytes = fs::read(&path).map_err(|source| LoadError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        let braindump =
+            Braindump::read(&String::from_utf8_lossy(&bytes)).map_err(|source| LoadError::Braindump {
+                path: path.clone(),
+                source,
+            })?;
+        let need = |key: &'static str| {
+            let missing = || LoadError::BraindumpKey {
+                path: path.clone(),
+                key,
+            };
+            braindump.get(key).map(str::to_owned).ok_or_else(missing)
+        };
+        let (uuid, planned_dag) = (need("wf_uuid")?, need("dag")?);
+        let named = dir.join(&planned_dag);
+        let beside = |end: &str| dir.join(format!("{name}{end}"));
+        let choose = |end: &str| {
+            let here = beside(end);
+            if here.exists() {
+                here
+            } else {
+                named.with_extension(&end[1..])
+            }
+        };
+        let get = |key: &str| braindump.get(key).map(str::to_owned);
+        let workflow = WorkflowRow {
+            wf_uuid: uuid,
+            dag_file_name: Some(planned_dag),
+            timestamp: get("timestamp").and_then(|text| planned_at(&text)).unwrap_or(0),
+            submit_hostname: get("submit_hostname"),
+            submit_dir: get("submit_dir"),
+            // They stand in quotes of their own.
+            planner_arguments: get("planner_arguments").map(|text| text.trim_matches([' ', '"']).to_owned()),
+            user: get("user"),
+            grid_dn: get("grid_dn"),
+            planner_version: get("planner_version").or_else(|| get("pegasus_version")),
+            dax_label: get("dax_label").or_else(|| get("label")),
+            dax_version: get("dax_version"),
+            dax_file: get("dax"),
+        };
+        Ok(Self {
+            dag: choose(".dag"),
+            static_events: choose(".static.bp"),
+            database: beside(".stampede.db"),
+            log: dir.join(format!("{name}{LOG_END}")),
+            notify: get("notify"),
+            name: name.to_owned(),
+            workflow,
+            dir,
+        })
+    }
+}
+
+/// `20261121T072841+0000` to seconds since the epoch.
+fn planned_at(text: &str) -> Option<i64> {
+    let time = DateTime::parse_from_str(text, "%Y%m%dT%H%M%S%z");
+    time.or_else(|_| DateTime::parse_from_rfc3339(text))
+        .ok()
+        .map(|time| time.timestamp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_beside_the_log_come_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let text = "wf_uuid: \"u\"\ndag: \"/elsewhere/x-0.dag\"\ntimestamp: \"20261121T072841+0100\"\n\
+                    planner_arguments: \"\\\"--conf p \\\"\"\nnotify: null\n";
+        fs::write(dir.join("braindump.yml"), text).unwrap();
+        fs::write(dir.join("x-0.dag"), "").unwrap();
+        let run = Run::locate(&dir.join("x-0.dag.dagman.out")).unwrap();
+        assert_eq!(run.dag, dir.join("x-0.dag"));
+        assert_eq!(run.static_events, Path::new("/elsewhere/x-0.static.bp"));
+        assert_eq!(run.database, dir.join("x-0.stampede.db"));
+        assert_eq!(run.workflow.timestamp, 1_795_242_521);
+        assert_eq!(run.workflow.planner_arguments.as_deref(), Some("--conf p"));
+        assert_eq!(run.notify, None);
+    }
+
+    #[test]
+    fn what_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = |name: &str| Run::locate(&dir.path().join(name)).unwrap_err().to_string();
+        assert!(
+            said("x.dag").ends_with("/x.dag: not the log of a workflow; its name ends in .dag.dagman.out")
+        );
+        assert!(said("x.dag.dagman.out").contains("braindump.yml: No such file"));
+        fs::write(dir.path().join("braindump.yml"), "dag: x\n").unwrap();
+        assert!(said("x.dag.dagman.out").contains("no wf_uuid"));
+        fs::write(dir.path().join("braindump.yml"), "dag: [\n").unwrap();
+        assert!(said("x.dag.dagman.out").contains("braindump.yml: line "));
+    }
+}

@@ -1,0 +1,144 @@
+//! Loads what the planner wrote about the workflow: `*.static.bp`.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+
+use monitord_compat::static_bp_reader::Event;
+
+use crate::error::{LoadError, Notice};
+use crate::store::{JobRow, Store, StoreError};
+use crate::text;
+
+/// Kinds of jobs that the column takes.
+const KINDS: [&str; 12] = [
+    "unknown",
+    "compute",
+    "stage-in-tx",
+    "stage-out-tx",
+    "registration",
+    "inter-site-tx",
+    "create-dir",
+    "staged-compute",
+    "cleanup",
+    "chmod",
+    "dax",
+    "dag",
+];
+
+/// Reads the events of the file into the database, within the caller's transaction.
+///
+/// # Errors
+/// The file cannot be read, or the database not be written.
+pub fn load(path: &Path, store: &Store, notice: &mut dyn FnMut(Notice)) -> Result<(), LoadError> {
+    let unreadable = |source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut reader = BufReader::with_capacity(1 << 18, File::open(path).map_err(unreadable)?);
+    let mut line = Vec::new();
+    for number in 1_u64.. {
+        line.clear();
+        if reader.read_until(b'\n', &mut line).map_err(unreadable)? == 0 {
+            break;
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if text.is_empty() {
+            continue;
+        }
+        let known = match Event::read(text) {
+            Some(event) => insert(&event, store)?,
+            None => None,
+        };
+        if known.is_none() {
+            notice(Notice::StaticLine {
+                path: path.to_owned(),
+                line: number,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Inserts an event. `None` if it lacks something or speaks of what is not there.
+fn insert(event: &Event<'_>, store: &Store) -> Result<Option<()>, StoreError> {
+    let get = |key| event.get(key);
+    let argv = || get("argv").map(text::argv);
+    let number = |key| get(key).and_then(|value| value.parse::<i64>().ok());
+    // The closure ends at the first attribute that is missing.
+    let inserted = || -> Option<Result<bool, StoreError>> {
+        let done = |result: Result<(), StoreError>| Some(result.map(|()| true));
+        match &*event.name {
+            "task.info" => {
+                let kind = get("type_desc").unwrap_or("unknown");
+                done(store.task(get("task.id")?, get("transformation")?, argv().as_deref(), kind))
+            }
+            "task.edge" => done(store.task_edge(get("parent.task.id")?, get("child.task.id")?)),
+            "xwf.meta" => done(store.workflow_meta(get("key")?, get("value")?)),
+            "task.meta" => Some(store.task_meta(get("task.id")?, get("key")?, get("value")?)),
+            "rc.meta" => {
+                let (lfn, key, value) = (get("lfn.id")?, get("key")?, get("value")?);
+                done(store.lfn(lfn).and_then(|lfn| store.file_meta(lfn, key, value)))
+            }
+            "wf.map.file" => Some(store.workflow_file(get("task.id")?, get("lfn.id")?)),
+            "job.info" => done(
+                store.job(&JobRow {
+                    exec_job_id: get("job.id")?,
+                    submit_file: get("submit_file").unwrap_or_default(),
+                    type_desc: get("type_desc")
+                        .filter(|kind| KINDS.contains(kind))
+                        .unwrap_or("unknown"),
+                    clustered: get("clustered") == Some("1"),
+                    max_retries: number("max_retries").unwrap_or(0),
+                    executable: get("executable").unwrap_or_default(),
+                    argv: argv().as_deref(),
+                    task_count: number("task_count").unwrap_or(0),
+                }),
+            ),
+            "wf.map.task_job" => Some(store.task_of_job(get("task.id")?, get("job.id")?)),
+            "job.edge" => done(store.job_edge(get("parent.job.id")?, get("child.job.id")?)),
+            // Marks between the parts, and events of versions to come.
+            _ => Some(Ok(true)),
+        }
+    };
+    match inserted() {
+        Some(Ok(known)) => Ok(known.then_some(())),
+        Some(Err(error)) => Err(error),
+        None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Purpose, WorkflowRow};
+
+    #[test]
+    fn damaged_lines_cost_themselves() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.static.bp");
+        let text = "\
+event=task.info task.id=\"T1\" type_desc=\"compute\" transformation=\"t\" argv=\"it's\" \n\
+event=task.info task.id=\"T2\" type_desc=\"com\n\
+event=task.meta task.id=\"T9\" key=\"a\" value=\"b\" \n\
+event=job.info job.id=\"J\" type_desc=\"unassigned\" clustered=\"0\" \n\
+event=wf.map.task_job job.id=\"J\" task.id=\"T1\" \n\
+event=xwf.meta key=\"a\" \n\
+\n\
+event=of.a.later.version x=\"y\" \n";
+        std::fs::write(&path, text).unwrap();
+        let mut store = Store::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
+        store.workflow(&WorkflowRow::default()).unwrap();
+        let mut lines = Vec::new();
+        load(&path, &store, &mut |notice| match notice {
+            Notice::StaticLine { line, .. } => lines.push(line),
+            other => panic!("{other}"),
+        })
+        .unwrap();
+        assert_eq!(lines, [2, 3, 6]);
+        let job = store.job_id("J").unwrap();
+        assert_eq!(store.task_facts("T1").unwrap(), Some(("t".to_owned(), job)));
+        assert_eq!(store.task_facts("T2").unwrap(), None);
+    }
+}

@@ -1,0 +1,753 @@
+//! Writes the rows of one workflow's database. One connection, prepared statements, transactions as
+//! large as the caller makes them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension as _, Params, Row, named_params};
+use rustc_hash::FxHashMap;
+
+use crate::schema;
+
+/// How long to wait for a reader that holds the database.
+const BUSY: Duration = Duration::from_secs(60);
+
+/// The database failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {source}", path.display())]
+pub struct StoreError {
+    /// Database.
+    pub path: PathBuf,
+    /// What SQLite says.
+    pub source: rusqlite::Error,
+}
+
+/// What a database is written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Readers look at it while it grows, and the loader may be killed at any moment.
+    Live,
+    /// Nobody sees it before it is complete; it is thrown away if anything fails.
+    Bulk,
+}
+
+/// The workflow as its row has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct WorkflowRow {
+    pub wf_uuid: String,
+    pub dag_file_name: Option<String>,
+    pub timestamp: i64,
+    pub submit_hostname: Option<String>,
+    pub submit_dir: Option<String>,
+    pub planner_arguments: Option<String>,
+    pub user: Option<String>,
+    pub grid_dn: Option<String>,
+    pub planner_version: Option<String>,
+    pub dax_label: Option<String>,
+    pub dax_version: Option<String>,
+    pub dax_file: Option<String>,
+}
+
+/// Start or end of a run of the workflow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WorkflowState {
+    /// `WORKFLOW_STARTED` or `WORKFLOW_TERMINATED`.
+    pub state: &'static str,
+    /// Seconds since the epoch.
+    pub timestamp: f64,
+    /// Runs before this one.
+    pub restart_count: i64,
+    /// Exit status, at the end.
+    pub status: Option<i64>,
+}
+
+/// Columns of `job` that the log does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct JobRow<'a> {
+    pub exec_job_id: &'a str,
+    pub submit_file: &'a str,
+    pub type_desc: &'a str,
+    pub clustered: bool,
+    pub max_retries: i64,
+    pub executable: &'a str,
+    pub argv: Option<&'a str>,
+    pub task_count: i64,
+}
+
+/// An invocation.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct InvocationRow {
+    pub task_submit_seq: i64,
+    pub start_time: f64,
+    pub remote_duration: f64,
+    pub remote_cpu_time: Option<f64>,
+    pub exitcode: i64,
+    pub transformation: String,
+    pub executable: String,
+    pub abs_task_id: Option<String>,
+    pub maxrss: Option<i64>,
+    pub avg_cpu: Option<f64>,
+}
+
+/// A host; the four texts make its key with the workflow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct HostRow {
+    pub site: String,
+    pub hostname: String,
+    pub ip: String,
+    pub uname: Option<String>,
+    pub total_memory: Option<i64>,
+}
+
+/// What is known of a try at its end.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct TryEnd {
+    pub site: String,
+    pub user: Option<String>,
+    pub work_dir: Option<String>,
+    pub cluster_start: Option<f64>,
+    pub cluster_duration: Option<f64>,
+    pub local_duration: Option<i64>,
+    pub stdout_file: String,
+    pub stdout_text: Option<String>,
+    pub stderr_file: String,
+    pub stderr_text: Option<String>,
+    pub exitcode: i64,
+}
+
+/// A try in the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the columns of the table")]
+pub struct TryRow {
+    pub job_instance_id: i64,
+    pub job_submit_seq: i64,
+    pub sched_id: Option<String>,
+    pub stdout_file: Option<String>,
+}
+
+/// Where the loader is, in the same transactions as the rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Bytes of the log whose lines are in the database.
+    pub log_bytes: u64,
+    /// The same in lines.
+    pub log_lines: u64,
+    /// Fingerprint of the beginning of the log.
+    pub log_head: i64,
+    /// Fingerprint of the log just before the position.
+    pub log_tail: i64,
+    /// Length of `jobstate.log`.
+    pub jobstate_bytes: u64,
+}
+
+/// A database of one workflow.
+#[derive(Debug)]
+pub struct Store {
+    connection: Connection,
+    path: PathBuf,
+    wf: i64,
+    hosts: FxHashMap<(String, String, String), i64>,
+}
+
+impl Store {
+    /// Makes a new database with its tables. The file must not exist.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn create(path: &Path, purpose: Purpose, now: i64) -> Result<Self, StoreError> {
+        let open = || {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+                | OpenFlags::SQLITE_OPEN_CREATE
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(path, flags)?;
+            prepare(&connection, purpose)?;
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+            schema::create_tables(&connection, now)?;
+            schema::create_position(&connection)?;
+            if purpose == Purpose::Live {
+                schema::create_indexes(&connection)?;
+            }
+            Ok(connection)
+        };
+        let connection = open().map_err(|source| StoreError {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            connection,
+            path: path.to_owned(),
+            wf: 0,
+            hosts: FxHashMap::default(),
+        })
+    }
+
+    /// Opens the database of the workflow `uuid` to go on with it. `None` if there is none, or not made
+    /// by this loader.
+    ///
+    /// # Errors
+    /// It is there but cannot be read or written.
+    pub fn open(path: &Path, uuid: &str) -> Result<Option<(Self, Position)>, StoreError> {
+        if !path.exists() {
+            return Ok(None);
+        }
+        let open = || {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(path, flags)?;
+            prepare(&connection, Purpose::Live)?;
+            let tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'pmc_loader'";
+            if connection.query_row(tables, (), |row| row.get::<_, i64>(0))? == 0 {
+                return Ok(None);
+            }
+            let position = connection
+                .query_row(
+                    "SELECT wf_id, log_bytes, log_lines, log_head, log_tail, jobstate_bytes
+                     FROM pmc_loader JOIN workflow USING (wf_id) WHERE wf_uuid = ?1",
+                    [uuid],
+                    |row| {
+                        let position = Position {
+                            log_bytes: unsigned(row, 1)?,
+                            log_lines: unsigned(row, 2)?,
+                            log_head: row.get(3)?,
+                            log_tail: row.get(4)?,
+                            jobstate_bytes: unsigned(row, 5)?,
+                        };
+                        Ok((row.get(0)?, position))
+                    },
+                )
+                .optional()?;
+            Ok(position.map(|(wf, position)| (connection, wf, position)))
+        };
+        match open() {
+            Ok(found) => Ok(found.map(|(connection, wf, position)| {
+                let store = Self {
+                    connection,
+                    path: path.to_owned(),
+                    wf,
+                    hosts: FxHashMap::default(),
+                };
+                (store, position)
+            })),
+            Err(source) => Err(StoreError {
+                path: path.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// File of the database.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Begins a transaction, unless one is open.
+    ///
+    /// # Errors
+    /// A reader holds the database for longer than a minute.
+    pub fn begin(&self) -> Result<(), StoreError> {
+        if self.connection.is_autocommit() {
+            self.batch("BEGIN IMMEDIATE")?;
+        }
+        Ok(())
+    }
+
+    /// Ends the transaction with the position that belongs to its rows.
+    ///
+    /// # Errors
+    /// The rows cannot be written; none of the transaction are then.
+    pub fn commit(&self, position: Position) -> Result<(), StoreError> {
+        self.begin()?;
+        self.execute(
+            "UPDATE pmc_loader SET log_bytes = ?1, log_lines = ?2, log_head = ?3, log_tail = ?4, jobstate_bytes = ?5
+             WHERE wf_id = ?6",
+            (
+                position.log_bytes.cast_signed(),
+                position.log_lines.cast_signed(),
+                position.log_head,
+                position.log_tail,
+                position.jobstate_bytes.cast_signed(),
+                self.wf,
+            ),
+        )?;
+        self.batch("COMMIT")
+    }
+
+    /// Makes the indexes that only readers use; for [`Purpose::Bulk`], before the last commit.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn create_indexes(&self) -> Result<(), StoreError> {
+        schema::create_indexes(&self.connection).map_err(|source| self.error(source))
+    }
+
+    /// Closes the database and leaves nothing but the one file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn close(self) -> Result<(), StoreError> {
+        // An empty journal is left behind otherwise.
+        self.batch("PRAGMA journal_mode = DELETE")?;
+        let path = self.path;
+        self.connection
+            .close()
+            .map_err(|(_, source)| StoreError { path, source })
+    }
+
+    /// The workflow. Called once, first.
+    pub fn workflow(&mut self, row: &WorkflowRow) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT INTO workflow (wf_uuid, dag_file_name, timestamp, submit_hostname, submit_dir, planner_arguments,
+                 user, grid_dn, planner_version, dax_label, dax_version, dax_file)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+            (
+                &row.wf_uuid,
+                &row.dag_file_name,
+                row.timestamp,
+                &row.submit_hostname,
+                &row.submit_dir,
+                &row.planner_arguments,
+                &row.user,
+                &row.grid_dn,
+                &row.planner_version,
+                &row.dax_label,
+                &row.dax_version,
+                &row.dax_file,
+            ),
+        )?;
+        self.wf = self.connection.last_insert_rowid();
+        self.execute("UPDATE workflow SET root_wf_id = ?1 WHERE wf_id = ?1", [self.wf])?;
+        self.execute("INSERT INTO pmc_loader VALUES (?1, 0, 0, 0, 0, 0)", [self.wf])?;
+        Ok(())
+    }
+
+    /// Start or end of a run.
+    pub fn workflow_state(&self, row: &WorkflowState) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT INTO workflowstate VALUES (?1, ?2, ?3, ?4, ?5, NULL)",
+            (self.wf, row.state, row.timestamp, row.restart_count, row.status),
+        )
+        .map(drop)
+    }
+
+    /// All starts and ends, in order.
+    pub fn workflow_states(&self) -> Result<Vec<WorkflowState>, StoreError> {
+        let read = || {
+            let mut statement = self.connection.prepare(
+                "SELECT state = 'WORKFLOW_STARTED', timestamp, restart_count, status FROM workflowstate
+                 WHERE wf_id = ?1 ORDER BY timestamp",
+            )?;
+            let rows = statement.query_map([self.wf], |row| {
+                Ok(WorkflowState {
+                    state: if row.get(0)? {
+                        "WORKFLOW_STARTED"
+                    } else {
+                        "WORKFLOW_TERMINATED"
+                    },
+                    timestamp: row.get(1)?,
+                    restart_count: row.get(2)?,
+                    status: row.get(3)?,
+                })
+            })?;
+            rows.collect::<rusqlite::Result<_>>()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// `workflow_meta`.
+    pub fn workflow_meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR REPLACE INTO workflow_meta VALUES (?1, ?2, ?3)",
+            (self.wf, key, value),
+        )
+        .map(drop)
+    }
+
+    /// A task of the abstract workflow.
+    pub fn task(
+        &self,
+        id: &str,
+        transformation: &str,
+        argv: Option<&str>,
+        kind: &str,
+    ) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR IGNORE INTO task (wf_id, abs_task_id, transformation, argv, type_desc)
+             VALUES (?1, ?2, ?3, ?4, ?5)",
+            (self.wf, id, transformation, argv, kind),
+        )
+        .map(drop)
+    }
+
+    /// An edge between tasks.
+    pub fn task_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR IGNORE INTO task_edge VALUES (?1, ?2, ?3)",
+            (self.wf, parent, child),
+        )
+        .map(drop)
+    }
+
+    /// `task_meta`. False if there is no such task.
+    pub fn task_meta(&self, task: &str, key: &str, value: &str) -> Result<bool, StoreError> {
+        let rows = self.execute(
+            "INSERT OR REPLACE INTO task_meta SELECT task_id, ?1, ?2 FROM task WHERE wf_id = ?3 AND abs_task_id = ?4",
+            (key, value, self.wf, task),
+        )?;
+        Ok(rows > 0)
+    }
+
+    /// A job of the executable workflow; one that is there already stays.
+    pub fn job(&self, row: &JobRow<'_>) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR IGNORE INTO job (wf_id, exec_job_id, submit_file, type_desc, clustered, max_retries, executable,
+                 argv, task_count)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+            (
+                self.wf,
+                row.exec_job_id,
+                row.submit_file,
+                row.type_desc,
+                row.clustered,
+                row.max_retries,
+                row.executable,
+                row.argv,
+                row.task_count,
+            ),
+        )
+        .map(drop)
+    }
+
+    /// An edge between jobs.
+    pub fn job_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR IGNORE INTO job_edge VALUES (?1, ?2, ?3)",
+            (self.wf, parent, child),
+        )
+        .map(drop)
+    }
+
+    /// The job that runs a task. False if there is no such task or job.
+    pub fn task_of_job(&self, task: &str, job: &str) -> Result<bool, StoreError> {
+        let Some(job) = self.job_id(job)? else {
+            return Ok(false);
+        };
+        let rows = self.execute(
+            "UPDATE task SET job_id = ?1 WHERE wf_id = ?2 AND abs_task_id = ?3",
+            (job, self.wf, task),
+        )?;
+        Ok(rows > 0)
+    }
+
+    /// Notes that a task uses a file. False if there is no such task.
+    pub fn workflow_file(&self, task: &str, lfn: &str) -> Result<bool, StoreError> {
+        let lfn = self.lfn(lfn)?;
+        let rows = self.execute(
+            "INSERT OR IGNORE INTO workflow_files (wf_id, task_id, lfn_id)
+             SELECT ?1, task_id, ?2 FROM task WHERE wf_id = ?1 AND abs_task_id = ?3",
+            (self.wf, lfn, task),
+        )?;
+        Ok(rows > 0)
+    }
+
+    /// A logical file name.
+    pub fn lfn(&self, lfn: &str) -> Result<i64, StoreError> {
+        if self.execute("INSERT OR IGNORE INTO rc_lfn (lfn) VALUES (?1)", [lfn])? > 0 {
+            return Ok(self.connection.last_insert_rowid());
+        }
+        self.one("SELECT lfn_id FROM rc_lfn WHERE lfn = ?1", [lfn])?
+            .ok_or_else(|| self.error(rusqlite::Error::QueryReturnedNoRows))
+    }
+
+    /// `rc_meta`; the last value counts.
+    pub fn file_meta(&self, lfn: i64, key: &str, value: &str) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR REPLACE INTO rc_meta VALUES (?1, ?2, ?3)",
+            (lfn, key, value),
+        )
+        .map(drop)
+    }
+
+    /// A replica.
+    pub fn replica(&self, lfn: &str, pfn: &str, site: Option<&str>) -> Result<(), StoreError> {
+        let lfn = self.lfn(lfn)?;
+        self.execute(
+            "INSERT OR IGNORE INTO rc_pfn (lfn_id, pfn, site) VALUES (?1, ?2, ?3)",
+            (lfn, pfn, site),
+        )
+        .map(drop)
+    }
+
+    /// Number of a job.
+    pub fn job_id(&self, job: &str) -> Result<Option<i64>, StoreError> {
+        self.one(
+            "SELECT job_id FROM job WHERE wf_id = ?1 AND exec_job_id = ?2",
+            (self.wf, job),
+        )
+    }
+
+    /// Program, arguments and submit file of a job.
+    pub fn job_facts(&self, job_id: i64) -> Result<(String, Option<String>, String), StoreError> {
+        let read = || {
+            self.connection
+                .prepare_cached("SELECT executable, argv, submit_file FROM job WHERE job_id = ?1")?
+                .query_row([job_id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// Id and transformation of a task by its name, with the number of its job.
+    pub fn task_facts(&self, task: &str) -> Result<Option<(String, Option<i64>)>, StoreError> {
+        let read = || {
+            self.connection
+                .prepare_cached(
+                    "SELECT transformation, job_id FROM task WHERE wf_id = ?1 AND abs_task_id = ?2",
+                )?
+                .query_row((self.wf, task), |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// A new try, its columns of the end still empty.
+    pub fn new_try(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
+        self.execute(
+            "INSERT INTO job_instance (job_id, job_submit_seq, sched_id, multiplier_factor) VALUES (?1, ?2, ?3, 1)",
+            (job_id, seq, sched_id),
+        )?;
+        Ok(self.connection.last_insert_rowid())
+    }
+
+    /// The last try of a job with a number below `below`.
+    pub fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError> {
+        let read = || {
+            self.connection
+                .prepare_cached(
+                    "SELECT job_instance_id, job_submit_seq, sched_id, stdout_file FROM job_instance
+                     WHERE job_id = ?1 AND job_submit_seq < ?2 ORDER BY job_submit_seq DESC LIMIT 1",
+                )?
+                .query_row((job_id, below), |row| {
+                    Ok(TryRow {
+                        job_instance_id: row.get(0)?,
+                        job_submit_seq: row.get(1)?,
+                        sched_id: row.get(2)?,
+                        stdout_file: row.get(3)?,
+                    })
+                })
+                .optional()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// The highest number of a try, 0 if there is none.
+    pub fn last_sequence(&self) -> Result<i64, StoreError> {
+        let last = self.one("SELECT max(job_submit_seq) FROM job_instance", ())?;
+        Ok(last.unwrap_or(0))
+    }
+
+    /// Calls `take` for each job that was tried, with the number of its tries.
+    pub fn tries_by_job(&self, mut take: impl FnMut(&str, i64)) -> Result<(), StoreError> {
+        let mut read = || {
+            let mut statement = self.connection.prepare(
+                "SELECT exec_job_id, (SELECT count(*) FROM job_instance i WHERE i.job_id = j.job_id) n FROM job j
+                 WHERE wf_id = ?1 AND n > 0",
+            )?;
+            let mut rows = statement.query([self.wf])?;
+            while let Some(row) = rows.next()? {
+                take(row.get_ref(0)?.as_str()?, row.get(1)?);
+            }
+            Ok(())
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// States of a try: name and time, in order.
+    pub fn states(&self, try_id: i64) -> Result<Vec<(String, i64)>, StoreError> {
+        let read = || {
+            let mut statement = self.connection.prepare_cached(
+                "SELECT state, timestamp FROM jobstate WHERE job_instance_id = ?1 ORDER BY jobstate_submit_seq",
+            )?;
+            let rows = statement.query_map([try_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.collect::<rusqlite::Result<_>>()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// A state of a try. `time` in seconds since the epoch; `seq` counts from 1.
+    pub fn state(&self, try_id: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR IGNORE INTO jobstate VALUES (?1, ?2, ?3, ?4, NULL)",
+            (try_id, state, time, seq),
+        )
+        .map(drop)
+    }
+
+    /// An invocation.
+    pub fn invocation(&self, try_id: i64, row: &InvocationRow) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR REPLACE INTO invocation (wf_id, job_instance_id, task_submit_seq, start_time, remote_duration,
+                 remote_cpu_time, exitcode, transformation, executable, abs_task_id, maxrss, avg_cpu)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+            (
+                self.wf,
+                try_id,
+                row.task_submit_seq,
+                row.start_time,
+                row.remote_duration,
+                row.remote_cpu_time,
+                row.exitcode,
+                &row.transformation,
+                &row.executable,
+                &row.abs_task_id,
+                row.maxrss,
+                row.avg_cpu,
+            ),
+        )
+        .map(drop)
+    }
+
+    /// Number of a host, which is made if it is new.
+    pub fn host(&mut self, row: &HostRow) -> Result<i64, StoreError> {
+        let key = (row.site.clone(), row.hostname.clone(), row.ip.clone());
+        if let Some(id) = self.hosts.get(&key) {
+            return Ok(*id);
+        }
+        self.execute(
+            "INSERT OR IGNORE INTO host (wf_id, site, hostname, ip, uname, total_memory) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            (self.wf, &row.site, &row.hostname, &row.ip, &row.uname, row.total_memory),
+        )?;
+        let id = self
+            .one(
+                "SELECT host_id FROM host WHERE wf_id = ?1 AND site = ?2 AND hostname = ?3 AND ip = ?4",
+                (self.wf, &row.site, &row.hostname, &row.ip),
+            )?
+            .ok_or_else(|| self.error(rusqlite::Error::QueryReturnedNoRows))?;
+        self.hosts.insert(key, id);
+        Ok(id)
+    }
+
+    /// `integrity`; `kind` is `check` or `compute`, `files` is `input` or `output`.
+    pub fn integrity(
+        &self,
+        try_id: i64,
+        kind: &str,
+        files: &str,
+        count: i64,
+        seconds: f64,
+    ) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR REPLACE INTO integrity (wf_id, job_instance_id, type, file_type, count, duration)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            (self.wf, try_id, kind, files, count, seconds),
+        )
+        .map(drop)
+    }
+
+    /// Number of files of a try with a wrong checksum.
+    pub fn integrity_errors(&self, try_id: i64, count: i64) -> Result<(), StoreError> {
+        self.execute(
+            "INSERT OR REPLACE INTO tag (wf_id, job_instance_id, name, count) VALUES (?1, ?2, 'int.error', ?3)",
+            (self.wf, try_id, count),
+        )
+        .map(drop)
+    }
+
+    /// The end of a try.
+    pub fn end_try(&self, try_id: i64, end: &TryEnd, host: Option<i64>) -> Result<(), StoreError> {
+        let update = || {
+            self.connection
+                .prepare_cached(
+                    "UPDATE job_instance SET host_id = :host, site = :site, user = :user, work_dir = :dir,
+                         cluster_start = :cstart, cluster_duration = :cdur, local_duration = :ldur,
+                         stdout_file = :out, stdout_text = :outtext, stderr_file = :err, stderr_text = :errtext,
+                         exitcode = :raw
+                     WHERE job_instance_id = :id",
+                )?
+                .execute(named_params! {
+                    ":host": host, ":site": end.site, ":user": end.user, ":dir": end.work_dir,
+                    ":cstart": end.cluster_start, ":cdur": end.cluster_duration, ":ldur": end.local_duration,
+                    ":out": end.stdout_file, ":outtext": end.stdout_text, ":err": end.stderr_file,
+                    ":errtext": end.stderr_text, ":raw": end.exitcode, ":id": try_id,
+                })
+        };
+        update().map(drop).map_err(|source| self.error(source))
+    }
+
+    /// First task of each job; for jobs that have no other way to be found.
+    pub fn tasks_by_job(&self) -> Result<FxHashMap<i64, i64>, StoreError> {
+        let read = || {
+            let mut statement = self
+                .connection
+                .prepare("SELECT job_id, min(task_id) FROM task WHERE job_id IS NOT NULL GROUP BY job_id")?;
+            let rows = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.collect::<rusqlite::Result<_>>()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// Name and transformation of a task by its number.
+    pub fn task_by_id(&self, task_id: i64) -> Result<(String, String), StoreError> {
+        let read = || {
+            self.connection
+                .prepare_cached("SELECT abs_task_id, transformation FROM task WHERE task_id = ?1")?
+                .query_row([task_id], |row| Ok((row.get(0)?, row.get(1)?)))
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    fn error(&self, source: rusqlite::Error) -> StoreError {
+        StoreError {
+            path: self.path.clone(),
+            source,
+        }
+    }
+
+    fn batch(&self, sql: &str) -> Result<(), StoreError> {
+        self.connection
+            .execute_batch(sql)
+            .map_err(|source| self.error(source))
+    }
+
+    fn execute(&self, sql: &str, params: impl Params) -> Result<usize, StoreError> {
+        let run = || -> rusqlite::Result<usize> {
+            let mut statement: CachedStatement<'_> = self.connection.prepare_cached(sql)?;
+            statement.execute(params)
+        };
+        run().map_err(|source| self.error(source))
+    }
+
+    /// The first column of the first row.
+    fn one(&self, sql: &str, params: impl Params) -> Result<Option<i64>, StoreError> {
+        let run = || {
+            let mut statement = self.connection.prepare_cached(sql)?;
+            statement
+                .query_row(params, |row| row.get::<_, Option<i64>>(0))
+                .optional()
+        };
+        run().map(Option::flatten).map_err(|source| self.error(source))
+    }
+}
+
+/// SQLite has signed numbers only.
+fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    row.get(column).map(i64::cast_unsigned)
+}
+
+fn prepare(connection: &Connection, purpose: Purpose) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    // The rows fit together by the way they are made; checking each costs a third of the time.
+    connection
+        .execute_batch("PRAGMA foreign_keys = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY")?;
+    connection.execute_batch(match purpose {
+        // No write-ahead log: it needs shared memory, which network file systems do not have.
+        Purpose::Live => "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = NORMAL",
+        Purpose::Bulk => {
+            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE"
+        }
+    })
+}
