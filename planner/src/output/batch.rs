@@ -99,11 +99,11 @@ impl Resources {
         })
     }
 
-    /// Minutes after which the executor ends the run itself. Some are left for that, when the wall time was
-    /// chosen; else the figures are those of Pegasus.
-    fn max_wall_time(&self) -> u32 {
+    /// Minutes after which the executor ends the run itself; some are left for that. Only the `.pbs` of which
+    /// nobody chose the wall time keeps the figures of Pegasus.
+    fn max_wall_time(&self, script: &str) -> u32 {
         match self.minutes {
-            minutes if !self.minutes_given => minutes,
+            minutes if !self.minutes_given && script == "pbs" => minutes,
             minutes if minutes > 10 => minutes - 5,
             minutes => minutes.saturating_sub(1).max(1),
         }
@@ -196,7 +196,7 @@ pub(crate) fn write(
             tasks_per_node => resources.tasks_per_node,
             walltime => format!("{}:{:02}:00", resources.minutes / 60, resources.minutes % 60),
             walltime_minutes => resources.minutes,
-            max_wall_time => resources.max_wall_time(),
+            max_wall_time => resources.max_wall_time(suffix),
             queue => resources.queue.as_deref(),
             account => resources.account.as_deref(),
         };
