@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use pmc_dag::reason;
@@ -39,11 +40,17 @@ impl LogFile {
             path: path.to_owned(),
             source,
         })?;
+        // The line that a killed run did not finish is no beginning of a new one.
+        let lines = if ends_within_a_line(path) {
+            vec![b'\n']
+        } else {
+            Vec::new()
+        };
         Ok(Self {
             what,
             path: path.to_owned(),
             file,
-            lines: Vec::new(),
+            lines,
         })
     }
 
@@ -60,4 +67,16 @@ impl LogFile {
             source,
         })
     }
+}
+
+/// Whether the last byte is no line feed. What cannot be read, such as a device, has no lines.
+fn ends_within_a_line(path: &Path) -> bool {
+    let last = || {
+        let file = File::open(path).ok()?;
+        let data = file.metadata().ok().filter(|data| data.is_file())?;
+        let mut last = [0];
+        file.read_exact_at(&mut last, data.len().checked_sub(1)?).ok()?;
+        Some(last[0])
+    };
+    last().is_some_and(|last| last != b'\n')
 }

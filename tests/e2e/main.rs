@@ -13,6 +13,7 @@ mod failure;
 mod first_run;
 mod golden_executor;
 mod golden_planner;
+mod kill;
 mod launch;
 mod stampede;
 mod support;

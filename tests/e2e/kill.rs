@@ -1,0 +1,390 @@
+//! Runs are killed with SIGKILL at random moments and started again until they are done: nothing that
+//! was done is lost, and forwarded data is in its files exactly once.
+//!
+//! `PMC_KILL_RUNS` says how many runs (40), `PMC_KILL_SEED` which is the first (1). A failure names
+//! its seed: `PMC_KILL_RUNS=1 PMC_KILL_SEED=<seed>` makes the same tasks and kills at the same times.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::support::command::Run;
+use crate::support::programs::Flavour;
+use crate::support::workflow::{Format, Request};
+
+const WORKERS: u32 = 3;
+const TASKS: u64 = 36;
+
+/// How long one start of the executor may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A run is killed at most so often.
+const MOST_KILLS: u64 = 5;
+
+/// Forwards through a pipe and through a file, some data also in a second target. Fails at the first
+/// try, after it has written, if it is told so.
+const TASK: &str = r#"#!/bin/sh
+name=$1 lines=$2 pause=$3 fails=$4
+n=0
+while [ $n -lt $lines ]; do echo "$name pipe $n"; n=$((n + 1)); done >/proc/self/fd/$PIPE
+echo "$name pipe end" >/proc/self/fd/$PIPE
+if [ -n "$LOG" ]; then echo "$name log end" >/proc/self/fd/$LOG; fi
+printf '%s file 0\n%s file end\n' $name $name >part.$name
+sleep $pause
+if [ $fails = yes ] && [ ! -e tried.$name ]; then : >tried.$name; exit 3; fi
+"#;
+
+/// Numbers that look random and are the same for the same seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    let value = std::env::var(name).ok();
+    value.map_or(default, |value| value.parse().expect("a number"))
+}
+
+/// Processes of a run, the launcher first.
+struct Killable {
+    child: Child,
+    flavour: Flavour,
+}
+
+/// Whom a signal is sent to.
+#[derive(Clone, Copy, Debug)]
+enum Victim {
+    Master,
+    Worker,
+    All,
+}
+
+impl Killable {
+    fn start(flavour: Flavour, run: &Run, folder: &Path) -> Self {
+        let mut command = Command::new(&run.words()[0]);
+        command
+            .args(&run.words()[1..])
+            .envs(flavour.environment())
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(folder.join("stderr")).expect("a file"));
+        let child = command.spawn().expect("the executor starts");
+        Self { child, flavour }
+    }
+
+    /// Waits, at most so long. Gives how the run ended, if it did.
+    fn wait(&mut self, time: Duration) -> Option<ExitStatus> {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child to wait for") {
+                return Some(status);
+            }
+            if begin.elapsed() >= time {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+
+    /// Kills, and waits until nothing of the run is left.
+    fn kill(&mut self, victim: Victim, random: &mut Random) {
+        let launcher = Pid::from_raw(self.child.id().cast_signed());
+        let ranks = if self.flavour == Flavour::Local {
+            Vec::new()
+        } else {
+            ranks_below(launcher)
+        };
+        let chosen: Vec<Pid> = match victim {
+            _ if ranks.is_empty() => vec![launcher],
+            Victim::All => ranks.iter().map(|rank| rank.1).chain([launcher]).collect(),
+            Victim::Master => ranks
+                .iter()
+                .filter(|rank| rank.0 == 0)
+                .map(|rank| rank.1)
+                .collect(),
+            Victim::Worker => {
+                let number = 1 + random.below(WORKERS.into()) as u32;
+                ranks
+                    .iter()
+                    .filter(|rank| rank.0 == number)
+                    .map(|rank| rank.1)
+                    .collect()
+            }
+        };
+        for pid in chosen {
+            // It may have ended by itself.
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+        let ended = self.wait(LIMIT);
+        assert!(
+            ended.is_some(),
+            "the run does not end after {victim:?} was killed"
+        );
+        let begin = Instant::now();
+        while ranks.iter().any(|rank| is_alive(rank.1)) {
+            assert!(
+                begin.elapsed() < LIMIT,
+                "ranks survive after {victim:?} was killed"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Killable {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// State and parent of a process.
+fn stat(pid: Pid) -> Option<(char, Pid)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut words = text.rsplit_once(')')?.1.split_whitespace();
+    let state = words.next()?.chars().next()?;
+    Some((state, Pid::from_raw(words.next()?.parse().ok()?)))
+}
+
+fn is_alive(pid: Pid) -> bool {
+    stat(pid).is_some_and(|(state, _)| state != 'Z')
+}
+
+/// Rank and process of each executor below a launcher.
+fn ranks_below(launcher: Pid) -> Vec<(u32, Pid)> {
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw));
+    let parents: BTreeMap<Pid, Pid> = pids.filter_map(|pid| Some((pid, stat(pid)?.1))).collect();
+    let is_below = |pid: Pid| {
+        std::iter::successors(Some(pid), |pid| parents.get(pid).copied())
+            .take(8)
+            .any(|pid| pid == launcher)
+    };
+    let is_executor = |pid: Pid| {
+        fs::read_link(format!("/proc/{pid}/exe"))
+            .is_ok_and(|path| path.to_string_lossy().contains("pegasus-mpi-cluster"))
+    };
+    let rank = |pid: Pid| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let mut variables = environment.split(|b| *b == 0);
+        let value = variables.find_map(|variable| variable.strip_prefix(b"OMPI_COMM_WORLD_RANK="))?;
+        std::str::from_utf8(value).ok()?.parse().ok()
+    };
+    let below = parents.keys().filter(|pid| is_below(**pid) && is_executor(**pid));
+    below.filter_map(|pid| Some((rank(*pid)?, *pid))).collect()
+}
+
+/// A DAG in a folder, and what must be true of it.
+struct Scene {
+    folder: tempfile::TempDir,
+    /// Records of each task in each target.
+    wanted: BTreeMap<&'static str, BTreeMap<String, Vec<String>>>,
+}
+
+impl Scene {
+    fn new(random: &mut Random) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("pmc-kill.")
+            .tempdir()
+            .expect("a folder");
+        let mut wanted: BTreeMap<_, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+        let mut dag = String::new();
+        for n in 0..TASKS {
+            let name = format!("t{n:03}");
+            let lines = if random.below(6) == 0 {
+                2000
+            } else {
+                random.below(40)
+            };
+            let pause = format!("0.0{}", random.below(4));
+            let fails = if random.below(5) == 0 { "yes" } else { "no" };
+            let pipe = (0..lines).map(|n| n.to_string()).chain(["end".to_owned()]);
+            let pipe = pipe.map(|n| format!("{name} pipe {n}")).collect();
+            wanted.entry("pipe.txt").or_default().insert(name.clone(), pipe);
+            let file = ["0", "end"].map(|n| format!("{name} file {n}")).to_vec();
+            wanted
+                .entry("deep/file.txt")
+                .or_default()
+                .insert(name.clone(), file);
+            let mut log = "";
+            if random.below(3) == 0 {
+                log = "-f LOG=log.txt ";
+                let line = vec![format!("{name} log end")];
+                wanted.entry("log.txt").or_default().insert(name.clone(), line);
+            }
+            dag += &format!(
+                "TASK {name} -t 3 -f PIPE=pipe.txt {log}-F part.{name}=deep/file.txt \
+                 /bin/sh task.sh {name} {lines} {pause} {fails}\n"
+            );
+            if n >= 3 && random.below(2) == 0 {
+                dag += &format!("EDGE t{:03} {name}\n", random.below(n));
+            }
+        }
+        fs::write(folder.path().join("x.dag"), dag).expect("a file");
+        fs::write(folder.path().join("task.sh"), TASK).expect("a file");
+        Self { folder, wanted }
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.path().join("x.dag.rescue.journal")
+    }
+
+    fn done(&self) -> BTreeSet<String> {
+        let text = fs::read_to_string(self.path().join("x.dag.rescue")).unwrap_or_default();
+        let names = text.lines().filter_map(|line| line.strip_prefix("DONE "));
+        // A torn name is no name.
+        names.filter(|name| name.len() == 4).map(str::to_owned).collect()
+    }
+
+    /// Demands that the data of tasks that are done is in the files once and whole; at the end, that
+    /// there is nothing else.
+    fn check_data(&self, done: &BTreeSet<String>, at_the_end: bool) {
+        for (target, records) in &self.wanted {
+            let text = fs::read_to_string(self.path().join(target)).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            for (name, record) in records.iter().filter(|(name, _)| done.contains(*name)) {
+                let first = lines.iter().position(|line| *line == record[0]);
+                let first = first.unwrap_or_else(|| panic!("{target}: no data of {name}, which is done"));
+                let found = lines.get(first..first + record.len());
+                assert!(
+                    found.is_some_and(|found| found == record.as_slice()),
+                    "{target}: data of {name} is torn"
+                );
+                let times = lines.iter().filter(|line| **line == record[0]).count();
+                assert_eq!(times, 1, "{target}: data of {name} is there {times} times");
+            }
+            if at_the_end {
+                let all: usize = records.values().map(Vec::len).sum();
+                assert_eq!(lines.len(), all, "{target} has lines that belong to nobody");
+            }
+        }
+    }
+
+    fn stderr(&self) -> String {
+        fs::read_to_string(self.path().join("stderr")).unwrap_or_default()
+    }
+}
+
+/// Kills a run up to some times, then lets it end.
+fn kill_until_done(flavour: Flavour, seed: u64) {
+    let mut random = Random(seed);
+    let scene = Scene::new(&mut random);
+    let run = flavour.executor_with(WORKERS).args([
+        "--jobstate-log",
+        "--monitord-hack",
+        "--sync-interval",
+        "50",
+        "x.dag",
+    ]);
+    // Some runs die before they have begun, some nearly done.
+    let (least, most) = match flavour {
+        Flavour::Local => (5, 700),
+        Flavour::OpenMpi | Flavour::Mpich => (300, 2000),
+    };
+    let mut done = BTreeSet::new();
+    for _ in 0..=random.below(MOST_KILLS) {
+        let mut running = Killable::start(flavour, &run, scene.path());
+        let time = Duration::from_millis(least + random.below(most - least));
+        let victim = [Victim::Master, Victim::Worker, Victim::All][random.below(3) as usize];
+        if let Some(status) = running.wait(time) {
+            assert!(status.success(), "{status}: {}", scene.stderr());
+            break;
+        }
+        running.kill(victim, &mut random);
+        let now = scene.done();
+        assert!(
+            now.is_superset(&done),
+            "done and then not: {:?}",
+            done.difference(&now)
+        );
+        scene.check_data(&now, false);
+        done = now;
+    }
+    let mut running = Killable::start(flavour, &run, scene.path());
+    let status = running.wait(LIMIT).expect("the run ends in time");
+    assert!(status.success(), "{status}: {}", scene.stderr());
+    let now = scene.done();
+    assert_eq!(now.len() as u64, TASKS, "tasks that are done");
+    scene.check_data(&now, true);
+    assert!(!scene.journal().exists(), "an orderly end removes the journal");
+}
+
+/// Runs all seeds and names the first that fails.
+fn all_seeds(runs: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
+    let first = setting("PMC_KILL_SEED", 1);
+    for seed in first..first + runs {
+        if let Err(cause) = std::panic::catch_unwind(|| test(seed)) {
+            eprintln!("the run with PMC_KILL_SEED={seed} failed");
+            std::panic::resume_unwind(cause);
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes time: tests/run e2e"]
+fn a_killed_run_loses_and_repeats_nothing() {
+    let runs = setting("PMC_KILL_RUNS", 40);
+    all_seeds(runs, |seed| kill_until_done(Flavour::Local, seed));
+}
+
+#[test]
+#[ignore = "needs Open MPI: tests/run e2e"]
+fn a_killed_run_under_open_mpi_loses_and_repeats_nothing() {
+    let runs = setting("PMC_KILL_RUNS", 40).div_ceil(2);
+    all_seeds(runs, |seed| kill_until_done(Flavour::OpenMpi, seed));
+}
+
+/// A planned workflow with kickstart, of which Pegasus' monitoring reads all logs in the end.
+#[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn monitord_accepts_the_logs_of_killed_runs() {
+    let runs = setting("PMC_KILL_RUNS", 40).div_ceil(20);
+    all_seeds(runs, |seed| {
+        let mut random = Random(seed);
+        let planned = Request::new(Flavour::Local, Format::Yaml).plan();
+        let mut killed = 0;
+        loop {
+            let mut running = Killable::start(Flavour::Local, &planned.execution(WORKERS), planned.submit());
+            let limit = if killed == 4 {
+                LIMIT
+            } else {
+                Duration::from_millis(50 + random.below(600))
+            };
+            if let Some(status) = running.wait(limit) {
+                let stderr = fs::read_to_string(planned.submit().join("stderr")).unwrap_or_default();
+                assert!(status.success(), "{status}: {stderr}");
+                break;
+            }
+            running.kill(Victim::All, &mut random);
+            killed += 1;
+            // The database knows one start per second.
+            std::thread::sleep(Duration::from_millis(1100));
+        }
+        planned.outputs_are_right(0..20);
+        planned.monitored().replay();
+        let states = planned.monitored().workflow_states();
+        assert_eq!(
+            states.last().map(String::as_str),
+            Some(format!("WORKFLOW_TERMINATED {killed} 0").as_str())
+        );
+    });
+}
