@@ -20,6 +20,12 @@ impl Stamp {
     pub fn new(local: NaiveDateTime) -> Self {
         Self(local.format("%m/%d/%y %H:%M:%S ").to_string().into_bytes())
     }
+
+    /// Whether a line is of this second.
+    #[must_use]
+    pub fn begins(&self, line: &[u8]) -> bool {
+        line.starts_with(&self.0)
+    }
 }
 
 /// First lines of a run. `dag` is the last part of the DAG file's path.
@@ -42,6 +48,15 @@ pub fn start(out: &mut Vec<u8>, stamp: &Stamp, pid: u32, dag: &[u8]) {
 pub fn queued(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64) {
     line(out, stamp, &[b"Submitting Condor Node ", task, b" job(s)..."]);
     event(out, stamp, b"ULOG_SUBMIT", task, number);
+}
+
+/// The task that this line of a log says was submitted.
+#[must_use]
+pub fn submitted(line: &[u8]) -> Option<&[u8]> {
+    const EVENT: &[u8] = b"Event: ULOG_SUBMIT for Condor Node ";
+    // The stamp has two words.
+    let after_stamp = line.splitn(3, |byte| *byte == b' ').nth(2)?;
+    after_stamp.strip_prefix(EVENT)?.split(|byte| *byte == b' ').next()
 }
 
 /// The task was given to a worker.
@@ -141,6 +156,18 @@ mod tests {
             .map(|l| format!("03/04/26 05:06:07 {l}\n"))
             .collect();
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn submissions_are_found_again() {
+        let stamp = Stamp::new(NaiveDateTime::default());
+        let mut out = Vec::new();
+        start(&mut out, &stamp, 42, b"x.dag");
+        queued(&mut out, &stamp, b"a\xff", 1);
+        started(&mut out, &stamp, b"b", 1);
+        ended(&mut out, &stamp, b"c", 20, 768);
+        let found: Vec<&[u8]> = out.split(|byte| *byte == b'\n').filter_map(submitted).collect();
+        assert_eq!(found, [b"a\xff"]);
     }
 
     #[test]

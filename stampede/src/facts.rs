@@ -85,11 +85,13 @@ impl Facts {
     /// records in it.
     #[must_use]
     pub fn new(text: Option<&str>, output: JobOutput, errors: Option<ErrorText>, known: &Background) -> Self {
-        let mut facts = Self::default();
-        facts.end = TryEnd {
-            local_duration: known.started.map(|started| known.done - started),
-            exitcode: known.status,
-            ..TryEnd::default()
+        let mut facts = Self {
+            end: TryEnd {
+                local_duration: known.started.map(|started| known.done - started),
+                exitcode: known.status,
+                ..TryEnd::default()
+            },
+            ..Self::default()
         };
         if let Some(summary) = &output.summary {
             facts.end.cluster_start = summary.start;

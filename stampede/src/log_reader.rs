@@ -52,6 +52,9 @@ impl LogReader {
     /// # Errors
     /// The log cannot be read.
     pub fn resume(&mut self, position: Position) -> io::Result<bool> {
+        if position.log_bytes == 0 {
+            return Ok(true);
+        }
         if self.file.metadata()?.len() < position.log_bytes
             || self.fingerprints(position.log_bytes)? != (position.log_head, position.log_tail)
         {

@@ -51,17 +51,12 @@ impl Markers {
         self.remove("monitord.done")
     }
 
-    /// The loader has loaded all. `seconds` is the time it was at work.
+    /// What Pegasus' own monitoring would go on with: `monitord.info`. `lines` is the number of lines of
+    /// the log.
     ///
     /// # Errors
     /// The path that cannot be written, and why.
-    pub fn done(
-        &self,
-        loader: &Loader,
-        lines: u64,
-        now: DateTime<Local>,
-        seconds: f64,
-    ) -> Result<(), (PathBuf, io::Error)> {
+    pub fn info(&self, loader: &Loader, lines: u64) -> Result<(), (PathBuf, io::Error)> {
         self.put("monitord.info", |out| {
             writeln!(out, "monitord_job_sequence {}", loader.last_sequence() + 1)?;
             writeln!(out, "monitord_dagman_out_sequence {lines}")?;
@@ -73,7 +68,14 @@ impl Markers {
                 }
             });
             all.map_err(io::Error::other).and(result)
-        })?;
+        })
+    }
+
+    /// All is loaded and on disk. `seconds` is the time the loader was at work.
+    ///
+    /// # Errors
+    /// The path that cannot be written, and why.
+    pub fn done(&self, now: DateTime<Local>, seconds: f64) -> Result<(), (PathBuf, io::Error)> {
         self.remove("monitord.recover")?;
         self.put("monitord.done", |out| {
             writeln!(out, "{} {seconds:.3}", stamp(now))

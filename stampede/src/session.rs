@@ -18,7 +18,7 @@ use crate::markers::{Markers, rotate, stamp};
 use crate::run::Run;
 use crate::state_log::StateLog;
 use crate::static_part;
-use crate::store::{Position, Purpose, Store};
+use crate::store::{Position, Purpose, Store, WorkflowState};
 
 /// Lines between two commits.
 const BATCH: u64 = 5000;
@@ -157,9 +157,7 @@ impl<'o> Session<'o> {
     }
 
     fn started(&self, notice: Notices<'_>) {
-        if let Err((path, source)) = self.markers.started(Local::now()) {
-            notice(Notice::Marker { path, source });
-        }
+        Self::marked(self.markers.started(Local::now()), notice);
     }
 
     fn planned(&self, store: &mut Store, notice: Notices<'_>) -> Result<(), LoadError> {
@@ -206,24 +204,29 @@ impl<'o> Session<'o> {
         Ok(())
     }
 
-    fn list(&self, loader: &Loader, anew: bool, notice: Notices<'_>) {
+    fn list(&self, states: &[WorkflowState], anew: bool, notice: Notices<'_>) {
         let (Some(path), Destination::BesideLog | Destination::File(_)) =
             (&self.options.dashboard, &self.options.destination)
         else {
             return;
         };
         let now = Local::now().timestamp();
-        let (workflow, states) = (&self.run.workflow, loader.states());
+        let workflow = &self.run.workflow;
         if let Err(reason) = dashboard::update(path, workflow, &self.database(), states, anew, now) {
             notice(Notice::Dashboard { reason });
         }
     }
 
-    fn done(&self, loader: &Loader, lines: u64, notice: Notices<'_>) {
-        let seconds = self.began.elapsed().as_secs_f64();
-        if let Err((path, source)) = self.markers.done(loader, lines, Local::now(), seconds) {
+    fn marked(result: Result<(), (PathBuf, std::io::Error)>, notice: Notices<'_>) {
+        if let Err((path, source)) = result {
             notice(Notice::Marker { path, source });
         }
+    }
+
+    /// The database is complete. Readers that find this file trust in that.
+    fn done(&self, notice: Notices<'_>) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        Self::marked(self.markers.done(Local::now(), seconds), notice);
     }
 
     fn read_error(&self, source: std::io::Error) -> LoadError {
@@ -275,16 +278,12 @@ pub fn replay(options: &Options, notice: Notices<'_>) -> Result<Summary, LoadErr
         part
     };
     let loaded = replay_into(&mut session, &mut reader, &part, &state_log, notice);
-    let (mut loader, end) = loaded.inspect_err(|_| {
+    let (loader, end) = loaded.inspect_err(|_| {
         let _ = fs::remove_file(&part);
     })?;
-    session.list(&loader, true, notice);
+    Session::marked(session.markers.info(&loader, reader.line_number()), notice);
     let summary = session.summary(&loader, end);
-    session.done(&loader, reader.line_number(), notice);
-    loader
-        .log()
-        .internal(Local::now().timestamp(), "MONITORD_FINISHED", "0");
-    loader.log().flush().map_err(write_error(&state_log))?;
+    let states = loader.states().to_vec();
     loader.into_store().close()?;
     if options.destination != Destination::Nowhere {
         let publish = || {
@@ -294,6 +293,8 @@ pub fn replay(options: &Options, notice: Notices<'_>) -> Result<Summary, LoadErr
         };
         publish().map_err(write_error(&database))?;
     }
+    session.list(&states, true, notice);
+    session.done(notice);
     Ok(summary)
 }
 
@@ -337,6 +338,9 @@ fn replay_into(
         });
     }
     loader.store().create_indexes()?;
+    loader
+        .log()
+        .internal(Local::now().timestamp(), "MONITORD_FINISHED", "0");
     let position = reader.position().map_err(|source| session.read_error(source))?;
     loader.commit(position)?;
     Ok((loader, end))
@@ -394,7 +398,7 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
         .internal(Local::now().timestamp(), "MONITORD_STARTED", "");
     let position = position.unwrap_or_default();
     loader.commit(position)?;
-    session.list(&loader, false, notice);
+    session.list(loader.states(), false, notice);
 
     let log_path = session.run.log.clone();
     let reader = wait_for(stop, || match LogReader::open(&log_path) {
@@ -545,7 +549,7 @@ impl Follower<'_> {
         self.lines = 0;
         // First: should the loader be killed in between, it is written again, which changes nothing.
         if self.listed != self.loader.states().len() {
-            self.session.list(&self.loader, false, notice);
+            self.session.list(self.loader.states(), false, notice);
             self.listed = self.loader.states().len();
         }
         let position = self
@@ -589,10 +593,16 @@ impl Follower<'_> {
             .map_err(|source| self.session.read_error(source))?;
         self.loader.commit(position)?;
         let summary = self.session.summary(&self.loader, end);
-        if end != End::Interrupted {
-            self.session.done(&self.loader, self.reader.line_number(), notice);
+        if end == End::Interrupted {
+            self.loader.into_store().close()?;
+            return Ok(summary);
         }
+        Session::marked(
+            self.session.markers.info(&self.loader, self.reader.line_number()),
+            notice,
+        );
         self.loader.into_store().close()?;
+        self.session.done(notice);
         Ok(summary)
     }
 }

@@ -1,0 +1,253 @@
+//! A running workflow is followed; interruptions change nothing.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{Fixture, dump};
+
+/// Waits for the end of a loader, for a minute at most.
+fn wait(child: &mut Child) -> i32 {
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(60) {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code().unwrap_or(-1);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    panic!("the loader does not end");
+}
+
+/// Numbers that differ from run to run of the test.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        // Knuth's constants; the upper half is random enough for moments in time.
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+}
+
+fn replayed(run: &Fixture) -> String {
+    run.load(&["-r", "--no-dashboard"]);
+    dump(&run.database())
+}
+
+#[test]
+fn a_log_that_appears_and_grows() {
+    let run = Fixture::run(12);
+    let mut loader = run.monitord(&[]).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let mut log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(run.log_path())
+        .unwrap();
+    for part in run.log.chunks(run.log.len() / 7) {
+        log.write_all(part).unwrap();
+        std::thread::sleep(Duration::from_millis(60));
+    }
+    assert_eq!(wait(&mut loader), 0);
+    let followed = dump(&run.database());
+    assert!(run.dir.join("monitord.done").exists());
+    assert!(!run.dir.join("x-0.stampede.db-journal").exists());
+    let text = fs::read_to_string(run.dir.join("jobstate.log")).unwrap();
+    assert_eq!(text.matches("JOB_SUCCESS").count(), 12);
+    assert_eq!(followed, replayed(&run));
+}
+
+#[test]
+fn killed_at_any_moment_it_goes_on_where_it_stopped() {
+    let run = Fixture::run(90);
+    let expected = {
+        run.write_log();
+        replayed(&run)
+    };
+    fs::remove_file(run.database()).unwrap();
+    fs::remove_file(run.dir.join("jobstate.log")).unwrap();
+    fs::remove_file(run.dir.join("monitord.done")).unwrap();
+    fs::remove_file(run.log_path()).unwrap();
+
+    let seed = u64::from(std::process::id());
+    let mut random = Random(seed);
+    let mut log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(run.log_path())
+        .unwrap();
+    let mut rest = &run.log[..];
+    let (mut killed, mut midway) = (0, 0);
+    for round in 0..20 {
+        let mut loader = run
+            .monitord(&["--sim", "1"])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let steps = 1 + random.below(4);
+        for _ in 0..steps {
+            // Some of the log, in the middle of a line as often as not; the last round leaves no rest.
+            let part = rest.len().min(random.below(run.log.len() / 25));
+            log.write_all(&rest[..part]).unwrap();
+            rest = &rest[part..];
+            std::thread::sleep(Duration::from_millis(random.below(150) as u64));
+        }
+        if loader.try_wait().unwrap().is_none() {
+            killed += 1;
+            loader.kill().unwrap();
+        }
+        loader.wait().unwrap();
+        if run.database().exists() && !rest.is_empty() {
+            let position = "SELECT coalesce(max(log_bytes), 0) FROM pmc_loader";
+            let connection = rusqlite::Connection::open(run.database()).unwrap();
+            // Killed while it made the tables, there are none.
+            let position = connection.query_row(position, (), |row| row.get::<_, i64>(0));
+            midway += i32::from(position.is_ok_and(|position| position > 0));
+        }
+        if run.dir.join("monitord.done").exists() {
+            assert!(rest.is_empty(), "round {round}: ended before the run");
+            break;
+        }
+    }
+    log.write_all(rest).unwrap();
+    assert!(
+        killed > 5 && midway > 3,
+        "killed {killed} times, {midway} of them in the run"
+    );
+    if !run.dir.join("monitord.done").exists() {
+        let mut loader = run.monitord(&[]).spawn().unwrap();
+        assert_eq!(wait(&mut loader), 0);
+    }
+    similar(&dump(&run.database()), &expected, seed);
+    let text = fs::read_to_string(run.dir.join("jobstate.log")).unwrap();
+    let states = |word: &str| text.lines().filter(|line| line.contains(word)).count();
+    assert_eq!(
+        (
+            states(" SUBMIT "),
+            states(" JOB_SUCCESS "),
+            states("DAGMAN_FINISHED")
+        ),
+        (120, 90, 1)
+    );
+    assert!(!run.dir.join("x-0.stampede.db.000").exists(), "never begun anew");
+    assert_eq!(
+        run.count("SELECT count(*) FROM pmc_loader WHERE log_bytes > 0"),
+        1
+    );
+}
+
+/// Compares dumps and shows the first line that differs.
+fn similar(found: &str, expected: &str, seed: u64) {
+    let differs = found
+        .lines()
+        .zip(expected.lines())
+        .find(|(found, expected)| found != expected);
+    assert_eq!(differs, None, "seed {seed}");
+    assert_eq!(found.len(), expected.len(), "seed {seed}");
+}
+
+#[test]
+fn a_second_loader_is_told_who_holds_the_directory() {
+    let run = Fixture::planned(1);
+    run.write_log();
+    let mut first = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
+    let pid = first.id().to_string();
+    let file = run.dir.join("monitord.pid");
+    let begin = Instant::now();
+    while !fs::read_to_string(&file).is_ok_and(|text| text.contains("host ")) {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for options in [&[][..], &["-r"]] {
+        let second = run.monitord(options).output().unwrap();
+        assert_eq!(second.status.code(), Some(43));
+        let said = String::from_utf8(second.stderr).unwrap();
+        assert!(
+            said.contains(&format!("is followed already by process {pid} on ")),
+            "{said}"
+        );
+    }
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(file.exists(), "a killed loader leaves its file");
+    let mut next = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(next.try_wait().unwrap().is_none(), "it holds nobody up");
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(next.id().cast_signed()),
+        nix::sys::signal::Signal::SIGTERM,
+    )
+    .unwrap();
+    assert_eq!(wait(&mut next), 1);
+    assert!(!file.exists() && !run.dir.join("monitord.done").exists());
+}
+
+#[test]
+fn a_rerun_goes_on_in_the_same_database() {
+    let mut run = Fixture::planned(2);
+    run.begin();
+    run.job(0, 0);
+    run.job(1, 256);
+    run.end(false);
+    run.write_log();
+    run.load(&[]);
+    assert_eq!(run.count("SELECT count(*) FROM workflowstate"), 2);
+    run.begin();
+    run.job(1, 0);
+    run.end(true);
+    run.write_log();
+    run.load(&[]);
+    assert_eq!(
+        run.count("SELECT count(*) FROM workflowstate WHERE restart_count = 1"),
+        2
+    );
+    assert_eq!(run.count("SELECT max(job_submit_seq) FROM job_instance"), 3);
+    let followed = dump(&run.database());
+    assert_eq!(followed, replayed(&run));
+}
+
+#[test]
+fn a_rerun_whose_log_was_begun_anew_goes_on_too() {
+    let mut run = Fixture::planned(2);
+    run.begin();
+    run.job(0, 0);
+    run.job(1, 256);
+    run.end(false);
+    run.write_log();
+    run.load(&[]);
+    run.log.clear();
+    run.begin();
+    run.job(1, 0);
+    run.end(true);
+    run.write_log();
+    let said = run.load(&[]);
+    assert!(said.contains("a new log"), "{said}");
+    assert_eq!(
+        run.count("SELECT count(*) FROM job_instance WHERE exitcode = 0"),
+        2
+    );
+    assert_eq!(
+        run.count("SELECT count(*) FROM workflowstate WHERE status IS NOT NULL"),
+        2
+    );
+}
+
+#[test]
+fn a_database_of_another_loader_is_kept_aside() {
+    let run = Fixture::run(2);
+    run.write_log();
+    run.load(&["-r"]);
+    rusqlite::Connection::open(run.database())
+        .unwrap()
+        .execute_batch("DROP TABLE pmc_loader")
+        .unwrap();
+    fs::remove_file(run.dir.join("monitord.done")).unwrap();
+    run.load(&[]);
+    assert!(run.dir.join("x-0.stampede.db.000").exists());
+    assert_eq!(run.count("SELECT count(*) FROM pmc_loader"), 1);
+}

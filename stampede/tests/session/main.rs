@@ -1,0 +1,7 @@
+//! The program `pmc-monitord` on small runs.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that fails may panic")]
+
+mod follow;
+mod replay;
+mod support;
