@@ -197,6 +197,19 @@ fn a_retry_has_files_and_number_of_its_own() {
 }
 
 #[test]
+fn two_runs_have_no_second_in_common() {
+    let run = Run::new("TASK a ./say.sh a\n");
+    for _ in 0..2 {
+        assert_eq!(run.run(&["--monitord-hack", "x.dag"]).status.code(), Some(0));
+    }
+    let log = run.read("x.dag.dagman.out");
+    let runs: Vec<&str> = log.split_inclusive("EXITING WITH STATUS 0\n").collect();
+    assert_eq!(runs.len(), 2);
+    let first_end = runs[0].lines().last().unwrap().get(..17).unwrap();
+    assert!(runs[1].lines().all(|line| !line.starts_with(first_end)), "{log}");
+}
+
+#[test]
 fn a_second_run_does_the_rest_and_appends_to_the_logs() {
     let run = Run::new("TASK a ./say.sh a\nTASK b ./b.sh\nEDGE a b\n");
     run.script("b.sh", "echo b >> ran; [ -f repaired ]");

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::driver::{Aborted, RunEvent};
@@ -57,7 +56,6 @@ pub fn run(
     let _guard = signals::Guard::new(move |signal| stop.raise(signal))
         .context("cannot handle signals")
         .or_code(exit::NOT_RUN)?;
-    leave_last_second(run.options.dagman_log.as_deref());
     let summary =
         run_local(&run, &interrupt, observer).map_err(|error| Failure::new(exit::NOT_RUN, error))?;
     let signal = match summary.aborted {
@@ -74,23 +72,6 @@ pub fn run(
             .collect(),
         signal,
     })
-}
-
-/// Pegasus' monitoring tells runs apart by the second in which they begin. A run that would begin in
-/// the second in which the one before ended waits for the next.
-fn leave_last_second(log: Option<&Path>) {
-    let modified = log
-        .and_then(|log| std::fs::metadata(log).ok())
-        .and_then(|metadata| metadata.modified().ok());
-    let Some(modified) = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()) else {
-        return;
-    };
-    let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else {
-        return;
-    };
-    if now.as_secs() == modified.as_secs() {
-        std::thread::sleep(Duration::from_secs(now.as_secs() + 1).saturating_sub(now));
-    }
 }
 
 fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, OsString)>) -> LocalRun {

@@ -30,6 +30,11 @@ impl Clock {
         self.last
     }
 
+    /// What is left of the second of the time that [`Clock::now`] gave last.
+    pub(super) fn rest_of_second(&self) -> Duration {
+        Duration::from_secs(self.last.as_secs() + 1).saturating_sub(self.last)
+    }
+
     /// Text of the time that [`Clock::now`] gave last.
     pub(super) fn stamp(&mut self) -> &Stamp {
         if self.stamp_of != self.last.as_secs() {

@@ -5,6 +5,7 @@
 
 mod clock;
 mod file;
+mod last_second;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -69,8 +70,11 @@ impl Logs {
         })
     }
 
-    /// The run begins.
+    /// The run begins. Waits, for less than a second, if the run before ended in this one.
     pub fn start(&mut self, options: &Options) {
+        if let Some(log) = &options.dagman_log {
+            last_second::leave(log, &mut self.clock);
+        }
         let now = self.clock.now();
         if let Some(log) = &mut self.dagman {
             let name = options.dag.file_name().unwrap_or(OsStr::new("")).as_bytes();
