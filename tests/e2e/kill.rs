@@ -284,8 +284,9 @@ impl Scene {
     }
 }
 
-/// Kills a run up to some times, then lets it end.
-fn kill_until_done(flavour: Flavour, seed: u64) {
+/// Kills a run up to some times, then lets it end. Gives how often it was killed, and how often of
+/// these while it was forwarding.
+fn kill_until_done(flavour: Flavour, seed: u64) -> [u32; 2] {
     let mut random = Random(seed);
     let scene = Scene::new(&mut random);
     let run = flavour.executor_with(WORKERS).args([
@@ -298,9 +299,10 @@ fn kill_until_done(flavour: Flavour, seed: u64) {
     // Some runs die before they have begun, some nearly done.
     let (least, most) = match flavour {
         Flavour::Local => (5, 700),
-        Flavour::OpenMpi | Flavour::Mpich => (300, 2000),
+        Flavour::OpenMpi | Flavour::Mpich => (200, 1300),
     };
     let mut done = BTreeSet::new();
+    let mut kills = [0, 0];
     for _ in 0..=random.below(MOST_KILLS) {
         let mut running = Killable::start(flavour, &run, scene.path());
         let time = Duration::from_millis(least + random.below(most - least));
@@ -310,6 +312,8 @@ fn kill_until_done(flavour: Flavour, seed: u64) {
             break;
         }
         running.kill(victim, &mut random);
+        kills[0] += 1;
+        kills[1] += u32::from(scene.journal().exists());
         let now = scene.done();
         assert!(
             now.is_superset(&done),
@@ -326,13 +330,28 @@ fn kill_until_done(flavour: Flavour, seed: u64) {
     assert_eq!(now.len() as u64, TASKS, "tasks that are done");
     scene.check_data(&now, true);
     assert!(!scene.journal().exists(), "an orderly end removes the journal");
+    kills
+}
+
+fn kill_runs(flavour: Flavour, runs: u64) {
+    let mut total = [0, 0];
+    all_seeds(runs, |seed| {
+        let kills = kill_until_done(flavour, seed);
+        for (total, kills) in total.iter_mut().zip(kills) {
+            *total += kills;
+        }
+    });
+    println!(
+        "{runs} runs, killed {} times, {} times while forwarding",
+        total[0], total[1]
+    );
 }
 
 /// Runs all seeds and names the first that fails.
-fn all_seeds(runs: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
+fn all_seeds(runs: u64, mut test: impl FnMut(u64)) {
     let first = setting("PMC_KILL_SEED", 1);
     for seed in first..first + runs {
-        if let Err(cause) = std::panic::catch_unwind(|| test(seed)) {
+        if let Err(cause) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(seed))) {
             eprintln!("the run with PMC_KILL_SEED={seed} failed");
             std::panic::resume_unwind(cause);
         }
@@ -343,14 +362,14 @@ fn all_seeds(runs: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
 #[ignore = "takes time: tests/run e2e"]
 fn a_killed_run_loses_and_repeats_nothing() {
     let runs = setting("PMC_KILL_RUNS", 40);
-    all_seeds(runs, |seed| kill_until_done(Flavour::Local, seed));
+    kill_runs(Flavour::Local, runs);
 }
 
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn a_killed_run_under_open_mpi_loses_and_repeats_nothing() {
     let runs = setting("PMC_KILL_RUNS", 40).div_ceil(2);
-    all_seeds(runs, |seed| kill_until_done(Flavour::OpenMpi, seed));
+    kill_runs(Flavour::OpenMpi, runs);
 }
 
 /// A planned workflow with kickstart, of which Pegasus' monitoring reads all logs in the end.
@@ -360,7 +379,10 @@ fn monitord_accepts_the_logs_of_killed_runs() {
     let runs = setting("PMC_KILL_RUNS", 40).div_ceil(20);
     all_seeds(runs, |seed| {
         let mut random = Random(seed);
-        let planned = Request::new(Flavour::Local, Format::Yaml).plan();
+        let mut request = Request::new(Flavour::Local, Format::Yaml);
+        // A job that removes the folder that it runs in cannot run again.
+        request.cleanup = "none";
+        let planned = request.plan();
         let mut killed = 0;
         loop {
             let mut running = Killable::start(Flavour::Local, &planned.execution(WORKERS), planned.submit());

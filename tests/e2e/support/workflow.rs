@@ -31,6 +31,8 @@ pub struct Request {
     pub chains: u32,
     /// Chains whose second step fails until [`Planned::repair`].
     pub broken: Vec<u32>,
+    /// What the planned workflow removes.
+    pub cleanup: &'static str,
     /// Further words for the planner.
     pub options: Vec<String>,
 }
@@ -43,6 +45,7 @@ impl Request {
             format,
             chains: 20,
             broken: Vec::new(),
+            cleanup: "leaf",
             options: Vec::new(),
         }
     }
@@ -79,7 +82,7 @@ impl Request {
                 "--output-sites",
                 "local",
                 "--cleanup",
-                "leaf",
+                self.cleanup,
                 "--dir",
             ])
             .arg(top.join("submit"))
