@@ -56,7 +56,10 @@ pub fn submitted(line: &[u8]) -> Option<&[u8]> {
     const EVENT: &[u8] = b"Event: ULOG_SUBMIT for Condor Node ";
     // The stamp has two words.
     let after_stamp = line.splitn(3, |byte| *byte == b' ').nth(2)?;
-    after_stamp.strip_prefix(EVENT)?.split(|byte| *byte == b' ').next()
+    after_stamp
+        .strip_prefix(EVENT)?
+        .split(|byte| *byte == b' ')
+        .next()
 }
 
 /// The task was given to a worker.

@@ -3,6 +3,7 @@
 //! Facts are collected and written in batches by [`Logs::flush`], the rescue file first: no log
 //! ever tells of an end that the rescue file does not know.
 
+mod attempts;
 mod clock;
 mod file;
 mod last_second;
@@ -23,7 +24,7 @@ use pmc_dag::Dag;
 use pmc_dag::rescue::{DoneSet, Writer};
 
 use crate::master::Record;
-use crate::options::Options;
+use crate::options::{Options, Stdio};
 
 /// The rescue file and the logs of a run.
 pub struct Logs {
@@ -56,6 +57,14 @@ impl Logs {
         let mut rescue = Writer::open_append(&options.rescue, done).map_err(rescue_error("opening"))?;
         rescue.repeat(dag, done).map_err(rescue_error("writing"))?;
         tracing::debug!("Using new rescue file: {}", rescue_path.display());
+        if let (Stdio::PerTask, Some(log)) = (&options.stdio, &options.dagman_log) {
+            attempts::fill(log, &options.dag, dag, done).map_err(|source| LogError {
+                action: "continuing",
+                what: "DAGMan log",
+                path: log.clone(),
+                source,
+            })?;
+        }
         let open =
             |what, path: &Option<PathBuf>| path.as_ref().map(|path| LogFile::open(what, path)).transpose();
         Ok(Self {

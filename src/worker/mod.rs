@@ -15,6 +15,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 pub use forward::LONGEST_FILE;
 pub use kill::KillSwitch;
+pub(crate) use stdio::fill_numbers;
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
 use task::{Failure, Runner};
 

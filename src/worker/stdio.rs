@@ -58,6 +58,20 @@ pub fn latest_task_files(dag: &Path, task: &[u8]) -> Option<(PathBuf, PathBuf)> 
     ))
 }
 
+/// Makes the files with standard output of a task that are missing up to this number, empty, so
+/// that the next try gets this number or a later one.
+pub(crate) fn fill_numbers(dag: &Path, task: &[u8], number: u32) -> io::Result<()> {
+    for number in 0..number {
+        let mut options = OpenOptions::new();
+        options.append(true).create_new(true).mode(MODE);
+        match options.open(task_file(dag, task, "out", number)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn task_file(dag: &Path, task: &[u8], kind: &str, number: u32) -> PathBuf {
     let mut name = task.to_vec();
     name.extend_from_slice(format!(".{kind}.{number:03}").as_bytes());

@@ -1,6 +1,9 @@
 //! A job fails, the cause is removed, and the same run is started again.
 
 use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
 
 use crate::support::pegasus::no_complaint;
 use crate::support::programs::Flavour;
@@ -163,4 +166,38 @@ fn same_batch_script_again_finishes() {
     cluster.sbatch(&planned).ends_as("COMPLETED");
     planned.monitored().replay();
     finished_from_the_rescue_file(&planned);
+}
+
+#[test]
+#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
+fn run_that_is_cut_off_twice_is_one_workflow_for_pegasus() {
+    let mut request = Request::new(Flavour::Local, Format::Yaml);
+    request.chains = 80;
+    let planned = request.plan();
+    let rescue = format!("{}.rescue", planned.dag().display());
+    let done = || fs::read_to_string(&rescue).map_or(0, |text| text.matches("DONE ").count());
+    // Many tasks are queued when each of these runs ends: they have been submitted but not started.
+    for _ in 0..2 {
+        let before = done();
+        let begin = Instant::now();
+        let mut executor = planned.execution(2).start();
+        while done() < 2 * before + 10 {
+            assert!(executor.alive(), "over too soon: {}", executor.wait().account());
+            assert!(begin.elapsed() < Duration::from_secs(60), "nothing gets done");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        executor.signal(Signal::SIGTERM);
+        executor.wait().refused();
+        // The database keeps one start of a workflow per second.
+        std::thread::sleep(Duration::from_millis(1100));
+    }
+    planned.execution(2).go().ok();
+    planned.outputs_are_right(0..80);
+
+    let monitored = planned.monitored();
+    monitored.replay();
+    let (tasks, jobs) = monitored.statistics();
+    assert_eq!((tasks.succeeded, tasks.failed, tasks.incomplete), (160, 0, 0));
+    assert_eq!((jobs.succeeded, jobs.failed, jobs.incomplete), (jobs.total, 0, 0));
+    monitored.analyzer().ok();
 }

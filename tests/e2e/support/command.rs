@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 /// How long a program may take unless its test says otherwise. Generous: the machine may be busy.
@@ -141,6 +141,12 @@ impl Running {
     /// Whether the program has not ended yet.
     pub fn alive(&mut self) -> bool {
         self.child.try_wait().expect("a child to wait for").is_none()
+    }
+
+    /// Sends a signal to the program itself.
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).expect("a process number");
+        kill(Pid::from_raw(pid), signal).expect("a child that has not been waited for");
     }
 
     /// Waits for the end, up to the time limit.
