@@ -1,0 +1,95 @@
+//! What is fuzzed: each entry takes any bytes and must neither panic nor break its promises.
+//! The targets of `cargo fuzz` and the test `fuzz_corpus` share it.
+
+use pegasus_mpi_cluster::forward_journal;
+use pegasus_mpi_cluster::message::{ToMaster, ToWorker};
+use pmc_dag::rescue;
+use pmc_dag::{Dag, words};
+
+/// Text of a DAG. What was read can be asked for, and its words can be written again.
+pub fn dag(data: &[u8]) {
+    let Ok(dag) = Dag::parse(data.to_vec()) else {
+        return;
+    };
+    let mut edges = vec![0; dag.len()];
+    for task in dag.ids() {
+        let line = dag.task(task);
+        assert_eq!(dag.find(line.name), Some(task), "a task is found by its name");
+        for word in words::split(line.command) {
+            assert_eq!(
+                words::split(&words::quote(&word)),
+                [word],
+                "a quoted word is one word"
+            );
+        }
+        for child in dag.children(task) {
+            edges[child.index()] += 1;
+        }
+    }
+    for task in dag.ids() {
+        assert_eq!(
+            dag.parent_count(task),
+            edges[task.index()],
+            "parents and children agree"
+        );
+    }
+    let _ = pmc_dag::cycle::find(&dag);
+}
+
+/// Text of a DAG, a zero byte, text of a rescue file.
+pub fn rescue(data: &[u8]) {
+    let mut parts = data.splitn(2, |byte| *byte == 0);
+    let (Some(dag), Some(text)) = (parts.next(), parts.next()) else {
+        return;
+    };
+    let Ok(dag) = Dag::parse(dag.to_vec()) else { return };
+    let Ok(done) = rescue::parse(text, &dag) else {
+        return;
+    };
+    assert_eq!(done.ids().count(), done.len(), "each task once");
+    assert!(
+        done.ids().all(|task| task.index() < dag.len()),
+        "tasks of the DAG"
+    );
+    // One record more never makes the file unreadable, unless its end was torn and is cut off first.
+    if let Some(task) = dag.ids().next().filter(|_| !done.is_torn()) {
+        let mut more = text.to_vec();
+        more.extend_from_slice(b"\nDONE ");
+        more.extend_from_slice(dag.name(task));
+        more.extend_from_slice(b"\n");
+        let more = rescue::parse(&more, &dag).expect("a record was added");
+        assert!(more.contains(task) && done.ids().all(|task| more.contains(task)));
+    }
+}
+
+/// A message of a worker. What can be read is written as it was understood.
+pub fn to_master(data: &[u8]) {
+    if let Ok(message) = ToMaster::decode(data) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        assert_eq!(bytes.len(), message.encoded_len());
+        assert_eq!(ToMaster::decode(&bytes), Ok(message));
+    }
+}
+
+/// A message of the master.
+pub fn to_worker(data: &[u8]) {
+    if let Ok(message) = ToWorker::decode(data) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        assert_eq!(bytes.len(), message.encoded_len());
+        assert_eq!(ToWorker::decode(&bytes), Ok(message));
+    }
+}
+
+/// A forward journal. What can be read is its beginning, byte by byte.
+pub fn journal(data: &[u8]) {
+    if let Ok(content) = forward_journal::decode(data) {
+        let mut bytes = forward_journal::header(content.rescue_len).to_vec();
+        for record in &content.records {
+            forward_journal::encode(&mut bytes, record.task, &record.pieces);
+        }
+        assert_eq!(forward_journal::decode(&bytes), Ok(content));
+        assert!(bytes.len() <= data.len());
+    }
+}

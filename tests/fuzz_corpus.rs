@@ -1,0 +1,148 @@
+//! The entries of the fuzz targets with their saved corpus and random changes of it.
+//!
+//! `PMC_FUZZ_ROUNDS` says how many changed inputs each entry gets (20,000), `PMC_FUZZ_SEED` where the
+//! random numbers begin (1). A failing input is shown, to be saved in `fuzz/corpus`.
+
+#![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+
+#[path = "../fuzz/entries.rs"]
+mod entries;
+
+/// Numbers that look random and are the same for the same seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % limit.max(1) as u64) as usize
+    }
+
+    fn byte(&mut self) -> u8 {
+        const TELLING: &[u8] = b"\0\n\r\t \"'\\#@-=\x01\x7f\xff";
+        match self.below(2) {
+            0 => TELLING[self.below(TELLING.len())],
+            _ => self.below(256) as u8,
+        }
+    }
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fuzz/corpus")
+        .join(name);
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    let corpus: Vec<Vec<u8>> = files.iter().map(|file| fs::read(file).unwrap()).collect();
+    assert!(!corpus.is_empty(), "no corpus for {name}");
+    corpus
+}
+
+fn change(input: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Random) {
+    let at = random.below(input.len() + 1);
+    match random.below(7) {
+        0 => input.truncate(at),
+        1 => input.insert(at, random.byte()),
+        2 if at < input.len() => {
+            input.remove(at);
+        }
+        3 if at < input.len() => input[at] ^= 1 << random.below(8),
+        4 => {
+            // A number at its limits.
+            let value = [0, 1, 0x7f, 0xff][random.below(4)];
+            let end = (at + [1, 2, 4, 8][random.below(4)]).min(input.len());
+            input[at..end].fill(value);
+        }
+        5 => {
+            let other = &corpus[random.below(corpus.len())];
+            let from = random.below(other.len() + 1);
+            input.truncate(at);
+            input.extend_from_slice(&other[from..]);
+        }
+        _ => {
+            let from = random.below(at + 1);
+            let piece = input[from..at].to_vec();
+            input.splice(at..at, piece);
+        }
+    }
+    input.truncate(1 << 16);
+}
+
+fn check(name: &str, input: &[u8], entry: fn(&[u8])) {
+    if let Err(cause) = catch_unwind(AssertUnwindSafe(|| entry(input))) {
+        eprintln!("{name} fails with \"{}\"", input.escape_ascii());
+        resume_unwind(cause);
+    }
+}
+
+fn fuzz(name: &str, entry: fn(&[u8])) {
+    let corpus = corpus(name);
+    for input in &corpus {
+        check(name, input, entry);
+        for len in 0..input.len() {
+            check(name, &input[..len], entry);
+        }
+    }
+    let mut random = Random(setting("PMC_FUZZ_SEED", 1));
+    for _ in 0..setting("PMC_FUZZ_ROUNDS", 20_000) {
+        let mut input = corpus[random.below(corpus.len())].clone();
+        for _ in 0..=random.below(5) {
+            change(&mut input, &corpus, &mut random);
+        }
+        check(name, &input, entry);
+    }
+}
+
+#[test]
+fn dag() {
+    fuzz("dag", entries::dag);
+}
+
+#[test]
+fn rescue() {
+    fuzz("rescue", entries::rescue);
+}
+
+#[test]
+fn to_master() {
+    fuzz("to_master", entries::to_master);
+}
+
+#[test]
+fn to_worker() {
+    fuzz("to_worker", entries::to_worker);
+}
+
+#[test]
+fn journal() {
+    fuzz("journal", entries::journal);
+}
+
+/// A changed encoding must not leave a corpus of messages that nobody understands.
+#[test]
+fn corpora_are_of_the_present_encoding() {
+    use pegasus_mpi_cluster::message::{ToMaster, ToWorker};
+    for message in corpus("to_master") {
+        assert!(ToMaster::decode(&message).is_ok(), "{}", message.escape_ascii());
+    }
+    for message in corpus("to_worker") {
+        assert!(ToWorker::decode(&message).is_ok(), "{}", message.escape_ascii());
+    }
+    for journal in corpus("journal") {
+        let content = pegasus_mpi_cluster::forward_journal::decode(&journal);
+        assert!(content.is_ok_and(|content| !content.records.is_empty()));
+    }
+}
