@@ -1,0 +1,191 @@
+//! Forwarding by the executor as a program: what is left when it is stopped or the disk is full.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that fails may panic")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// Bytes that each task forwards.
+const RECORD: usize = 8000;
+
+struct Scene {
+    folder: TempDir,
+    tasks: usize,
+}
+
+impl Scene {
+    /// Tasks t0, t1, … of which each forwards a line to `all.txt`; `then` is what each does after that.
+    fn new(tasks: usize, then: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let lines = (0..tasks).map(|n| format!("TASK t{n} -f OUT=all.txt /bin/sh task.sh t{n}\n"));
+        fs::write(folder.path().join("x.dag"), lines.collect::<String>()).unwrap();
+        let script = format!("printf '%-{}s\\n' $1 >/proc/self/fd/$OUT\n{then}\n", RECORD - 1);
+        fs::write(folder.path().join("task.sh"), script).unwrap();
+        Self { folder, tasks }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The executor, started by these words of a shell.
+    fn command(&self, shell: &str, arguments: &str) -> Command {
+        let program = env!("CARGO_BIN_EXE_pegasus-mpi-cluster");
+        let mut command = Command::new("/bin/sh");
+        command
+            .arg("-c")
+            .arg(format!("{shell} exec '{program}' --workers 2 {arguments} x.dag"))
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        // Whatever started the tests is not to be taken for the launcher of the program.
+        for variable in std::env::vars_os().map(|(name, _)| name) {
+            let name = variable.to_string_lossy();
+            let launchers = ["OMPI_", "PMI", "MV2_", "PALS_", "SLURM_", "PMC_"];
+            if launchers.iter().any(|prefix| name.starts_with(prefix)) {
+                command.env_remove(&variable);
+            }
+        }
+        command
+    }
+
+    fn run(&self, shell: &str, arguments: &str) -> Output {
+        self.command(shell, arguments).output().unwrap()
+    }
+
+    fn start(&self) -> Child {
+        let mut command = self.command("", "");
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.path("x.dag.rescue.journal")
+    }
+
+    fn wait_for_journal(&self) {
+        let began = Instant::now();
+        while !self.journal().exists() {
+            assert!(began.elapsed() < Duration::from_secs(30), "no journal appears");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn done(&self) -> BTreeSet<String> {
+        let text = fs::read_to_string(self.path("x.dag.rescue")).unwrap();
+        let names = text.lines().filter_map(|line| line.strip_prefix("DONE "));
+        names.map(str::to_owned).collect()
+    }
+
+    /// Names in `all.txt`, all of whose lines must be whole.
+    fn forwarded(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("all.txt")).unwrap_or_default();
+        let names = text.split_inclusive('\n').map(|line| {
+            assert_eq!(line.len(), RECORD, "a torn line: {line}");
+            line.trim().to_owned()
+        });
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    fn is_complete(&self) {
+        let all: BTreeSet<String> = (0..self.tasks).map(|n| format!("t{n}")).collect();
+        assert_eq!(self.done(), all);
+        assert_eq!(self.forwarded(), all.into_iter().collect::<Vec<_>>());
+        assert!(!self.journal().exists());
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_journal_is_there_only_while_it_is_needed() {
+    let scene = Scene::new(3, "sleep 0.3");
+    let mut running = scene.start();
+    scene.wait_for_journal();
+    let mode = fs::metadata(scene.journal()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(running.wait().unwrap().success());
+    scene.is_complete();
+}
+
+#[test]
+fn without_a_journal_if_it_is_not_wanted() {
+    let scene = Scene::new(20, "test ! -e x.dag.rescue.journal");
+    let output = scene.run("", "--no-forward-journal");
+    assert!(output.status.success(), "{}", stderr(&output));
+    scene.is_complete();
+}
+
+#[test]
+fn sigterm_is_an_orderly_end() {
+    let scene = Scene::new(40, "sleep 0.05");
+    let mut running = scene.start();
+    scene.wait_for_journal();
+    kill(Pid::from_raw(running.id() as i32), Signal::SIGTERM).unwrap();
+    running.wait().unwrap();
+    assert!(!scene.journal().exists());
+    assert_eq!(
+        scene.forwarded(),
+        scene.done().into_iter().collect::<Vec<_>>(),
+        "what is done, and nothing else"
+    );
+    let output = scene.run("", "");
+    assert!(output.status.success(), "{}", stderr(&output));
+    scene.is_complete();
+}
+
+#[test]
+fn sigkill_is_made_good_by_the_next_run() {
+    let scene = Scene::new(40, "sleep 0.0$(($$ % 5))");
+    for pause in [0, 3, 17, 40] {
+        let mut running = scene.start();
+        scene.wait_for_journal();
+        std::thread::sleep(Duration::from_millis(pause));
+        running.kill().unwrap();
+        running.wait().unwrap();
+    }
+    let output = scene.run("", "");
+    assert!(output.status.success(), "{}", stderr(&output));
+    scene.is_complete();
+}
+
+#[test]
+fn a_full_disk_fails_tasks_and_leaves_no_pieces() {
+    let scene = Scene::new(12, "");
+    // A limit of the size of files is what a full disk is to a program: 64 blocks of 512 bytes.
+    let output = scene.run("trap '' XFSZ; ulimit -f 64;", "");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("Unable to write the forward journal: File too large"),
+        "{said}"
+    );
+    assert!(said.contains("failed due to collective I/O errors"), "{said}");
+    let done = scene.done();
+    assert!(!done.is_empty() && done.len() < 12, "{done:?}");
+    assert_eq!(scene.forwarded(), done.into_iter().collect::<Vec<_>>());
+
+    // The target itself is full.
+    let output = scene.run("trap '' XFSZ; ulimit -f 64;", "--no-forward-journal");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("Error writing 8000 bytes to all.txt for task t"));
+    assert_eq!(scene.forwarded(), scene.done().into_iter().collect::<Vec<_>>());
+
+    let output = scene.run("", "");
+    assert!(output.status.success(), "{}", stderr(&output));
+    scene.is_complete();
+}
