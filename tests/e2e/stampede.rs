@@ -4,9 +4,6 @@
 use crate::support::golden::golden;
 use crate::support::programs::{Flavour, python, venv_bin};
 
-/// The database keeps one start of a workflow per second; the second run must not be in the same.
-const PAUSE: &str = "sh -c 'sleep 1.1; exec \"$@\"' sh";
-
 fn check(flavour: Flavour, prefix: &str) {
     let bin = flavour.bin();
     let said = python()
@@ -24,10 +21,7 @@ fn check(flavour: Flavour, prefix: &str) {
             "job_instance/*/host/hostname",
             "--rerun",
         ])
-        .arg(format!(
-            "{PAUSE} {}",
-            prefix.replace("PMC", &bin.join("pegasus-mpi-cluster").display().to_string())
-        ))
+        .arg(prefix.replace("PMC", &bin.join("pegasus-mpi-cluster").display().to_string()))
         .arg("--bin")
         .arg(&bin)
         .envs(&flavour.environment())
