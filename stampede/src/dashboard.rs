@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
+use crate::rows::{WorkflowRow, WorkflowState};
 use crate::schema;
-use crate::store::{WorkflowRow, WorkflowState};
 
 /// Writes the workflow and its states. With `anew`, what the list says about it is removed first. `now`
 /// is the time in seconds since the epoch.

@@ -49,6 +49,12 @@ pub enum LoadError {
         /// Missing key.
         key: &'static str,
     },
+    /// The workflow runs under HTCondor.
+    #[error("{}: a DAG for HTCondor; pegasus-monitord loads its runs", path.display())]
+    HtCondor {
+        /// DAG.
+        path: PathBuf,
+    },
     /// The database cannot be written.
     #[error("cannot write the database {0}")]
     Store(#[from] StoreError),
@@ -131,7 +137,7 @@ pub enum Notice {
         /// Why.
         source: io::Error,
     },
-    /// Another program of HTCondor's world is asked for.
+    /// Something that only pegasus-monitord does is asked for.
     #[error("{what}")]
     Unsupported {
         /// What is not done, and what instead.

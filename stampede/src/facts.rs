@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use monitord_compat::job_output_reader::JobOutput;
 use monitord_compat::record_reader::{OutputFile, Record};
 
-use crate::store::{HostRow, InvocationRow, TryEnd};
+use crate::rows::{HostRow, InvocationRow, TryEnd};
 use crate::text::{self, Column, Metric, MetricKind};
 
 /// What the log and the planner know of a try, for the facts that its output does not tell.

@@ -14,6 +14,7 @@ pub mod loader;
 pub mod log_reader;
 pub mod markers;
 pub mod outputs;
+pub mod rows;
 pub mod run;
 pub mod schema;
 pub mod session;

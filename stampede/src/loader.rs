@@ -13,8 +13,9 @@ use rustc_hash::FxHashMap;
 use crate::error::{LoadError, Notice};
 use crate::facts::{Background, ErrorText, Facts};
 use crate::outputs::{self, Known};
+use crate::rows::{JobRow, WorkflowState};
 use crate::state_log::StateLog;
-use crate::store::{JobRow, Position, Store, StoreError, WorkflowState};
+use crate::store::{Position, Store, StoreError};
 
 /// Two starts or ends in one second must differ, since readers take the last one.
 const TICK: f64 = 0.001;

@@ -107,7 +107,11 @@ pub fn find(dir: &Path, job: &str, expected: u32, consumed: Option<u32>, known: 
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let least = consumed.map_or(0, |last| last + 1);
             for number in (least..expected).rev() {
-                if let Ok(earlier) = load(number) {
+                // An empty one keeps the number of a try that never ran.
+                if let Ok(earlier) = load(number)
+                    && !earlier.1.tasks.is_empty()
+                    && !contradicts(&earlier.1, job, known)
+                {
                     return Found {
                         number,
                         output: Ok(earlier),

@@ -1,14 +1,15 @@
 //! Where the files of a planned workflow are, and what `braindump.yml` says about it.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use chrono::DateTime;
 use monitord_compat::braindump_reader::Braindump;
 
 use crate::error::LoadError;
-use crate::store::WorkflowRow;
+use crate::rows::WorkflowRow;
 
 const LOG_END: &str = ".dag.dagman.out";
 
@@ -98,8 +99,12 @@ impl Run {
             dax_version: get("dax_version"),
             dax_file: get("dax"),
         };
+        let dag = choose(".dag");
+        if is_for_htcondor(&dag) {
+            return Err(LoadError::HtCondor { path: dag });
+        }
         Ok(Self {
-            dag: choose(".dag"),
+            dag,
             static_events: choose(".static.bp"),
             database: beside(".stampede.db"),
             log: dir.join(format!("{name}{LOG_END}")),
@@ -109,6 +114,20 @@ impl Run {
             dir,
         })
     }
+}
+
+/// Whether the first job of a DAG is one of HTCondor. A DAG that cannot be read is not needed either.
+fn is_for_htcondor(dag: &Path) -> bool {
+    let Ok(file) = File::open(dag) else {
+        return false;
+    };
+    let lines = BufReader::new(file).split(b'\n').map_while(Result::ok);
+    let mut first_words = lines.map(|line| {
+        let word = line.split(u8::is_ascii_whitespace).find(|word| !word.is_empty());
+        word.unwrap_or_default().to_ascii_uppercase()
+    });
+    let first = first_words.find(|word| matches!(&word[..], b"TASK" | b"JOB" | b"SUBDAG"));
+    first.is_some_and(|word| word != b"TASK")
 }
 
 /// `20261121T072841+0000` to seconds since the epoch.
@@ -150,6 +169,11 @@ mod tests {
         assert!(said("x.dag.dagman.out").contains("braindump.yml: No such file"));
         fs::write(dir.path().join("braindump.yml"), "dag: x\n").unwrap();
         assert!(said("x.dag.dagman.out").contains("no wf_uuid"));
+        fs::write(dir.path().join("braindump.yml"), "wf_uuid: u\ndag: x.dag\n").unwrap();
+        fs::write(dir.path().join("x.dag"), "# JOB\n\n JOB a a.sub\n").unwrap();
+        assert!(
+            said("x.dag.dagman.out").ends_with("x.dag: a DAG for HTCondor; pegasus-monitord loads its runs")
+        );
         fs::write(dir.path().join("braindump.yml"), "dag: [\n").unwrap();
         assert!(said("x.dag.dagman.out").contains("braindump.yml: line "));
     }

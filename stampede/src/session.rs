@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use chrono::Local;
@@ -11,25 +10,22 @@ use monitord_compat::dagman_out_reader::{self, What};
 use crate::clock::LogClock;
 use crate::dashboard;
 use crate::error::{LoadError, Notice};
-use crate::holder::{Holder, NotHeld, is_locked};
+use crate::holder::{Holder, NotHeld};
 use crate::loader::{Loader, Workflow};
 use crate::log_reader::LogReader;
 use crate::markers::{Markers, rotate, stamp};
+use crate::rows::WorkflowState;
 use crate::run::Run;
 use crate::state_log::StateLog;
 use crate::static_part;
-use crate::store::{Position, Purpose, Store, WorkflowState};
+use crate::store::{Purpose, Store};
+
+mod follow;
+
+pub use follow::follow;
 
 /// Lines between two commits.
 const BATCH: u64 = 5000;
-/// Time between two commits while lines keep coming.
-const COMMIT: Duration = Duration::from_secs(1);
-/// Shortest and longest pause between two looks at the log.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// How long to wait for a next run when the last one is loaded already.
-const NEXT_RUN: Duration = Duration::from_secs(60);
-/// A log that does not grow for this long is given up, as Pegasus' monitoring does.
-const IDLE: Duration = Duration::from_secs(48 * 3600);
 
 /// Where the rows go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -103,7 +99,9 @@ struct Session<'o> {
 
 impl<'o> Session<'o> {
     fn new(options: &'o Options, run: Run, notice: Notices<'_>) -> Result<Self, LoadError> {
-        if let Some(notify) = &run.notify {
+        if let Some(notify) = &run.notify
+            && has_notifications(&run.dir.join(notify))
+        {
             let what = format!("notifications ({notify}) are not sent; use pegasus-monitord for them");
             notice(Notice::Unsupported { what });
         }
@@ -346,263 +344,15 @@ fn replay_into(
     Ok((loader, end))
 }
 
+/// Whether a file of notifications has any. The planner always writes one.
+fn has_notifications(path: &Path) -> bool {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .any(|line| !line.trim().is_empty() && !line.starts_with('#'))
+}
+
 fn pause(time: Duration) {
     if !time.is_zero() {
         std::thread::sleep(time);
-    }
-}
-
-/// Loads a run while it goes on, to its end. Waits for the files of a run that has not begun. `stop`
-/// ends it before; the next call goes on there.
-///
-/// # Errors
-/// As [`replay`]; what is in the database stays.
-pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Result<Summary, LoadError> {
-    let began = Instant::now();
-    let stopped = Summary {
-        end: End::Interrupted,
-        jobs: 0,
-        elapsed: began.elapsed(),
-    };
-    let Some(run) = wait_for(stop, || match Run::locate(&options.log) {
-        Ok(run) => Ok(run.static_events.exists().then_some(run)),
-        Err(LoadError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    })?
-    else {
-        return Ok(stopped);
-    };
-    let session = Session::new(options, run, notice)?;
-    let was_done = session.markers.path("monitord.done").exists();
-    let database = session.database();
-    let opened = match &options.destination {
-        Destination::Nowhere => None,
-        _ => Store::open(&database, &session.run.workflow.wf_uuid)?,
-    };
-    let (store, position) = match opened {
-        Some((store, position)) => (store, Some(position)),
-        None => {
-            retire(&database)?;
-            let mut store = Store::create(&database, Purpose::Live, Local::now().timestamp())?;
-            session.planned(&mut store, notice)?;
-            (store, None)
-        }
-    };
-    session.started(notice);
-    let state_log = session.state_log_path();
-    let log =
-        StateLog::open(&state_log, position.map(|at| at.jobstate_bytes)).map_err(write_error(&state_log))?;
-    let mut loader = Loader::new(store, log, session.workflow())?;
-    loader
-        .log()
-        .internal(Local::now().timestamp(), "MONITORD_STARTED", "");
-    let position = position.unwrap_or_default();
-    loader.commit(position)?;
-    session.list(loader.states(), false, notice);
-
-    let log_path = session.run.log.clone();
-    let reader = wait_for(stop, || match LogReader::open(&log_path) {
-        Ok(reader) => Ok(Some(reader)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(session.read_error(error)),
-    })?;
-    let Some(reader) = reader else {
-        return Ok(stopped);
-    };
-    let mut follower = Follower {
-        session,
-        loader,
-        reader,
-        listed: 0,
-        committed: Instant::now(),
-        lines: 0,
-    };
-    follower.listed = follower.loader.states().len();
-    follower.resume(position, notice)?;
-    let end = follower.run(stop, was_done, notice)?;
-    follower.finish(end, notice)
-}
-
-/// Asks again and again, until there is an answer or `stop`.
-fn wait_for<T>(
-    stop: &AtomicBool,
-    mut ask: impl FnMut() -> Result<Option<T>, LoadError>,
-) -> Result<Option<T>, LoadError> {
-    let mut wait = PAUSE.0;
-    while !stop.load(Ordering::Relaxed) {
-        if let Some(answer) = ask()? {
-            return Ok(Some(answer));
-        }
-        std::thread::sleep(wait);
-        wait = (wait * 3 / 2).min(PAUSE.1);
-    }
-    Ok(None)
-}
-
-/// Moves a database that this loader cannot go on with out of the way; one that never came to hold
-/// anything is removed.
-fn retire(database: &Path) -> Result<(), LoadError> {
-    let empty = fs::metadata(database).is_ok_and(|data| data.len() == 0);
-    let removed = if empty {
-        fs::remove_file(database)
-    } else {
-        rotate(database)
-    };
-    removed.map_err(write_error(database))
-}
-
-struct Follower<'o> {
-    session: Session<'o>,
-    loader: Loader,
-    reader: LogReader,
-    /// States that the list of workflows has.
-    listed: usize,
-    committed: Instant,
-    /// Lines since the last commit.
-    lines: u64,
-}
-
-impl Follower<'_> {
-    fn resume(&mut self, position: Position, notice: Notices<'_>) -> Result<(), LoadError> {
-        let same = self
-            .reader
-            .resume(position)
-            .map_err(|source| self.session.read_error(source))?;
-        if !same {
-            notice(Notice::NewLog {
-                path: self.session.run.log.clone(),
-            });
-        }
-        Ok(())
-    }
-
-    fn run(&mut self, stop: &AtomicBool, was_done: bool, notice: Notices<'_>) -> Result<End, LoadError> {
-        let mut nothing_new = was_done;
-        let mut executor_seen = false;
-        let mut wait = PAUSE.0;
-        let mut grew = Instant::now();
-        loop {
-            if stop.load(Ordering::Relaxed) {
-                return Ok(End::Interrupted);
-            }
-            // Before reading: what is written between the two is read then.
-            let executor = is_locked(&self.session.run.dag);
-            let read = self.read(stop, notice)?;
-            if read > 0 {
-                (wait, grew, nothing_new) = (PAUSE.0, Instant::now(), false);
-                continue;
-            }
-            if self.loader.was_started() && !self.loader.is_running() && !nothing_new {
-                return Ok(End::Complete);
-            }
-            match executor {
-                Some(true) => executor_seen = true,
-                // It has held its DAG and does so no more.
-                Some(false) if executor_seen => return self.last_line(notice),
-                _ => {}
-            }
-            if nothing_new && !executor_seen && grew.elapsed() > NEXT_RUN {
-                return Ok(End::NothingNew);
-            }
-            if grew.elapsed() > IDLE {
-                return self.last_line(notice);
-            }
-            if self.reader.was_replaced().unwrap_or(false) {
-                let path = self.session.run.log.clone();
-                self.reader = LogReader::open(&path).map_err(|source| self.session.read_error(source))?;
-                notice(Notice::NewLog { path });
-                continue;
-            }
-            std::thread::sleep(wait);
-            wait = (wait * 3 / 2).min(PAUSE.1);
-        }
-    }
-
-    /// Reads to the end of what is there; the number of lines.
-    fn read(&mut self, stop: &AtomicBool, notice: Notices<'_>) -> Result<u64, LoadError> {
-        let mut read = 0;
-        while !stop.load(Ordering::Relaxed) {
-            let number = self.reader.line_number() + 1;
-            let line = self
-                .reader
-                .next_line()
-                .map_err(|source| self.session.read_error(source))?;
-            let Some(line) = line else { break };
-            self.loader.store_begin()?;
-            self.session.line(&mut self.loader, line, number, notice)?;
-            read += 1;
-            self.lines += 1;
-            if self.lines >= BATCH || self.committed.elapsed() >= COMMIT {
-                self.commit(notice)?;
-            }
-            pause(self.session.options.slowly);
-        }
-        self.commit(notice)?;
-        Ok(read)
-    }
-
-    fn commit(&mut self, notice: Notices<'_>) -> Result<(), LoadError> {
-        self.committed = Instant::now();
-        if self.lines == 0 {
-            return Ok(());
-        }
-        self.lines = 0;
-        // First: should the loader be killed in between, it is written again, which changes nothing.
-        if self.listed != self.loader.states().len() {
-            self.session.list(self.loader.states(), false, notice);
-            self.listed = self.loader.states().len();
-        }
-        let position = self
-            .reader
-            .position()
-            .map_err(|source| self.session.read_error(source))?;
-        self.loader.commit(position)
-    }
-
-    /// The writer is gone: its last line may lack its line feed.
-    fn last_line(&mut self, notice: Notices<'_>) -> Result<End, LoadError> {
-        let number = self.reader.line_number() + 1;
-        if let Some(line) = self.reader.last_line() {
-            self.loader.store_begin()?;
-            self.session.line(&mut self.loader, line, number, notice)?;
-            self.lines += 1;
-        }
-        self.commit(notice)?;
-        if self.loader.was_started() && !self.loader.is_running() {
-            return Ok(End::Complete);
-        }
-        notice(Notice::NoEnd {
-            path: self.session.run.log.clone(),
-        });
-        Ok(End::NoEnd)
-    }
-
-    fn finish(mut self, end: End, notice: Notices<'_>) -> Result<Summary, LoadError> {
-        let code = match end {
-            End::Complete | End::NothingNew => "0",
-            // As Pegasus' monitoring has it when its run is gone.
-            End::NoEnd => "42",
-            End::Interrupted => "1",
-        };
-        self.loader
-            .log()
-            .internal(Local::now().timestamp(), "MONITORD_FINISHED", code);
-        let position = self
-            .reader
-            .position()
-            .map_err(|source| self.session.read_error(source))?;
-        self.loader.commit(position)?;
-        let summary = self.session.summary(&self.loader, end);
-        if end == End::Interrupted {
-            self.loader.into_store().close()?;
-            return Ok(summary);
-        }
-        Session::marked(
-            self.session.markers.info(&self.loader, self.reader.line_number()),
-            notice,
-        );
-        self.loader.into_store().close()?;
-        self.session.done(notice);
-        Ok(summary)
     }
 }

@@ -7,7 +7,8 @@ use std::path::Path;
 use monitord_compat::static_bp_reader::Event;
 
 use crate::error::{LoadError, Notice};
-use crate::store::{JobRow, Store, StoreError};
+use crate::rows::JobRow;
+use crate::store::{Store, StoreError};
 use crate::text;
 
 /// Kinds of jobs that the column takes.
@@ -112,7 +113,8 @@ fn insert(event: &Event<'_>, store: &Store) -> Result<Option<()>, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Purpose, WorkflowRow};
+    use crate::rows::WorkflowRow;
+    use crate::store::Purpose;
 
     #[test]
     fn damaged_lines_cost_themselves() {

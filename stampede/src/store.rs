@@ -7,7 +7,10 @@ use std::time::Duration;
 use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension as _, Params, Row, named_params};
 use rustc_hash::FxHashMap;
 
+use crate::rows::{HostRow, InvocationRow, JobRow, TryEnd, WorkflowRow, WorkflowState};
 use crate::schema;
+
+mod query;
 
 /// How long to wait for a reader that holds the database.
 const BUSY: Duration = Duration::from_secs(60);
@@ -29,105 +32,6 @@ pub enum Purpose {
     Live,
     /// Nobody sees it before it is complete; it is thrown away if anything fails.
     Bulk,
-}
-
-/// The workflow as its row has it.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[expect(missing_docs, reason = "the columns of the table")]
-pub struct WorkflowRow {
-    pub wf_uuid: String,
-    pub dag_file_name: Option<String>,
-    pub timestamp: i64,
-    pub submit_hostname: Option<String>,
-    pub submit_dir: Option<String>,
-    pub planner_arguments: Option<String>,
-    pub user: Option<String>,
-    pub grid_dn: Option<String>,
-    pub planner_version: Option<String>,
-    pub dax_label: Option<String>,
-    pub dax_version: Option<String>,
-    pub dax_file: Option<String>,
-}
-
-/// Start or end of a run of the workflow.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WorkflowState {
-    /// `WORKFLOW_STARTED` or `WORKFLOW_TERMINATED`.
-    pub state: &'static str,
-    /// Seconds since the epoch.
-    pub timestamp: f64,
-    /// Runs before this one.
-    pub restart_count: i64,
-    /// Exit status, at the end.
-    pub status: Option<i64>,
-}
-
-/// Columns of `job` that the log does not tell.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the columns of the table")]
-pub struct JobRow<'a> {
-    pub exec_job_id: &'a str,
-    pub submit_file: &'a str,
-    pub type_desc: &'a str,
-    pub clustered: bool,
-    pub max_retries: i64,
-    pub executable: &'a str,
-    pub argv: Option<&'a str>,
-    pub task_count: i64,
-}
-
-/// An invocation.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[expect(missing_docs, reason = "the columns of the table")]
-pub struct InvocationRow {
-    pub task_submit_seq: i64,
-    pub start_time: f64,
-    pub remote_duration: f64,
-    pub remote_cpu_time: Option<f64>,
-    pub exitcode: i64,
-    pub transformation: String,
-    pub executable: String,
-    pub abs_task_id: Option<String>,
-    pub maxrss: Option<i64>,
-    pub avg_cpu: Option<f64>,
-}
-
-/// A host; the four texts make its key with the workflow.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the columns of the table")]
-pub struct HostRow {
-    pub site: String,
-    pub hostname: String,
-    pub ip: String,
-    pub uname: Option<String>,
-    pub total_memory: Option<i64>,
-}
-
-/// What is known of a try at its end.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[expect(missing_docs, reason = "the columns of the table")]
-pub struct TryEnd {
-    pub site: String,
-    pub user: Option<String>,
-    pub work_dir: Option<String>,
-    pub cluster_start: Option<f64>,
-    pub cluster_duration: Option<f64>,
-    pub local_duration: Option<i64>,
-    pub stdout_file: String,
-    pub stdout_text: Option<String>,
-    pub stderr_file: String,
-    pub stderr_text: Option<String>,
-    pub exitcode: i64,
-}
-
-/// A try in the database.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the columns of the table")]
-pub struct TryRow {
-    pub job_instance_id: i64,
-    pub job_submit_seq: i64,
-    pub sched_id: Option<String>,
-    pub stdout_file: Option<String>,
 }
 
 /// Where the loader is, in the same transactions as the rows.
@@ -334,30 +238,6 @@ impl Store {
         .map(drop)
     }
 
-    /// All starts and ends, in order.
-    pub fn workflow_states(&self) -> Result<Vec<WorkflowState>, StoreError> {
-        let read = || {
-            let mut statement = self.connection.prepare(
-                "SELECT state = 'WORKFLOW_STARTED', timestamp, restart_count, status FROM workflowstate
-                 WHERE wf_id = ?1 ORDER BY timestamp",
-            )?;
-            let rows = statement.query_map([self.wf], |row| {
-                Ok(WorkflowState {
-                    state: if row.get(0)? {
-                        "WORKFLOW_STARTED"
-                    } else {
-                        "WORKFLOW_TERMINATED"
-                    },
-                    timestamp: row.get(1)?,
-                    restart_count: row.get(2)?,
-                    status: row.get(3)?,
-                })
-            })?;
-            rows.collect::<rusqlite::Result<_>>()
-        };
-        read().map_err(|source| self.error(source))
-    }
-
     /// `workflow_meta`.
     pub fn workflow_meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
         self.execute(
@@ -482,37 +362,6 @@ impl Store {
         .map(drop)
     }
 
-    /// Number of a job.
-    pub fn job_id(&self, job: &str) -> Result<Option<i64>, StoreError> {
-        self.one(
-            "SELECT job_id FROM job WHERE wf_id = ?1 AND exec_job_id = ?2",
-            (self.wf, job),
-        )
-    }
-
-    /// Program, arguments and submit file of a job.
-    pub fn job_facts(&self, job_id: i64) -> Result<(String, Option<String>, String), StoreError> {
-        let read = || {
-            self.connection
-                .prepare_cached("SELECT executable, argv, submit_file FROM job WHERE job_id = ?1")?
-                .query_row([job_id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
-        };
-        read().map_err(|source| self.error(source))
-    }
-
-    /// Id and transformation of a task by its name, with the number of its job.
-    pub fn task_facts(&self, task: &str) -> Result<Option<(String, Option<i64>)>, StoreError> {
-        let read = || {
-            self.connection
-                .prepare_cached(
-                    "SELECT transformation, job_id FROM task WHERE wf_id = ?1 AND abs_task_id = ?2",
-                )?
-                .query_row((self.wf, task), |row| Ok((row.get(0)?, row.get(1)?)))
-                .optional()
-        };
-        read().map_err(|source| self.error(source))
-    }
-
     /// A new try, its columns of the end still empty.
     pub fn new_try(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
         self.execute(
@@ -520,61 +369,6 @@ impl Store {
             (job_id, seq, sched_id),
         )?;
         Ok(self.connection.last_insert_rowid())
-    }
-
-    /// The last try of a job with a number below `below`.
-    pub fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError> {
-        let read = || {
-            self.connection
-                .prepare_cached(
-                    "SELECT job_instance_id, job_submit_seq, sched_id, stdout_file FROM job_instance
-                     WHERE job_id = ?1 AND job_submit_seq < ?2 ORDER BY job_submit_seq DESC LIMIT 1",
-                )?
-                .query_row((job_id, below), |row| {
-                    Ok(TryRow {
-                        job_instance_id: row.get(0)?,
-                        job_submit_seq: row.get(1)?,
-                        sched_id: row.get(2)?,
-                        stdout_file: row.get(3)?,
-                    })
-                })
-                .optional()
-        };
-        read().map_err(|source| self.error(source))
-    }
-
-    /// The highest number of a try, 0 if there is none.
-    pub fn last_sequence(&self) -> Result<i64, StoreError> {
-        let last = self.one("SELECT max(job_submit_seq) FROM job_instance", ())?;
-        Ok(last.unwrap_or(0))
-    }
-
-    /// Calls `take` for each job that was tried, with the number of its tries.
-    pub fn tries_by_job(&self, mut take: impl FnMut(&str, i64)) -> Result<(), StoreError> {
-        let mut read = || {
-            let mut statement = self.connection.prepare(
-                "SELECT exec_job_id, (SELECT count(*) FROM job_instance i WHERE i.job_id = j.job_id) n FROM job j
-                 WHERE wf_id = ?1 AND n > 0",
-            )?;
-            let mut rows = statement.query([self.wf])?;
-            while let Some(row) = rows.next()? {
-                take(row.get_ref(0)?.as_str()?, row.get(1)?);
-            }
-            Ok(())
-        };
-        read().map_err(|source| self.error(source))
-    }
-
-    /// States of a try: name and time, in order.
-    pub fn states(&self, try_id: i64) -> Result<Vec<(String, i64)>, StoreError> {
-        let read = || {
-            let mut statement = self.connection.prepare_cached(
-                "SELECT state, timestamp FROM jobstate WHERE job_instance_id = ?1 ORDER BY jobstate_submit_seq",
-            )?;
-            let rows = statement.query_map([try_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            rows.collect::<rusqlite::Result<_>>()
-        };
-        read().map_err(|source| self.error(source))
     }
 
     /// A state of a try. `time` in seconds since the epoch; `seq` counts from 1.
@@ -675,28 +469,6 @@ impl Store {
                 })
         };
         update().map(drop).map_err(|source| self.error(source))
-    }
-
-    /// First task of each job; for jobs that have no other way to be found.
-    pub fn tasks_by_job(&self) -> Result<FxHashMap<i64, i64>, StoreError> {
-        let read = || {
-            let mut statement = self
-                .connection
-                .prepare("SELECT job_id, min(task_id) FROM task WHERE job_id IS NOT NULL GROUP BY job_id")?;
-            let rows = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
-            rows.collect::<rusqlite::Result<_>>()
-        };
-        read().map_err(|source| self.error(source))
-    }
-
-    /// Name and transformation of a task by its number.
-    pub fn task_by_id(&self, task_id: i64) -> Result<(String, String), StoreError> {
-        let read = || {
-            self.connection
-                .prepare_cached("SELECT abs_task_id, transformation FROM task WHERE task_id = ?1")?
-                .query_row([task_id], |row| Ok((row.get(0)?, row.get(1)?)))
-        };
-        read().map_err(|source| self.error(source))
     }
 
     fn error(&self, source: rusqlite::Error) -> StoreError {

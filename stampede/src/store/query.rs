@@ -1,0 +1,141 @@
+//! What the loader asks the database, instead of keeping it in memory.
+
+use rusqlite::OptionalExtension as _;
+use rustc_hash::FxHashMap;
+
+use super::{Store, StoreError};
+use crate::rows::{TryRow, WorkflowState};
+
+impl Store {
+    /// All starts and ends, in order.
+    pub fn workflow_states(&self) -> Result<Vec<WorkflowState>, StoreError> {
+        let read = || {
+            let mut statement = self.connection.prepare(
+                "SELECT state = 'WORKFLOW_STARTED', timestamp, restart_count, status FROM workflowstate
+                 WHERE wf_id = ?1 ORDER BY timestamp",
+            )?;
+            let rows = statement.query_map([self.wf], |row| {
+                Ok(WorkflowState {
+                    state: if row.get(0)? {
+                        "WORKFLOW_STARTED"
+                    } else {
+                        "WORKFLOW_TERMINATED"
+                    },
+                    timestamp: row.get(1)?,
+                    restart_count: row.get(2)?,
+                    status: row.get(3)?,
+                })
+            })?;
+            rows.collect::<rusqlite::Result<_>>()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// Number of a job.
+    pub fn job_id(&self, job: &str) -> Result<Option<i64>, StoreError> {
+        self.one(
+            "SELECT job_id FROM job WHERE wf_id = ?1 AND exec_job_id = ?2",
+            (self.wf, job),
+        )
+    }
+
+    /// Program, arguments and submit file of a job.
+    pub fn job_facts(&self, job_id: i64) -> Result<(String, Option<String>, String), StoreError> {
+        let read = || {
+            self.connection
+                .prepare_cached("SELECT executable, argv, submit_file FROM job WHERE job_id = ?1")?
+                .query_row([job_id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// Id and transformation of a task by its name, with the number of its job.
+    pub fn task_facts(&self, task: &str) -> Result<Option<(String, Option<i64>)>, StoreError> {
+        let read = || {
+            self.connection
+                .prepare_cached(
+                    "SELECT transformation, job_id FROM task WHERE wf_id = ?1 AND abs_task_id = ?2",
+                )?
+                .query_row((self.wf, task), |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// The last try of a job with a number below `below`.
+    pub fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError> {
+        let read = || {
+            self.connection
+                .prepare_cached(
+                    "SELECT job_instance_id, job_submit_seq, sched_id, stdout_file FROM job_instance
+                     WHERE job_id = ?1 AND job_submit_seq < ?2 ORDER BY job_submit_seq DESC LIMIT 1",
+                )?
+                .query_row((job_id, below), |row| {
+                    Ok(TryRow {
+                        job_instance_id: row.get(0)?,
+                        job_submit_seq: row.get(1)?,
+                        sched_id: row.get(2)?,
+                        stdout_file: row.get(3)?,
+                    })
+                })
+                .optional()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// The highest number of a try, 0 if there is none.
+    pub fn last_sequence(&self) -> Result<i64, StoreError> {
+        let last = self.one("SELECT max(job_submit_seq) FROM job_instance", ())?;
+        Ok(last.unwrap_or(0))
+    }
+
+    /// Calls `take` for each job that was tried, with the number of its tries.
+    pub fn tries_by_job(&self, mut take: impl FnMut(&str, i64)) -> Result<(), StoreError> {
+        let mut read = || {
+            let mut statement = self.connection.prepare(
+                "SELECT exec_job_id, (SELECT count(*) FROM job_instance i WHERE i.job_id = j.job_id) n FROM job j
+                 WHERE wf_id = ?1 AND n > 0",
+            )?;
+            let mut rows = statement.query([self.wf])?;
+            while let Some(row) = rows.next()? {
+                take(row.get_ref(0)?.as_str()?, row.get(1)?);
+            }
+            Ok(())
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// States of a try: name and time, in order.
+    pub fn states(&self, try_id: i64) -> Result<Vec<(String, i64)>, StoreError> {
+        let read = || {
+            let mut statement = self.connection.prepare_cached(
+                "SELECT state, timestamp FROM jobstate WHERE job_instance_id = ?1 ORDER BY jobstate_submit_seq",
+            )?;
+            let rows = statement.query_map([try_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.collect::<rusqlite::Result<_>>()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// First task of each job; for jobs that have no other way to be found.
+    pub fn tasks_by_job(&self) -> Result<FxHashMap<i64, i64>, StoreError> {
+        let read = || {
+            let mut statement = self
+                .connection
+                .prepare("SELECT job_id, min(task_id) FROM task WHERE job_id IS NOT NULL GROUP BY job_id")?;
+            let rows = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
+            rows.collect::<rusqlite::Result<_>>()
+        };
+        read().map_err(|source| self.error(source))
+    }
+
+    /// Name and transformation of a task by its number.
+    pub fn task_by_id(&self, task_id: i64) -> Result<(String, String), StoreError> {
+        let read = || {
+            self.connection
+                .prepare_cached("SELECT abs_task_id, transformation FROM task WHERE task_id = ?1")?
+                .query_row([task_id], |row| Ok((row.get(0)?, row.get(1)?)))
+        };
+        read().map_err(|source| self.error(source))
+    }
+}
