@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::app::{catch_signals, check, conclude, print, refuse};
+use crate::app::{check, conclude, print, refuse};
 use crate::cli::{self, Typed};
 use crate::interrupt::Interrupt;
 use crate::launch::Launch;
 use crate::message::Rank;
 use crate::options::{Options, WorkerOptions};
+use crate::signals::{self, Process};
 use crate::transport::mpi::{Mpi, Waiting};
 use crate::{driver, host, logging, worker};
 
@@ -64,7 +65,8 @@ pub(crate) fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, la
         host::reset_affinity();
     }
     let interrupt = Arc::new(Interrupt::new());
-    if let Err(error) = catch_signals(&interrupt) {
+    let process = if first { Process::Master } else { Process::Worker };
+    if let Err(error) = signals::catch(&interrupt, process) {
         print(&format!(
             "Unable to handle signals: {}\n",
             pmc_dag::reason(&error)

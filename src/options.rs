@@ -9,6 +9,10 @@ use crate::cli::Typed;
 /// How long what was written may take to be brought to the disk, unless the user says otherwise.
 const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long running tasks may go on after SIGTERM, unless the user says otherwise. Of the batch
+/// systems that send SIGKILL some time later, PBS is the fastest: 10 seconds.
+const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
+
 /// Everything that the master needs to know.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -26,6 +30,8 @@ pub struct Options {
     pub max_failures: u32,
     /// End of the run, counted from its start, in minutes.
     pub max_wall_minutes: Option<f64>,
+    /// How long running tasks may go on after SIGTERM. After SIGUSR1 they may as long as the run.
+    pub drain_grace: Duration,
     /// `.dagman.out`.
     pub dagman_log: Option<PathBuf>,
     /// `jobstate.log`.
@@ -118,6 +124,7 @@ impl Options {
             tries: 1,
             max_failures: 0,
             max_wall_minutes: None,
+            drain_grace: DEFAULT_DRAIN_GRACE,
             dagman_log: None,
             jobstate_log: None,
             resource_log: Some(with_suffix(dag, ".resource")),
@@ -147,6 +154,10 @@ impl Options {
         options.tries = typed.tries.unwrap_or(1);
         options.max_failures = typed.max_failures;
         options.max_wall_minutes = typed.max_wall_time.filter(|minutes| *minutes > 0.0);
+        if let Some(seconds) = typed.drain_grace {
+            // More than can be counted is as good as for ever.
+            options.drain_grace = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        }
         if typed.monitord_hack {
             options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
         }

@@ -1,6 +1,6 @@
 //! Forwarding by the executor as a program: what is left when it is stopped or the disk is full.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that fails may panic")]
+#![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 
 use std::collections::BTreeSet;
 use std::fs;

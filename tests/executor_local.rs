@@ -240,10 +240,15 @@ fn sigterm_ends_tasks_and_keeps_what_is_done() {
         "slow.sh",
         "trap '' TERM; echo begun; sleep 1000 & echo $! > child; mv child pid; wait",
     );
-    let child = run.start(&["--jobstate-log", "--monitord-hack", "x.dag"]);
+    let child = run.start(&[
+        "--jobstate-log",
+        "--monitord-hack",
+        "--drain-grace",
+        "0.2",
+        "x.dag",
+    ]);
     run.wait_for("pid");
-    let pid = i32::try_from(child.id()).unwrap();
-    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    signal(&child, Signal::SIGTERM);
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(last_line(&output.stderr), "ABORT: Workflow aborted");
@@ -265,6 +270,85 @@ fn sigterm_ends_tasks_and_keeps_what_is_done() {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
+}
+
+/// One task that runs until a file `go` is there, and another that waits for a slot.
+fn two_of_which_one_runs() -> (Run, Child) {
+    let run = Run::new("TASK first ./first.sh\nTASK second -p -1 ./say.sh second\n");
+    run.script("first.sh", "touch begun; while [ ! -e go ]; do sleep 0.01; done");
+    let child = run.start(&["--host-cpus", "1", "--monitord-hack", "x.dag"]);
+    run.wait_for("begun");
+    (run, child)
+}
+
+#[test]
+fn a_drain_lets_running_tasks_end_and_starts_no_more() {
+    for asked in [Signal::SIGUSR1, Signal::SIGTERM] {
+        let (run, child) = two_of_which_one_runs();
+        signal(&child, asked);
+        std::thread::sleep(Duration::from_millis(300));
+        run.write("go", "");
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(75));
+        let said = text(&output.stderr);
+        assert!(
+            said.contains(&format!("[fatal] Caught signal {}\n", asked as i32)),
+            "{said}"
+        );
+        assert!(
+            said.ends_with("[error] Workflow drained: the rest is for the next run\n"),
+            "{said}"
+        );
+        assert!(
+            text(&output.stdout).contains("stat=\"failed\", tasks=2, submitted=1, succeeded=1, failed=0")
+        );
+        assert_eq!(run.done(), ["first"]);
+        assert!(run.read("x.dag.dagman.out").ends_with("EXITING WITH STATUS 1\n"));
+        assert!(!run.exists("ran"));
+        assert_eq!(run.run(&["x.dag"]).status.code(), Some(0));
+        assert_eq!(run.read("ran"), "second\n");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_drain() {
+    let (run, child) = two_of_which_one_runs();
+    signal(&child, Signal::SIGUSR1);
+    std::thread::sleep(Duration::from_millis(100));
+    signal(&child, Signal::SIGTERM);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(last_line(&output.stderr), "ABORT: Workflow aborted");
+    assert!(text(&output.stderr).contains("[fatal] Caught signal 15\n[error] Aborting workflow\n"));
+    assert_eq!(run.done(), [""; 0]);
+}
+
+#[test]
+fn a_drain_lasts_no_longer_than_the_wall_time() {
+    let run = Run::new("TASK slow ./slow.sh\n");
+    run.script("slow.sh", "touch begun; exec sleep 1000");
+    let child = run.start(&["--max-wall-time", "0.03", "x.dag"]);
+    run.wait_for("begun");
+    signal(&child, Signal::SIGUSR1);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("[fatal] Workflow wall time exceeded!\n"));
+}
+
+#[test]
+fn a_drain_that_leaves_nothing_is_a_success() {
+    let run = Run::new("TASK only ./first.sh\n");
+    run.script("first.sh", "touch begun; sleep 0.3");
+    let child = run.start(&["x.dag"]);
+    run.wait_for("begun");
+    signal(&child, Signal::SIGUSR1);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(last_line(&output.stderr), "[info] Workflow succeeded");
 }
 
 /// The process is there, and no zombie.

@@ -63,6 +63,8 @@ pub struct Typed {
     pub no_forward_journal: bool,
     /// `--sync-interval`, in milliseconds; 0 for never.
     pub sync_interval_ms: Option<u32>,
+    /// `--drain-grace`, in seconds.
+    pub drain_grace: Option<f64>,
     /// `--workers`: run on this machine with so many workers.
     pub workers: Option<u32>,
 }
@@ -236,6 +238,12 @@ fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Inste
                     .map_err(|_| Instead::refuse("--sync-interval must be a number of milliseconds"))?;
                 typed.sync_interval_ms = Some(n);
             }
+            b"--drain-grace" => {
+                let t = value("--drain-grace requires SECONDS")?;
+                let seconds = number::float(t.as_bytes()).filter(|seconds| *seconds >= 0.0);
+                let seconds = seconds.ok_or_else(|| Instead::refuse("Invalid value for --drain-grace"))?;
+                typed.drain_grace = Some(seconds);
+            }
             b"--workers" => {
                 let n = value("--workers requires N")?;
                 let n = number::integer(n.as_bytes())
@@ -311,6 +319,9 @@ mod tests {
             ("--host-memory 0 a.dag", "--host-memory must be an integer >= 1\n"),
             ("--host-cpus", "--host-cpus requires N\n"),
             ("--host-cpus few a.dag", "Invalid value for --host-cpus\n"),
+            ("--drain-grace", "--drain-grace requires SECONDS\n"),
+            ("--drain-grace -1 a.dag", "Invalid value for --drain-grace\n"),
+            ("--drain-grace nan a.dag", "Invalid value for --drain-grace\n"),
             ("--max-wall-time", "--max-wall-time requires T\n"),
             (
                 "--max-wall-time long a.dag",
@@ -341,7 +352,7 @@ mod tests {
         let line = "-v -v -q -o out -e err -s -m 3 -t 2x -n a.dag -r res --host-script hs --host-memory 100 \
                     --host-cpus 4 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                     --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
-                    --no-forward-journal --sync-interval 20";
+                    --no-forward-journal --sync-interval 20 --drain-grace 2.5";
         let typed = parse_with(line, &[]).unwrap();
         let expected = Typed {
             dag: "a.dag".into(),
@@ -368,6 +379,7 @@ mod tests {
             set_affinity: true,
             no_forward_journal: true,
             sync_interval_ms: Some(20),
+            drain_grace: Some(2.5),
             workers: Some(3),
         };
         assert_eq!(typed, expected);

@@ -1,6 +1,7 @@
 //! The loop around the master: takes messages, clock and signals to it, and what it says to
 //! workers and logs.
 
+mod drain;
 mod error;
 mod events;
 mod position;
@@ -20,6 +21,7 @@ pub use events::{RunEvent, TaskEnd};
 pub use position::Position;
 pub use report::{Aborted, FailedTask, RunSummary};
 
+use self::drain::Drain;
 use crate::forwarding::Forwarding;
 use crate::interrupt::Interrupt;
 use crate::lock::DagLock;
@@ -150,6 +152,8 @@ struct Driver<'a, T> {
     begin: Begin,
     /// When the wall time ends.
     deadline: Option<Instant>,
+    /// Nothing new is started any more.
+    drain: Option<Drain>,
     /// From the moment when all workers were there to that when the last task ended.
     makespan: Duration,
     /// Workers whose host is prepared.
@@ -280,6 +284,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             interrupt,
             begin,
             deadline,
+            drain: None,
             makespan: Duration::ZERO,
             prepared: 0,
             _lock,
@@ -313,14 +318,14 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     /// From the registration of the workers to the end of the last task, or an abort.
     fn work(&mut self) -> Result<End, RunError> {
         while !self.master.registered_all() {
-            if let Some(aborted) = self.aborted() {
+            if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
             }
             self.receive()?;
         }
         self.master.start(&mut self.out)?;
         while self.options.host_script && self.prepared < self.out.transport.workers() {
-            if let Some(aborted) = self.aborted() {
+            if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
             }
             self.receive()?;
@@ -335,6 +340,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         } = self.master.summary();
         (self.out.observer)(&RunEvent::Begun { tasks, done_before });
         loop {
+            self.drain_if_asked()?;
             self.master.schedule(&mut self.out);
             self.flush()?;
             if self.master.is_finished() {
@@ -354,14 +360,21 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         if let Some(signal) = self.interrupt.signal() {
             return Some(Aborted::Signal(signal));
         }
-        let over = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        over.then_some(Aborted::WallTime)
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return Some(Aborted::WallTime);
+        }
+        let drain = self.drain.as_ref()?;
+        let over = drain.until.is_some_and(|until| now >= until);
+        over.then_some(Aborted::Signal(drain.signal))
     }
 
     /// Waits for a message and takes it and all others that are there to the master.
     fn receive(&mut self) -> Result<(), RunError> {
         let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        let mut timeout = self.deadline.map_or(Duration::MAX, until);
+        let drained = self.drain.as_ref().and_then(|drain| drain.until);
+        let first = self.deadline.into_iter().chain(drained).min();
+        let mut timeout = first.map_or(Duration::MAX, until);
         // A timeout of zero would not wait at all; the deadline is looked at after this call.
         timeout = timeout.max(Duration::from_micros(1));
         while let Some((from, message)) = self.out.transport.receive(timeout)? {
@@ -398,6 +411,13 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             End::Finished => {
                 tracing::info!("Workflow finished");
                 None
+            }
+            // Said when the signal came.
+            End::Aborted(reason @ Aborted::Signal(_))
+                if self.drain.is_some() && self.interrupt.signal().is_none() =>
+            {
+                tracing::error!("Aborting workflow");
+                Some(reason)
             }
             End::Aborted(reason) => {
                 match reason {
@@ -462,14 +482,21 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             tries: failure.tries,
         });
         let figures = self.master.summary();
+        let drain = self
+            .drain
+            .as_ref()
+            .filter(|_| aborted.is_none() && self.master.is_cut_short());
+        let drained = drain.map(|drain| drain.signal);
         // Looked for only where it may be the reason: that takes time in proportion to the DAG.
-        let stuck = aborted.is_none() && !figures.success && !figures.max_failures_reached;
+        let stuck =
+            aborted.is_none() && drained.is_none() && !figures.success && !figures.max_failures_reached;
         let cycle = stuck.then(|| pmc_dag::cycle::find(&self.out.dag)).flatten();
         let dag = &self.options.dag;
         RunSummary {
             cycle: cycle.map(|cycle| Position::of_cycle(dag, &self.out.dag, &cycle)),
             figures,
             aborted,
+            drained,
             failures: failures.collect(),
             workers: self.out.transport.workers(),
             wall_time: self.begin.at.elapsed(),

@@ -29,6 +29,9 @@ pub struct RunSummary {
     pub figures: Summary,
     /// Why the run was given up, if it was.
     pub aborted: Option<Aborted>,
+    /// The signal because of which nothing new was started, if tasks are left that could have been.
+    /// The running ones have ended.
+    pub drained: Option<i32>,
     /// Tasks whose latest try failed, in the order of the DAG file.
     pub failures: Vec<FailedTask>,
     /// Tasks that can never run because they wait for each other: where, and which.

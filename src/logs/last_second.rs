@@ -21,7 +21,10 @@ pub(super) fn leave(log: &Path, clock: &mut Clock) {
     // will say so.
     let tail = tail(log).unwrap_or_default();
     clock.now();
-    while tail.split(|byte| *byte == b'\n').any(|line| clock.stamp().begins(line)) {
+    while tail
+        .split(|byte| *byte == b'\n')
+        .any(|line| clock.stamp().begins(line))
+    {
         std::thread::sleep(clock.rest_of_second());
         clock.now();
     }

@@ -207,6 +207,12 @@ impl Master {
         self.phase == Phase::Started && self.running == 0 && (nothing_left || self.is_stopped())
     }
 
+    /// Tasks are ready that will not be started, after a drain or too many failures.
+    #[must_use]
+    pub fn is_cut_short(&self) -> bool {
+        self.is_stopped() && !(self.ready.is_empty() && self.queue.len() == 0)
+    }
+
     /// Number of executions that run now.
     #[must_use]
     pub fn running(&self) -> usize {

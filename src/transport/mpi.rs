@@ -134,6 +134,8 @@ struct Endpoint<'a> {
     world: &'a SimpleCommunicator,
     waiting: Waiting,
     interrupt: Arc<Interrupt>,
+    /// Requests that whoever waits here has been told of.
+    requests: u32,
     sends: VecDeque<Send>,
 }
 
@@ -152,6 +154,7 @@ impl<'a> Endpoint<'a> {
             world,
             waiting,
             interrupt,
+            requests: 0,
             sends: VecDeque::new(),
         }
     }
@@ -216,7 +219,7 @@ impl<'a> Endpoint<'a> {
         ))
     }
 
-    /// Waits for a message until `timeout` is over or somebody asks for the end of the run.
+    /// Waits for a message until `timeout` is over or somebody asks for something.
     fn wait(&mut self, timeout: Duration, buffer: &mut Vec<u8>) -> Option<(Rank, mpi::Tag)> {
         if let Some(received) = self.poll(buffer) {
             return Some(received);
@@ -224,7 +227,9 @@ impl<'a> Endpoint<'a> {
         let began = Instant::now();
         loop {
             let waited = began.elapsed();
-            if waited >= timeout || self.interrupt.signal().is_some() {
+            let requests = self.interrupt.requests();
+            if waited >= timeout || self.interrupt.signal().is_some() || requests != self.requests {
+                self.requests = requests;
                 return None;
             }
             match self.waiting {
