@@ -62,9 +62,9 @@ impl World {
         data.collect()
     }
 
-    /// Runs all tasks that are not done, in this order, and ends in good order if it is told so.
-    /// Gives the tasks that it ran.
-    fn run(&self, most_open: usize, orderly: bool) -> Vec<usize> {
+    /// Runs all tasks that are not done, in this order, with a checkpoint after so many, and ends in
+    /// good order if it is told so. Gives the number of tasks since the last checkpoint.
+    fn run(&self, most_open: usize, checkpoint: usize, orderly: bool) -> usize {
         let recovered = recover(&self.rescue(), &self.dag).unwrap();
         let mut done = rescue::read(&self.rescue(), &self.dag).unwrap();
         for task in recovered.iter().flat_map(|recovered| &recovered.done) {
@@ -76,15 +76,16 @@ impl World {
             recovered.forget().unwrap();
         }
         let mut forwarding = Forwarding::new(SharedFiles::new(most_open), Some(self.rescue()));
-        let mut ran = Vec::new();
+        let mut ran = 0;
         for task in (0..self.tasks.len()).filter(|task| !done.contains(TaskId(*task as u32))) {
-            if forwarding.wants_journal() {
+            if forwarding.wants_journal() || ran == checkpoint {
                 forwarding.begin_journal(writer.len()).unwrap();
+                ran = 0;
             }
             let name = self.dag.name(TaskId(task as u32));
             forwarding.append(name, &self.data(task)).unwrap().unwrap();
             writer.done(name).unwrap();
-            ran.push(task);
+            ran += 1;
         }
         if orderly {
             forwarding.end_journal().unwrap();
@@ -92,14 +93,14 @@ impl World {
         ran
     }
 
-    /// Lengths of the files after each write of the last run, which was not ended: first before
-    /// its first one.
-    fn history(&self, ran: &[usize]) -> Vec<BTreeMap<PathBuf, u64>> {
+    /// Lengths of the files after each write since the last checkpoint of the last run, which was not
+    /// ended: first before its first one.
+    fn history(&self, ran: usize) -> Vec<BTreeMap<PathBuf, u64>> {
         let journal = fs::read(path_for(&self.rescue())).unwrap_or_default();
         let Ok(content) = forward_journal::decode(&journal) else {
             return vec![self.lengths()];
         };
-        assert_eq!(content.records.len(), ran.len());
+        assert_eq!(content.records.len(), ran);
         let mut state = self.lengths();
         for record in content.records.iter().rev() {
             for piece in record.pieces.iter().rev() {
@@ -195,11 +196,16 @@ proptest! {
 
     /// The process is killed while it writes: after some writes and a part of the next one.
     #[test]
-    fn killed_anywhere(tasks in tasks(), kills in vec((any::<Index>(), any::<Index>()), 1..4), most_open in 1..4_usize) {
+    fn killed_anywhere(
+        tasks in tasks(),
+        kills in vec((any::<Index>(), any::<Index>()), 1..4),
+        most_open in 1..4_usize,
+        checkpoint in 1..9_usize,
+    ) {
         let world = World::new(tasks);
         for (moment, byte) in kills {
-            let ran = world.run(most_open, false);
-            let history = world.history(&ran);
+            let ran = world.run(most_open, checkpoint, false);
+            let history = world.history(ran);
             let before = moment.index(history.len());
             let after = (before + 1).min(history.len() - 1);
             for (path, end) in &history[after] {
@@ -209,17 +215,17 @@ proptest! {
                 cut(path, begin + part);
             }
         }
-        world.run(most_open, true);
+        world.run(most_open, checkpoint, true);
         world.check();
     }
 
     /// The machine dies: any part of journal and rescue file is left, and of the targets any part of
     /// what the journal tells of, less some blocks.
     #[test]
-    fn machine_dies(tasks in tasks(), left in vec(any::<Index>(), 5), holes: bool) {
+    fn machine_dies(tasks in tasks(), left in vec(any::<Index>(), 5), holes: bool, checkpoint in 1..9_usize) {
         let world = World::new(tasks);
-        let ran = world.run(4, false);
-        let history = world.history(&ran);
+        let ran = world.run(4, checkpoint, false);
+        let history = world.history(ran);
         let begin = &history[0];
         let journal = path_for(&world.rescue());
         let mut left = left.iter();
@@ -253,7 +259,7 @@ proptest! {
         let (begin, len) = part(&world.rescue(), text.len() as u64);
         let whole = text[..len as usize].rfind("\nDONE ").filter(|at| *at >= begin);
         cut(&world.rescue(), whole.unwrap_or(begin) as u64);
-        world.run(4, true);
+        world.run(4, checkpoint, true);
         world.check();
     }
 }
@@ -282,7 +288,7 @@ fn a_file_that_others_write_is_left_alone() {
 fn a_file_that_was_changed_since_is_left_alone() {
     for change in ["", "before\nt0.0 somebody else wrote this\n", "before\nT"] {
         let world = World::new(vec![vec![(0, 5)]]);
-        world.run(4, false);
+        world.run(4, 100, false);
         fs::write(world.path("a"), change).unwrap();
         let recovered = recover(&world.rescue(), &world.dag).unwrap().unwrap();
         assert_eq!(recovered.done, [TaskId(0)]);
@@ -316,7 +322,7 @@ fn nothing_is_left_of_a_task_that_cannot_be_written() {
 fn another_rescue_file_means_to_begin_anew() {
     let world = World::new(vec![vec![(0, 5)]]);
     fs::write(world.rescue(), "\n# a long history").unwrap();
-    world.run(4, false);
+    world.run(4, 100, false);
     fs::write(world.rescue(), "").unwrap();
     let recovered = recover(&world.rescue(), &world.dag).unwrap().unwrap();
     assert_eq!(recovered.done, []);

@@ -66,6 +66,9 @@ use crate::options::{folder, with_suffix};
 /// A journal of this length is replaced by a new one at the next opportunity.
 pub const CHECKPOINT_BYTES: u64 = 64 << 20;
 
+/// One task may forward much; the memory for that is not kept for the others.
+const KEPT_BUFFER: usize = 4 << 20;
+
 /// The journal or a file that it tells of could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says it")]
@@ -147,6 +150,9 @@ impl Journal {
         }
         self.last = self.len;
         self.len += self.buffer.len() as u64;
+        if self.buffer.capacity() > KEPT_BUFFER {
+            self.buffer = Vec::new();
+        }
         Ok(Ok(()))
     }
 
