@@ -159,8 +159,9 @@ impl Follower<'_> {
             if stop.load(Ordering::Relaxed) {
                 return Ok(End::Interrupted);
             }
-            // Before reading: what is written between the two is read then.
-            let executor = is_locked(&self.session.run.dag);
+            // Before reading: what is written between the two is read then. The original executor holds
+            // its lock only until it has read the DAG, before its log says anything.
+            let held = self.loader.is_running() && is_locked(&self.session.run.dag) == Some(true);
             let read = self.read(stop, notice)?;
             if read > 0 {
                 (wait, grew, nothing_new) = (PAUSE.0, Instant::now(), false);
@@ -169,11 +170,16 @@ impl Follower<'_> {
             if self.loader.was_started() && !self.loader.is_running() && !nothing_new {
                 return Ok(End::Complete);
             }
-            match executor {
-                Some(true) => executor_seen = true,
-                // It has held its DAG and does so no more.
-                Some(false) if executor_seen => return self.last_line(notice),
-                _ => {}
+            if held {
+                executor_seen = true;
+            } else if executor_seen {
+                // It has held its DAG and does so no more. A network file system shows what it wrote last
+                // when the log is opened again.
+                self.reopen()?;
+                if self.read(stop, notice)? == 0 {
+                    return self.last_line(notice);
+                }
+                continue;
             }
             if nothing_new && !executor_seen && grew.elapsed() > NEXT_RUN {
                 return Ok(End::NothingNew);
@@ -190,6 +196,18 @@ impl Follower<'_> {
             std::thread::sleep(wait);
             wait = (wait * 3 / 2).min(PAUSE.1);
         }
+    }
+
+    /// Opens the log again where the reader is.
+    fn reopen(&mut self) -> Result<(), LoadError> {
+        let mut reopened = || {
+            let mut reader = LogReader::open(&self.session.run.log)?;
+            if reader.resume(self.reader.position()?)? {
+                self.reader = reader;
+            }
+            Ok(())
+        };
+        reopened().map_err(|source| self.session.read_error(source))
     }
 
     /// Reads to the end of what is there; the number of lines.

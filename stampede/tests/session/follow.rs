@@ -1,7 +1,7 @@
 //! A running workflow is followed; interruptions change nothing.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -250,4 +250,36 @@ fn a_database_of_another_loader_is_kept_aside() {
     run.load(&[]);
     assert!(run.dir.join("x-0.stampede.db.000").exists());
     assert_eq!(run.count("SELECT count(*) FROM pmc_loader"), 1);
+}
+
+#[test]
+fn an_executor_that_dies_is_noticed() {
+    let mut run = Fixture::run(6);
+    let half = run.log.len() / 2;
+    run.log.truncate(half);
+    let dag = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(run.dir.join("x-0.dag"))
+        .unwrap();
+    let whole = nix::libc::flock {
+        l_type: nix::libc::F_WRLCK as nix::libc::c_short,
+        l_whence: nix::libc::SEEK_SET as nix::libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    nix::fcntl::fcntl(&dag, nix::fcntl::FcntlArg::F_OFD_SETLK(&whole)).unwrap();
+    run.write_log();
+    let mut loader = run.monitord(&[]).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(loader.try_wait().unwrap().is_none(), "the executor lives");
+    drop(dag);
+    assert_eq!(wait(&mut loader), 0);
+    let mut said = String::new();
+    loader.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("the log ends before the end of the run"), "{said}");
+    let text = fs::read_to_string(run.dir.join("jobstate.log")).unwrap();
+    assert!(text.ends_with("MONITORD_FINISHED 42 ***\n"), "{text}");
+    assert_eq!(run.count("SELECT count(*) FROM workflowstate"), 1);
 }
