@@ -231,3 +231,15 @@ fn states_only() {
             .contains("work_ID1 JOB_SUCCESS")
     );
 }
+
+#[test]
+fn the_manual_shows_the_help() {
+    let run = Fixture::planned(0);
+    let help = run.monitord(&["--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let page = include_str!("../../../docs/manual/pmc-monitord.md");
+    assert!(
+        page.contains(help.trim_end()),
+        "docs/manual/pmc-monitord.md is stale:\n{help}"
+    );
+}
