@@ -85,7 +85,7 @@ pub fn to_worker(data: &[u8]) {
 /// A forward journal. What can be read is its beginning, byte by byte.
 pub fn journal(data: &[u8]) {
     if let Ok(content) = forward_journal::decode(data) {
-        let mut bytes = forward_journal::header(content.rescue_len).to_vec();
+        let mut bytes = forward_journal::header(&content.begin).to_vec();
         for record in &content.records {
             forward_journal::encode(&mut bytes, record.task, &record.pieces);
         }

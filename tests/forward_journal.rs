@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use pegasus_mpi_cluster::forward_journal::{self, path_for, recover};
+use pegasus_mpi_cluster::forward_journal::{self, Begin, path_for, recover};
 use pegasus_mpi_cluster::forwarding::{Forwarding, NotForwarded};
 use pegasus_mpi_cluster::message::ForwardedData;
 use pegasus_mpi_cluster::shared_files::SharedFiles;
@@ -108,8 +108,8 @@ impl World {
                 state.insert(path.to_owned(), piece.at.unwrap());
             }
         }
-        let mut at = forward_journal::header(0).len() as u64;
-        let mut rescue_at = content.rescue_len;
+        let mut at = forward_journal::header(&Begin::default()).len() as u64;
+        let mut rescue_at = content.begin.rescue_len;
         state.insert(path_for(&self.rescue()), at);
         state.insert(self.rescue(), rescue_at);
         let mut history = vec![state.clone()];
@@ -237,7 +237,16 @@ proptest! {
         if let Ok(data) = fs::metadata(&journal) {
             cut(&journal, part(&journal, data.len()).1);
         }
-        let bytes = fs::read(&journal).unwrap_or_default();
+        let mut bytes = fs::read(&journal).unwrap_or_default();
+        if let Ok(content) = forward_journal::decode(&bytes) {
+            // As if the journal had been begun before the machine was started again.
+            let header = forward_journal::header(&Begin {
+                system: content.begin.system ^ 1,
+                ..content.begin
+            });
+            bytes[..header.len()].copy_from_slice(&header);
+            fs::write(&journal, &bytes).unwrap();
+        }
         let mut ends: BTreeMap<PathBuf, u64> = begin.clone();
         for piece in forward_journal::decode(&bytes).iter().flat_map(|c| &c.records).flat_map(|r| &r.pieces) {
             let path = Path::new(std::ffi::OsStr::from_bytes(piece.target)).to_owned();
@@ -319,13 +328,31 @@ fn nothing_is_left_of_a_task_that_cannot_be_written() {
 }
 
 #[test]
-fn another_rescue_file_means_to_begin_anew() {
+fn no_rescue_file_means_to_begin_anew() {
     let world = World::new(vec![vec![(0, 5)]]);
     fs::write(world.rescue(), "\n# a long history").unwrap();
     world.run(4, 100, false);
     fs::write(world.rescue(), "").unwrap();
+    assert_eq!(recover(&world.rescue(), &world.dag).unwrap().unwrap().done, []);
+    fs::remove_file(world.rescue()).unwrap();
+    assert_eq!(recover(&world.rescue(), &world.dag).unwrap().unwrap().done, []);
+}
+
+#[test]
+fn a_rescue_file_that_somebody_has_edited_is_believed() {
+    let world = World::new(vec![vec![(0, 5)], vec![]]);
+    fs::write(world.rescue(), "\n# a long history").unwrap();
+    world.run(4, 1, false);
+    // The second task is in the journal, the first one in front of it.
+    let text = fs::read_to_string(world.rescue()).unwrap();
+    fs::write(world.rescue(), format!("# edited by hand{text}")).unwrap();
+    let mut bytes = fs::read(path_for(&world.rescue())).unwrap();
+    let begin = forward_journal::decode(&bytes).unwrap().begin;
+    let header = forward_journal::header(&Begin { system: 0, ..begin });
+    bytes[..header.len()].copy_from_slice(&header);
+    fs::write(path_for(&world.rescue()), bytes).unwrap();
     let recovered = recover(&world.rescue(), &world.dag).unwrap().unwrap();
-    assert_eq!(recovered.done, []);
+    assert_eq!((recovered.done, recovered.not_done), (vec![TaskId(1)], vec![]));
 }
 
 #[test]

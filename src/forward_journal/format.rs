@@ -1,7 +1,8 @@
 //! The bytes of the journal. Numbers are little endian.
 //!
 //! ```text
-//! header   "PMCFWDJ1", u64 length of the rescue file, u32 CRC of both
+//! header   "PMCFWDJ1", u64 length of the rescue file, u32 CRC of its last bytes, u32 CRC of what
+//!          names the running system, u32 CRC of all these
 //! record   u64 length of the body, u32 CRC of length and body, body
 //! body     u32 length and bytes of the task's name, u32 number of pieces, pieces
 //! piece    u32 length and bytes of the target's path, u8 kind, u64 offset, u64 length of the data,
@@ -12,7 +13,7 @@
 const MAGIC: [u8; 8] = *b"PMCFWDJ1";
 
 /// Bytes of the header.
-pub(crate) const HEADER_LEN: usize = 20;
+pub(crate) const HEADER_LEN: usize = 28;
 
 const FRAME_LEN: usize = 12;
 
@@ -36,11 +37,32 @@ pub struct Record<'a> {
     pub pieces: Vec<Piece<'a>>,
 }
 
+/// What a journal says about the moment when it was begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Begin {
+    /// Length of the rescue file, all of which was on the disk.
+    pub rescue_len: u64,
+    /// Checksum of its last bytes: see [`tail_checksum`].
+    pub rescue_tail: u32,
+    /// Checksum of what names the running system; 0 if unknown.
+    pub system: u32,
+}
+
+/// Checksum of the last bytes before a position of the rescue file: tells whether somebody has edited
+/// the file, so that the position has lost its meaning.
+#[must_use]
+pub fn tail_checksum(before: &[u8]) -> u32 {
+    crc32fast::hash(&before[before.len().saturating_sub(TAIL_LEN)..])
+}
+
+/// So many bytes count for [`tail_checksum`].
+pub(crate) const TAIL_LEN: usize = 4096;
+
 /// A journal as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content<'a> {
-    /// Length of the rescue file when the journal was begun.
-    pub rescue_len: u64,
+    /// When the journal was begun.
+    pub begin: Begin,
     /// All whole records; a torn end is left out.
     pub records: Vec<Record<'a>>,
 }
@@ -50,14 +72,16 @@ pub struct Content<'a> {
 #[error("this is no forward journal of a version that this program knows")]
 pub struct UnknownFormat;
 
-/// Header of a journal that is begun when the rescue file has this length.
+/// First bytes of a journal.
 #[must_use]
-pub fn header(rescue_len: u64) -> [u8; HEADER_LEN] {
+pub fn header(begin: &Begin) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     header[..8].copy_from_slice(&MAGIC);
-    header[8..16].copy_from_slice(&rescue_len.to_le_bytes());
-    let crc = crc32fast::hash(&header[..16]);
-    header[16..].copy_from_slice(&crc.to_le_bytes());
+    header[8..16].copy_from_slice(&begin.rescue_len.to_le_bytes());
+    header[16..20].copy_from_slice(&begin.rescue_tail.to_le_bytes());
+    header[20..24].copy_from_slice(&begin.system.to_le_bytes());
+    let crc = crc32fast::hash(&header[..24]);
+    header[24..].copy_from_slice(&crc.to_le_bytes());
     header
 }
 
@@ -86,18 +110,14 @@ pub fn encode(out: &mut Vec<u8>, task: &[u8], pieces: &[Piece<'_>]) {
 /// # Errors
 /// It does not begin as a journal does.
 pub fn decode(bytes: &[u8]) -> Result<Content<'_>, UnknownFormat> {
-    let rescue_len = bytes
-        .get(8..16)
-        .and_then(|part| part.try_into().ok())
-        .map(u64::from_le_bytes)
-        .filter(|len| bytes.starts_with(&header(*len)))
-        .ok_or(UnknownFormat)?;
+    let mut rest = Reader(bytes);
+    let begin = rest.begin().filter(|begin| bytes.starts_with(&header(begin)));
+    let begin = begin.ok_or(UnknownFormat)?;
     let mut records = Vec::new();
-    let mut rest = Reader(&bytes[HEADER_LEN..]);
     while let Some(record) = rest.record() {
         records.push(record);
     }
-    Ok(Content { rescue_len, records })
+    Ok(Content { begin, records })
 }
 
 fn frame_crc(len: &[u8], body: &[u8]) -> u32 {
@@ -132,6 +152,18 @@ impl<'a> Reader<'a> {
     fn short(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()?;
         self.take(len.into())
+    }
+
+    /// The header, unchecked.
+    fn begin(&mut self) -> Option<Begin> {
+        self.u64()?;
+        let begin = Begin {
+            rescue_len: self.u64()?,
+            rescue_tail: self.u32()?,
+            system: self.u32()?,
+        };
+        self.u32()?;
+        Some(begin)
     }
 
     /// The next whole record.
@@ -187,8 +219,16 @@ mod tests {
         vec((bytes(), vec(piece, 0..4)), 0..6)
     }
 
+    fn begin(rescue_len: u64) -> Begin {
+        Begin {
+            rescue_len,
+            rescue_tail: 3,
+            system: 4,
+        }
+    }
+
     fn journal(records: &[Owned], rescue_len: u64) -> (Vec<u8>, Vec<usize>) {
-        let mut bytes = header(rescue_len).to_vec();
+        let mut bytes = header(&begin(rescue_len)).to_vec();
         let mut ends = vec![bytes.len()];
         for (task, pieces) in records {
             let pieces: Vec<Piece<'_>> = pieces.iter().map(piece).collect();
@@ -213,7 +253,7 @@ mod tests {
             let cut = HEADER_LEN + cut.index(bytes.len() - HEADER_LEN + 1);
             let content = decode(&bytes[..cut]).unwrap();
             let whole = ends.iter().filter(|end| **end <= cut).count() - 1;
-            prop_assert_eq!(content.rescue_len, len);
+            prop_assert_eq!(content.begin, begin(len));
             prop_assert_eq!(content.records.len(), whole);
             for (found, (task, pieces)) in content.records.iter().zip(&records) {
                 prop_assert_eq!(found.task, task.as_slice());
@@ -237,7 +277,7 @@ mod tests {
 
         #[test]
         fn anything_may_follow_the_header(garbage in vec(any::<u8>(), 0..200)) {
-            let mut bytes = header(1).to_vec();
+            let mut bytes = header(&begin(1)).to_vec();
             bytes.extend_from_slice(&garbage);
             prop_assert!(decode(&bytes).is_ok());
             let _ = decode(&garbage);

@@ -34,7 +34,8 @@
 //! not is recognised: the journal's header holds the length of the rescue file at a moment when
 //! everything before was on the disk, and each task that may forward has a record, even without data;
 //! so a task with forwards that the rescue file names behind that length and the journal does not is
-//! not done, and its line is removed. Only data in a target whose record did not reach the disk is
+//! not done, and its line is removed. (Not if the running system is the one that the journal names, since
+//! then nothing was lost, nor if somebody has edited the rescue file before that position.) Only data in a target whose record did not reach the disk is
 //! not recognised as such. The journal is synchronised within the interval that the user chooses, a
 //! second; systems keep back new data for longer (Linux: 5 to 30 seconds), so this takes a machine
 //! that, short of memory, writes the target early and then dies within the second. To wait for
@@ -57,7 +58,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use format::{Content, Piece, Record, UnknownFormat, decode, encode, header};
+pub use format::{Begin, Content, Piece, Record, UnknownFormat, decode, encode, header, tail_checksum};
 use pmc_dag::reason;
 pub use recover::{Recovered, recover};
 
@@ -104,6 +105,21 @@ pub struct Journal {
     buffer: Vec<u8>,
 }
 
+/// Checksum of the bytes of the rescue file before a position.
+fn rescue_tail(rescue: &Path, end: u64) -> io::Result<u32> {
+    let begin = end.saturating_sub(format::TAIL_LEN as u64);
+    let mut tail = vec![0; (end - begin) as usize];
+    File::open(rescue)?.read_exact_at(&mut tail, begin)?;
+    Ok(tail_checksum(&tail))
+}
+
+/// Checksum of what names the running system: as long as it is the same, nothing that was written has
+/// been lost. 0 if there is nothing that names it.
+fn running_system() -> u32 {
+    let name = std::fs::read("/proc/sys/kernel/random/boot_id");
+    name.map_or(0, |name| crc32fast::hash(&name))
+}
+
 impl Journal {
     /// Begins an empty journal, which replaces an old one. Everything that the rescue file says up to
     /// `rescue_len` and all data forwarded until now must be on the disk.
@@ -118,7 +134,12 @@ impl Journal {
             // Forwarded data may be secret; the targets' own modes are not known here.
             options.write(true).create(true).truncate(true).mode(0o600);
             let file = options.open(&new)?;
-            file.write_all_at(&format::header(rescue_len), 0)?;
+            let begin = Begin {
+                rescue_len,
+                rescue_tail: rescue_tail(rescue, rescue_len)?,
+                system: running_system(),
+            };
+            file.write_all_at(&format::header(&begin), 0)?;
             file.sync_data()?;
             std::fs::rename(&new, &path)?;
             File::open(folder(&path))?.sync_all()?;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use pmc_dag::{Dag, TaskId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::format::{self, Content};
-use super::{JournalError, path_for};
+use super::format::{self, Begin, Content};
+use super::{JournalError, path_for, running_system};
 use crate::options::{folder, with_suffix};
 
 /// Unit in which a file system may have lost data of a file whose length it has kept.
@@ -79,19 +79,30 @@ pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalErr
         ..Recovered::default()
     };
     match fs::read(rescue) {
-        Ok(text) if text.len() as u64 >= content.rescue_len => {
-            let tail = usize::try_from(content.rescue_len).unwrap_or(text.len());
-            recovered.not_done = correct(rescue, &text, tail, dag, &entered).map_err(rescue_error)?;
+        Ok(text) if content.begin.rescue_len == 0 || !text.trim_ascii().is_empty() => {
+            if let Some(tail) = doubtful_from(&content.begin, &text) {
+                recovered.not_done = correct(rescue, &text, tail, dag, &entered).map_err(rescue_error)?;
+            }
             recovered.done = entered.into_iter().collect();
             recovered.done.sort_unstable_by_key(|task| task.0);
         }
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(rescue_error(error)),
         _ => tracing::warn!(
-            "The rescue file is not the one of the run that was killed: its tasks run again, and forward \
-             their data again"
+            "The rescue file of the run that was killed is not there: its tasks run again, and forward their \
+             data again"
         ),
     }
     Ok(Some(recovered))
+}
+
+/// Where lines of the rescue file begin that the disk may have got without the record in the journal.
+fn doubtful_from(begin: &Begin, text: &[u8]) -> Option<usize> {
+    if begin.system != 0 && begin.system == running_system() {
+        return None;
+    }
+    let tail = usize::try_from(begin.rescue_len).ok()?;
+    let unchanged = format::tail_checksum(text.get(..tail)?) == begin.rescue_tail;
+    unchanged.then_some(tail)
 }
 
 /// Removes the lines of tasks that were entered into the rescue file, but not into the journal: the
