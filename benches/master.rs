@@ -184,6 +184,7 @@ fn baseline(dag: &Dag) -> Duration {
             memory_mb: line.memory_mb,
             cpus: line.cpus,
             cpu_set: Vec::new(),
+            runtime_limit: line.runtime_limit,
             pipe_forwards: Vec::new(),
             file_forwards: Vec::new(),
         };

@@ -104,6 +104,9 @@ pub struct Assignment {
     pub cpus: u32,
     /// Numbers of the CPUs granted, where the task got a block of its own.
     pub cpu_set: Vec<u32>,
+    /// How long it may take, if the task says so; zero for as long as it wants. In milliseconds when
+    /// encoded.
+    pub runtime_limit: Option<Duration>,
     /// `-f VAR=PATH` of the task.
     pub pipe_forwards: Vec<(Vec<u8>, Vec<u8>)>,
     /// `-F SRC=DEST` of the task.

@@ -108,6 +108,8 @@ pub struct WorkerOptions {
     pub set_affinity: bool,
     /// Program to run once on every host before the first task.
     pub host_script: Option<PathBuf>,
+    /// How long a task may take that does not say so itself.
+    pub runtime_limit: Option<Duration>,
     /// Environment that tasks inherit.
     pub environment: Vec<(OsString, OsString)>,
 }
@@ -205,6 +207,10 @@ impl WorkerOptions {
             strict_limits: typed.strict_limits,
             set_affinity: typed.set_affinity,
             host_script: typed.host_script.clone(),
+            // More than can be counted is no limit.
+            runtime_limit: typed
+                .runtime_limit
+                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             environment,
         }
     }

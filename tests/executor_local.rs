@@ -361,6 +361,52 @@ fn is_running(pid: i32) -> bool {
 }
 
 #[test]
+fn a_task_gets_no_more_than_its_time() {
+    let run = Run::new(
+        "TASK own -T 0.2 ./slow.sh own\nTASK default ./slow.sh default\n\
+         TASK free -T 0 ./free.sh\nTASK polite ./polite.sh\nTASK quick ./say.sh quick\n",
+    );
+    // The child, which holds the output open, has to end, too.
+    run.script("slow.sh", "sleep 1000 & echo $! > $1.pid; wait");
+    run.script("free.sh", "sleep 0.7");
+    run.script("polite.sh", "trap 'exit 3' TERM; sleep 1000 & wait");
+    let began = Instant::now();
+    let output = run.run(&["--per-task-stdio", "--runtime-limit", "0.4", "-t", "1", "x.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(began.elapsed() < Duration::from_secs(20));
+    let said = text(&output.stderr);
+    for line in [
+        "[error] Task own is ended: its limit of 0.2 seconds is over\n",
+        "[error] Task default is ended: its limit of 0.4 seconds is over\n",
+        "[error] Task own failed with exitcode 15\n",
+        "[error] Task default failed with exitcode 15\n",
+        "[error] Task polite failed with exitcode 768\n",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert_eq!(said.matches("is ended").count(), 3);
+    let mut done = run.done();
+    done.sort();
+    assert_eq!(done, ["free", "quick"]);
+    assert!(run.read("own.out.000").contains("status=15, "));
+    let began = Instant::now();
+    for name in ["own.pid", "default.pid"] {
+        while is_running(run.read(name).trim().parse().unwrap()) {
+            assert!(began.elapsed() < Duration::from_secs(30), "{name} is still there");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_task_that_ignores_its_limit_is_killed() {
+    let run = Run::new("TASK deaf -T 0.1 ./deaf.sh\n");
+    run.script("deaf.sh", "trap '' TERM; sleep 1000");
+    let output = run.run(&["x.dag"]);
+    assert!(text(&output.stderr).contains("[error] Task deaf failed with exitcode 9\n"));
+}
+
+#[test]
 fn the_wall_time_ends_a_run() {
     let run = Run::new("TASK slow /bin/sleep 1000\n");
     let output = run.run(&["--max-wall-time", "0.005", "x.dag"]);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs;
 use std::hint::black_box;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::TaskId;
 use crate::error::{DagError, DagErrorKind};
@@ -69,6 +70,8 @@ pub struct Task<'a> {
     pub tries: Option<u32>,
     /// Larger values first; 0 unless the task says otherwise.
     pub priority: i64,
+    /// How long a try may take, if the task says so; zero for as long as it wants.
+    pub runtime_limit: Option<Duration>,
     /// `-f VAR=PATH`, sorted by variable.
     pub pipe_forwards: &'a [Forward],
     /// `-F SRC=DEST`, sorted by source.
@@ -197,6 +200,7 @@ impl Dag {
             cpus: options.cpus,
             tries: options.tries,
             priority: options.priority,
+            runtime_limit: options.runtime_limit,
             pipe_forwards: forwards.map_or(&[], |f| &f.pipes),
             file_forwards: forwards.map_or(&[], |f| &f.files),
         }

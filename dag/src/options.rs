@@ -1,5 +1,7 @@
 //! Options of a TASK line, between the name and the program.
 
+use std::time::Duration;
+
 use crate::dag::Forward;
 use crate::error::DagErrorKind;
 use crate::number;
@@ -13,6 +15,7 @@ pub(crate) struct Options {
     pub(crate) cpus: u32,
     pub(crate) tries: Option<u32>,
     pub(crate) priority: i64,
+    pub(crate) runtime_limit: Option<Duration>,
     // Boxed, because few tasks have any.
     pub(crate) forwards: Option<Box<Forwards>>,
 }
@@ -31,6 +34,7 @@ impl Default for Options {
             cpus: 1,
             tries: None,
             priority: 0,
+            runtime_limit: None,
             forwards: None,
         }
     }
@@ -86,6 +90,10 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
                 options.priority =
                     number::integer(&value).ok_or_else(|| invalid("priority", &value, name))?;
             }
+            b"-T" | b"--runtime-limit" => {
+                let value = value("-T/--runtime-limit", "SECONDS")?;
+                options.runtime_limit = Some(seconds("runtime limit", &value, name)?);
+            }
             b"-f" | b"--pipe-forward" => {
                 let value = value(PIPE.0, PIPE.1)?;
                 add(
@@ -139,6 +147,24 @@ fn request(what: &'static str, value: &[u8], name: &[u8]) -> Result<u32, DagErro
     Ok(number as u32)
 }
 
+/// A time in seconds, to the millisecond.
+fn seconds(what: &'static str, value: &[u8], name: &[u8]) -> Result<Duration, DagErrorKind> {
+    let number = number::float(value).ok_or_else(|| invalid(what, value, name))?;
+    if number < 0.0 {
+        return Err(DagErrorKind::Negative {
+            what,
+            task: lossy(name),
+        });
+    }
+    let milliseconds = (f64::from(number) * 1000.0).round();
+    if milliseconds > f64::from(u32::MAX) * 1000.0 {
+        return Err(invalid(what, value, name));
+    }
+    // Zero is no limit; the shortest one is not.
+    let shortest = u64::from(number > 0.0);
+    Ok(Duration::from_millis((milliseconds as u64).max(shortest)))
+}
+
 /// Splits at the first `=`; of several with the same left side the last one counts.
 fn add(
     forwards: &mut Vec<Forward>,
@@ -160,4 +186,36 @@ fn add(
         Err(at) => forwards.insert(at, (key, path)),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runtime_limits() {
+        let limit = |rest: &str| {
+            let parsed = parse(b"t", rest.as_bytes());
+            parsed
+                .map(|(options, _)| options.runtime_limit)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(limit("x"), Ok(None));
+        assert_eq!(limit("-T 90 x"), Ok(Some(Duration::from_secs(90))));
+        assert_eq!(
+            limit("--runtime-limit 0.5s x"),
+            Ok(Some(Duration::from_millis(500)))
+        );
+        assert_eq!(limit("-T 0.2 x"), Ok(Some(Duration::from_millis(200))));
+        assert_eq!(limit("-T 1e-9 x"), Ok(Some(Duration::from_millis(1))));
+        assert_eq!(limit("-T 0 x"), Ok(Some(Duration::ZERO)));
+        for (rest, message) in [
+            ("-T", "-T/--runtime-limit requires SECONDS for task t"),
+            ("-T soon x", "Invalid runtime limit 'soon' for task t"),
+            ("-T 1e30 x", "Invalid runtime limit '1e30' for task t"),
+            ("-T -1 x", "Negative runtime limit not allowed for task t"),
+        ] {
+            assert_eq!(limit(rest), Err(message.to_owned()));
+        }
+    }
 }

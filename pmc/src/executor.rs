@@ -92,6 +92,7 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
             strict_limits: false,
             set_affinity: false,
             host_script: None,
+            runtime_limit: None,
             environment,
         },
         workers: execution.workers.unwrap_or_else(host::usable_cpus),

@@ -49,6 +49,7 @@ Not in the list above:
    --no-forward-journal Forwarded data need not be there exactly once after a crash
    --sync-interval MS   Bring rescue file and forwarded data to the disk this often;
                         0 for never [default: 1000]
+   --runtime-limit T    Seconds that a task may take, unless its option -T says otherwise
    --drain-grace T      Seconds that running tasks may go on after SIGTERM [default: 8]
 ";
 

@@ -63,6 +63,8 @@ pub struct Typed {
     pub no_forward_journal: bool,
     /// `--sync-interval`, in milliseconds; 0 for never.
     pub sync_interval_ms: Option<u32>,
+    /// `--runtime-limit`, in seconds.
+    pub runtime_limit: Option<f64>,
     /// `--drain-grace`, in seconds.
     pub drain_grace: Option<f64>,
     /// `--workers`: run on this machine with so many workers.
@@ -238,6 +240,12 @@ fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Inste
                     .map_err(|_| Instead::refuse("--sync-interval must be a number of milliseconds"))?;
                 typed.sync_interval_ms = Some(n);
             }
+            b"--runtime-limit" => {
+                let t = value("--runtime-limit requires SECONDS")?;
+                let seconds = number::float(t.as_bytes()).filter(|seconds| *seconds >= 0.0);
+                let seconds = seconds.ok_or_else(|| Instead::refuse("Invalid value for --runtime-limit"))?;
+                typed.runtime_limit = Some(seconds);
+            }
             b"--drain-grace" => {
                 let t = value("--drain-grace requires SECONDS")?;
                 let seconds = number::float(t.as_bytes()).filter(|seconds| *seconds >= 0.0);
@@ -319,6 +327,8 @@ mod tests {
             ("--host-memory 0 a.dag", "--host-memory must be an integer >= 1\n"),
             ("--host-cpus", "--host-cpus requires N\n"),
             ("--host-cpus few a.dag", "Invalid value for --host-cpus\n"),
+            ("--runtime-limit", "--runtime-limit requires SECONDS\n"),
+            ("--runtime-limit -1 a.dag", "Invalid value for --runtime-limit\n"),
             ("--drain-grace", "--drain-grace requires SECONDS\n"),
             ("--drain-grace -1 a.dag", "Invalid value for --drain-grace\n"),
             ("--drain-grace nan a.dag", "Invalid value for --drain-grace\n"),
@@ -352,7 +362,8 @@ mod tests {
         let line = "-v -v -q -o out -e err -s -m 3 -t 2x -n a.dag -r res --host-script hs --host-memory 100 \
                     --host-cpus 4 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                     --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
-                    --no-forward-journal --sync-interval 20 --drain-grace 2.5";
+                    --no-forward-journal --sync-interval 20 --drain-grace 2.5 \
+                    --runtime-limit 60";
         let typed = parse_with(line, &[]).unwrap();
         let expected = Typed {
             dag: "a.dag".into(),
@@ -379,6 +390,7 @@ mod tests {
             set_affinity: true,
             no_forward_journal: true,
             sync_interval_ms: Some(20),
+            runtime_limit: Some(60.0),
             drain_grace: Some(2.5),
             workers: Some(3),
         };

@@ -70,6 +70,7 @@ impl Master {
             memory_mb: line.memory_mb,
             cpus: line.cpus,
             cpu_set: block.clone().map_or_else(Vec::new, Iterator::collect),
+            runtime_limit: line.runtime_limit,
             pipe_forwards: line.pipe_forwards.to_vec(),
             file_forwards: line.file_forwards.to_vec(),
         };

@@ -194,7 +194,10 @@ fn first_tasks_are_taken_in_byte_order_of_names() {
 
 #[test]
 fn an_assignment_says_all_that_the_line_says() {
-    let mut run = Run::new("#@ 7 tr id7\nTASK t -m 60 -c 2 -f A=/a -F s=/d prog 'a b'\n", 1);
+    let mut run = Run::new(
+        "#@ 7 tr id7\nTASK t -m 60 -c 2 -T 1.5 -f A=/a -F s=/d prog 'a b'\n",
+        1,
+    );
     assert_eq!(
         run.log.assignments.pop().unwrap(),
         Assignment {
@@ -205,6 +208,7 @@ fn an_assignment_says_all_that_the_line_says() {
             memory_mb: 60,
             cpus: 2,
             cpu_set: vec![0, 1],
+            runtime_limit: Some(Duration::from_millis(1500)),
             pipe_forwards: vec![(b"A".to_vec(), b"/a".to_vec())],
             file_forwards: vec![(b"s".to_vec(), b"/d".to_vec())],
         }

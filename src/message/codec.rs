@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::{Assignment, ForwardedData, Registration, SubmitId, TaskResult, ToMaster, ToWorker};
 
 /// Version of the encoding.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 const REGISTER: u8 = 1;
 const FINISHED: u8 = 2;
@@ -182,6 +182,10 @@ impl ToWorker {
                 for cpu in &assignment.cpu_set {
                     out.number((*cpu).into());
                 }
+                // 0 is no limit, so that others are one more.
+                out.number(assignment.runtime_limit.map_or(0, |limit| {
+                    u64::try_from(limit.as_millis()).map_or(u64::MAX, |limit| limit.saturating_add(1))
+                }));
                 for forwards in [&assignment.pipe_forwards, &assignment.file_forwards] {
                     out.number(forwards.len() as u64);
                     for (from, to) in forwards {
@@ -217,6 +221,7 @@ impl ToWorker {
                 memory_mb: input.number()?,
                 cpus: input.small()?,
                 cpu_set: input.list(1, Input::small)?,
+                runtime_limit: input.number()?.checked_sub(1).map(Duration::from_millis),
                 pipe_forwards: input.list(2, Input::pair)?,
                 file_forwards: input.list(2, Input::pair)?,
             })),
@@ -402,12 +407,16 @@ mod tests {
                 any::<u64>(),
                 any::<u32>(),
                 vec(any::<u32>(), 0..9),
+                proptest::option::of(0..u64::MAX),
                 forwards(),
                 forwards(),
             ),
         )
             .prop_map(
-                |((submit, name, id, command), (memory_mb, cpus, cpu_set, pipe_forwards, file_forwards))| {
+                |(
+                    (submit, name, id, command),
+                    (memory_mb, cpus, cpu_set, limit, pipe_forwards, file_forwards),
+                )| {
                     ToWorker::Run(Box::new(Assignment {
                         submit: SubmitId(submit),
                         name,
@@ -416,6 +425,7 @@ mod tests {
                         memory_mb,
                         cpus,
                         cpu_set,
+                        runtime_limit: limit.map(Duration::from_millis),
                         pipe_forwards,
                         file_forwards,
                     }))

@@ -42,6 +42,31 @@ impl KillSwitch {
         self.signal(Signal::SIGKILL);
     }
 
+    /// Ends the running task if it still runs after `limit`: SIGTERM, and SIGKILL after `grace`. Calls
+    /// `notice` before. Returns when no task runs, or at once after SIGKILL. Others may start.
+    pub(super) fn end_after(&self, limit: Duration, grace: Duration, notice: impl FnOnce()) {
+        if self.wait_idle(limit) {
+            return;
+        }
+        notice();
+        self.signal_group(Signal::SIGTERM);
+        if !self.wait_idle(grace) {
+            self.signal_group(Signal::SIGKILL);
+        }
+    }
+
+    /// Kills the running task. Others may start.
+    pub(super) fn end_now(&self) {
+        self.signal_group(Signal::SIGKILL);
+    }
+
+    fn signal_group(&self, signal: Signal) {
+        if let Some(group) = self.state().group {
+            // It may have ended by itself.
+            let _ = killpg(group, signal);
+        }
+    }
+
     /// Somebody has asked for the end: results of tasks do not count any more.
     #[must_use]
     pub fn is_aborted(&self) -> bool {

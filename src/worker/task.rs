@@ -25,6 +25,9 @@ use crate::options::WorkerOptions;
 /// Status of a task that could not be executed as it should: as if it had ended with 1.
 const OWN_FAILURE: i32 = 256;
 
+/// How long a task whose time is over may take to end before it is killed.
+const LIMIT_GRACE: Duration = Duration::from_secs(5);
+
 /// Variables that every task gets; what the worker itself has inherited under these names is left
 /// out.
 const TASK_VARIABLES: [&[u8]; 5] = [
@@ -189,7 +192,7 @@ impl Runner {
         if let Some(error) = &child.failure {
             complain(files, program, task, error);
         }
-        let Run { status, forwards } = self.finish(task, pipes, child.pid)?;
+        let Run { status, forwards } = self.finish_in_time(task, pipes, child.pid)?;
         let runtime = began.elapsed();
         log_end(task, status, runtime);
         let mut record = Vec::with_capacity(256 + task.name.len() + program.len());
@@ -246,6 +249,29 @@ impl Runner {
             environment.push(variable(b"PMC_AFFINITY", numbers.join(",").as_bytes())?);
         }
         Ok(Prepared { pipes, environment })
+    }
+
+    /// As [`Self::finish`], but ends the task when its time is over.
+    fn finish_in_time(&self, task: &Assignment, pipes: Pipes<'_>, pid: Pid) -> Result<Run, Failure> {
+        let limit = task.runtime_limit.or(self.options.runtime_limit);
+        let Some(limit) = limit.filter(|limit| !limit.is_zero()) else {
+            return self.finish(task, pipes, pid);
+        };
+        std::thread::scope(|scope| {
+            let name = String::from_utf8_lossy(&task.name);
+            let notice = move || {
+                let seconds = limit.as_secs_f64();
+                tracing::error!("Task {name} is ended: its limit of {seconds} seconds is over");
+            };
+            let watch = || self.kill.end_after(limit, LIMIT_GRACE, notice);
+            let thread = std::thread::Builder::new().name("limit".to_owned());
+            if let Err(error) = thread.spawn_scoped(scope, watch) {
+                let name = String::from_utf8_lossy(&task.name);
+                tracing::error!("Task {name}: Unable to watch its time: {}", reason(&error));
+                self.kill.end_now();
+            }
+            self.finish(task, pipes, pid)
+        })
     }
 
     /// Reads what the task sends, waits for its end and reads what it leaves.
