@@ -11,7 +11,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -57,20 +57,18 @@ pub fn catch(interrupt: &Arc<Interrupt>, process: Process) -> io::Result<()> {
     let ignored = std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored_signals(&status));
     let is_wanted = |signal: &i32| ignored >> (signal - 1) & 1 == 0;
     // Noted before the thread below hears of the signal: handlers run in the order of registration.
-    let sender = Arc::new(AtomicI32::new(0));
+    let by_parent = Arc::new(AtomicBool::new(false));
     if is_wanted(&SIGTERM) {
-        note_sender(SIGTERM, Arc::clone(&sender))?;
+        note_parent(SIGTERM, Arc::clone(&by_parent))?;
     }
     let wanted = [SIGTERM, SIGINT, SIGHUP, SIGUSR1].into_iter().filter(is_wanted);
     let mut signals = Signals::new(wanted)?;
     let interrupt = Arc::clone(interrupt);
-    let parent = nix::unistd::getppid().as_raw();
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
             for signal in signals.forever() {
-                let from_parent = sender.load(Ordering::Acquire) == parent;
-                match process.request(signal, from_parent) {
+                match process.request(signal, by_parent.load(Ordering::Acquire)) {
                     Request::Nothing => {}
                     Request::Drain => interrupt.drain(signal),
                     Request::Stop => interrupt.raise(signal),
@@ -80,13 +78,16 @@ pub fn catch(interrupt: &Arc<Interrupt>, process: Process) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps the id of the process that sent this signal last.
+/// Notes that the parent has sent this signal. That others sent it, too, before or after, does not
+/// matter.
 #[expect(unsafe_code, reason = "who sent a signal is known to its handler only")]
-fn note_sender(signal: i32, sender: Arc<AtomicI32>) -> io::Result<()> {
+fn note_parent(signal: i32, by_parent: Arc<AtomicBool>) -> io::Result<()> {
+    let parent = nix::unistd::getppid().as_raw();
     let note = move |info: &libc::siginfo_t| {
         // SAFETY: signals that a process sends have this field; in others it is some number.
-        let pid = unsafe { info.si_pid() };
-        sender.store(pid, Ordering::Release);
+        if unsafe { info.si_pid() } == parent {
+            by_parent.store(true, Ordering::Release);
+        }
     };
     // SAFETY: the handler only stores to an atomic.
     unsafe { signal_hook_registry::register_sigaction(signal, note) }.map(|_| ())
