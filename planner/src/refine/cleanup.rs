@@ -6,6 +6,7 @@ use crate::model::{FileId, TransferFlag, Workflow};
 use super::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
 use super::graph::{Graph, by_depth};
 use super::mapping::Mapper;
+use super::table;
 
 /// Files that one job leaves to be removed.
 struct Node {
@@ -76,37 +77,31 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
     let mut cleanup_of: Vec<JobId> = Vec::new();
     let mut later: Vec<(JobId, u32)> = Vec::new();
     let mut parents: Vec<(JobId, JobId)> = Vec::new();
-    for (depth, jobs) in uses.levels.iter().enumerate().rev() {
+    let levels = levels_of_site(uses, exec, site);
+    for (depth, jobs) in levels.iter().enumerate().rev() {
         let mut nodes: Vec<Node> = Vec::new();
         let first = cleanup_of.len();
-        let mut users: Vec<(JobId, Vec<FileId>)> = Vec::new();
         for &job in jobs {
-            let files = files_of(uses, exec, job, site);
-            if !files.is_empty() {
-                users.push((job, files));
-            }
-        }
-        let buckets = buckets(users.len());
-        users.sort_by_key(|(job, _)| {
-            (
-                bucket(&exec.jobs[*job as usize].name, buckets),
-                std::cmp::Reverse(*job),
-            )
-        });
-        for (job, files) in users {
             let number = (first + nodes.len()) as u32;
             let mut own = Vec::new();
-            for &file in &files {
+            let mut shares = false;
+            for file in files_of(uses, exec, job, site) {
                 match &mut owner[file.0 as usize] {
                     slot if *slot == NONE => {
                         *slot = number;
                         own.push(file);
                     }
-                    slot if *slot != number => later.push((job, *slot)),
+                    slot if *slot != number => {
+                        later.push((job, *slot));
+                        shares |= *slot as usize >= first;
+                    }
                     _ => {}
                 }
             }
-            nodes.push(Node { job, files: own });
+            // Only files that are used further down make no node.
+            if shares || !own.is_empty() {
+                nodes.push(Node { job, files: own });
+            }
         }
         let size = cluster_size(nodes.len(), mapper);
         let mut k = 0;
@@ -117,10 +112,13 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
             }
             let cleanup = add_job(exec, mapper, site, depth + 1, k, cluster);
             k += 1;
+            let mut begun = false;
             for node in cluster {
                 cleanup_of.push(cleanup);
-                // Others come before the job that removes what they share.
-                if !node.files.is_empty() {
+                // As in Pegasus; jobs before the first one with files of its own come only before the job
+                // that removes what they share.
+                begun |= !node.files.is_empty();
+                if begun {
                     parents.push((cleanup, node.job));
                 }
             }
@@ -143,23 +141,37 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
     }
 }
 
-/// Which of the jobs of a level share a clean-up job is of no importance, but it decides how many there are.
-/// The order is that of a hash table over their names, as in Pegasus, so that the numbers are the same: a
-/// hash over the UTF-16 units, its halves combined, in as many buckets as a table of this size has.
-fn bucket(name: &str, buckets: u32) -> u32 {
-    let hash = name.encode_utf16().fold(0u32, |hash, unit| {
-        hash.wrapping_mul(31).wrapping_add(u32::from(unit))
-    });
-    (hash ^ (hash >> 16)) & (buckets - 1)
+/// Jobs of a site by depth, each level in the order in which clean-up jobs are shared: that of a table of the
+/// level, filled from a table of the site.
+fn levels_of_site(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Vec<Vec<JobId>> {
+    let of_site = |jobs: &Vec<JobId>| -> Vec<JobId> {
+        jobs.iter()
+            .copied()
+            .filter(|&job| is_of_site(exec, job, site))
+            .collect()
+    };
+    let mut levels: Vec<Vec<JobId>> = uses.levels.iter().map(of_site).collect();
+    let jobs = levels.iter().map(Vec::len).sum();
+    for level in &mut levels {
+        let name = |job: &JobId| &*exec.jobs[*job as usize].name;
+        table::sort_part(level, jobs, name);
+        table::sort(level, name);
+    }
+    levels
 }
 
-/// Buckets of a table that is filled to three quarters at most: a power of two.
-fn buckets(entries: usize) -> u32 {
-    let needed = u32::try_from(entries)
-        .unwrap_or(u32::MAX / 2)
-        .div_ceil(3)
-        .saturating_mul(4);
-    needed.clamp(16, 1 << 30).next_power_of_two()
+/// Whether a job counts as one of a site: for what it reads there, else since it runs there.
+fn is_of_site(exec: &Exec, job: JobId, site: SiteId) -> bool {
+    let this = &exec.jobs[job as usize];
+    match this.task {
+        Task::Compute(_) | Task::StageOut(_) => this.staging == site,
+        Task::InterSite(n) => exec.transfers[n as usize]
+            .files
+            .iter()
+            .flat_map(|file| &file.sources)
+            .any(|(place, _)| *place == Place::Scratch(site)),
+        _ => this.site == site,
+    }
 }
 
 fn cluster_size(nodes: usize, mapper: &Mapper<'_>) -> usize {
@@ -228,15 +240,30 @@ fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId) -> Vec<FileI
     }
 }
 
-/// Drops parents from which another parent is reached anyway.
+/// Drops parents that are found above another parent.
+///
+/// The search compares the parents of the nodes it comes to; past a node that is no parent it goes on with
+/// the grandparents. So it looks at every second generation only, and some edges stay that another path
+/// makes superfluous. They do no harm, and the edges are those that Pegasus leaves.
 struct Reduction<'g> {
     graph: &'g Graph,
     depths: &'g [u32],
-    /// Round in which a node was last a parent, and last visited.
-    parent_in: Vec<u32>,
-    visited_in: Vec<u32>,
+    marks: Vec<Marks>,
     round: u32,
     stack: Vec<u32>,
+}
+
+/// Rounds in which something was last true of a node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    /// It is a parent of the clean-up job.
+    parent: u32,
+    /// It is above a parent, and no needed parent itself.
+    dropped: u32,
+    /// Its parents are compared.
+    reached: u32,
+    /// Its parents are reached.
+    passed: u32,
 }
 
 /// Edges that are looked at per parent. A redundant edge does no harm, so a search that would cost more is
@@ -248,8 +275,7 @@ impl<'g> Reduction<'g> {
         Reduction {
             graph,
             depths,
-            parent_in: vec![0; graph.len()],
-            visited_in: vec![0; graph.len()],
+            marks: vec![Marks::default(); graph.len()],
             round: 0,
             stack: Vec::new(),
         }
@@ -258,37 +284,52 @@ impl<'g> Reduction<'g> {
     fn needed(&mut self, parents: &[u32]) -> Vec<u32> {
         self.round += 1;
         let round = self.round;
+        let graph = self.graph;
         let top = parents
             .iter()
             .map(|&p| self.depths[p as usize])
             .min()
             .unwrap_or_default();
         for &p in parents {
-            self.parent_in[p as usize] = round;
+            self.marks[p as usize].parent = round;
         }
         let mut budget = SEARCH_PER_PARENT * parents.len();
         self.stack.clear();
-        self.stack
-            .extend(parents.iter().copied().filter(|&p| self.depths[p as usize] > top));
+        for &p in parents {
+            self.reach(p, top);
+        }
         'search: while let Some(node) = self.stack.pop() {
-            for &above in self.graph.parents(node) {
+            for &above in graph.parents(node) {
                 if budget == 0 {
                     break 'search;
                 }
                 budget -= 1;
-                // Whoever is above a parent is no needed parent itself.
-                self.parent_in[above as usize] = 0;
-                if self.visited_in[above as usize] != round && self.depths[above as usize] > top {
-                    self.visited_in[above as usize] = round;
-                    self.stack.push(above);
+                let marks = &mut self.marks[above as usize];
+                if marks.parent == round {
+                    marks.dropped = round;
+                } else if marks.passed != round {
+                    marks.passed = round;
+                    let next = graph.parents(above);
+                    budget = budget.saturating_sub(next.len());
+                    for &node in next {
+                        self.reach(node, top);
+                    }
                 }
             }
         }
         parents
             .iter()
             .copied()
-            .filter(|&p| self.parent_in[p as usize] == round)
+            .filter(|&p| self.marks[p as usize].dropped != round)
             .collect()
+    }
+    /// Goes on from a node, unless nothing of interest can be above it.
+    fn reach(&mut self, node: u32, top: u32) {
+        let marks = &mut self.marks[node as usize];
+        if marks.reached != self.round && self.depths[node as usize] > top {
+            marks.reached = self.round;
+            self.stack.push(node);
+        }
     }
 }
 
@@ -297,31 +338,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jobs_of_a_level_have_an_order_of_their_own() {
-        let mut names = ["part_F1", "part_F2", "part_F3", "part_F4", "part_F5", "part_F6"];
-        let size = buckets(names.len());
-        names.sort_by_key(|name| bucket(name, size));
-        assert_eq!(
-            names,
-            ["part_F6", "part_F2", "part_F3", "part_F4", "part_F5", "part_F1"]
-        );
-        assert_eq!(
-            [0, 12, 13, 24, 25, 96, 97].map(buckets),
-            [16, 16, 32, 32, 64, 128, 256]
-        );
-    }
-
-    #[test]
     fn a_parent_above_another_one_is_not_needed() {
-        // 0 → 1 → 2 → 3, 0 → 4
-        let graph = Graph::new(5, &[(0, 1), (1, 2), (2, 3), (0, 4)]);
+        // 0 → 1 → 2 → 3 → 4, 0 → 5
+        let graph = Graph::new(6, &[(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)]);
         let order = graph.topological().expect("no cycle");
         let depths = graph.depths(&order);
         let mut reduction = Reduction::new(&graph, &depths);
+        assert_eq!(reduction.needed(&[0, 1]), [1]);
         assert_eq!(reduction.needed(&[0, 3]), [3]);
-        assert_eq!(reduction.needed(&[0, 4]), [4]);
-        assert_eq!(reduction.needed(&[3, 4]), [3, 4]);
-        assert_eq!(reduction.needed(&[0, 1, 2, 3, 4]), [3, 4]);
+        assert_eq!(reduction.needed(&[0, 5]), [5]);
+        assert_eq!(reduction.needed(&[3, 5]), [3, 5]);
+        assert_eq!(reduction.needed(&[0, 1, 2, 3, 5]), [3, 5]);
         assert_eq!(reduction.needed(&[2]), [2]);
+    }
+
+    #[test]
+    fn every_second_generation_is_passed_over() {
+        let graph = Graph::new(5, &[(0, 1), (1, 2), (2, 3), (3, 4)]);
+        let order = graph.topological().expect("no cycle");
+        let depths = graph.depths(&order);
+        let mut reduction = Reduction::new(&graph, &depths);
+        assert_eq!(reduction.needed(&[2, 4]), [2, 4]);
+        assert_eq!(reduction.needed(&[1, 4]), [4]);
+        assert_eq!(reduction.needed(&[0, 4]), [0, 4]);
+        assert_eq!(reduction.needed(&[0, 1, 4]), [4]);
     }
 }

@@ -20,6 +20,7 @@ use super::replicas::{Locations, Replicas};
 use super::reuse::Reduced;
 use super::select::{Direction, Selected, Side, select, side};
 use super::settings::{Integrity, Refiner};
+use super::table;
 
 use dealer::{DELETED_LEVEL, Dealers, Flow};
 
@@ -53,7 +54,9 @@ struct Builder<'a, 'm> {
 
 /// A file that is nowhere.
 struct Missing {
-    text: String,
+    file: FileId,
+    /// The first job that reads it.
+    job: u32,
     others: usize,
     hint: Option<String>,
 }
@@ -71,14 +74,15 @@ pub(crate) fn add(
     reduced: &Reduced,
 ) -> Result<(), PlanError> {
     let graph = Graph::new(workflow.jobs.len(), &reduced.edges);
-    let order = graph
-        .topological()
-        .ok_or_else(|| PlanError::refinement("Abstract Workflow has cycles"))?;
-    let depths = graph.depths(&order);
-    let mut levels = super::graph::by_depth(&depths);
-    for level in &mut levels {
-        level.retain(|&n| reduced.kept[n as usize]);
+    let roots = (0..graph.len() as u32)
+        .filter(|&n| reduced.kept[n as usize] && graph.parents(n).is_empty())
+        .collect();
+    let name = |n: &u32| &*exec.jobs[mapped.numbers[*n as usize] as usize].name;
+    let mut entries = vec![0usize; graph.len()];
+    for &(parent, _) in &workflow.edges {
+        entries[parent.0 as usize] += 1;
     }
+    let levels = levels(&graph, roots, &entries, name);
     for &(p, c) in &reduced.edges {
         exec.edges
             .push((mapped.numbers[p as usize], mapped.numbers[c as usize]));
@@ -113,20 +117,58 @@ pub(crate) fn add(
     builder.finish()
 }
 
+/// Jobs by depth, each level in the order in which its files are dealt: that of a search from the roots that
+/// goes on to a job when all its parents are done. `entries` are the children of each job before data reuse:
+/// a table does not shrink.
+fn levels<'n>(
+    graph: &Graph,
+    mut roots: Vec<u32>,
+    entries: &[usize],
+    name: impl Fn(&u32) -> &'n str,
+) -> Vec<Vec<u32>> {
+    let mut waiting: Vec<u32> = (0..graph.len() as u32)
+        .map(|n| graph.parents(n).len() as u32)
+        .collect();
+    table::sort_part(&mut roots, graph.len(), &name);
+    let mut levels = Vec::new();
+    let mut level = roots;
+    while !level.is_empty() {
+        let mut next = Vec::new();
+        for &n in &level {
+            let mut children = graph.children(n).to_vec();
+            let size = children.len().max(entries[n as usize]);
+            table::sort_part(&mut children, size, &name);
+            for child in children {
+                waiting[child as usize] -= 1;
+                if waiting[child as usize] == 0 {
+                    next.push(child);
+                }
+            }
+        }
+        levels.push(std::mem::replace(&mut level, next));
+    }
+    levels
+}
+
 impl Builder<'_, '_> {
-    fn finish(self) -> Result<(), PlanError> {
+    fn finish(mut self) -> Result<(), PlanError> {
         if self.missing.is_empty() {
             return Ok(());
         }
+        self.missing.sort_by_key(|missing| (missing.job, missing.file.0));
         Err(PlanError::Refinement(
             self.missing
-                .into_iter()
+                .iter()
                 .map(|missing| {
-                    let mut text = missing.text;
+                    let mut text = format!(
+                        "Can't determine a location to transfer input file for lfn {} for job {}",
+                        self.workflow.files.name(missing.file),
+                        self.exec.jobs[self.numbers[missing.job as usize] as usize].name
+                    );
                     if missing.others > 0 {
                         text.push_str(&format!(" and {} more jobs", missing.others));
                     }
-                    if let Some(hint) = missing.hint {
+                    if let Some(hint) = &missing.hint {
                         text.push_str(&format!("\n  hint: {hint}"));
                     }
                     text
@@ -141,18 +183,28 @@ impl Builder<'_, '_> {
         let site = self.exec.jobs[job as usize].staging;
         let mut uses = std::mem::take(&mut self.workflow.jobs[n as usize].uses);
         let mut programs = Vec::new();
-        uses.retain(|file_use| {
-            !file_use.link.reads()
-                || self.stage_input(n, job, site, level, width, graph, file_use, &mut programs)
-        });
+        let mut kept = vec![true; uses.len()];
+        for k in self.dealt(&uses, Link::reads) {
+            kept[k] = self.stage_input(n, job, site, level, width, graph, &uses[k], &mut programs);
+        }
+        let mut kept = kept.into_iter();
+        uses.retain(|_| kept.next() != Some(false));
         self.add_chmod(job, site, &programs);
-        for file_use in uses.iter().filter(|u| u.link.writes()) {
+        for k in self.dealt(&uses, Link::writes) {
+            let file_use = &uses[k];
             self.exec.cache.push((file_use.file, site));
             for output in 0..self.mapper.sites.outputs.len() {
                 self.stage_output(job, site, level, width, file_use, output as u16);
             }
         }
         self.workflow.jobs[n as usize].uses = uses;
+    }
+
+    /// Positions of a job's inputs, or outputs, in the order in which they are dealt.
+    fn dealt(&self, uses: &[FileUse], link: impl Fn(Link) -> bool) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..uses.len()).filter(|&k| link(uses[k].link)).collect();
+        table::sort(&mut order, |&k| self.workflow.files.name(uses[k].file));
+        order
     }
 
     fn set_of(&mut self, transfer: JobId) -> &mut TransferSet {
@@ -264,6 +316,22 @@ fn same_place(a: &str, b: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_level_follows_the_order_of_the_level_above() {
+        let names = ["part_F1", "part_F6", "mix_A", "mix_B", "mix_C"];
+        // Of the roots, part_F6 comes first; mix_C waits for both.
+        let edges = [(0, 2), (0, 4), (1, 3), (1, 4)];
+        let graph = Graph::new(names.len(), &edges);
+        let name = |n: &u32| names[*n as usize];
+        let found = levels(&graph, vec![0, 1], &[2, 2, 0, 0, 0], name);
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0], [1, 0]);
+        assert_eq!(found[1][0], 3);
+        let mut all = found.concat();
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4]);
+    }
 
     #[test]
     fn places_are_compared_by_path() {

@@ -117,11 +117,11 @@ impl Builder<'_, '_> {
 
     pub(super) fn miss(&mut self, file: FileId, n: u32, found: Option<&Locations>) {
         if let Some(&at) = self.missing_files.get(&file) {
-            self.missing[at].others += 1;
+            let missing = &mut self.missing[at];
+            missing.others += 1;
+            missing.job = missing.job.min(n);
             return;
         }
-        let lfn = self.workflow.files.name(file);
-        let job = &self.exec.jobs[self.numbers[n as usize] as usize].name;
         let hint = match found {
             Some(found) => {
                 let known: Vec<String> = found
@@ -145,7 +145,8 @@ impl Builder<'_, '_> {
         };
         self.missing_files.insert(file, self.missing.len());
         self.missing.push(Missing {
-            text: format!("Can't determine a location to transfer input file for lfn {lfn} for job {job}"),
+            file,
+            job: n,
             others: 0,
             hint,
         });

@@ -1,0 +1,71 @@
+//! Order of a hash table over names.
+//!
+//! Where several jobs share a level's work, it is of no importance which of them gets what, but it decides
+//! how many jobs and edges there are. The order in which work is shared out is that of Pegasus, which takes
+//! it from hash tables of the Java library, so that a plan has the same jobs and edges. Like any fixed order
+//! it depends on the names alone.
+
+/// Sorts the entries of a table by bucket; entries of one bucket stay in the order in which they came in.
+pub(crate) fn sort<'n, T>(entries: &mut [T], name: impl Fn(&T) -> &'n str) {
+    sort_part(entries, entries.len(), name);
+}
+
+/// Like [`sort`], for some of the entries of a table that had `size` of them.
+pub(crate) fn sort_part<'n, T>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
+    if entries.len() > 1 {
+        let buckets = buckets(size);
+        entries.sort_by_cached_key(|entry| bucket(name(entry), buckets));
+    }
+}
+
+/// Bucket of a name: a hash over the UTF-16 units, its halves combined.
+fn bucket(name: &str, buckets: u32) -> u32 {
+    let hash = name.encode_utf16().fold(0u32, |hash, unit| {
+        hash.wrapping_mul(31).wrapping_add(u32::from(unit))
+    });
+    (hash ^ (hash >> 16)) & (buckets - 1)
+}
+
+/// Buckets of a table that is filled to three quarters at most: a power of two.
+fn buckets(entries: usize) -> u32 {
+    let needed = u32::try_from(entries)
+        .unwrap_or(u32::MAX / 2)
+        .div_ceil(3)
+        .saturating_mul(4);
+    needed.clamp(16, 1 << 30).next_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_an_order_of_their_own() {
+        let mut names = ["part_F1", "part_F2", "part_F3", "part_F4", "part_F5", "part_F6"];
+        sort(&mut names, |name| name);
+        assert_eq!(
+            names,
+            ["part_F6", "part_F2", "part_F3", "part_F4", "part_F5", "part_F1"]
+        );
+    }
+
+    #[test]
+    fn a_table_is_filled_to_three_quarters() {
+        assert_eq!(
+            [0, 12, 13, 24, 25, 96, 97].map(buckets),
+            [16, 16, 32, 32, 64, 128, 256]
+        );
+    }
+
+    #[test]
+    fn entries_of_one_bucket_stay_in_order() {
+        // The first two have the same hash.
+        let mut names = ["BB", "Aa", "AaAa", "BBBB", "AaBB"];
+        let spots = names.map(|name| bucket(name, 16));
+        assert_eq!(spots[0], spots[1]);
+        sort(&mut names, |name| name);
+        let of = |name| names.iter().position(|n| *n == name);
+        assert!(of("BB") < of("Aa"));
+        assert!(of("AaAa") < of("BBBB") && of("BBBB") < of("AaBB"));
+    }
+}
