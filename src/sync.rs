@@ -185,3 +185,66 @@ pub fn file_and_folder(path: &Path) -> io::Result<()> {
     }
     file(&File::open(folder(path))?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(5);
+
+    fn start(interval: Duration) -> (tempfile::TempDir, Syncer) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.rescue");
+        let rescue = File::create(&path).unwrap();
+        (folder, Syncer::start(interval, rescue, path).unwrap())
+    }
+
+    fn is_idle(syncer: &Syncer) -> bool {
+        syncer.shared.state().work.is_none()
+    }
+
+    #[test]
+    fn work_is_done_after_the_interval() {
+        let (folder, syncer) = start(SOON);
+        let journal = Arc::new(File::create(folder.path().join("journal")).unwrap());
+        for _ in 0..3 {
+            syncer.note(Some(&journal), BTreeSet::new(), true).unwrap();
+            let began = Instant::now();
+            while !is_idle(&syncer) {
+                assert!(began.elapsed() < Duration::from_secs(30), "nothing happens");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_with_the_next_note() {
+        let (folder, syncer) = start(SOON);
+        let bad: Arc<Path> = folder.path().join("x.rescue/below").into();
+        let began = Instant::now();
+        let error = loop {
+            match syncer.note(None, BTreeSet::from([Arc::clone(&bad)]), false) {
+                Err(error) => break error.to_string(),
+                Ok(()) => assert!(began.elapsed() < Duration::from_secs(30), "no failure"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let wanted = format!("Unable to bring {} to the disk: Not a directory", bad.display());
+        assert_eq!(error, wanted);
+    }
+
+    #[test]
+    fn the_end_waits_for_no_interval() {
+        let (_folder, syncer) = start(Duration::from_secs(3600));
+        syncer.note(None, BTreeSet::new(), true).unwrap();
+        let began = Instant::now();
+        drop(syncer);
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn what_cannot_be_synchronised_needs_not() {
+        file(&File::open("/dev/null").unwrap()).unwrap();
+        file_and_folder(Path::new("no/such/file")).unwrap();
+    }
+}
