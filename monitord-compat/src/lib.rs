@@ -1,4 +1,6 @@
-//! See the package description.
+//! The file formats that Pegasus' monitoring reads and writes, one module a format: what our programs
+//! write (`dagman_out`, `jobstate_log`, …) and how it is read again (`…_reader`). Text in, text out; no
+//! files, no clock.
 
 pub mod braindump;
 pub mod braindump_reader;
@@ -6,6 +8,7 @@ pub mod cluster_record;
 pub mod cluster_record_reader;
 pub mod dagman_out;
 pub mod dagman_out_reader;
+pub mod database;
 pub mod invocation_record;
 pub mod job_output_reader;
 pub mod jobstate_log;

@@ -1,10 +1,10 @@
-//! The database catalog, in SQLite: tables `rc_lfn`, `rc_pfn` and `rc_meta` of the Pegasus schema, version
-//! 14 (Pegasus 5.0.1 to 5.1).
+//! The database catalog, in SQLite: tables `rc_lfn`, `rc_pfn` and `rc_meta` of the Pegasus schema.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use monitord_compat::database::{INDEXES, INSERT_VERSION, TABLES, VERSION};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::{Catalog, CatalogError, Pattern};
@@ -12,11 +12,6 @@ use crate::entry::Entry;
 
 /// How long to wait for others that change the database.
 const BUSY: Duration = Duration::from_secs(60);
-
-const SCHEMA: &str = include_str!("schema.sql");
-
-/// Version of the schema, as Pegasus counts.
-const SCHEMA_VERSION: u32 = 14;
 
 /// A catalog in an SQLite database.
 #[derive(Debug)]
@@ -115,7 +110,8 @@ fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
 }
 
 fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
-    transaction.execute_batch(SCHEMA)?;
+    transaction.execute_batch(TABLES)?;
+    transaction.execute_batch(INDEXES)?;
     let known: Option<i64> = transaction
         .query_row("SELECT id FROM dbversion LIMIT 1", [], |row| row.get(0))
         .optional()?;
@@ -125,12 +121,8 @@ fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
             .unwrap_or_default()
             .as_secs();
         transaction.execute(
-            "INSERT INTO dbversion (version_number, version, version_timestamp) VALUES (?1, ?2, ?3)",
-            params![
-                SCHEMA_VERSION,
-                SCHEMA_VERSION.to_string(),
-                i64::try_from(now).unwrap_or(0)
-            ],
+            INSERT_VERSION,
+            params![VERSION, VERSION.to_string(), i64::try_from(now).unwrap_or(0)],
         )?;
     }
     Ok(())

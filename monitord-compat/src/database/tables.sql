@@ -1,5 +1,4 @@
--- Schema of Pegasus databases, version 14 (Pegasus 5.0.1 to 5.1). A replica catalog uses the tables rc_*, but
--- Pegasus' own programs accept a database only if it has all tables.
+-- Tables of Pegasus databases, schema version 14 (Pegasus 5.0.1 to 5.1).
 
 CREATE TABLE IF NOT EXISTS dbversion (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, version_number INTEGER,
@@ -188,11 +187,3 @@ CREATE TABLE IF NOT EXISTS workflowstate (
     FOREIGN KEY(wf_id) REFERENCES workflow (wf_id) ON DELETE CASCADE,
     CONSTRAINT workflow_state CHECK (state IN ('WORKFLOW_STARTED', 'WORKFLOW_TERMINATED'))
 );
-CREATE INDEX IF NOT EXISTS "workflowstate_timestamp_COL" ON workflowstate (timestamp);
-CREATE INDEX IF NOT EXISTS "job_type_desc_COL" ON job (type_desc);
-CREATE INDEX IF NOT EXISTS "job_exec_job_id_COL" ON job (exec_job_id);
-CREATE INDEX IF NOT EXISTS "task_abs_task_id_COL" ON task (abs_task_id);
-CREATE INDEX IF NOT EXISTS "task_wf_id_COL" ON task (wf_id);
-CREATE INDEX IF NOT EXISTS "jobstate_jobstate_submit_seq_COL" ON jobstate (jobstate_submit_seq);
-CREATE INDEX IF NOT EXISTS "invoc_wf_id_COL" ON invocation (wf_id);
-CREATE INDEX IF NOT EXISTS "invoc_abs_task_id_COL" ON invocation (abs_task_id);
