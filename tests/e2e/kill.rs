@@ -30,8 +30,8 @@ const MOST_KILLS: u64 = 5;
 /// try, after it has written, if it is told so.
 const TASK: &str = r#"#!/bin/sh
 name=$1 lines=$2 pause=$3 fails=$4
-n=0
-while [ $n -lt $lines ]; do echo "$name pipe $n"; n=$((n + 1)); done >/proc/self/fd/$PIPE
+n=0 rest=$(printf '%4000s' end)
+while [ $n -lt $lines ]; do echo "$name pipe $n $rest"; n=$((n + 1)); done >/proc/self/fd/$PIPE
 echo "$name pipe end" >/proc/self/fd/$PIPE
 if [ -n "$LOG" ]; then echo "$name log end" >/proc/self/fd/$LOG; fi
 printf '%s file 0\n%s file end\n' $name $name >part.$name
@@ -206,14 +206,17 @@ impl Scene {
         let mut dag = String::new();
         for n in 0..TASKS {
             let name = format!("t{n:03}");
-            let lines = if random.below(6) == 0 {
-                2000
+            let lines = if random.below(4) == 0 {
+                1000
             } else {
                 random.below(40)
             };
             let pause = format!("0.0{}", random.below(4));
             let fails = if random.below(5) == 0 { "yes" } else { "no" };
-            let pipe = (0..lines).map(|n| n.to_string()).chain(["end".to_owned()]);
+            // Writing some MB takes time, so that some kills come in the midst of it.
+            let pipe = (0..lines)
+                .map(|n| format!("{n} {:>4000}", "end"))
+                .chain(["end".to_owned()]);
             let pipe = pipe.map(|n| format!("{name} pipe {n}")).collect();
             wanted.entry("pipe.txt").or_default().insert(name.clone(), pipe);
             let file = ["0", "end"].map(|n| format!("{name} file {n}")).to_vec();
