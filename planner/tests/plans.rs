@@ -471,7 +471,7 @@ sites:
   - {type: localStorage, path: @DIR@/out, fileServers: [{url: "file://@DIR@/out", operation: all}]}
 - name: hpc
   directories:
-  - {type: sharedScratch, path: /work, fileServers: [{url: "gsiftp://hpc.example.org/work", operation: all}]}
+  - {type: sharedScratch, path: /lustre, fileServers: [{url: "gsiftp://hpc.example.org/lustre", operation: all}]}
   profiles: {env: {PEGASUS_HOME: /soft/pegasus}, pegasus: {queue: fast, nodes: "3"}}
 "#,
     );
@@ -486,7 +486,7 @@ sites:
     assert!(
         words
             .windows(2)
-            .any(|w| w == ["-w", "/work/tester/pegasus/two/run0001"])
+            .any(|w| w == ["-w", "/lustre/tester/pegasus/two/run0001"])
     );
     let words = plan.command("register_hpc_1_0");
     assert!(words.windows(2).any(|w| w == ["-R", "local"]));
@@ -494,7 +494,7 @@ sites:
     let orders = plan.orders("stage_out_remote_hpc_1_0");
     assert_eq!(
         orders[0]["src_urls"][0]["url"],
-        "file:///work/tester/pegasus/two/run0001/./end"
+        "file:///lustre/tester/pegasus/two/run0001/./end"
     );
     let script = plan.file("two-0.sbatch");
     assert!(script.contains("#SBATCH --partition=fast\n"), "{script}");
