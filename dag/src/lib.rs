@@ -19,7 +19,7 @@ pub mod cycle;
 mod dag;
 mod error;
 mod names;
-mod number;
+pub mod number;
 mod options;
 mod reader;
 pub mod rescue;

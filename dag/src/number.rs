@@ -1,7 +1,9 @@
 //! Numbers as the C library's `sscanf` reads them, which is what users' DAG files rely on: blanks
 //! in front are skipped and whatever follows the number is ignored, so `12MB` is 12.
 
-fn skip_blanks(text: &[u8]) -> &[u8] {
+/// The text without the blanks in front, as C counts blanks.
+#[must_use]
+pub fn skip_blanks(text: &[u8]) -> &[u8] {
     let start = text
         .iter()
         .position(|b| !matches!(b, b' ' | 9..=13))
@@ -13,37 +15,52 @@ fn digits(text: &[u8]) -> usize {
     text.iter().take_while(|b| b.is_ascii_digit()).count()
 }
 
-/// `%f`: decimal number in single precision. Infinity, not-a-number and hexadecimal are no
-/// numbers here: no task can have them as its memory.
-pub(crate) fn float(text: &[u8]) -> Option<f32> {
-    let text = skip_blanks(text);
+/// Length of a sign and digits, and of the digits alone.
+fn signed_digits(text: &[u8]) -> (usize, usize) {
     let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
-    let whole = digits(&text[sign..]);
-    let mut end = sign + whole;
-    let mut fraction = 0;
+    let digits = digits(&text[sign..]);
+    (sign + digits, digits)
+}
+
+/// The text of the decimal integer that this begins with.
+#[must_use]
+pub fn integer_text(text: &[u8]) -> Option<&str> {
+    let text = skip_blanks(text);
+    let (end, digits) = signed_digits(text);
+    (digits > 0).then(|| std::str::from_utf8(&text[..end]).ok())?
+}
+
+/// The text of the decimal number, with fraction and exponent, that this begins with. Infinity,
+/// not-a-number and hexadecimal are no numbers here.
+#[must_use]
+pub fn decimal_text(text: &[u8]) -> Option<&str> {
+    let text = skip_blanks(text);
+    let (mut end, mut count) = signed_digits(text);
     if text.get(end) == Some(&b'.') {
-        fraction = digits(&text[end + 1..]);
+        let fraction = digits(&text[end + 1..]);
+        count += fraction;
         end += 1 + fraction;
     }
-    if whole + fraction == 0 {
+    if count == 0 {
         return None;
     }
     if matches!(text.get(end), Some(b'e' | b'E')) {
-        let sign = usize::from(matches!(text.get(end + 1), Some(b'+' | b'-')));
-        let exponent = digits(&text[end + 1 + sign..]);
-        if exponent > 0 {
-            end += 1 + sign + exponent;
+        let (exponent, digits) = signed_digits(&text[end + 1..]);
+        if digits > 0 {
+            end += 1 + exponent;
         }
     }
-    std::str::from_utf8(&text[..end]).ok()?.parse().ok()
+    std::str::from_utf8(&text[..end]).ok()
+}
+
+/// `%f`: decimal number in single precision.
+pub(crate) fn float(text: &[u8]) -> Option<f32> {
+    decimal_text(text)?.parse().ok()
 }
 
 /// `%d`: decimal integer. Out of range is no number.
 pub(crate) fn integer(text: &[u8]) -> Option<i64> {
-    let text = skip_blanks(text);
-    let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
-    let end = sign + digits(&text[sign..]);
-    std::str::from_utf8(&text[..end]).ok()?.parse().ok()
+    integer_text(text)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -1,29 +1,11 @@
 //! Numbers as the C library's `sscanf` reads them: blanks in front and anything behind the number
 //! are ignored, so `2x` is 2. Out of range becomes the nearest number that fits.
 
-fn skip_blanks(text: &[u8]) -> &[u8] {
-    let start = text
-        .iter()
-        .position(|b| !matches!(b, b' ' | 9..=13))
-        .unwrap_or(text.len());
-    &text[start..]
-}
-
-/// Length of sign and digits; the digits' own length.
-fn signed_digits(text: &[u8]) -> (usize, usize) {
-    let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
-    let digits = text[sign..].iter().take_while(|b| b.is_ascii_digit()).count();
-    (sign + digits, digits)
-}
+use pmc_dag::number::{decimal_text, integer_text, skip_blanks};
 
 /// `%d`.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
-    let text = skip_blanks(text);
-    let (len, digits) = signed_digits(text);
-    if digits == 0 {
-        return None;
-    }
-    let number = std::str::from_utf8(&text[..len]).ok()?;
+    let number = integer_text(text)?;
     let limit = if number.starts_with('-') {
         i64::MIN
     } else {
@@ -45,31 +27,18 @@ pub(super) fn unsigned(text: &[u8]) -> Option<u32> {
 
 /// `%lf`, also `inf` and `nan`.
 pub(super) fn float(text: &[u8]) -> Option<f64> {
+    match decimal_text(text) {
+        Some(number) => number.parse().ok(),
+        None => not_finite(text),
+    }
+}
+
+fn not_finite(text: &[u8]) -> Option<f64> {
     let text = skip_blanks(text);
-    let (mut len, mut digits) = signed_digits(text);
-    let word = |at: usize, word: &str| {
-        text.get(at..at + word.len())
-            .is_some_and(|t| t.eq_ignore_ascii_case(word.as_bytes()))
-    };
-    if digits == 0 && (word(len, "inf") || word(len, "nan")) {
-        len += 3;
-        return std::str::from_utf8(&text[..len]).ok()?.parse().ok();
-    }
-    if text.get(len) == Some(&b'.') {
-        let fraction = text[len + 1..].iter().take_while(|b| b.is_ascii_digit()).count();
-        digits += fraction;
-        len += 1 + fraction;
-    }
-    if digits == 0 {
-        return None;
-    }
-    if matches!(text.get(len), Some(b'e' | b'E')) {
-        let (exponent, digits) = signed_digits(&text[len + 1..]);
-        if digits > 0 {
-            len += 1 + exponent;
-        }
-    }
-    std::str::from_utf8(&text[..len]).ok()?.parse().ok()
+    let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
+    let word = text.get(sign..sign + 3)?;
+    let known = word.eq_ignore_ascii_case(b"inf") || word.eq_ignore_ascii_case(b"nan");
+    known.then(|| std::str::from_utf8(&text[..sign + 3]).ok()?.parse().ok())?
 }
 
 #[cfg(test)]
@@ -115,6 +84,7 @@ mod tests {
             ("5.", Some(5.0)),
             ("-2", Some(-2.0)),
             ("inf", Some(f64::INFINITY)),
+            ("\x0b-Infinity", Some(f64::NEG_INFINITY)),
             (".", None),
             ("long", None),
             ("", None),
