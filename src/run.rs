@@ -28,9 +28,9 @@ pub struct LocalRun {
 pub fn run_local(
     run: &LocalRun,
     interrupt: &Interrupt,
-    observer: &mut dyn FnMut(&RunEvent<'_>),
+    observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
 ) -> Result<RunSummary, RunError> {
     let worker = Arc::new(run.worker.clone());
     let mut transport = LocalMaster::start(run.workers, &worker, interrupt)?;
-    driver::run(&mut transport, &run.options, interrupt, observer)
+    driver::run_lending(&mut transport, &run.options, interrupt, observer)
 }

@@ -48,7 +48,7 @@ pub fn run(
     dag: &Path,
     execution: &cli::Execution,
     environment: Vec<(OsString, OsString)>,
-    observer: &mut dyn FnMut(&RunEvent<'_>),
+    observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
 ) -> Result<Ended, Failure> {
     let run = request(dag, execution, environment);
     let interrupt = Arc::new(Interrupt::new());

@@ -4,6 +4,7 @@
 mod drain;
 mod error;
 mod events;
+mod lend;
 mod position;
 mod report;
 mod safety;
@@ -33,7 +34,7 @@ use crate::message::{Rank, SubmitId, ToMaster, ToWorker};
 use crate::options::{Options, Stdio};
 use crate::shared_files;
 use crate::sync::Syncer;
-use crate::transport::{MasterTransport, TransportError};
+use crate::transport::{LendingTransport, MasterTransport, TransportError};
 
 /// Status of a task whose forwarded data could not be written.
 const NOT_FORWARDED: i32 = 256;
@@ -53,14 +54,42 @@ pub fn run<T: MasterTransport>(
     transport: &mut T,
     options: &Options,
     interrupt: &Interrupt,
-    observer: &mut dyn FnMut(&RunEvent<'_>),
+    observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
+) -> Result<RunSummary, RunError> {
+    start(transport, options, interrupt, observer, |driver| {
+        driver.receive_all()
+    })
+}
+
+/// As [`run`], with workers that do the master's work themselves when they have a message.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_lending<T: LendingTransport>(
+    transport: &mut T,
+    options: &Options,
+    interrupt: &Interrupt,
+    observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
+) -> Result<RunSummary, RunError> {
+    start(transport, options, interrupt, observer, |driver| driver.lend())
+}
+
+/// How the messages of a run are worked off, from its first task to its end.
+type Loop<T> = fn(&mut Driver<'_, T>) -> Result<End, RunError>;
+
+fn start<T: MasterTransport>(
+    transport: &mut T,
+    options: &Options,
+    interrupt: &Interrupt,
+    observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
+    work: Loop<T>,
 ) -> Result<RunSummary, RunError> {
     let begin = Begin {
         at: Instant::now(),
         time: Local::now().fixed_offset(),
     };
     let result = prepare(options, transport.workers())
-        .and_then(|ready| Driver::new(ready, transport, options, interrupt, observer, begin).run());
+        .and_then(|ready| Driver::new(ready, transport, options, interrupt, observer, begin).run(work));
     result.map_err(|mut error| {
         if !error.is_closed() {
             error.silent_workers = stop_workers(transport, ToWorker::Abort, CLOSE_TIMEOUT);
@@ -166,7 +195,7 @@ struct Out<'a, T> {
     transport: &'a mut T,
     logs: Logs,
     dag: Arc<Dag>,
-    observer: &'a mut dyn FnMut(&RunEvent<'_>),
+    observer: &'a mut (dyn FnMut(&RunEvent<'_>) + Send),
     /// First error of the transport; the master cannot take it.
     error: Option<TransportError>,
     /// The execution whose end the master is told now failed because of forwarded data.
@@ -252,7 +281,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         transport: &'a mut T,
         options: &'a Options,
         interrupt: &'a Interrupt,
-        observer: &'a mut dyn FnMut(&RunEvent<'_>),
+        observer: &'a mut (dyn FnMut(&RunEvent<'_>) + Send),
         begin: Begin,
     ) -> Self {
         let Ready {
@@ -291,8 +320,8 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         }
     }
 
-    fn run(mut self) -> Result<RunSummary, RunError> {
-        let end = match self.work() {
+    fn run(mut self, work: Loop<T>) -> Result<RunSummary, RunError> {
+        let end = match self.work(work) {
             Ok(end) => end,
             Err(mut error) => {
                 let fits_nowhere = matches!(
@@ -316,7 +345,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     }
 
     /// From the registration of the workers to the end of the last task, or an abort.
-    fn work(&mut self) -> Result<End, RunError> {
+    fn work(&mut self, work: Loop<T>) -> Result<End, RunError> {
         while !self.master.registered_all() {
             if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
@@ -339,20 +368,33 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             tasks, done_before, ..
         } = self.master.summary();
         (self.out.observer)(&RunEvent::Begun { tasks, done_before });
+        let end = work(self);
+        self.makespan = started.elapsed();
+        end
+    }
+
+    /// Works off the messages in this thread.
+    fn receive_all(&mut self) -> Result<End, RunError> {
         loop {
-            self.drain_if_asked()?;
-            self.master.schedule(&mut self.out);
-            self.flush()?;
-            if self.master.is_finished() {
-                self.makespan = started.elapsed();
-                return Ok(End::Finished);
-            }
-            if let Some(aborted) = self.aborted() {
-                self.makespan = started.elapsed();
-                return Ok(End::Aborted(aborted));
+            if let Some(end) = self.advance()? {
+                return Ok(end);
             }
             self.receive()?;
         }
+    }
+
+    /// Does what follows from the messages so far, and says whether the run has ended.
+    fn advance(&mut self) -> Result<Option<End>, RunError> {
+        self.drain_if_asked()?;
+        // What starts now may rely on what has ended: a clean-up job removes the inputs of tasks
+        // that must not run again.
+        self.out.logs.flush_rescue()?;
+        self.master.schedule(&mut self.out);
+        self.flush()?;
+        if self.master.is_finished() {
+            return Ok(Some(End::Finished));
+        }
+        Ok(self.aborted().map(End::Aborted))
     }
 
     /// Whether the run is to be given up.
@@ -372,9 +414,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     /// Waits for a message and takes it and all others that are there to the master.
     fn receive(&mut self) -> Result<(), RunError> {
         let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        let drained = self.drain.as_ref().and_then(|drain| drain.until);
-        let first = self.deadline.into_iter().chain(drained).min();
-        let mut timeout = first.map_or(Duration::MAX, until);
+        let mut timeout = self.next_deadline().map_or(Duration::MAX, until);
         // A timeout of zero would not wait at all; the deadline is looked at after this call.
         timeout = timeout.max(Duration::from_micros(1));
         while let Some((from, message)) = self.out.transport.receive(timeout)? {
@@ -382,6 +422,12 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             timeout = Duration::ZERO;
         }
         Ok(())
+    }
+
+    /// When the run is given up if nothing happens.
+    fn next_deadline(&self) -> Option<Instant> {
+        let drained = self.drain.as_ref().and_then(|drain| drain.until);
+        self.deadline.into_iter().chain(drained).min()
     }
 
     fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {

@@ -119,7 +119,11 @@ impl Logs {
         Ok(self.rescue.len())
     }
 
-    fn flush_rescue(&mut self) -> Result<(), LogError> {
+    /// Writes what was noted for the rescue file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn flush_rescue(&mut self) -> Result<(), LogError> {
         let flushed = self.rescue.flush();
         flushed.map_err(|source| self.rescue_error(source))
     }

@@ -169,7 +169,8 @@ impl Hosts {
     ) {
         self.leave(index);
         let host = &mut self.hosts[index as usize];
-        host.free_slots.push_back(rank);
+        // The slot that was used last: its worker may be just asking for more.
+        host.free_slots.push_front(rank);
         host.free_memory_mb += memory_mb;
         host.free_cpus += cpus;
         if let Some(block) = block {
@@ -408,8 +409,8 @@ mod tests {
         assert_eq!(hosts.most_free_memory(0), Some(100));
         assert_eq!(
             hosts.take(0, 1, 0).unwrap().rank,
-            Rank(2),
-            "the slot that waits longest"
+            Rank(1),
+            "the slot that was used last"
         );
     }
 

@@ -158,17 +158,17 @@ fn a_diamond_runs_in_order() {
             "h 2 4 100",
             "queued 2 2",
             "queued 1 3",
-            "started 2 2 on 2",
+            "started 2 2 on 1",
             "h 1 3 100",
-            "started 1 3 on 1",
+            "started 1 3 on 2",
             "h 0 2 100"
         ],
-        "children in the order of their edges, the slot that waits longest first"
+        "children in the order of their edges, the slot that was used last first"
     );
-    run.end(1, 3, 0);
+    run.end(2, 3, 0);
     assert_eq!(run.take("queued"), [""; 0]);
     assert!(!run.master.is_finished());
-    run.end(2, 2, 0);
+    run.end(1, 2, 0);
     assert_eq!(run.take("started"), ["0 4 on 1"]);
     run.end(1, 4, 0);
     assert!(run.master.is_finished());
@@ -460,7 +460,7 @@ fn tasks_that_do_not_fit_are_overtaken_by_others_only() {
     run.end(2, 4, 0);
     assert_eq!(run.take("started"), [""; 0]);
     run.end(1, 2, 0);
-    assert_eq!(run.take("started"), ["2 3 on 3"]);
+    assert_eq!(run.take("started"), ["2 3 on 1"]);
 }
 
 #[test]
@@ -504,9 +504,9 @@ fn scattered_cpus_are_reported() {
     run.log.lines.clear();
     // 0, 1 and 4 are free now: enough for c, but not in a row.
     run.end(1, 1, 0);
-    assert_eq!(run.log.lines[2..4], ["fragmented 2 3", "started 2 3 on 3"]);
+    assert_eq!(run.log.lines[2..4], ["fragmented 2 3", "started 2 3 on 1"]);
     assert_eq!(run.log.assignments.last().unwrap().cpu_set, [0; 0]);
-    run.end(3, 3, 0);
+    run.end(1, 3, 0);
     run.end(2, 2, 0);
     assert!(run.master.summary().success);
 }

@@ -4,22 +4,18 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
-use super::{MasterTransport, Traffic, TransportError, WorkerTransport};
+use super::exchange::Exchange;
+use super::{LendingTransport, MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
 use crate::message::{Rank, ToMaster, ToWorker};
 use crate::options::WorkerOptions;
 use crate::worker::{self, KillSwitch};
 
-enum Inbound {
-    Message(Rank, ToMaster),
-    Wake,
-}
-
 /// The master's side; owns the workers' threads.
 pub struct LocalMaster {
-    inbound: Receiver<Inbound>,
+    exchange: Arc<Exchange>,
     workers: Vec<Worker>,
     traffic: Traffic,
 }
@@ -34,7 +30,7 @@ struct Worker {
 struct LocalWorker {
     rank: Rank,
     inbound: Receiver<ToWorker>,
-    outbound: Sender<Inbound>,
+    exchange: Arc<Exchange>,
 }
 
 impl LocalMaster {
@@ -47,13 +43,11 @@ impl LocalMaster {
         options: &Arc<WorkerOptions>,
         interrupt: &Interrupt,
     ) -> Result<Self, TransportError> {
-        let (to_master, inbound) = unbounded();
-        let waker = to_master.clone();
-        interrupt.on_raise(move || {
-            let _ = waker.send(Inbound::Wake);
-        });
+        let exchange = Arc::new(Exchange::default());
+        let waker = Arc::clone(&exchange);
+        interrupt.on_raise(move || waker.call());
         let mut master = Self {
-            inbound,
+            exchange,
             workers: Vec::new(),
             traffic: Traffic::default(),
         };
@@ -63,7 +57,7 @@ impl LocalMaster {
             let mut side = LocalWorker {
                 rank: Rank(rank),
                 inbound,
-                outbound: to_master.clone(),
+                exchange: Arc::clone(&master.exchange),
             };
             let (options, switch) = (Arc::clone(options), Arc::clone(&kill));
             let thread = std::thread::Builder::new()
@@ -106,22 +100,11 @@ impl MasterTransport for LocalMaster {
     }
 
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError> {
-        let received = if timeout.is_zero() {
-            self.inbound.try_recv().map_err(|error| match error {
-                TryRecvError::Empty => RecvTimeoutError::Timeout,
-                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-            })
-        } else {
-            self.inbound.recv_timeout(timeout)
-        };
-        match received {
-            Ok(Inbound::Message(from, message)) => {
-                self.traffic.received += message.encoded_len() as u64;
-                Ok(Some((from, message)))
-            }
-            Ok(Inbound::Wake) | Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(TransportError("All workers have ended".to_owned())),
+        let received = self.exchange.receive(timeout);
+        if let Some((_, message)) = &received {
+            self.traffic.received += message.encoded_len() as u64;
         }
+        Ok(received)
     }
 
     fn traffic(&self) -> Traffic {
@@ -156,6 +139,16 @@ impl MasterTransport for LocalMaster {
     }
 }
 
+impl LendingTransport for LocalMaster {
+    fn exchange(&self) -> Arc<Exchange> {
+        Arc::clone(&self.exchange)
+    }
+
+    fn note_received(&mut self, message: &ToMaster) {
+        self.traffic.received += message.encoded_len() as u64;
+    }
+}
+
 impl Drop for LocalMaster {
     fn drop(&mut self) {
         for worker in &self.workers {
@@ -172,8 +165,8 @@ impl WorkerTransport for LocalWorker {
     }
 
     fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
-        let sent = self.outbound.send(Inbound::Message(self.rank, message));
-        sent.map_err(|_| TransportError("The master has ended".to_owned()))
+        self.exchange.bring(self.rank, message);
+        Ok(())
     }
 
     fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError> {

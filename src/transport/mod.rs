@@ -1,10 +1,14 @@
 //! How messages travel. One trait for each side; everything that knows MPI is in `mpi`.
 
+pub mod exchange;
 pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use exchange::Exchange;
 
 use crate::message::{Rank, ToMaster, ToWorker};
 
@@ -28,6 +32,14 @@ pub trait MasterTransport {
     /// [`ToWorker::Abort`], have closed their files and ended. Messages that they sent before can
     /// still be received afterwards. Gives the workers that have not ended within `timeout`.
     fn close(&mut self, timeout: Duration) -> Vec<Rank>;
+}
+
+/// The master's side, where the workers are threads that can do its work.
+pub trait LendingTransport: MasterTransport + Send {
+    /// Where the workers bring their messages.
+    fn exchange(&self) -> Arc<Exchange>;
+    /// A message was received through the exchange.
+    fn note_received(&mut self, message: &ToMaster);
 }
 
 /// A worker's side.

@@ -1,0 +1,49 @@
+//! The loop around the master where workers are threads: each takes the messages that are there
+//! to the master when it has one itself.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::{Driver, End, RunError};
+use crate::message::{Rank, ToMaster};
+use crate::transport::exchange::Turn;
+use crate::transport::{LendingTransport, TransportError};
+
+/// A driver, and how its run has ended.
+struct Turns<'d, 'a, T> {
+    driver: &'d mut Driver<'a, T>,
+    end: Option<Result<End, RunError>>,
+}
+
+impl<T: LendingTransport> Driver<'_, T> {
+    /// Lets the workers' threads work off their messages.
+    pub(super) fn lend(&mut self) -> Result<End, RunError> {
+        let exchange = self.out.transport.exchange();
+        let mut turns = Turns {
+            driver: self,
+            end: None,
+        };
+        exchange.lend(&mut turns);
+        let lost = || TransportError("A worker has ended in the middle of its work".to_owned());
+        turns.end.unwrap_or_else(|| Err(lost().into()))
+    }
+}
+
+impl<T: LendingTransport> Turn for Turns<'_, '_, T> {
+    fn turn(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
+        let driver = &mut *self.driver;
+        let mut work = || {
+            while let Some((from, message)) = messages.pop_front() {
+                driver.out.transport.note_received(&message);
+                driver.handle(from, message)?;
+            }
+            driver.advance()
+        };
+        self.end = work().transpose();
+        self.end.is_some()
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.driver.next_deadline()
+    }
+}
