@@ -40,6 +40,9 @@ struct Typed {
     /// Candidate execution sites, best first; * for all but local
     #[arg(short = 's', long, value_name = "SITE,…", value_delimiter = ',')]
     sites: Vec<String>,
+    /// Where the site selectors Random and Group begin; other numbers give other plans, `random` each time another
+    #[arg(long, value_name = "N|random")]
+    seed: Option<String>,
     /// Staging site; with a shared file system it must be the execution site
     #[arg(long, value_name = "SITE=SITE,…", value_delimiter = ',')]
     staging_site: Vec<String>,
@@ -262,6 +265,7 @@ fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Re
         workflow: absolute(workflow),
         conf: typed.conf.as_deref().map(absolute),
         defines: typed.define,
+        seed: typed.seed,
         sites: names(&typed.sites),
         staging_sites,
         output_sites: names(&typed.output_sites),

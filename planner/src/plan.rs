@@ -18,6 +18,8 @@ pub struct Request {
     pub conf: Option<PathBuf>,
     /// `KEY=VALUE` texts of `-D`.
     pub defines: Vec<String>,
+    /// Where the random numbers of site selection begin: a number, or the word `random` for others each time.
+    pub seed: Option<String>,
     /// Candidate execution sites, in the order of the command line; empty for the default.
     pub sites: Vec<String>,
     /// Staging site for each execution site; the key `` (empty) stands for all of them.

@@ -2,6 +2,7 @@
 
 mod common;
 mod random;
+mod selection;
 
 use std::collections::BTreeSet;
 use std::fs;

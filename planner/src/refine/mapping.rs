@@ -1,20 +1,22 @@
-//! Site selection, and what follows from it for each job: its program and profiles.
+//! What follows from site selection for each job: its program and profiles.
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::transformation::TransformationKind;
 use crate::model::{
-    FileId, FileKind, FileUse, JobIndex, JobKind, Link, TransferFlag, TransformationName, Workflow,
+    FileId, FileKind, FileUse, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName, Workflow,
 };
 use crate::plan::PlanError;
-use crate::profiles::{Namespace, Profiles};
+use crate::profiles::Namespace;
 
 use super::exec::{Exec, ExecJob, Setup, SiteId, Task};
 use super::programs::{Programs, auxiliary_name, default_program};
+use super::reuse::Reduced;
 use super::settings::Settings;
 use super::sites::Sites;
+use super::sites::selection::{self, Placed, fixed_site, named_program};
 
 /// Resources of a compute job when nobody says anything: MB of memory, cores, MB of disk.
 const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
@@ -81,12 +83,12 @@ impl<'a> Mapper<'a> {
     pub(crate) fn map(
         &mut self,
         workflow: &mut Workflow,
-        kept: &[bool],
+        reduced: &Reduced,
         exec: &mut Exec,
         notes: &mut Vec<String>,
     ) -> Result<Mapped, PlanError> {
         refuse_sub_workflows(workflow)?;
-        let chosen = self.choose_sites(workflow, kept, notes)?;
+        let chosen = self.choose_sites(workflow, reduced, notes)?;
         let mut numbers = vec![u32::MAX; workflow.jobs.len()];
         let mut staged = StagedPrograms::default();
         let mut problems = Vec::new();
@@ -119,135 +121,91 @@ impl<'a> Mapper<'a> {
         }
     }
 
-    /// Site and program of every kept job. One site for all jobs is best: then no file has to move
-    /// between sites.
+    /// Site and program of every kept job.
     fn choose_sites(
         &self,
         workflow: &Workflow,
-        kept: &[bool],
+        reduced: &Reduced,
         notes: &mut Vec<String>,
     ) -> Result<Vec<Option<(SiteId, Program)>>, PlanError> {
         let mut problems = Vec::new();
-        let mut wanted: Vec<Arc<TransformationName>> = Vec::new();
-        let mut seen: FxHashMap<Arc<TransformationName>, u32> = FxHashMap::default();
-        for (job, _) in workflow
-            .jobs
-            .iter()
-            .zip(kept)
-            .filter(|(job, kept)| **kept && is_free(&job.profiles))
-        {
-            seen.entry(Arc::clone(&job.transformation)).or_insert_with(|| {
-                wanted.push(Arc::clone(&job.transformation));
-                (wanted.len() - 1) as u32
-            });
-        }
-        let candidates = &self.sites.candidates;
-        let usable =
-            |name: &TransformationName, site: SiteId| self.programs.usable(name, self.sites.get(site));
-        let common = candidates
-            .iter()
-            .copied()
-            .find(|&site| wanted.iter().all(|name| usable(name, site).is_some()));
-        let names: Vec<&str> = candidates
-            .iter()
-            .map(|&s| self.sites.get(s).name.as_str())
-            .collect();
-        let per_name: Vec<Option<(SiteId, u32)>> = wanted
-            .iter()
-            .map(|name| {
-                let order = common.iter().copied().chain(candidates.iter().copied());
-                let found = order
-                    .into_iter()
-                    .find_map(|site| Some((site, usable(name, site)?)));
-                if found.is_none() {
-                    problems.push(self.programs.missing(name, &names));
-                }
-                found
-            })
-            .collect();
-        if let (Some(site), true) = (common, candidates.len() > 1) {
-            notes.push(format!(
-                "all jobs run on the site {}, the first that can run each of them",
-                self.sites.get(site).name
-            ));
-        }
+        let placed = selection::select(
+            workflow,
+            &reduced.kept,
+            &reduced.edges,
+            self.sites,
+            self.programs,
+            self.settings,
+        )
+        .unwrap_or_else(|found| {
+            problems = found;
+            Placed::default()
+        });
+        notes.extend(placed.notes);
         let mut chosen = Vec::with_capacity(workflow.jobs.len());
-        for (job, &kept) in workflow.jobs.iter().zip(kept) {
-            if !kept {
-                chosen.push(None);
-            } else if is_free(&job.profiles) {
-                let number = seen.get(&job.transformation).copied().unwrap_or_default();
-                chosen.push(per_name[number as usize].map(|(site, entry)| (site, Program::Entry(entry))));
-            } else {
-                let fallback = common.or_else(|| candidates.first().copied());
-                match self.pinned(job, fallback, &names) {
-                    Ok(choice) => chosen.push(Some(choice)),
-                    Err(problem) => {
-                        problems.push(problem);
-                        chosen.push(None);
-                    }
+        for (n, job) in workflow.jobs.iter().enumerate() {
+            let choice = match placed.sites.get(n).copied().flatten() {
+                Some((site, Some(entry))) => Some(Ok((site, Program::Entry(entry)))),
+                Some((site, None)) => Some(self.named_program(job, site)),
+                None if reduced.kept[n] && fixed_site(job).is_some() => Some(self.pinned(job)),
+                None => None,
+            };
+            chosen.push(match choice {
+                Some(Ok(choice)) => Some(choice),
+                Some(Err(problem)) => {
+                    problems.push(problem);
+                    None
                 }
-            }
+                None => None,
+            });
         }
         if problems.is_empty() {
             Ok(chosen)
         } else {
-            problems.dedup();
+            let mut seen = FxHashSet::default();
+            problems.retain(|problem| seen.insert(problem.clone()));
             Err(PlanError::Refinement(problems))
         }
     }
 
-    /// Site and program of a job whose profiles pin one of them.
-    fn pinned(
-        &self,
-        job: &crate::model::Job,
-        fallback: Option<SiteId>,
-        candidates: &[&str],
-    ) -> Result<(SiteId, Program), String> {
-        let site = match job.profiles.get(Namespace::Selector, "execution.site") {
-            Some(name) => self.sites.find(name).ok_or_else(|| {
-                format!(
-                    "the job {} is pinned to the site {name}, which is in no site catalog",
-                    job.id
-                )
-            })?,
-            None => fallback.ok_or_else(|| format!("there is no site for the job {}", job.id))?,
-        };
+    /// Site and program of a job whose profiles fix the site.
+    fn pinned(&self, job: &Job) -> Result<(SiteId, Program), String> {
+        let name = fixed_site(job).unwrap_or_default();
+        let site = self.sites.find(name).ok_or_else(|| {
+            format!(
+                "the job {} is pinned to the site {name}, which is in no site catalog\n  hint: {}",
+                job.id,
+                self.sites.meant(name)
+            )
+        })?;
         if self.sites.get(site).scratch.is_none() {
             return Err(format!(
-                "the job {} is pinned to the site {}, which has no directory of type sharedScratch",
-                job.id,
-                self.sites.get(site).name
+                "the job {} is pinned to the site {name}, which has no directory of type sharedScratch",
+                job.id
             ));
         }
-        if let Some(pfn) = job.profiles.get(Namespace::Selector, "pfn") {
-            let path = pfn.strip_prefix("file://").unwrap_or(pfn);
-            if !path.starts_with('/') {
-                return Err(format!(
-                    "the job {} names its program with the profile selector::pfn, which must be an absolute path, \
-                     not {pfn}",
-                    job.id
-                ));
-            }
-            return Ok((site, Program::Pinned(path.to_owned())));
+        if named_program(job).is_some() {
+            return self.named_program(job, site);
         }
-        // Without `selector::pfn` the program comes from the catalog; a job without a pinned site may still
-        // need another candidate than the common one.
-        let pinned_site = job.profiles.get(Namespace::Selector, "execution.site").is_some();
-        let order: Vec<SiteId> = if pinned_site {
-            vec![site]
+        match self.programs.usable(&job.transformation, self.sites.get(site)) {
+            Some(entry) => Ok((site, Program::Entry(entry))),
+            None => Err(self.programs.missing(&job.transformation, &[name])),
+        }
+    }
+
+    /// The program that a profile of the job names.
+    fn named_program(&self, job: &Job, site: SiteId) -> Result<(SiteId, Program), String> {
+        let pfn = named_program(job).unwrap_or_default();
+        let path = pfn.strip_prefix("file://").unwrap_or(pfn);
+        if path.starts_with('/') {
+            Ok((site, Program::Pinned(path.to_owned())))
         } else {
-            self.sites.candidates.clone()
-        };
-        for &site in &order {
-            if let Some(entry) = self.programs.usable(&job.transformation, self.sites.get(site)) {
-                return Ok((site, Program::Entry(entry)));
-            }
+            Err(format!(
+                "the job {} names its program with the profile selector::pfn, which must be an absolute path, \
+                 not {pfn}",
+                job.id
+            ))
         }
-        let name = [self.sites.get(site).name.as_str()];
-        Err(self
-            .programs
-            .missing(&job.transformation, if pinned_site { &name } else { candidates }))
     }
 
     /// Program and profiles of a compute job; jobs without profiles of their own share them.
@@ -374,12 +332,6 @@ impl<'a> Mapper<'a> {
         self.auxiliary.insert((transformation, site_of_run), number);
         number
     }
-}
-
-/// No profile pins site or program.
-fn is_free(profiles: &Profiles) -> bool {
-    profiles.get(Namespace::Selector, "execution.site").is_none()
-        && profiles.get(Namespace::Selector, "pfn").is_none()
 }
 
 /// Name of a staged program in the work directory.

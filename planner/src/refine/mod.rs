@@ -52,7 +52,7 @@ pub(crate) fn refine(
             workflow.jobs.len()
         ));
     }
-    let mapped = mapper.map(workflow, &reduced.kept, &mut exec, notes)?;
+    let mapped = mapper.map(workflow, &reduced, &mut exec, notes)?;
     clustering::refuse(workflow, &exec, &reduced, cluster)?;
     transfer::add(workflow, &mut exec, mapper, replicas, &mapped, &reduced)?;
     let names = directories::Names {

@@ -182,6 +182,8 @@ mod tests {
             tools: "/opt/bin".into(),
             visible: false,
             scratch: None,
+            processors: 1,
+            servers: Vec::new(),
         }
     }
 

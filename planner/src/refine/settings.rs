@@ -5,6 +5,8 @@ use crate::plan::{CleanupStrategy, PlanError, Request};
 use crate::profiles::Profiles;
 use crate::properties::Properties;
 
+use super::sites::{self, selection::SiteSelector};
+
 /// Where files that belong to a job lie in the submit directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SubmitMapper {
@@ -116,6 +118,9 @@ pub(crate) struct Settings {
     pub(crate) cleanup_size: Option<u32>,
     pub(crate) reuse: ReuseScope,
     pub(crate) replica_selector: ReplicaSelector,
+    pub(crate) site_selector: SiteSelector,
+    /// Where chance begins.
+    pub(crate) seed: u64,
     pub(crate) cache_adds: bool,
     pub(crate) workflow_adds: bool,
     pub(crate) transformations: TransformationChoice,
@@ -306,13 +311,8 @@ impl Settings {
             ],
             &mut problems,
         );
-        if let Some(selector) = properties.get("pegasus.selector.site")
-            && !selector.eq_ignore_ascii_case("random")
-        {
-            warnings.push(format!(
-                "the site selector {selector} is not offered yet: each job goes to the first site that can run it"
-            ));
-        }
+        let site_selector = sites::settings::selector(properties, request, &mut problems);
+        let seed = sites::settings::seed(properties, request, &mut problems);
         let reuse = match properties.get("pegasus.data.reuse.scope").map(str::trim) {
             _ if request.force => ReuseScope::None,
             Some(word) if word.eq_ignore_ascii_case("none") => ReuseScope::None,
@@ -375,6 +375,8 @@ impl Settings {
             cleanup_size: number("pegasus.file.cleanup.clusters.size")?,
             reuse,
             replica_selector,
+            site_selector,
+            seed,
             cache_adds: properties.get_bool("pegasus.catalog.replica.cache.asrc", false)?,
             workflow_adds: properties.get_bool("pegasus.catalog.replica.dax.asrc", false)?,
             transformations,

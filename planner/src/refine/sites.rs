@@ -1,5 +1,13 @@
 //! Sites of the run: work directories, storage, tools, and which sites may run jobs.
 
+pub(crate) mod callout;
+mod group;
+mod heft;
+mod random;
+mod round_robin;
+pub(crate) mod selection;
+pub(crate) mod settings;
+
 use std::collections::BTreeMap;
 
 use crate::catalog::site::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog, SysInfo};
@@ -8,6 +16,7 @@ use crate::profiles::{Namespace, Profiles, parse_bool};
 
 use super::exec::SiteId;
 use super::settings::{Settings, StorageMapper};
+use crate::error::near_spelling;
 
 /// A site and its directories in this run.
 #[derive(Clone, Debug)]
@@ -24,7 +33,14 @@ pub(crate) struct WorkSite {
     pub(crate) visible: bool,
     /// Work directory of the run; absent if the site has no shared scratch directory.
     pub(crate) scratch: Option<Scratch>,
+    /// Processors for estimates: idle nodes, else nodes, else ten.
+    pub(crate) processors: u32,
+    /// Protocol and host of each of its file servers.
+    pub(crate) servers: Vec<String>,
 }
+
+/// Processors of a site that says nothing about its nodes.
+const PROCESSORS: u32 = 10;
 
 /// The work directory of the run on a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +83,14 @@ impl Sites {
     /// The number of a site.
     pub(crate) fn find(&self, name: &str) -> Option<SiteId> {
         self.by_name.get(name).copied()
+    }
+    /// How many sites there are.
+    pub(crate) fn len(&self) -> usize {
+        self.sites.len()
+    }
+    /// Names of some sites.
+    pub(crate) fn names(&self, ids: &[SiteId]) -> Vec<&str> {
+        ids.iter().map(|&id| self.get(id).name.as_str()).collect()
     }
     /// The site of the submit host.
     pub(crate) fn local(&self) -> SiteId {
@@ -116,10 +140,15 @@ impl Sites {
             this.by_name.insert(name.clone(), id);
             this.sites.push(work_site(site, request, settings, exec_rel));
         }
-        this.candidates = this.choose_candidates(request)?;
-        this.check_staging(request)?;
-        this.outputs = this.choose_outputs(&all, request, settings, exec_rel)?;
-        Ok(this)
+        let mut problems = Vec::new();
+        this.candidates = this.choose_candidates(request, &mut problems);
+        this.check_staging(request, &mut problems);
+        this.outputs = this.choose_outputs(&all, request, settings, exec_rel, &mut problems);
+        if problems.is_empty() {
+            Ok(this)
+        } else {
+            Err(PlanError::Refinement(problems))
+        }
     }
 
     /// Names of all sites, as error messages list them; `condorpool` is a name that users of Pegasus
@@ -133,8 +162,31 @@ impl Sites {
         names.join(", ")
     }
 
-    fn choose_candidates(&self, request: &Request) -> Result<Vec<SiteId>, PlanError> {
-        let mut problems = Vec::new();
+    /// The site that a user who wrote `name` may have meant, and what there is.
+    pub(crate) fn meant(&self, name: &str) -> String {
+        let known = format!(
+            "sites are {}",
+            self.by_name.keys().cloned().collect::<Vec<_>>().join(", ")
+        );
+        match near_spelling(name, self.by_name.keys().map(String::as_str)) {
+            Some(near) => format!("is {near} meant? {known}"),
+            None => known,
+        }
+    }
+
+    /// The problem of a site that there is not.
+    fn unknown(&self, what: &str, name: &str) -> String {
+        let mut text = format!(
+            "{what} site {name} not loaded into site store. Loaded sites are [{}]",
+            self.loaded()
+        );
+        if let Some(near) = near_spelling(name, self.by_name.keys().map(String::as_str)) {
+            text.push_str(&format!("\n  hint: is {near} meant?"));
+        }
+        text
+    }
+
+    fn choose_candidates(&self, request: &Request, problems: &mut Vec<String>) -> Vec<SiteId> {
         let mut candidates = Vec::new();
         // Sites that only store files are not meant unless they are named.
         let all = || {
@@ -160,10 +212,7 @@ impl Sites {
             }
             match self.find(name) {
                 Some(id) => candidates.push(id),
-                None => problems.push(format!(
-                    "Execution site {name} not loaded into site store. Loaded sites are [{}]",
-                    self.loaded()
-                )),
+                None => problems.push(self.unknown("Execution", name)),
             }
         }
         let mut seen = Vec::new();
@@ -181,30 +230,36 @@ impl Sites {
                 ));
             }
         }
-        finish(candidates, problems)
+        candidates
     }
 
     /// With a shared file system, the staging site is the execution site.
-    fn check_staging(&self, request: &Request) -> Result<(), PlanError> {
-        let problems: Vec<String> = request
-            .staging_sites
-            .iter()
-            .filter(|(site, staging)| {
-                if site.is_empty() {
-                    self.candidates.iter().any(|&id| self.get(id).name != **staging)
-                } else {
-                    site != staging
+    fn check_staging(&self, request: &Request, problems: &mut Vec<String>) {
+        for (site, staging) in &request.staging_sites {
+            let mut known = true;
+            for (what, name) in [("Execution", site), ("Staging", staging)] {
+                if !name.is_empty() && self.find(name).is_none() {
+                    known = false;
+                    problems.push(self.unknown(what, name));
                 }
-            })
-            .map(|(site, staging)| {
-                let site = if site.is_empty() { "the execution sites" } else { site };
-                format!(
-                    "--staging-site: with the data configuration sharedfs the staging site of {site} must be the \
-                     execution site itself, not {staging}"
-                )
-            })
-            .collect();
-        finish((), problems)
+            }
+            let differ: Vec<&str> = if site.is_empty() {
+                let names = self.names(&self.candidates).into_iter();
+                names.filter(|name| name != staging).collect()
+            } else {
+                Some(site.as_str())
+                    .filter(|site| site != staging)
+                    .into_iter()
+                    .collect()
+            };
+            if known && !differ.is_empty() {
+                problems.push(format!(
+                    "--staging-site: with the data configuration sharedfs jobs work where their files are: the staging \
+                     site of {} must be the execution site itself, not {staging}",
+                    differ.join(", ")
+                ));
+            }
+        }
     }
 
     fn choose_outputs(
@@ -213,8 +268,8 @@ impl Sites {
         request: &Request,
         settings: &Settings,
         exec_rel: &str,
-    ) -> Result<Vec<OutputSite>, PlanError> {
-        let mut problems = Vec::new();
+        problems: &mut Vec<String>,
+    ) -> Vec<OutputSite> {
         let mut names = request.output_sites.clone();
         if request.output_dir.is_some() && names.is_empty() {
             names.push("local".into());
@@ -227,10 +282,7 @@ impl Sites {
         let mut outputs = Vec::new();
         for name in names {
             let Some(site) = all.get(&name) else {
-                problems.push(format!(
-                    "Output site {name} not loaded into site store. Loaded sites are [{}]",
-                    self.loaded()
-                ));
+                problems.push(self.unknown("Output", &name));
                 continue;
             };
             let dir = request.output_dir.as_deref().filter(|_| name == dir_site);
@@ -241,15 +293,7 @@ impl Sites {
                 )),
             }
         }
-        finish(outputs, problems)
-    }
-}
-
-fn finish<T>(value: T, problems: Vec<String>) -> Result<T, PlanError> {
-    if problems.is_empty() {
-        Ok(value)
-    } else {
-        Err(PlanError::Refinement(problems))
+        outputs
     }
 }
 
@@ -312,6 +356,13 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
         profiles,
         tools,
         scratch,
+        processors: site.idle_nodes.or(site.total_nodes).unwrap_or(PROCESSORS).max(1),
+        servers: site
+            .directories
+            .values()
+            .flat_map(|directory| &directory.servers)
+            .map(|server| split_url(&server.url).0.to_owned())
+            .collect(),
     }
 }
 

@@ -120,6 +120,7 @@ fn request(arguments: &cli::Run, workflow: PathBuf, surroundings: Surroundings) 
         workflow,
         conf: arguments.conf.as_ref().map(absolute),
         defines: arguments.define.clone(),
+        seed: None,
         sites: vec![arguments.site.clone()],
         staging_sites: BTreeMap::new(),
         output_sites: vec!["local".into()],
