@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod views;
+
+pub use views::Status;
+
 /// Plans and runs a Pegasus workflow on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "pmc", version, after_help = crate::exit::HELP, max_term_width = 100)]
@@ -20,6 +24,8 @@ pub enum Command {
     Run(Run),
     /// Go on with a run that failed or was interrupted
     Resume(Resume),
+    /// Tell how far a run is, while it goes on or after it
+    Status(Status),
 }
 
 /// `pmc run`.
@@ -167,7 +173,7 @@ mod tests {
             ));
         };
         section("pmc", command.render_long_help().to_string());
-        for name in ["run", "resume"] {
+        for name in ["run", "resume", "status"] {
             let sub = command.find_subcommand_mut(name).expect("the command is there");
             section(
                 &format!("pmc {name}"),

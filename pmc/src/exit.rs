@@ -11,6 +11,8 @@ pub const NOT_PLANNED: u8 = 3;
 /// The run could not begin or go on: a program is missing, a file cannot be written, another run holds
 /// the lock.
 pub const NOT_RUN: u8 = 4;
+/// `pmc status --quiet`: the run goes on, or has not begun.
+pub const NOT_ENDED: u8 = 5;
 /// Added to the number of the signal that ended the run: 130 after Ctrl-C, 143 after SIGTERM.
 pub const SIGNAL_BASE: u8 = 128;
 

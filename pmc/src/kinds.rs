@@ -3,70 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What a task is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A job of the workflow.
-    Compute,
-    /// Makes directories.
-    CreateDir,
-    /// Copies inputs to the site.
-    StageIn,
-    /// Copies between sites.
-    StageInter,
-    /// Copies outputs to their place.
-    StageOut,
-    /// Enters outputs into the replica catalog.
-    Registration,
-    /// Removes what is no longer needed.
-    CleanUp,
-    /// Anything else.
-    Other,
-}
-
-impl Kind {
-    /// For people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Compute => "compute",
-            Kind::CreateDir => "create directory",
-            Kind::StageIn => "stage in",
-            Kind::StageInter => "stage between sites",
-            Kind::StageOut => "stage out",
-            Kind::Registration => "register",
-            Kind::CleanUp => "clean up",
-            Kind::Other => "other",
-        }
-    }
-
-    /// For programs; these words do not change.
-    pub fn key(self) -> &'static str {
-        match self {
-            Kind::Compute => "compute",
-            Kind::CreateDir => "create_dir",
-            Kind::StageIn => "stage_in",
-            Kind::StageInter => "stage_inter",
-            Kind::StageOut => "stage_out",
-            Kind::Registration => "registration",
-            Kind::CleanUp => "cleanup",
-            Kind::Other => "other",
-        }
-    }
-
-    /// From the `type_desc` of an event.
-    fn from_description(text: &str) -> Self {
-        match text {
-            "compute" => Kind::Compute,
-            "create-dir" => Kind::CreateDir,
-            "stage-in-tx" => Kind::StageIn,
-            "inter-site-tx" => Kind::StageInter,
-            "stage-out-tx" => Kind::StageOut,
-            "registration" => Kind::Registration,
-            "cleanup" => Kind::CleanUp,
-            _ => Kind::Other,
-        }
-    }
-}
+pub use pmc_monitor::kinds::Kind;
 
 /// What the planner says of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use pmc_monitor::dir::RunDir;
 
 /// Name of the submit directory within the directory of a run.
 pub const SUBMIT: &str = "submit";
@@ -82,6 +83,17 @@ pub fn find_submit(dir: &Path) -> Result<PathBuf> {
         "{}: no braindump.yml here or in {SUBMIT}/, so this is no run of a workflow",
         dir.display()
     )
+}
+
+/// The run that a user means by a directory, for those who only look at it: a plan that is not complete yet
+/// will do, and so will a DAG without a plan.
+pub fn find_run(dir: &Path) -> Result<RunDir> {
+    let submit = match find_submit(dir) {
+        Ok(submit) => submit,
+        Err(_) if dir.join(SUBMIT).is_dir() => dir.join(SUBMIT),
+        Err(_) => dir.to_owned(),
+    };
+    Ok(RunDir::open(&submit)?)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ mod report;
 mod signals;
 mod submit;
 mod summary;
+mod table;
 mod text;
 
 use std::process::ExitCode;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let (result, json) = match cli::Cli::parse().command {
         cli::Command::Run(arguments) => (commands::run::run(&arguments), arguments.output.json),
         cli::Command::Resume(arguments) => (commands::resume::resume(&arguments), arguments.output.json),
+        cli::Command::Status(arguments) => (commands::status::status(&arguments), false),
     };
     match result {
         Ok(code) => ExitCode::from(code),

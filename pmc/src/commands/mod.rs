@@ -3,3 +3,4 @@
 mod execute;
 pub mod resume;
 pub mod run;
+pub mod status;

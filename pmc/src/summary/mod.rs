@@ -9,6 +9,8 @@ use std::time::Duration;
 pub use human::render as render_human;
 pub use json::{render as render_json, render_error as render_json_error};
 
+pub use pmc_monitor::ending::Ending;
+
 use crate::kinds::Kind;
 
 /// How a run ended.
@@ -31,43 +33,6 @@ pub struct Tally {
     pub done: usize,
     /// Failed for good.
     pub failed: usize,
-}
-
-/// How a program or a task ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// By itself, with this status.
-    Exit(i32),
-    /// By a signal with this number.
-    Signal(i32),
-    /// It could not be started.
-    NotStarted,
-}
-
-impl Ending {
-    /// From a status as `wait` gives it; negative if there was nothing to wait for.
-    pub fn from_wait_status(status: i32) -> Self {
-        if status < 0 {
-            Ending::NotStarted
-        } else if status & 0x7f != 0 {
-            Ending::Signal(status & 0x7f)
-        } else {
-            Ending::Exit((status >> 8) & 0xff)
-        }
-    }
-}
-
-impl std::fmt::Display for Ending {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match *self {
-            Ending::Exit(status) => write!(f, "exit status {status}"),
-            Ending::Signal(number) => match nix::sys::signal::Signal::try_from(number) {
-                Ok(signal) => write!(f, "signal {number}, {}", signal.as_str()),
-                Err(_) => write!(f, "signal {number}"),
-            },
-            Ending::NotStarted => f.write_str("could not be started"),
-        }
-    }
 }
 
 /// Some last lines of an output.

@@ -1,0 +1,193 @@
+//! The files of a submit directory.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use monitord_compat::braindump_reader::Braindump;
+
+/// A submit directory, as far as it is there.
+#[derive(Clone, Debug)]
+pub struct RunDir {
+    /// The directory.
+    pub dir: PathBuf,
+    /// The DAG. It need not exist yet.
+    pub dag: PathBuf,
+    /// Name of the workflow.
+    pub label: String,
+    /// Values of `braindump.yml`; empty if there is none that can be read.
+    pub braindump: BTreeMap<String, String>,
+}
+
+/// Why a directory cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum DirError {
+    /// It is not there, or cannot be read.
+    #[error("{}: {}", path.display(), pmc_dag::reason(source))]
+    Read {
+        /// Directory or file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Nothing in it is of a workflow.
+    #[error("{}: no braindump.yml and no .dag here, so this is no submit directory", path.display())]
+    NotARun {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There are several DAGs and nothing says which one.
+    #[error("{}: {} DAGs here and no braindump.yml that names one of them", path.display(), count)]
+    Ambiguous {
+        /// The directory.
+        path: PathBuf,
+        /// Number of DAGs.
+        count: usize,
+    },
+}
+
+impl RunDir {
+    /// Finds the files of a submit directory. `braindump.yml` names the DAG; without it, or where it is not
+    /// complete yet, there must be one file that ends in `.dag`. The directory may have been moved since it was
+    /// planned.
+    ///
+    /// # Errors
+    /// It is no submit directory.
+    pub fn open(dir: &Path) -> Result<Self, DirError> {
+        let read = |path: &Path| {
+            let path = path.to_owned();
+            move |source| DirError::Read { path, source }
+        };
+        let dir = fs::canonicalize(dir).map_err(read(dir))?;
+        let braindump = braindump(&dir);
+        let named = braindump
+            .get("dag")
+            .and_then(|dag| Path::new(dag).file_name())
+            .map(|name| dir.join(name));
+        let dag = match named {
+            Some(dag) => dag,
+            None => {
+                let mut dags = Vec::new();
+                for entry in fs::read_dir(&dir).map_err(read(&dir))? {
+                    let path = entry.map_err(read(&dir))?.path();
+                    if path.extension() == Some(OsStr::new("dag")) {
+                        dags.push(path);
+                    }
+                }
+                match (dags.len(), dags.pop()) {
+                    (1, Some(dag)) => dag,
+                    (0, _) if dir.join("braindump.yml").exists() => dir.join("workflow.dag"),
+                    (0, _) => return Err(DirError::NotARun { path: dir }),
+                    (count, _) => return Err(DirError::Ambiguous { path: dir, count }),
+                }
+            }
+        };
+        let label = match braindump.get("dax_label") {
+            Some(label) => label.clone(),
+            None => dag.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        };
+        Ok(Self {
+            dir,
+            dag,
+            label,
+            braindump,
+        })
+    }
+
+    /// A file that belongs to the DAG, such as `.dagman.out`.
+    #[must_use]
+    pub fn beside_dag(&self, suffix: &str) -> PathBuf {
+        let mut name = self.dag.clone().into_os_string();
+        name.push(suffix);
+        name.into()
+    }
+
+    /// The events that the executor logged, in the format of DAGMan.
+    #[must_use]
+    pub fn dagman_out(&self) -> PathBuf {
+        self.beside_dag(".dagman.out")
+    }
+
+    /// The log of states, which the executor or a loader writes.
+    #[must_use]
+    pub fn jobstate_log(&self) -> PathBuf {
+        self.dir.join("jobstate.log")
+    }
+
+    /// What was free on the hosts.
+    #[must_use]
+    pub fn resource_log(&self) -> PathBuf {
+        self.beside_dag(".resource")
+    }
+
+    /// Tasks that are done.
+    #[must_use]
+    pub fn rescue(&self) -> PathBuf {
+        self.beside_dag(".rescue")
+    }
+
+    /// The STAMPEDE database.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.dag.with_extension("stampede.db")
+    }
+}
+
+fn braindump(dir: &Path) -> BTreeMap<String, String> {
+    const KEYS: [&str; 10] = [
+        "dag",
+        "dax_label",
+        "wf_uuid",
+        "submit_dir",
+        "submit_hostname",
+        "user",
+        "planner_version",
+        "timestamp",
+        "script",
+        "dax",
+    ];
+    let Ok(bytes) = fs::read(dir.join("braindump.yml")) else {
+        return BTreeMap::new();
+    };
+    let Ok(values) = Braindump::read(&String::from_utf8_lossy(&bytes)) else {
+        return BTreeMap::new();
+    };
+    KEYS.iter()
+        .filter_map(|key| Some(((*key).to_owned(), values.get(key)?.to_owned())))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_at_all_stages() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        assert!(matches!(RunDir::open(path), Err(DirError::NotARun { .. })));
+        fs::write(path.join("a.dag"), "").unwrap();
+        let run = RunDir::open(path).unwrap();
+        assert_eq!(
+            (run.label.as_str(), run.dagman_out().file_name()),
+            ("a", Some(OsStr::new("a.dag.dagman.out")))
+        );
+        fs::write(path.join("b.dag"), "").unwrap();
+        assert!(matches!(
+            RunDir::open(path),
+            Err(DirError::Ambiguous { count: 2, .. })
+        ));
+        fs::write(
+            path.join("braindump.yml"),
+            "dag: \"/elsewhere/b.dag\"\ndax_label: \"w\"\n",
+        )
+        .unwrap();
+        let run = RunDir::open(path).unwrap();
+        assert_eq!((run.label.as_str(), run.dag.ends_with("b.dag")), ("w", true));
+        assert!(run.database().ends_with("b.stampede.db"));
+        let error = RunDir::open(&path.join("none")).unwrap_err().to_string();
+        assert!(error.ends_with("none: No such file or directory"), "{error}");
+    }
+}

@@ -1,0 +1,227 @@
+//! What the executor logged: runs that begin and end, tasks that are ready, start and end.
+//!
+//! Read from `.dagman.out`, which every planned run has, or else from `jobstate.log`. Times of the former
+//! are whole seconds; [`crate::resources`] has them to the microsecond.
+
+use std::io;
+use std::path::Path;
+
+use monitord_compat::dagman_out_reader::{self, What};
+use pmc_stampede::clock::LogClock;
+
+use crate::lines::{LineReader, word};
+
+/// Microseconds since the epoch.
+pub type Micros = i64;
+
+/// Microseconds in a second.
+pub const SECOND: Micros = 1_000_000;
+
+/// Something that the log tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// The process that runs the tasks of the run that begins.
+    Process(u32),
+    /// A run begins.
+    RunStart,
+    /// A run ends; 0 if all tasks are done.
+    RunEnd(i32),
+    /// A task is ready.
+    Queued(&'a [u8]),
+    /// A try of a task begins.
+    Started(&'a [u8]),
+    /// A try ended with this raw wait status.
+    Ended(&'a [u8], i32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    DagmanOut,
+    JobState,
+}
+
+/// A log that is being read.
+#[derive(Debug)]
+pub struct EventLog {
+    reader: LineReader,
+    format: Format,
+    clock: LogClock,
+}
+
+impl EventLog {
+    /// Opens the first of the two logs that exists. `None` if there is neither: nothing has run yet.
+    ///
+    /// # Errors
+    /// A log is there but cannot be read.
+    pub fn open(dagman_out: &Path, jobstate: &Path) -> io::Result<Option<Self>> {
+        for (path, format) in [(dagman_out, Format::DagmanOut), (jobstate, Format::JobState)] {
+            match LineReader::open(path) {
+                Ok(reader) => {
+                    return Ok(Some(Self {
+                        reader,
+                        format,
+                        clock: LogClock::new(0),
+                    }));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives what was added to the log to `take`. Lines that say nothing are passed over.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn read(&mut self, mut take: impl FnMut(Micros, Event<'_>)) -> io::Result<()> {
+        let Self {
+            reader,
+            format,
+            clock,
+        } = self;
+        reader.read(|_, line| {
+            let event = match format {
+                Format::DagmanOut => dagman_line(line, clock),
+                Format::JobState => jobstate_line(line),
+            };
+            if let Some((time, event)) = event {
+                take(time, event);
+            }
+        })
+    }
+
+    /// Whether this log was replaced by another one, so that all has to be read again.
+    #[must_use]
+    pub fn was_replaced(&self) -> bool {
+        self.reader.was_replaced()
+    }
+}
+
+fn dagman_line<'a>(line: &'a [u8], clock: &mut LogClock) -> Option<(Micros, Event<'a>)> {
+    let line = dagman_out_reader::read(line)?;
+    let event = match line.what {
+        What::Pid(pid) => Event::Process(pid),
+        What::Start => Event::RunStart,
+        What::Finish { status } => Event::RunEnd(status),
+        What::Event {
+            state: b"SUBMIT",
+            job,
+            ..
+        } => Event::Queued(job),
+        What::Event {
+            state: b"EXECUTE",
+            job,
+            ..
+        } => Event::Started(job),
+        What::Ended { job, status, .. } => Event::Ended(job, status),
+        What::Event { .. } | What::StartingUp { .. } | What::Other => return None,
+    };
+    Some((clock.epoch(line.time).saturating_mul(SECOND), event))
+}
+
+/// `1700000000.042000 NAME STATE VALUE SITE WALL NUMBER`
+fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
+    let (time, rest) = word(line);
+    let time = micros(time)?;
+    let (name, rest) = word(rest);
+    if name == b"INTERNAL" {
+        let (program, rest) = word(rest.strip_prefix(b"*** ")?);
+        let event = match program {
+            b"PMC_STARTED" | b"DAGMAN_STARTED" => Event::RunStart,
+            b"PMC_FINISHED" | b"DAGMAN_FINISHED" => Event::RunEnd(number(word(rest).0)?),
+            _ => return None,
+        };
+        return Some((time, event));
+    }
+    let (state, rest) = word(rest);
+    let event = match state {
+        b"SUBMIT" => Event::Queued(name),
+        b"EXECUTE" => Event::Started(name),
+        b"JOB_SUCCESS" => Event::Ended(name, 0),
+        b"JOB_FAILURE" => Event::Ended(name, number(word(rest).0).unwrap_or(256)),
+        _ => return None,
+    };
+    (!name.is_empty()).then_some((time, event))
+}
+
+fn number(text: &[u8]) -> Option<i32> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Seconds since the epoch with up to six decimals.
+pub(crate) fn micros(text: &[u8]) -> Option<Micros> {
+    let mut parts = text.splitn(2, |byte| *byte == b'.');
+    let digits = |text: &[u8]| {
+        (!text.is_empty() && text.len() < 13).then_some(())?;
+        text.iter().try_fold(0_i64, |value, byte| {
+            byte.is_ascii_digit().then(|| value * 10 + i64::from(byte - b'0'))
+        })
+    };
+    let seconds = digits(parts.next()?)?;
+    let fraction = match parts.next() {
+        None => 0,
+        Some(text) => {
+            let text = &text[..text.len().min(6)];
+            let scale = 10_i64.pow(6 - u32::try_from(text.len()).ok()?);
+            digits(text)? * scale
+        }
+    };
+    Some(seconds * SECOND + fraction)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_executors_log_of_states() {
+        let mut out = Vec::new();
+        let at = Duration::new(1_700_000_000, 42_000_000);
+        monitord_compat::jobstate_log::start(&mut out, at);
+        monitord_compat::jobstate_log::queued(&mut out, at, b"a", 1);
+        monitord_compat::jobstate_log::started(&mut out, at, b"a", 1);
+        monitord_compat::jobstate_log::ended(&mut out, at, b"a", 1, 768);
+        monitord_compat::jobstate_log::ended(&mut out, at, b"b", 2, 0);
+        monitord_compat::jobstate_log::finish(&mut out, at, false);
+        let events: Vec<_> = out
+            .split(|byte| *byte == b'\n')
+            .filter_map(jobstate_line)
+            .collect();
+        let expected = [
+            Event::RunStart,
+            Event::Queued(b"a"),
+            Event::Started(b"a"),
+            Event::Ended(b"a", 768),
+            Event::Ended(b"b", 0),
+            Event::RunEnd(1),
+        ];
+        assert!(events.iter().all(|(time, _)| *time == 1_700_000_000_042_000));
+        assert_eq!(
+            events.iter().map(|(_, event)| *event).collect::<Vec<_>>(),
+            expected
+        );
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(micros(b"12"), Some(12_000_000));
+        assert_eq!(micros(b"12.5"), Some(12_500_000));
+        assert_eq!(micros(b"1.0000019"), Some(1_000_001));
+        for bad in ["", ".", "1.", "x", "99999999999999999999", "1.x"] {
+            assert_eq!(micros(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(line in "[0-9. A-Z*_a-]{0,60}") {
+            let _ = jobstate_line(line.as_bytes());
+            let _ = dagman_line(line.as_bytes(), &mut LogClock::new(0));
+        }
+    }
+}

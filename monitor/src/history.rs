@@ -1,0 +1,605 @@
+//! What happened to each task, over all runs of a submit directory.
+//!
+//! [`History::open`] reads everything there is; [`History::update`] reads on from there. Memory is about a
+//! hundred bytes a task and forty a try.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pmc_dag::reason;
+use pmc_stampede::holder::is_locked;
+
+use crate::dir::RunDir;
+use crate::events::{Event, EventLog, Micros};
+use crate::kinds::Kind;
+use crate::lines::{LineReader, word};
+use crate::plan::{Plan, TaskNumber};
+use crate::resources::{Change, Host, HostNumber, Hosts, NO_HOST};
+
+/// Not known, or not yet.
+pub const NEVER: Micros = Micros::MIN;
+const NO_TRY: u32 = u32::MAX;
+
+/// A file of the run cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {}", path.display(), reason(source))]
+pub struct ReadError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// What is known of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// It waits for others, or its run has not come to it.
+    Waiting,
+    /// It can start as soon as there is room.
+    Ready,
+    /// It runs.
+    Running,
+    /// It succeeded.
+    Done,
+    /// Its last try failed.
+    Failed,
+}
+
+impl State {
+    const COUNT: usize = 5;
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// One try of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Try {
+    /// Task.
+    pub task: TaskNumber,
+    /// Raw wait status, if it has one.
+    pub status: i32,
+    /// When the task was ready.
+    pub queued: Micros,
+    /// When it started.
+    pub start: Micros,
+    /// When it ended; [`NEVER`] if nobody saw its end.
+    pub end: Micros,
+    /// Where it ran.
+    pub host: HostNumber,
+    /// Its run ended before it did.
+    pub lost: bool,
+}
+
+impl Try {
+    /// Whether it succeeded.
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        self.end != NEVER && self.status == 0 && !self.lost
+    }
+
+    /// Microseconds that it took, if it has ended.
+    #[must_use]
+    pub fn duration(&self) -> Option<Micros> {
+        (self.end != NEVER).then(|| self.end.saturating_sub(self.start).max(0))
+    }
+}
+
+/// One run of the executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// When it began.
+    pub start: Micros,
+    /// When it ended, and whether with 0 or 1; without it, it is going on, or was killed.
+    pub end: Option<(Micros, i32)>,
+    /// The last that was heard of it.
+    pub last: Micros,
+    /// Process.
+    pub process: Option<u32>,
+}
+
+/// How the latest run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing ran yet.
+    NotStarted,
+    /// It goes on.
+    Running,
+    /// It ended by itself; 0 if all tasks are done.
+    Ended(i32),
+    /// It ended without saying so: it was killed, or its host went down.
+    Cut,
+}
+
+/// Number of tasks by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally([u32; State::COUNT]);
+
+impl Tally {
+    /// Tasks in this state.
+    #[must_use]
+    pub fn get(&self, state: State) -> usize {
+        self.0[state.index()] as usize
+    }
+
+    /// All tasks.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.0.iter().map(|count| *count as usize).sum()
+    }
+
+    /// Adds those of another.
+    pub fn add(&mut self, other: &Tally) {
+        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
+            *mine += theirs;
+        }
+    }
+}
+
+/// What happened.
+#[derive(Debug)]
+pub struct History {
+    /// The directory.
+    pub dir: RunDir,
+    /// The tasks.
+    pub plan: Plan,
+    /// The hosts.
+    pub hosts: Hosts,
+    /// All tries, in the order of their starts.
+    pub tries: Vec<Try>,
+    /// All runs.
+    pub runs: Vec<Run>,
+    states: Vec<State>,
+    latest: Vec<u32>,
+    /// When tasks became ready that have not started.
+    queued: Vec<Micros>,
+    tallies: Vec<Tally>,
+    events: Option<EventLog>,
+    rescue: Option<LineReader>,
+    process: Option<u32>,
+}
+
+impl History {
+    /// Reads what is there.
+    ///
+    /// # Errors
+    /// A file is there but cannot be read.
+    pub fn open(dir: RunDir) -> Result<Self, ReadError> {
+        let plan = Plan::read(&dir.dag).map_err(error(&dir.dag))?;
+        let tasks = plan.len();
+        let mut history = Self {
+            dir,
+            plan,
+            hosts: Hosts::default(),
+            tries: Vec::new(),
+            runs: Vec::new(),
+            states: vec![State::Waiting; tasks],
+            latest: vec![NO_TRY; tasks],
+            queued: vec![NEVER; tasks],
+            tallies: Vec::new(),
+            events: None,
+            rescue: None,
+            process: None,
+        };
+        history.count_all();
+        history.update()?;
+        Ok(history)
+    }
+
+    /// Whether a file was replaced by another, so that all has to be read again with [`History::open`]; for
+    /// instance a directory was planned anew, or its plan was not complete.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.events.as_ref().is_some_and(EventLog::was_replaced)
+            || self.rescue.as_ref().is_some_and(LineReader::was_replaced)
+            || (self.plan.is_empty() && self.dir.dag.exists())
+    }
+
+    /// Reads what was added since. Gives the numbers of the tries that ended.
+    ///
+    /// # Errors
+    /// A file is there but cannot be read.
+    pub fn update(&mut self) -> Result<Vec<u32>, ReadError> {
+        let dagman_out = self.dir.dagman_out();
+        let mut events = match self.events.take() {
+            Some(events) => Some(events),
+            None => EventLog::open(&dagman_out, &self.dir.jobstate_log()).map_err(error(&dagman_out))?,
+        };
+        let mut ended = Vec::new();
+        if let Some(events) = &mut events {
+            events
+                .read(|time, event| ended.extend(self.event(time, event)))
+                .map_err(error(&dagman_out))?;
+        }
+        self.events = events;
+        self.read_rescue()?;
+        let path = self.dir.resource_log();
+        let tries = &mut self.tries;
+        let read = self.hosts.read(&path, |found| {
+            let Some(one) = tries.get_mut(found.try_number as usize) else {
+                return;
+            };
+            if found.start {
+                (one.host, one.start) = (found.host, found.time);
+            } else {
+                one.end = found.time;
+            }
+        });
+        read.map_err(error(&path))?;
+        Ok(ended)
+    }
+
+    fn read_rescue(&mut self) -> Result<(), ReadError> {
+        let path = self.dir.rescue();
+        let mut reader = match self.rescue.take() {
+            Some(reader) => reader,
+            None => match LineReader::open(&path) {
+                Ok(reader) => reader,
+                Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(other) => return Err(error(&path)(other)),
+            },
+        };
+        let read = reader.read(|_, line| {
+            let (keyword, name) = word(line);
+            if keyword.starts_with(b"DONE")
+                && let Some(task) = self.plan.find(name.trim_ascii_end())
+            {
+                self.set(task, State::Done);
+            }
+        });
+        self.rescue = Some(reader);
+        read.map_err(error(&path))
+    }
+
+    fn count_all(&mut self) {
+        self.tallies = vec![Tally::default(); self.plan.classes().len()];
+        for (task, state) in (0..).zip(&self.states) {
+            self.tallies[self.plan.class_index(task)].0[state.index()] += 1;
+        }
+    }
+
+    fn set(&mut self, task: TaskNumber, state: State) {
+        let at = task as usize;
+        let before = std::mem::replace(&mut self.states[at], state);
+        let tally = &mut self.tallies[self.plan.class_index(task)].0;
+        tally[before.index()] -= 1;
+        tally[state.index()] += 1;
+    }
+
+    fn task(&mut self, name: &[u8]) -> Option<TaskNumber> {
+        let task = self.plan.find_or_add(name)?;
+        if task as usize == self.states.len() {
+            self.states.push(State::Waiting);
+            self.latest.push(NO_TRY);
+            self.queued.push(NEVER);
+            self.tallies.resize(self.plan.classes().len(), Tally::default());
+            self.tallies[self.plan.class_index(task)].0[State::Waiting.index()] += 1;
+        }
+        Some(task)
+    }
+
+    /// Gives the number of the try that ended with this event.
+    fn event(&mut self, time: Micros, event: Event<'_>) -> Option<u32> {
+        if let Some(run) = self.runs.last_mut()
+            && !matches!(event, Event::Process(_) | Event::RunStart)
+        {
+            run.last = run.last.max(time);
+        }
+        match event {
+            Event::Process(process) => self.process = Some(process),
+            Event::RunStart => {
+                let before = self
+                    .runs
+                    .last()
+                    .map(|run| run.end.map_or(run.last, |(end, _)| end));
+                self.give_up(before.unwrap_or(time));
+                self.runs.push(Run {
+                    start: time,
+                    end: None,
+                    last: time,
+                    process: self.process.take(),
+                });
+                self.hosts.expect(Change::Run { start: time, before });
+            }
+            Event::RunEnd(status) => {
+                if let Some(run) = self.runs.last_mut() {
+                    run.end = Some((time, status));
+                }
+                self.give_up(time);
+            }
+            Event::Queued(name) => {
+                let task = self.task(name)?;
+                self.queued[task as usize] = time;
+                self.set(task, State::Ready);
+            }
+            Event::Started(name) => {
+                let task = self.task(name)?;
+                let number = u32::try_from(self.tries.len())
+                    .ok()
+                    .filter(|number| *number != NO_TRY)?;
+                let queued = match self.queued[task as usize] {
+                    NEVER => time,
+                    queued => queued,
+                };
+                self.tries.push(Try {
+                    task,
+                    status: 0,
+                    queued,
+                    start: time,
+                    end: NEVER,
+                    host: NO_HOST,
+                    lost: false,
+                });
+                self.latest[task as usize] = number;
+                self.set(task, State::Running);
+                self.hosts.expect(Change::Start(number));
+            }
+            Event::Ended(name, status) => {
+                let task = self.task(name)?;
+                let number = self.latest[task as usize];
+                let state = if status == 0 { State::Done } else { State::Failed };
+                let running = self.states[task as usize] == State::Running;
+                self.set(task, state);
+                let one = self.tries.get_mut(number as usize).filter(|_| running)?;
+                (one.status, one.end) = (status, time);
+                self.hosts.expect(Change::End(number));
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// A run is over: what it has not brought to an end waits for the next.
+    fn give_up(&mut self, time: Micros) {
+        let unfinished = self
+            .tallies
+            .iter()
+            .any(|tally| tally.get(State::Running) + tally.get(State::Ready) > 0);
+        if !unfinished {
+            return;
+        }
+        for task in 0..self.states.len() {
+            #[expect(clippy::cast_possible_truncation, reason = "tasks are numbered in 32 bits")]
+            let number = task as TaskNumber;
+            match self.states[task] {
+                State::Running => {
+                    if let Some(one) = self.tries.get_mut(self.latest[task] as usize) {
+                        (one.end, one.lost) = (time, true);
+                    }
+                }
+                State::Ready => {}
+                _ => continue,
+            }
+            self.set(number, State::Waiting);
+        }
+    }
+
+    /// State of a task.
+    #[must_use]
+    pub fn state(&self, task: TaskNumber) -> State {
+        self.states[task as usize]
+    }
+
+    /// The latest try of a task.
+    #[must_use]
+    pub fn latest_try(&self, task: TaskNumber) -> Option<&Try> {
+        self.tries.get(self.latest[task as usize] as usize)
+    }
+
+    /// Tasks in a state.
+    pub fn in_state(&self, state: State) -> impl Iterator<Item = TaskNumber> + '_ {
+        (0..)
+            .zip(&self.states)
+            .filter(move |(_, its)| **its == state)
+            .map(|(task, _)| task)
+    }
+
+    /// Tasks by state for each class of the plan.
+    #[must_use]
+    pub fn tallies(&self) -> &[Tally] {
+        &self.tallies
+    }
+
+    /// Tasks by state for each kind that there is.
+    #[must_use]
+    pub fn by_kind(&self) -> Vec<(Kind, Tally)> {
+        let mut kinds: Vec<(Kind, Tally)> = Kind::ALL.iter().map(|kind| (*kind, Tally::default())).collect();
+        for (class, tally) in self.plan.classes().iter().zip(&self.tallies) {
+            if let Some((_, sum)) = kinds.iter_mut().find(|(kind, _)| *kind == class.kind) {
+                sum.add(tally);
+            }
+        }
+        kinds.retain(|(_, tally)| tally.total() > 0);
+        kinds
+    }
+
+    /// All tasks by state.
+    #[must_use]
+    pub fn all(&self) -> Tally {
+        let mut all = Tally::default();
+        self.tallies.iter().for_each(|tally| all.add(tally));
+        all
+    }
+
+    /// How the latest run stands. The executor locks the DAG as long as it runs; where nobody can tell whether a
+    /// file is locked, a run without an end goes on.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        let locked = || is_locked(&self.dir.dag);
+        match self.runs.last() {
+            None if locked() == Some(true) => Phase::Running,
+            None => Phase::NotStarted,
+            Some(Run { end: Some(_), .. }) if locked() == Some(true) => Phase::Running,
+            Some(Run {
+                end: Some((_, status)),
+                ..
+            }) => Phase::Ended(*status),
+            Some(_) if locked() == Some(false) => Phase::Cut,
+            Some(_) => Phase::Running,
+        }
+    }
+
+    /// Seconds in which runs went on, up to `now` for one that goes on.
+    #[must_use]
+    pub fn wall_seconds(&self, now: Micros) -> f64 {
+        let last = self.runs.len().saturating_sub(1);
+        let running = self.phase() == Phase::Running;
+        self.runs
+            .iter()
+            .enumerate()
+            .map(|(number, run)| {
+                let end = match run.end {
+                    Some((end, _)) => end,
+                    None if running && number == last => now,
+                    None => run.last,
+                };
+                seconds(end - run.start)
+            })
+            .sum()
+    }
+
+    /// The last that was heard of the latest run.
+    #[must_use]
+    pub fn last_heard(&self) -> Option<Micros> {
+        self.runs.last().map(|run| run.last)
+    }
+
+    /// Hosts and how they were used, up to the end of the latest run, or `now` if it goes on.
+    #[must_use]
+    pub fn use_of_hosts(&self, now: Micros) -> Vec<Host> {
+        let until = match self.runs.last() {
+            Some(Run {
+                end: Some((end, _)), ..
+            }) => *end,
+            Some(_) if self.phase() == Phase::Running => now,
+            Some(run) => run.last,
+            None => now,
+        };
+        self.hosts.used_until(until)
+    }
+}
+
+/// Seconds of a number of microseconds.
+#[must_use]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "microseconds of a run are far below 2^53"
+)]
+pub fn seconds(micros: Micros) -> f64 {
+    micros.max(0) as f64 / 1e6
+}
+
+fn error(path: &Path) -> impl FnOnce(io::Error) -> ReadError + use<> {
+    let path = path.to_owned();
+    move |source| ReadError { path, source }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::fs;
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// A submit directory made by hand.
+    pub(crate) struct Place {
+        pub(crate) dir: tempfile::TempDir,
+    }
+
+    impl Place {
+        pub(crate) fn new(dag: &str) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("w.dag"), dag).unwrap();
+            Self { dir }
+        }
+
+        pub(crate) fn append(&self, name: &str, text: &str) {
+            let path = self.dir.path().join(name);
+            let mut file = fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(path)
+                .unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        }
+
+        pub(crate) fn open(&self) -> History {
+            History::open(RunDir::open(self.dir.path()).unwrap()).unwrap()
+        }
+    }
+
+    pub(crate) const DAG: &str = "\
+#@ 1 pegasus::transfer null \nTASK stage_in_0 -c 1 t\n\
+#@ 2 work A \nTASK a -c 2 -m 100 w\n#@ 3 work B \nTASK b -c 2 -m 100 w\n#@ 4 last C \nTASK c w\n\
+EDGE stage_in_0 a\nEDGE stage_in_0 b\nEDGE a c\nEDGE b c\n";
+
+    #[test]
+    fn a_run_that_goes_on() {
+        let place = Place::new(DAG);
+        let mut history = place.open();
+        assert_eq!(history.phase(), Phase::NotStarted);
+        assert_eq!(history.all().get(State::Waiting), 4);
+        place.append(
+            "jobstate.log",
+            "100.0 INTERNAL *** PMC_STARTED ***\n100.5 stage_in_0 SUBMIT 1.0 - - 1\n100.5 stage_in_0 EXECUTE 1.0 - - 1\n",
+        );
+        place.append(
+            "w.dag.resource",
+            "100.400000,2,4,1000,n1\n100.500000,1,3,1000,n1\n",
+        );
+        assert_eq!(history.update().unwrap(), Vec::<u32>::new());
+        assert_eq!(history.state(0), State::Running);
+        assert_eq!(history.hosts.name(history.tries[0].host), Some("n1"));
+        place.append(
+            "jobstate.log",
+            "101.0 stage_in_0 JOB_TERMINATED 1.0 - - 1\n101.0 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+             101.0 a SUBMIT 2.0 - - 2\n101.0 b SUBMIT 3.0 - - 3\n101.0 a EXECUTE 2.0 - - 2\n\
+             109.0 a JOB_TERMINATED 2.0 - - 2\n109.0 a JOB_FAILURE 768 - - 2\n109.0 b EXECUTE 3.0 - - 3\n",
+        );
+        assert_eq!(history.update().unwrap(), [0, 1]);
+        assert!(history.tries[0].succeeded() && !history.tries[1].succeeded());
+        let states: Vec<_> = (0..4).map(|task| history.state(task)).collect();
+        assert_eq!(
+            states,
+            [State::Done, State::Failed, State::Running, State::Waiting]
+        );
+        // The DAG is not locked: whoever wrote the log is gone.
+        assert_eq!(history.phase(), Phase::Cut);
+        place.append(
+            "jobstate.log",
+            "200.0 INTERNAL *** PMC_STARTED ***\n200.1 a SUBMIT 1.0 - - 1\n200.2 a EXECUTE 1.0 - - 1\n\
+             201.0 a JOB_SUCCESS 0 - - 1\n201.0 INTERNAL *** PMC_FINISHED 1 ***\n",
+        );
+        history.update().unwrap();
+        assert_eq!(history.phase(), Phase::Ended(1));
+        assert!(history.tries[2].lost, "its run was killed");
+        assert_eq!(history.tries[2].end, 109_000_000);
+        assert_eq!(history.state(2), State::Waiting);
+        assert!((history.wall_seconds(0) - 10.0).abs() < 1e-9);
+        assert_eq!(
+            history
+                .by_kind()
+                .iter()
+                .map(|(kind, tally)| (*kind, tally.total()))
+                .collect::<Vec<_>>(),
+            [(Kind::Compute, 3), (Kind::StageIn, 1)]
+        );
+    }
+
+    #[test]
+    fn done_before_and_unknown_names() {
+        let place = Place::new(DAG);
+        place.append("w.dag.rescue", "DONE stage_in_0\nDONE nobody\n");
+        place.append("jobstate.log", "1.0 strange EXECUTE 1.0 - - 1\nnonsense\n");
+        let mut history = place.open();
+        assert_eq!(history.state(0), State::Done);
+        assert_eq!((history.plan.len(), history.all().get(State::Running)), (5, 1));
+        assert!(!history.is_stale());
+        place.append("w.dag.rescue", "DONE a\n");
+        history.update().unwrap();
+        assert_eq!(history.all().get(State::Done), 2);
+        fs::write(place.dir.path().join("jobstate.log"), "").unwrap();
+        assert!(history.is_stale());
+    }
+}

@@ -1,0 +1,17 @@
+//! Reads the directory of a run into facts: what is done, what runs and where, what failed and why, how
+//! hosts were used.
+//!
+//! One module a source of facts: [`dir`] finds the files, [`plan`] reads the DAG, [`events`] the log of
+//! the executor, [`resources`] its log of free resources. [`history`] puts them together, reading on
+//! from where it was while a run goes on. The views follow: [`progress`] for `pmc status`. Nothing here prints, and
+//! nothing needs a complete directory: a file that is missing costs what it would tell.
+
+pub mod dir;
+pub mod ending;
+pub mod events;
+pub mod history;
+pub mod kinds;
+pub mod lines;
+pub mod plan;
+pub mod progress;
+pub mod resources;

@@ -1,0 +1,126 @@
+//! Lines of a file that may still grow.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// Read at a time.
+const CHUNK: usize = 1 << 20;
+
+/// Reads the lines of a file, and goes on later with those that were added.
+#[derive(Debug)]
+pub struct LineReader {
+    file: File,
+    path: PathBuf,
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that came from the file.
+    filled: usize,
+    /// Position in the file of the next line to give out.
+    position: u64,
+}
+
+impl LineReader {
+    /// Opens a file at its beginning.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            file: File::open(path)?,
+            path: path.to_owned(),
+            buffer: vec![0; CHUNK],
+            filled: 0,
+            position: 0,
+        })
+    }
+
+    /// Gives all complete lines that are there now to `take`, without line feeds, with their positions
+    /// in the file.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&mut self, mut take: impl FnMut(u64, &[u8])) -> io::Result<()> {
+        let mut searched = self.filled;
+        loop {
+            if self.filled == self.buffer.len() {
+                // A line longer than the buffer.
+                self.buffer.resize(self.buffer.len() * 2, 0);
+            }
+            let count = match self.file.read(&mut self.buffer[self.filled..]) {
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            self.filled += count;
+            let mut start = 0;
+            for at in memchr::memchr_iter(b'\n', &self.buffer[searched..self.filled]) {
+                let end = searched + at;
+                take(self.position, &self.buffer[start..end]);
+                self.position += (end + 1 - start) as u64;
+                start = end + 1;
+            }
+            self.buffer.copy_within(start..self.filled, 0);
+            self.filled -= start;
+            searched = self.filled;
+        }
+    }
+
+    /// What stands behind the last line feed, if the writer will not go on.
+    #[must_use]
+    pub fn rest(&self) -> Option<(u64, &[u8])> {
+        (self.filled > 0).then(|| (self.position, &self.buffer[..self.filled]))
+    }
+
+    /// Whether the path names another file now, or this one became shorter than what was read of it.
+    #[must_use]
+    pub fn was_replaced(&self) -> bool {
+        let (Ok(now), Ok(mine)) = (std::fs::metadata(&self.path), self.file.metadata()) else {
+            return false;
+        };
+        (now.dev(), now.ino()) != (mine.dev(), mine.ino()) || now.len() < self.position
+    }
+}
+
+/// The word before the first blank, and what follows it.
+#[must_use]
+pub(crate) fn word(text: &[u8]) -> (&[u8], &[u8]) {
+    match memchr::memchr(b' ', text) {
+        Some(end) => (&text[..end], text[end + 1..].trim_ascii_start()),
+        None => (text, b""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn lines(reader: &mut LineReader) -> Vec<(u64, String)> {
+        let mut lines = Vec::new();
+        reader
+            .read(|at, line| lines.push((at, String::from_utf8_lossy(line).into_owned())))
+            .unwrap();
+        lines
+    }
+
+    #[test]
+    fn a_growing_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"one\ntw").unwrap();
+        let mut reader = LineReader::open(&path).unwrap();
+        assert_eq!(lines(&mut reader), [(0, "one".to_owned())]);
+        assert_eq!(reader.rest(), Some((4, &b"tw"[..])));
+        let long = "x".repeat(3 * CHUNK);
+        write!(file, "o\n\n{long}\nend").unwrap();
+        let expected = [(4, "two".to_owned()), (8, String::new()), (9, long)];
+        assert_eq!(lines(&mut reader), expected);
+        assert!(!reader.was_replaced());
+        File::create(&path).unwrap();
+        assert!(reader.was_replaced());
+    }
+}

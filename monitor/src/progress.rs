@@ -1,0 +1,408 @@
+//! How far a run is, how fast it goes, and when it will end.
+
+use crate::ending::Ending;
+use crate::events::{Micros, SECOND};
+use crate::history::{History, NEVER, Phase, State, Tally, seconds};
+use crate::kinds::Kind;
+use crate::plan::{Children, Plan, TaskNumber};
+
+/// The rate is that of at least so long, if the run is that old.
+const SHORTEST_WINDOW: Micros = 60 * SECOND;
+/// And of no longer.
+const LONGEST_WINDOW: Micros = 600 * SECOND;
+
+/// Where a run is.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// How the latest run stands.
+    pub phase: Phase,
+    /// Number of runs.
+    pub runs: usize,
+    /// Seconds in which runs went on.
+    pub wall_seconds: f64,
+    /// Seconds since the last line of the log.
+    pub silent_seconds: Option<f64>,
+    /// Tasks by kind.
+    pub kinds: Vec<(Kind, Tally)>,
+    /// All tasks.
+    pub all: Tally,
+    /// Tasks that wait for one that failed.
+    pub blocked: usize,
+    /// Tries that ended.
+    pub tries: usize,
+    /// Tries that did not succeed.
+    pub failed_tries: usize,
+    /// Running tasks, longest first.
+    pub running: Vec<RunningTask>,
+    /// Tasks whose last try failed, the latest first.
+    pub failed: Vec<FailedTask>,
+    /// How fast it goes, if it does.
+    pub rate: Option<Rate>,
+    /// When it will end, if that can be told.
+    pub estimate: Option<Estimate>,
+}
+
+/// A task that runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunningTask {
+    /// Task.
+    pub task: TaskNumber,
+    /// Where, if that is known.
+    pub host: Option<String>,
+    /// For how long.
+    pub seconds: f64,
+}
+
+/// A task that failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailedTask {
+    /// Task.
+    pub task: TaskNumber,
+    /// How.
+    pub ending: Ending,
+    /// Where, if that is known.
+    pub host: Option<String>,
+    /// When.
+    pub time: Micros,
+    /// How often it was tried.
+    pub tries: usize,
+}
+
+/// How fast a run goes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// The last so many seconds were looked at.
+    pub window_seconds: f64,
+    /// Tries that ended in a minute of that time.
+    pub per_minute: f64,
+    /// Tries that ended in a minute of the whole run.
+    pub per_minute_of_run: f64,
+    /// Tasks that ran at a time, on average.
+    pub parallel: f64,
+}
+
+/// When a run will end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Seconds from now.
+    pub seconds: f64,
+    /// Not before so many seconds from now, if tasks take as long as those before.
+    pub at_least: f64,
+    /// Seconds of work that is left.
+    pub work: f64,
+    /// Seconds of the longest chain of tasks that is left.
+    pub chain: f64,
+    /// Tasks that are left.
+    pub tasks: usize,
+    /// Of these, how many are of a transformation that has not succeeded yet, so that the mean of all
+    /// others stands for it.
+    pub guessed: usize,
+    /// The chain decides, not the work: more hosts would not help.
+    pub by_chain: bool,
+}
+
+/// How the end is told, for people and programs.
+pub const METHOD: &str = "work left = tasks left × mean time of their transformation; divided by the tasks that ran at a \
+                          time lately; not less than the longest chain of tasks left";
+
+/// Makes views of a history. Keeps what does not change.
+#[derive(Debug)]
+pub struct Observer {
+    children: Children,
+    order: Vec<TaskNumber>,
+    tasks: usize,
+}
+
+impl Observer {
+    /// For the plan of a history.
+    #[must_use]
+    pub fn new(plan: &Plan) -> Self {
+        let children = Children::new(plan);
+        Self {
+            order: children.order(),
+            children,
+            tasks: plan.len(),
+        }
+    }
+
+    /// How things are at a time.
+    #[must_use]
+    pub fn look(&mut self, history: &History, now: Micros) -> Progress {
+        if self.tasks != history.plan.len() {
+            // A log named tasks that the DAG does not have.
+            *self = Self::new(&history.plan);
+        }
+        let phase = history.phase();
+        let failed = failed(history);
+        let blocked = if failed.is_empty() {
+            Vec::new()
+        } else {
+            self.blocked(history)
+        };
+        let rate = (phase == Phase::Running).then(|| rate(history, now)).flatten();
+        let estimate = rate.and_then(|rate| self.estimate(history, &blocked, rate, now));
+        let ended = history.tries.iter().filter(|one| one.end != NEVER);
+        let (tries, good) = ended.fold((0, 0), |(tries, good), one| {
+            (tries + 1, good + usize::from(one.succeeded()))
+        });
+        Progress {
+            phase,
+            runs: history.runs.len(),
+            wall_seconds: history.wall_seconds(now),
+            silent_seconds: history.last_heard().map(|last| seconds(now - last)),
+            kinds: history.by_kind(),
+            all: history.all(),
+            blocked: blocked.iter().filter(|blocked| **blocked).count() - failed.len().min(blocked.len()),
+            tries,
+            failed_tries: tries - good,
+            running: running(history, now),
+            failed,
+            rate,
+            estimate,
+        }
+    }
+
+    /// For each task, whether it failed or waits for one that did.
+    fn blocked(&self, history: &History) -> Vec<bool> {
+        let mut blocked = vec![false; history.plan.len()];
+        let mut open: Vec<TaskNumber> = history.in_state(State::Failed).collect();
+        for task in &open {
+            blocked[*task as usize] = true;
+        }
+        while let Some(task) = open.pop() {
+            for child in self.children.of(task) {
+                let its = &mut blocked[*child as usize];
+                if !*its && history.state(*child) != State::Done {
+                    *its = true;
+                    open.push(*child);
+                }
+            }
+        }
+        blocked
+    }
+
+    fn estimate(&self, history: &History, blocked: &[bool], rate: Rate, now: Micros) -> Option<Estimate> {
+        let means = Means::new(history)?;
+        let left = |task: TaskNumber| {
+            let blocked = blocked.get(task as usize).copied().unwrap_or(false);
+            !blocked && !matches!(history.state(task), State::Done | State::Failed)
+        };
+        let mut chain = vec![0.0_f64; history.plan.len()];
+        let (mut work, mut tasks, mut guessed, mut longest) = (0.0, 0, 0, 0.0_f64);
+        for &task in self.order.iter().rev() {
+            if !left(task) {
+                continue;
+            }
+            let (mean, known) = means.of(history.plan.class_index(task));
+            let age = match (history.state(task), history.latest_try(task)) {
+                (State::Running, Some(one)) => seconds(now - one.start),
+                _ => 0.0,
+            };
+            let own = (mean - age).max(0.0);
+            let behind = self.children.of(task).iter().map(|child| chain[*child as usize]);
+            let length = own + behind.fold(0.0, f64::max);
+            chain[task as usize] = length;
+            longest = longest.max(length);
+            work += own;
+            tasks += 1;
+            guessed += usize::from(!known);
+        }
+        let slots: f64 = history
+            .hosts
+            .all()
+            .iter()
+            .map(|host| f64::from(host.capacity.slots))
+            .sum();
+        let parallel = if slots > 0.0 {
+            rate.parallel.min(slots)
+        } else {
+            rate.parallel
+        };
+        let by_work = work / parallel.max(0.05);
+        let widest = slots.max(parallel).max(1.0);
+        Some(Estimate {
+            seconds: by_work.max(longest),
+            at_least: (work / widest).max(longest),
+            work,
+            chain: longest,
+            tasks,
+            guessed,
+            by_chain: longest >= by_work,
+        })
+    }
+}
+
+/// Mean time of a try, by class of tasks.
+struct Means {
+    by_class: Vec<(f64, u32)>,
+    all: f64,
+}
+
+impl Means {
+    fn new(history: &History) -> Option<Self> {
+        let mut by_class = vec![(0.0, 0); history.plan.classes().len()];
+        for one in history.tries.iter().filter(|one| one.succeeded()) {
+            let sum = &mut by_class[history.plan.class_index(one.task)];
+            sum.0 += seconds(one.duration().unwrap_or(0));
+            sum.1 += 1;
+        }
+        let (sum, count) = by_class
+            .iter()
+            .fold((0.0, 0), |(sum, count), one| (sum + one.0, count + one.1));
+        (count > 0).then(|| Self {
+            by_class,
+            all: sum / f64::from(count),
+        })
+    }
+
+    /// And whether it is its own.
+    fn of(&self, class: usize) -> (f64, bool) {
+        match self.by_class.get(class) {
+            Some((sum, count)) if *count > 0 => (sum / f64::from(*count), true),
+            _ => (self.all, false),
+        }
+    }
+}
+
+fn running(history: &History, now: Micros) -> Vec<RunningTask> {
+    let mut running: Vec<RunningTask> = history
+        .in_state(State::Running)
+        .filter_map(|task| {
+            let one = history.latest_try(task)?;
+            Some(RunningTask {
+                task,
+                host: history.hosts.name(one.host).map(str::to_owned),
+                seconds: seconds(now - one.start),
+            })
+        })
+        .collect();
+    running.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then(a.task.cmp(&b.task)));
+    running
+}
+
+fn failed(history: &History) -> Vec<FailedTask> {
+    let mut failed: Vec<FailedTask> = history
+        .in_state(State::Failed)
+        .filter_map(|task| {
+            let one = history.latest_try(task)?;
+            Some(FailedTask {
+                task,
+                ending: Ending::from_wait_status(one.status),
+                host: history.hosts.name(one.host).map(str::to_owned),
+                time: one.end,
+                tries: 0,
+            })
+        })
+        .collect();
+    if !failed.is_empty() {
+        let mut counts = rustc_hash::FxHashMap::default();
+        failed.iter().for_each(|one| {
+            counts.insert(one.task, 0);
+        });
+        for one in &history.tries {
+            if let Some(count) = counts.get_mut(&one.task) {
+                *count += 1;
+            }
+        }
+        failed.iter_mut().for_each(|one| one.tries = counts[&one.task]);
+    }
+    failed.sort_by_key(|one| (std::cmp::Reverse(one.time), one.task));
+    failed
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn rate(history: &History, now: Micros) -> Option<Rate> {
+    let run = history.runs.last()?;
+    let age = now - run.start;
+    if age <= 0 {
+        return None;
+    }
+    let window = (age / 10).clamp(SHORTEST_WINDOW, LONGEST_WINDOW).min(age);
+    let from = now - window;
+    let (mut busy, mut ended, mut in_run) = (0, 0_u32, 0_u32);
+    for one in &history.tries {
+        let running = one.end == NEVER;
+        let end = if running { now } else { one.end };
+        busy += (end.min(now) - one.start.max(from)).max(0);
+        ended += u32::from(!running && end >= from);
+        in_run += u32::from(!running && end >= run.start);
+    }
+    let per_minute = |count: u32, time: Micros| f64::from(count) * 60.0 / seconds(time);
+    Some(Rate {
+        window_seconds: seconds(window),
+        per_minute: per_minute(ended, window),
+        per_minute_of_run: per_minute(in_run, age),
+        parallel: busy as f64 / window as f64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::tests::{DAG, Place};
+
+    fn look(place: &Place, now: i64) -> Progress {
+        let history = place.open();
+        Observer::new(&history.plan).look(&history, now * SECOND)
+    }
+
+    #[test]
+    fn nothing_yet() {
+        let progress = look(&Place::new(DAG), 100);
+        assert_eq!(
+            (progress.phase, progress.all.total(), progress.blocked),
+            (Phase::NotStarted, 4, 0)
+        );
+        assert_eq!((progress.rate, progress.estimate), (None, None));
+        let progress = look(&Place::new(""), 100);
+        assert_eq!((progress.all.total(), progress.kinds), (0, Vec::new()));
+    }
+
+    #[test]
+    fn failures_block_what_waits_for_them() {
+        let place = Place::new(DAG);
+        place.append(
+            "jobstate.log",
+            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+             102 a EXECUTE 2.0 - - 2\n103 a JOB_FAILURE 9 - - 2\n103 a EXECUTE 3.0 - - 2\n104 a JOB_FAILURE 9 - - 2\n\
+             110 INTERNAL *** PMC_FINISHED 1 ***\n",
+        );
+        let progress = look(&place, 120);
+        assert_eq!(
+            (progress.blocked, progress.tries, progress.failed_tries),
+            (1, 3, 2)
+        );
+        assert_eq!(
+            (progress.failed[0].tries, progress.failed[0].ending),
+            (2, Ending::Signal(9))
+        );
+        assert_eq!(progress.silent_seconds, Some(10.0));
+        assert!(progress.running.is_empty());
+    }
+
+    #[test]
+    fn the_end_follows_from_what_is_left() {
+        let place = Place::new(DAG);
+        place.append(
+            "jobstate.log",
+            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+             110 a EXECUTE 2.0 - - 2\n110 b EXECUTE 3.0 - - 3\n130 a JOB_SUCCESS 0 - - 2\n",
+        );
+        let history = place.open();
+        let now = 135 * SECOND;
+        let mut observer = Observer::new(&history.plan);
+        // Whether it runs depends on a lock, so ask for the parts.
+        let rate = rate(&history, now).unwrap();
+        assert_eq!(rate.window_seconds, 35.0);
+        assert!((rate.parallel - 55.0 / 35.0).abs() < 1e-9, "{rate:?}");
+        let estimate = observer.estimate(&history, &[], rate, now).unwrap();
+        // b should be over; c, of which none has run, takes the mean of the others: 15 s.
+        assert_eq!((estimate.tasks, estimate.guessed), (2, 1));
+        assert!((estimate.work - 15.0).abs() < 1e-9, "{estimate:?}");
+        assert!(
+            estimate.by_chain && (estimate.seconds - 15.0).abs() < 1e-9,
+            "{estimate:?}"
+        );
+        assert_eq!(observer.look(&history, now).running[0].seconds, 25.0);
+    }
+}

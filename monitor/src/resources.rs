@@ -1,0 +1,380 @@
+//! What was free on the hosts, from the executor's `.resource` log.
+//!
+//! The executor writes a line for each host when a run begins, then one line for each task that starts or ends,
+//! in the order of its other logs. So the n-th change of the one belongs to the n-th line of the other, which tells
+//! where a task runs before it has left anything, and when it started to the microsecond. Each pair
+//! is checked: a task takes a slot, and gives one back on the same host.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+
+use rustc_hash::FxHashMap;
+
+use crate::events::{Micros, SECOND, micros};
+use crate::lines::LineReader;
+
+/// A host, by its number in [`Hosts::all`].
+pub type HostNumber = u16;
+
+/// Not known.
+pub const NO_HOST: HostNumber = HostNumber::MAX;
+
+/// Free or all of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Slots: tasks that may run at the same time.
+    pub slots: u32,
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory in MB.
+    pub memory_mb: u64,
+}
+
+/// A host and how it was used, over all runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Host {
+    /// Name.
+    pub name: String,
+    /// What it has, in the last run that it took part in.
+    pub capacity: Amount,
+    /// What is free.
+    pub free: Amount,
+    /// Seconds that it took part, to the last line.
+    pub seconds: f64,
+    /// Slots in use × seconds.
+    pub slot_seconds: f64,
+    /// CPUs in use × seconds.
+    pub cpu_seconds: f64,
+    /// Memory in use in MB × seconds.
+    pub memory_seconds: f64,
+    /// Slots × seconds that there were.
+    pub slot_seconds_there: f64,
+    /// CPUs × seconds that there were.
+    pub cpu_seconds_there: f64,
+    /// Memory in MB × seconds that there was.
+    pub memory_seconds_there: f64,
+    /// Most slots in use at a time.
+    pub peak_slots: u32,
+    /// Most CPUs in use at a time.
+    pub peak_cpus: u32,
+    /// Most memory in use at a time, in MB.
+    pub peak_memory_mb: u64,
+    /// Tasks that started there.
+    pub started: u64,
+    /// Time of the last line.
+    last: Micros,
+    /// It was seen in this run.
+    present: bool,
+}
+
+/// A change that the other log tells, to be found in this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A run begins.
+    Run {
+        /// When.
+        start: Micros,
+        /// The end of the run before, or the last that was heard of it.
+        before: Option<Micros>,
+    },
+    /// The try with this number begins.
+    Start(u32),
+    /// It ends. The host where it began, if that is known.
+    End(u32),
+}
+
+/// A change that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Number of the try.
+    pub try_number: u32,
+    /// Whether it begins.
+    pub start: bool,
+    /// Where.
+    pub host: HostNumber,
+    /// When.
+    pub time: Micros,
+}
+
+/// The hosts, and the log that is being read.
+#[derive(Debug, Default)]
+pub struct Hosts {
+    hosts: Vec<Host>,
+    known: FxHashMap<Vec<u8>, HostNumber>,
+    reader: Option<LineReader>,
+    /// Changes that no line was found for yet.
+    changes: VecDeque<Change>,
+    /// Begin of the runs among them, and end of the run before each.
+    runs: VecDeque<(Micros, Option<Micros>)>,
+    /// Lines that no change was found for yet.
+    lines: VecDeque<(Micros, HostNumber, Amount)>,
+    /// The logs of this run do not fit each other.
+    broken: bool,
+}
+
+impl Hosts {
+    /// All hosts, in the order in which they appeared.
+    #[must_use]
+    pub fn all(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// All hosts with their use up to a time, for instance the end of the run.
+    #[must_use]
+    pub fn used_until(&self, time: Micros) -> Vec<Host> {
+        let mut hosts = self.hosts.clone();
+        for host in hosts.iter_mut().filter(|host| host.present) {
+            host.account(time, host.free);
+        }
+        hosts
+    }
+
+    /// Name of a host.
+    #[must_use]
+    pub fn name(&self, host: HostNumber) -> Option<&str> {
+        self.hosts.get(usize::from(host)).map(|host| host.name.as_str())
+    }
+
+    /// Takes note of a change that the other log tells.
+    pub fn expect(&mut self, change: Change) {
+        if let Change::Run { start, before } = change {
+            self.runs.push_back((start, before));
+        }
+        self.changes.push_back(change);
+    }
+
+    /// Reads what was added to the log and gives the changes that were found to `take`.
+    ///
+    /// # Errors
+    /// The log is there but cannot be read.
+    pub fn read(&mut self, path: &Path, mut take: impl FnMut(Found)) -> io::Result<()> {
+        let mut reader = match self.reader.take() {
+            Some(reader) => reader,
+            None => match LineReader::open(path) {
+                Ok(reader) => reader,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    // Nobody will write it any more, or else it comes with the next run.
+                    self.changes.clear();
+                    self.runs.clear();
+                    self.broken = true;
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        while let Some((time, host, free)) = self.lines.pop_front() {
+            if !self.line(time, host, free, &mut take) {
+                self.lines.push_front((time, host, free));
+                break;
+            }
+        }
+        let result = reader.read(|_, line| {
+            let Some((time, free, name)) = parse(line) else {
+                return;
+            };
+            let Some(host) = self.host(name) else { return };
+            if !self.lines.is_empty() || !self.line(time, host, free, &mut take) {
+                self.lines.push_back((time, host, free));
+            }
+        });
+        self.reader = Some(reader);
+        result
+    }
+
+    fn host(&mut self, name: &[u8]) -> Option<HostNumber> {
+        if let Some(&number) = self.known.get(name) {
+            return Some(number);
+        }
+        let number = HostNumber::try_from(self.hosts.len())
+            .ok()
+            .filter(|n| *n != NO_HOST)?;
+        self.hosts.push(Host {
+            name: String::from_utf8_lossy(name).into_owned(),
+            ..Host::default()
+        });
+        self.known.insert(name.to_owned(), number);
+        Some(number)
+    }
+
+    /// One line. False if the change that belongs to it is not known yet.
+    fn line(&mut self, time: Micros, number: HostNumber, free: Amount, take: &mut impl FnMut(Found)) -> bool {
+        // A run begins in a second in which no other ended.
+        while let Some(&(_, before)) = self.runs.front().filter(|(start, _)| *start <= time) {
+            self.runs.pop_front();
+            while !matches!(self.changes.pop_front(), None | Some(Change::Run { .. })) {}
+            for host in self.hosts.iter_mut().filter(|host| host.present) {
+                host.account(before.unwrap_or(host.last), host.free);
+                host.present = false;
+            }
+            self.broken = false;
+        }
+        let host = &mut self.hosts[usize::from(number)];
+        if !host.present {
+            host.present = true;
+            host.capacity = free;
+            host.free = free;
+            host.last = time;
+            return true;
+        }
+        let start = if free.slots.checked_add(1) == Some(host.free.slots) {
+            true
+        } else if host.free.slots.checked_add(1) == Some(free.slots) {
+            false
+        } else {
+            self.broken = true;
+            host.account(time, free);
+            return true;
+        };
+        if !self.broken {
+            let found = match (self.changes.front(), start) {
+                (None, _) => return false,
+                (Some(Change::Start(try_number)), true) | (Some(Change::End(try_number)), false) => Found {
+                    try_number: *try_number,
+                    start,
+                    host: number,
+                    time,
+                },
+                // The other log ends before this one does, or one of them has lost lines.
+                (Some(_), _) => {
+                    self.broken = true;
+                    host.account(time, free);
+                    return true;
+                }
+            };
+            self.changes.pop_front();
+            take(found);
+        }
+        let host = &mut self.hosts[usize::from(number)];
+        host.started += u64::from(start);
+        host.account(time, free);
+        true
+    }
+}
+
+impl Host {
+    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    fn account(&mut self, time: Micros, free: Amount) {
+        let seconds = time.saturating_sub(self.last).max(0) as f64 / SECOND as f64;
+        let used = |all: u64, free: u64| all.saturating_sub(free) as f64;
+        let (slots, cpus) = (u64::from(self.capacity.slots), u64::from(self.capacity.cpus));
+        self.seconds += seconds;
+        self.slot_seconds += seconds * used(slots, u64::from(self.free.slots));
+        self.cpu_seconds += seconds * used(cpus, u64::from(self.free.cpus));
+        self.memory_seconds += seconds * used(self.capacity.memory_mb, self.free.memory_mb);
+        self.slot_seconds_there += seconds * slots as f64;
+        self.cpu_seconds_there += seconds * cpus as f64;
+        self.memory_seconds_there += seconds * self.capacity.memory_mb as f64;
+        self.free = free;
+        self.last = self.last.max(time);
+        let capacity = self.capacity;
+        self.peak_slots = self.peak_slots.max(capacity.slots.saturating_sub(free.slots));
+        self.peak_cpus = self.peak_cpus.max(capacity.cpus.saturating_sub(free.cpus));
+        self.peak_memory_mb = self
+            .peak_memory_mb
+            .max(capacity.memory_mb.saturating_sub(free.memory_mb));
+    }
+}
+
+/// `1700000000.500000,2,16,24104,host`
+fn parse(line: &[u8]) -> Option<(Micros, Amount, &[u8])> {
+    let mut parts = line.splitn(5, |byte| *byte == b',');
+    let time = micros(parts.next()?)?;
+    let mut number = || -> Option<u64> { std::str::from_utf8(parts.next()?).ok()?.parse().ok() };
+    let free = Amount {
+        slots: u32::try_from(number()?).ok()?,
+        cpus: u32::try_from(number()?).ok()?,
+        memory_mb: number()?,
+    };
+    let host = parts.next()?.trim_ascii_end();
+    (!host.is_empty()).then_some((time, free, host))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run(start: i64, before: Option<i64>) -> Change {
+        Change::Run {
+            start: start * SECOND,
+            before: before.map(|before| before * SECOND),
+        }
+    }
+
+    fn read(hosts: &mut Hosts, text: &str) -> Vec<Found> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let mut found = Vec::new();
+        hosts.read(file.path(), |change| found.push(change)).unwrap();
+        found
+    }
+
+    #[test]
+    fn hosts_of_tasks() {
+        let mut hosts = Hosts::default();
+        let run = run(100, None);
+        for change in [run, Change::Start(0), Change::Start(1), Change::End(0)] {
+            hosts.expect(change);
+        }
+        let text = "100.2,2,4,100,a\n100.2,1,4,100,b\n100.3,1,2,50,a\n100.4,0,3,100,b\n102.3,2,4,100,a\n";
+        let found = read(&mut hosts, text);
+        let at = |found: &Found| (found.try_number, found.start, hosts.name(found.host), found.time);
+        assert_eq!(at(&found[0]), (0, true, Some("a"), 100_300_000));
+        assert_eq!(at(&found[1]), (1, true, Some("b"), 100_400_000));
+        assert_eq!(at(&found[2]), (0, false, Some("a"), 102_300_000));
+        let a = &hosts.all()[0];
+        assert!(
+            (a.seconds - 2.1).abs() < 1e-6 && (a.slot_seconds - 2.0).abs() < 1e-6,
+            "{a:?}"
+        );
+        assert!((a.cpu_seconds - 4.0).abs() < 1e-6 && (a.memory_seconds - 100.0).abs() < 1e-6);
+        assert_eq!((a.peak_slots, a.peak_cpus, a.started), (1, 2, 1));
+    }
+
+    #[test]
+    fn a_killed_run_does_not_confuse_the_next() {
+        let mut hosts = Hosts::default();
+        // The log of the first run lacks the end that the other has.
+        for change in [
+            run(100, None),
+            Change::Start(0),
+            Change::Start(1),
+            run(200, Some(110)),
+            Change::Start(2),
+        ] {
+            hosts.expect(change);
+        }
+        let text = "100.2,2,4,100,a\n100.3,1,4,100,a\n200.1,2,4,100,a\n200.5,1,4,100,a\n";
+        let found = read(&mut hosts, text);
+        assert_eq!(found.iter().map(|f| f.try_number).collect::<Vec<_>>(), [0, 2]);
+    }
+
+    #[test]
+    fn lines_wait_for_their_changes() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "100.2,2,4,100,a\n100.3,1,4,100,a\n").unwrap();
+        let mut hosts = Hosts::default();
+        hosts.expect(run(100, None));
+        let mut found = Vec::new();
+        hosts.read(file.path(), |change| found.push(change)).unwrap();
+        assert_eq!(found, []);
+        hosts.expect(Change::Start(7));
+        hosts.read(file.path(), |change| found.push(change)).unwrap();
+        assert_eq!(found.len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "([0-9]{1,3},[0-3],[0-3],[0-9],[ab]\n|[0-9,.a\n]{0,9}){0,20}", runs in 0..3_i64) {
+            let mut hosts = Hosts::default();
+            for run in 0..runs {
+                hosts.expect(super::tests::run(run * 300, None));
+                hosts.expect(Change::Start(0));
+                hosts.expect(Change::End(0));
+            }
+            let _ = read(&mut hosts, &text);
+        }
+    }
+}

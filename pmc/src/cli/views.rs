@@ -1,0 +1,35 @@
+//! Commands that look at a run without changing it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Exit codes of `pmc status --quiet`.
+const STATUS_EXIT: &str = "\
+Exit codes:
+  0    the status was told; with --quiet: all tasks are done
+  1    with --quiet: the run ended, was interrupted or killed, and tasks are not done
+  2    the command line is wrong, or DIR is no directory of a run
+  4    a file of the run cannot be read
+  5    with --quiet: the run goes on, or has not begun";
+
+/// `pmc status`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = STATUS_EXIT)]
+pub struct Status {
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Look again until the run ends. Without a terminal: tell failures as they come and, now and then, the progress
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Write JSON; with --watch one object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Tell nothing; the exit code says how the run stands. With --watch: wait for its end
+    #[arg(short, long, conflicts_with = "json")]
+    pub quiet: bool,
+    /// Running and failed tasks to list
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
+    pub lines: usize,
+}

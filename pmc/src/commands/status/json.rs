@@ -1,0 +1,107 @@
+//! The status for programs. The format has a version: fields may be added under the same major number.
+
+use pmc_monitor::ending::Ending;
+use pmc_monitor::history::{History, Phase, State, Tally, seconds};
+use pmc_monitor::progress::{METHOD, Progress};
+use serde_json::{Value, json};
+
+/// Version of the format: major.minor.
+pub const VERSION: &str = "1.0";
+
+/// The status as one object, with so many running and failed tasks.
+pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
+    let kinds: serde_json::Map<String, Value> = progress
+        .kinds
+        .iter()
+        .map(|(kind, counts)| (kind.key().to_owned(), tally(counts)))
+        .collect();
+    let name = |task| history.plan.text_name(task);
+    let running: Vec<Value> = progress
+        .running
+        .iter()
+        .take(lines)
+        .map(|one| {
+            json!({
+                "task": name(one.task),
+                "transformation": history.plan.class(one.task).transformation,
+                "host": one.host,
+                "seconds": one.seconds,
+            })
+        })
+        .collect();
+    let failed: Vec<Value> = progress
+        .failed
+        .iter()
+        .take(lines)
+        .map(|one| {
+            let (exit_status, signal) = ending(one.ending);
+            json!({
+                "task": name(one.task),
+                "transformation": history.plan.class(one.task).transformation,
+                "exit_status": exit_status,
+                "signal": signal,
+                "host": one.host,
+                "time": seconds(one.time),
+                "tries": one.tries,
+            })
+        })
+        .collect();
+    let (phase, exit_status) = match progress.phase {
+        Phase::NotStarted => ("not_started", None),
+        Phase::Running => ("running", None),
+        Phase::Ended(status) => ("ended", Some(status)),
+        Phase::Cut => ("cut_off", None),
+    };
+    json!({
+        "format": "pmc-status",
+        "version": VERSION,
+        "workflow": history.dir.label,
+        "submit_directory": history.dir.dir.display().to_string(),
+        "phase": phase,
+        "exit_status": exit_status,
+        "runs": progress.runs,
+        "wall_seconds": progress.wall_seconds,
+        "seconds_since_last_event": progress.silent_seconds,
+        "tasks": tally(&progress.all),
+        "by_kind": kinds,
+        "blocked": progress.blocked,
+        "tries": {"ended": progress.tries, "failed": progress.failed_tries},
+        "rate": progress.rate.map(|rate| json!({
+            "window_seconds": rate.window_seconds,
+            "tasks_per_minute": rate.per_minute,
+            "tasks_per_minute_of_run": rate.per_minute_of_run,
+            "running_on_average": rate.parallel,
+        })),
+        "estimate": progress.estimate.map(|estimate| json!({
+            "seconds": estimate.seconds,
+            "at_least_seconds": estimate.at_least,
+            "work_seconds": estimate.work,
+            "longest_chain_seconds": estimate.chain,
+            "tasks": estimate.tasks,
+            "tasks_guessed": estimate.guessed,
+            "method": METHOD,
+        })),
+        "running": running,
+        "failed": failed,
+    })
+}
+
+/// Exit status or number of the signal.
+fn ending(ending: Ending) -> (Option<i32>, Option<i32>) {
+    match ending {
+        Ending::Exit(status) => (Some(status), None),
+        Ending::Signal(number) => (None, Some(number)),
+        Ending::NotStarted => (None, None),
+    }
+}
+
+fn tally(tally: &Tally) -> Value {
+    json!({
+        "total": tally.total(),
+        "done": tally.get(State::Done),
+        "running": tally.get(State::Running),
+        "ready": tally.get(State::Ready),
+        "waiting": tally.get(State::Waiting),
+        "failed": tally.get(State::Failed),
+    })
+}

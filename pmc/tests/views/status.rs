@@ -1,0 +1,152 @@
+//! `pmc status` during and after real runs.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::support::{Finished, Place, bin};
+
+#[test]
+fn after_a_run_that_failed() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "kill -9 $$");
+    place.run(["run", "-q", "workflow.yml"]).code(1);
+    let told = place.run(["status", "pmc-runs/chain"]);
+    told.code(0);
+    let text = told.stdout();
+    assert!(text.starts_with("chain ended after "), "{text}");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let compute = text
+        .lines()
+        .map(words)
+        .find(|words| words.first().is_some_and(|word| word == "compute"));
+    assert_eq!(compute, Some(words("compute 3 2 - - - 1")), "{text}");
+    assert!(text.contains("\n  second_B  exit status 137      1  "), "{text}");
+    assert!(
+        text.contains("\n  why      pmc analyzer pmc-runs/chain\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\n  go on    pmc resume pmc-runs/chain\n"),
+        "{text}"
+    );
+    let json = place.run(["status", "--json", "pmc-runs/chain/run0001/submit"]);
+    json.code(0);
+    let json = json.json();
+    assert_eq!(
+        (&json["format"], &json["phase"]),
+        (&"pmc-status".into(), &"ended".into())
+    );
+    assert_eq!(json["failed"][0]["task"], "second_B");
+    assert_eq!(json["failed"][0]["exit_status"], 137);
+    assert!(json["failed"][0]["host"].is_string(), "{json}");
+    assert_eq!(json["by_kind"]["compute"]["done"], 2);
+    assert!(json["blocked"].as_u64() >= Some(1), "{json}");
+    place.run(["status", "-q", "pmc-runs/chain"]).code(1);
+    let rescue = place.read("pmc-runs/chain/run0001/submit/chain-0.dag.rescue");
+    assert_eq!(json["tasks"]["done"], rescue.lines().count());
+
+    place.script("bin/second", "cp mid.txt out.txt");
+    place.run(["resume", "-q", "pmc-runs/chain"]).code(0);
+    place.run(["status", "-q", "pmc-runs/chain"]).code(0);
+    let text = place.run(["status", "pmc-runs/chain"]).stdout();
+    assert!(
+        text.starts_with("chain succeeded after ") && text.contains("(2 runs)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn while_a_run_goes_on() {
+    let place = Place::new();
+    place.chain(
+        "until [ -e go ]; do sleep 0.05; done; cp in.txt mid.txt",
+        "exit 3",
+    );
+    bin();
+    let mut run = place
+        .pmc(["run", "-q", "-w", "2", "workflow.yml"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("pmc runs");
+    let begin = Instant::now();
+    let json = loop {
+        assert!(begin.elapsed() < Duration::from_secs(60), "the task does not run");
+        let told = place.run(["status", "--json", "pmc-runs/chain"]);
+        if !told.stdout().is_empty() {
+            let json = told.json();
+            let running = json["running"].as_array().map_or(0, Vec::len);
+            if running == 1
+                && json["running"][0]["task"] == "first_A"
+                && json["running"][0]["host"].is_string()
+            {
+                break json;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(json["phase"], "running");
+    place.run(["status", "-q", "pmc-runs/chain"]).code(5);
+    let watch = place
+        .pmc(["status", "--watch", "pmc-runs/chain"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("pmc status runs");
+    std::thread::sleep(Duration::from_millis(300));
+    let scratch = place.path().join("pmc-runs/chain/run0001/scratch");
+    std::fs::write(scratch.join("go"), "").expect("the work directory is there");
+    let _ = run.wait();
+    let watched = Finished::from(watch.wait_with_output().expect("it ends with the run"));
+    watched.code(0);
+    let text = watched.stdout();
+    assert!(text.starts_with("chain runs: "), "{text}");
+    assert!(text.contains("\nfailed: second_B (exit status 3) on "), "{text}");
+    assert!(text.contains("\nchain ended after "), "{text}");
+}
+
+#[test]
+fn directories_that_are_not_complete() {
+    let place = Place::new();
+    let told = place.run(["status", "nowhere"]);
+    told.code(2);
+    assert!(
+        told.stderr()
+            .starts_with("pmc: nowhere: No such file or directory\n  hint: "),
+        "{}",
+        told.stderr()
+    );
+    place.write("half/submit/braindump.yml", "dax_label: \"half\"\nuser: \"me");
+    let told = place.run(["status", "half"]);
+    told.code(0);
+    assert!(
+        told.stdout()
+            .contains("has not started\n\n  The plan has no tasks yet.\n"),
+        "{}",
+        told.stdout()
+    );
+    place.write(
+        "hand/w.dag",
+        "TASK a /bin/true\nTASK b /bin/true\nEDGE a b\nTASK c",
+    );
+    let told = place.run(["status", "hand"]);
+    told.code(0);
+    assert!(
+        told.stdout().starts_with("w has not started\n[----") && told.stdout().contains("0 of 2 tasks done"),
+        "{}",
+        told.stdout()
+    );
+    place.run(["status", "-q", "hand"]).code(5);
+    // A log that was cut off in the middle of a line.
+    place.write(
+        "hand/w.dag.dagman.out",
+        "11/21/26 12:00:00 Parsing w.dag ...\n11/21/26 12:00:01 Event: ULOG_EXECUTE for Condor Node a (1.0)\n11/21/26 12:0",
+    );
+    let told = place.run(["status", "hand"]);
+    told.code(0);
+    assert!(
+        told.stdout().starts_with("w was cut off after "),
+        "{}",
+        told.stdout()
+    );
+}
