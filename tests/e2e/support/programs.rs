@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::command::Run;
 
 /// What every installation holds besides the executor.
-const COMPANIONS: [&str; 5] = [
+const COMPANIONS: [&str; 6] = [
     "pmc-plan",
     "pegasus-kickstart",
     "pegasus-transfer",
     "pegasus-rc-client",
+    "pmc-monitord",
     "pmc",
 ];
 const EXECUTOR: &str = "pegasus-mpi-cluster";
