@@ -94,7 +94,9 @@ fn reports(copy: &Path) -> String {
     let all = all.replace(&*submit.to_string_lossy(), "SUBMIT");
     // Ours knows the host where the original does not; columns are as wide as what is in them.
     let host = nix::unistd::gethostname().expect("a name of this machine");
-    let all = all.replace(&*host.to_string_lossy(), "HOST").replace("unknown", "HOST");
+    let all = all
+        .replace(&*host.to_string_lossy(), "HOST")
+        .replace("unknown", "HOST");
     let blanks = Regex::new("[ -]{2,}").expect("an expression");
     blanks.replace_all(&all, "  ").into_owned()
 }

@@ -98,7 +98,11 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
         rest = &rest[part..];
         std::thread::sleep(Duration::from_micros(random.below(longest) as u64));
         loader.kill().unwrap();
-        assert_eq!(loader.wait().unwrap().code(), None, "seed {seed}: ended by itself");
+        assert_eq!(
+            loader.wait().unwrap().code(),
+            None,
+            "seed {seed}: ended by itself"
+        );
         if run.database().exists() {
             let position = "SELECT coalesce(max(log_bytes), 0) FROM pmc_loader";
             let connection = rusqlite::Connection::open(run.database()).unwrap();
