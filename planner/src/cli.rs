@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use clap::builder::styling::Styles;
 use clap::{ArgAction, Parser};
 
-use crate::output::batch::parse_minutes;
+use crate::output::batch::{parse_megabytes, parse_minutes};
 use crate::plan::{BatchOptions, CleanupStrategy, Planned, Request, Surroundings};
+use crate::scheduler::Scheduler;
+use crate::submit::{Submitted, command_line};
 
 /// Plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
 #[derive(Clone, Debug, Parser)]
@@ -100,7 +102,7 @@ struct Typed {
     /// Prefix of job names
     #[arg(short = 'j', long, value_name = "PREFIX")]
     job_prefix: Option<String>,
-    /// Not offered yet
+    /// Hands the batch script to the scheduler: that of --batch, else the one whose program is on PATH
     #[arg(short = 'S', long)]
     submit: bool,
     /// Not offered yet
@@ -127,6 +129,15 @@ struct Typed {
     /// Prints the version
     #[arg(short = 'V', long)]
     version: bool,
+    /// Schedulers to write scripts for beside the .pbs for Torque and the .sbatch for Slurm, the preferred one
+    /// first: torque, slurm, pbspro (replaces the .pbs), lsf, flux, cobalt
+    #[arg(
+        long,
+        value_name = "SCHEDULER,…",
+        value_delimiter = ',',
+        help_heading = "Batch scripts"
+    )]
+    batch: Vec<String>,
     /// Batch scripts: nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Batch scripts")]
     nodes: Option<u32>,
@@ -143,6 +154,15 @@ struct Typed {
     /// Batch scripts: wall time, minutes or [D-]HH:MM[:SS]
     #[arg(long, value_name = "TIME", help_heading = "Batch scripts")]
     walltime: Option<String>,
+    /// Batch scripts: time at the end in which no task is started, minutes or HH:MM; 0 for none
+    #[arg(long, value_name = "TIME", help_heading = "Batch scripts")]
+    drain: Option<String>,
+    /// Batch scripts: CPUs of a node; tasks that ask for more are refused
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Batch scripts")]
+    node_cpus: Option<u32>,
+    /// Batch scripts: memory of a node, MB or with a unit as in 64G; tasks that ask for more are refused
+    #[arg(long, value_name = "SIZE", help_heading = "Batch scripts")]
+    node_memory: Option<String>,
     /// Batch scripts: queue or partition
     #[arg(
         long,
@@ -162,7 +182,7 @@ struct Typed {
     /// Batch scripts: mpiexec, mpirun, srun, a command of your own, or none for a run on one node without MPI
     #[arg(long, value_name = "COMMAND", help_heading = "Batch scripts")]
     launcher: Option<String>,
-    /// Batch scripts: directory with pbs.j2 or sbatch.j2 to be used instead of the built-in templates
+    /// Batch scripts: directory with templates (pbs.j2, sbatch.j2, run.j2, …) to be used instead of the built-in ones
     #[arg(long, value_name = "DIR", help_heading = "Batch scripts")]
     template_dir: Option<PathBuf>,
 }
@@ -176,11 +196,13 @@ pub enum Wish {
     Text(String),
 }
 
-/// How the result is told.
+/// What is done with the result, and how it is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Voice {
     /// As JSON.
     pub json: bool,
+    /// Hand the batch script to the scheduler.
+    pub submit: bool,
     /// -1: errors only, 0: result and warnings, more: what was decided too.
     pub level: i16,
 }
@@ -204,6 +226,7 @@ pub fn parse(arguments: &[String], surroundings: Surroundings) -> Result<Wish, S
     }
     let voice = Voice {
         json: typed.json,
+        submit: typed.submit,
         level: i16::from(typed.verbose) - i16::from(typed.quiet),
     };
     Ok(Wish::Plan(
@@ -253,6 +276,26 @@ fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Re
             minutes => minutes,
         },
     };
+    let mut schedulers = Vec::new();
+    for name in names(&typed.batch) {
+        schedulers
+            .push(Scheduler::parse(&name).ok_or_else(|| format!("--batch: {}", Scheduler::unknown(&name)))?);
+    }
+    let drain = typed
+        .drain
+        .map(|text| {
+            parse_minutes(&text)
+                .ok_or_else(|| format!("--drain: {text} is neither minutes nor [D-]HH:MM[:SS]"))
+        })
+        .transpose()?;
+    let node_memory = typed
+        .node_memory
+        .map(|text| {
+            parse_megabytes(&text)
+                .filter(|&mb| mb > 0)
+                .ok_or_else(|| format!("--node-memory: {text} is no number of MB, nor one with M, G or T"))
+        })
+        .transpose()?;
     let staging_sites: BTreeMap<String, String> = typed
         .staging_site
         .iter()
@@ -285,6 +328,11 @@ fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Re
         job_prefix: typed.job_prefix,
         cluster: names(&typed.cluster),
         batch: BatchOptions {
+            schedulers,
+            detected: None,
+            drain,
+            node_cpus: typed.node_cpus,
+            node_memory,
             nodes: typed.nodes,
             tasks_per_node: typed.ntasks_per_node,
             walltime,
@@ -312,10 +360,6 @@ fn refuse(typed: &Typed) -> Result<(), String> {
         (
             !typed.reuse.is_empty(),
             "--reuse is not offered yet: name the replica files of earlier runs with --cache",
-        ),
-        (
-            typed.submit,
-            "--submit is not offered yet: hand the batch script to qsub or sbatch",
         ),
         (
             !typed.forward.is_empty(),
@@ -369,8 +413,9 @@ pub fn tell(planned: &Planned) -> String {
         counts.edges,
         planned.submit_dir.display()
     );
-    for (script, command) in planned.scripts.iter().zip(["qsub", "sbatch"]) {
-        text.push_str(&format!("To run it:        {command} {}\n", script.display()));
+    for script in &planned.scripts {
+        let command = command_line(script.scheduler, &script.path);
+        text.push_str(&format!("To run it:        {command}\n"));
     }
     text.push_str(&format!(
         "On this machine:  pegasus-mpi-cluster --per-task-stdio {}\n",
@@ -379,15 +424,34 @@ pub fn tell(planned: &Planned) -> String {
     text
 }
 
+/// What became of `--submit`, for people.
+pub fn tell_submitted(submitted: &Submitted) -> String {
+    match &submitted.job_id {
+        Some(id) => format!("Submitted:        {} job {id}\n", submitted.scheduler),
+        None => format!(
+            "Submitted:        to {}, which did not say the job's number\n",
+            submitted.scheduler
+        ),
+    }
+}
+
 /// The result as a JSON object: the braindump, and what to do next.
-pub fn tell_json(planned: &Planned) -> String {
+pub fn tell_json(planned: &Planned, submitted: Option<&Submitted>) -> String {
     let mut object = serde_json::Map::new();
     for (key, value) in &planned.braindump {
         object.insert(key.clone(), value.clone().into());
     }
     object.insert("message".into(), tell(planned).into());
-    let scripts: Vec<String> = planned.scripts.iter().map(|s| s.display().to_string()).collect();
+    let scripts: Vec<String> = planned
+        .scripts
+        .iter()
+        .map(|s| s.path.display().to_string())
+        .collect();
     object.insert("scripts".into(), scripts.into());
+    if let Some(submitted) = submitted {
+        object.insert("scheduler".into(), submitted.scheduler.name().into());
+        object.insert("job_id".into(), submitted.job_id.clone().into());
+    }
     object.insert("warnings".into(), planned.warnings.clone().into());
     let value = serde_json::Value::Object(object);
     // A tree of strings always has a text.
@@ -472,7 +536,9 @@ mod tests {
             ("a.yml b.yml", "one workflow"),
             ("a.yml --dax b.yml", "twice"),
             ("--cleanup sometimes", "sometimes"),
-            ("--submit", "not offered"),
+            ("--batch sge", "known are torque, slurm"),
+            ("--drain soon", "--drain"),
+            ("--node-memory 3K", "--node-memory"),
             ("--frobnicate", "frobnicate"),
             ("--basename a/b", "slashes"),
         ] {

@@ -11,3 +11,5 @@ pub mod plan;
 pub mod profiles;
 pub mod properties;
 mod refine;
+pub mod scheduler;
+pub mod submit;

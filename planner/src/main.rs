@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use pmc_plan::cli::{self, Wish};
 use pmc_plan::plan::{Surroundings, plan};
+use pmc_plan::submit;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args_os()
@@ -14,11 +15,17 @@ fn main() -> ExitCode {
         Ok(surroundings) => surroundings,
         Err(e) => return fail(&format!("cannot find out the working directory: {e}"), 1),
     };
-    let (request, voice) = match cli::parse(&arguments, surroundings) {
-        Ok(Wish::Plan(request, voice)) => (request, voice),
+    let (mut request, voice) = match cli::parse(&arguments, surroundings) {
+        Ok(Wish::Plan(request, voice)) => (*request, voice),
         Ok(Wish::Text(text)) => return say(&text),
         Err(message) => return fail(message.strip_prefix("error: ").unwrap_or(&message), 1),
     };
+    if voice.submit {
+        match submit::prepare(&request.batch.schedulers, &request.surroundings.environment) {
+            Ok(detected) => request.batch.detected = detected,
+            Err(e) => return fail(&e.to_string(), 1),
+        }
+    }
     match plan(&request) {
         Ok(planned) => {
             if voice.level >= 0 {
@@ -31,12 +38,24 @@ fn main() -> ExitCode {
                     eprintln!("pmc-plan: {note}");
                 }
             }
+            if !voice.json && voice.level >= 0 {
+                say(&cli::tell(&planned));
+            }
+            let mut submitted = None;
+            if voice.submit {
+                match submit::submit(&planned, &request.surroundings.environment) {
+                    Ok(job) => submitted = Some(job),
+                    Err(e) => return fail(&e.to_string(), 1),
+                }
+            }
             if voice.json {
-                say(&cli::tell_json(&planned))
-            } else if voice.level >= 0 {
-                say(&cli::tell(&planned))
-            } else {
-                ExitCode::SUCCESS
+                return say(&cli::tell_json(&planned, submitted.as_ref()));
+            }
+            match submitted {
+                // A script that submits wants the number in any case.
+                Some(job) if voice.level < 0 => say(&format!("{}\n", job.job_id.unwrap_or_default())),
+                Some(job) => say(&cli::tell_submitted(&job)),
+                None => ExitCode::SUCCESS,
             }
         }
         Err(e) => fail(&e.to_string(), e.exit_code()),

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use chrono::{DateTime, FixedOffset};
 
 use crate::error::InputErrors;
+use crate::scheduler::Scheduler;
 
 /// What is to be planned, and everything that the surroundings contribute.
 #[derive(Clone, Debug)]
@@ -100,12 +101,22 @@ pub enum CleanupStrategy {
 /// What the batch scripts ask the scheduler for; what is absent comes from properties and site profiles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BatchOptions {
+    /// Schedulers that get a script, the preferred one first; those of PBS and Slurm have one anyway.
+    pub schedulers: Vec<Scheduler>,
+    /// The scheduler of this machine, where it is known; it counts if no other is named.
+    pub detected: Option<Scheduler>,
     /// Nodes.
     pub nodes: Option<u32>,
     /// Processes per node.
     pub tasks_per_node: Option<u32>,
     /// Wall time in minutes.
     pub walltime: Option<u32>,
+    /// Minutes before the executor's own time limit from which on no task is started; 0 for none.
+    pub drain: Option<u32>,
+    /// CPUs of a node.
+    pub node_cpus: Option<u32>,
+    /// Memory of a node, MB.
+    pub node_memory: Option<u32>,
     /// Queue or partition.
     pub queue: Option<String>,
     /// Account or project.
@@ -114,6 +125,15 @@ pub struct BatchOptions {
     pub launcher: Option<String>,
     /// Directory with templates that replace the built-in ones.
     pub template_dir: Option<PathBuf>,
+}
+
+/// A batch script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// For which scheduler.
+    pub scheduler: Scheduler,
+    /// Where it is.
+    pub path: PathBuf,
 }
 
 /// The finished plan.
@@ -129,8 +149,8 @@ pub struct Planned {
     pub uuid: String,
     /// The DAG for pegasus-mpi-cluster.
     pub dag: PathBuf,
-    /// Scripts for `qsub` and `sbatch`.
-    pub scripts: Vec<PathBuf>,
+    /// Batch scripts, that for the preferred scheduler first.
+    pub scripts: Vec<Script>,
     /// Directories into which outputs are copied, where they are on a file system.
     pub output_dirs: Vec<PathBuf>,
     /// How many jobs of each kind there are.

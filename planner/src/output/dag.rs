@@ -9,6 +9,7 @@ use pmc_dag::write::{self, TaskLine};
 use crate::plan::PlanError;
 
 use super::Plan;
+use super::batch::NodeSize;
 use super::command::{Command, command};
 use super::events::JobEvents;
 
@@ -23,6 +24,7 @@ pub(crate) fn write(
     plan: &Plan<'_>,
     dir: &Path,
     dag: &Path,
+    node: NodeSize,
     events: &mut JobEvents<'_>,
 ) -> Result<(), PlanError> {
     let failed = |source| PlanError::io("write", dag, source);
@@ -41,6 +43,12 @@ pub(crate) fn write(
                 continue;
             }
         };
+        if let Some(problem) = node.problem(&job.name, command.memory_mb, command.cpus) {
+            problems.push(problem);
+            if problems.len() > SHOWN {
+                break;
+            }
+        }
         text.clear();
         if let Err(problem) = task(plan, id, n as u64 + 1, &command, &mut text) {
             problems.push(problem.to_string());

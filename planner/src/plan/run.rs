@@ -23,7 +23,7 @@ use crate::refine::settings::Settings;
 use crate::refine::sites::{Sites, own_tools};
 use crate::refine::{exec::Task, refine};
 
-use super::{PlanError, Planned, Request, iso_seconds};
+use super::{PlanError, Planned, Request, Script, iso_seconds};
 
 /// Variable that input files may use for the directory of the workflow file.
 const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
@@ -99,7 +99,13 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
     let path = directory.publish()?;
     Ok(Planned {
         dag: path.join(format!("{}.dag", plan.base)),
-        scripts: scripts.iter().map(|name| path.join(name)).collect(),
+        scripts: scripts
+            .into_iter()
+            .map(|script| Script {
+                path: path.join(&script.path),
+                ..script
+            })
+            .collect(),
         submit_dir: path,
         label: workflow.label.clone(),
         index: workflow.index.clone(),
@@ -378,7 +384,7 @@ fn put(path: &Path, text: &str) -> Result<(), PlanError> {
     fs::write(path, text).map_err(|e| PlanError::io("write", path, e))
 }
 
-/// Writes everything but the braindump; gives the names of the batch scripts.
+/// Writes everything but the braindump; gives the batch scripts, their paths relative to `dir`.
 fn write(
     plan: &Plan<'_>,
     request: &Request,
@@ -386,7 +392,7 @@ fn write(
     counts: &super::Counts,
     dir: &Path,
     warnings: &mut Vec<String>,
-) -> Result<Vec<String>, PlanError> {
+) -> Result<Vec<Script>, PlanError> {
     let base = &plan.base;
     let site = plan
         .exec
@@ -396,7 +402,7 @@ fn write(
         .or(plan.exec.jobs.first())
         .map_or(plan.sites.local(), |job| job.staging);
     let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
-    warnings.extend(resources.warning());
+    warnings.extend(resources.warnings());
     output::lists::write(plan, dir)?;
     let time = request
         .surroundings
@@ -405,7 +411,8 @@ fn write(
         .format("%Y-%m-%dT%H:%M:%S%.6fZ")
         .to_string();
     let mut events = JobEvents::create(plan, &dir.join(format!("{base}.static.bp")), &time)?;
-    output::dag::write(plan, dir, &dir.join(format!("{base}.dag")), &mut events)?;
+    let dag = dir.join(format!("{base}.dag"));
+    output::dag::write(plan, dir, &dag, resources.node, &mut events)?;
     events.finish(plan)?;
     let executor = executor(request, &plan.sites.get(site).tools, warnings);
     let scripts = batch::write(plan, &resources, &executor, dir)?;

@@ -1,0 +1,202 @@
+//! Batch scripts from templates (section 7.3 of the planner's specification). A site replaces the built-in ones
+//! by files of the same names in a directory of its own.
+
+mod resources;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, UndefinedBehavior, context};
+
+use crate::plan::{PlanError, Script};
+use crate::scheduler::Scheduler;
+
+use super::Plan;
+use super::command::shell_quote;
+
+pub(crate) use resources::{NodeSize, Resources, parse_megabytes, parse_minutes};
+
+/// Template that the others include: how the run is started.
+const RUN: (&str, &str) = ("run.j2", include_str!("../../../../templates/run.j2"));
+
+/// Name and text of the built-in template of a scheduler.
+fn template(scheduler: Scheduler) -> (&'static str, &'static str) {
+    match scheduler {
+        Scheduler::Torque => ("pbs.j2", include_str!("../../../../templates/pbs.j2")),
+        Scheduler::PbsPro => ("pbspro.j2", include_str!("../../../../templates/pbspro.j2")),
+        Scheduler::Slurm => ("sbatch.j2", include_str!("../../../../templates/sbatch.j2")),
+        Scheduler::Lsf => ("lsf.j2", include_str!("../../../../templates/lsf.j2")),
+        Scheduler::Flux => ("flux.j2", include_str!("../../../../templates/flux.j2")),
+        Scheduler::Cobalt => ("cobalt.j2", include_str!("../../../../templates/cobalt.j2")),
+    }
+}
+
+/// Longest name of a job that all schedulers take.
+const LONGEST_NAME: usize = 200;
+
+/// Writes the scripts into `dir`; gives their schedulers and names.
+///
+/// # Errors
+/// A template that is wrong, a file that cannot be written.
+pub(crate) fn write(
+    plan: &Plan<'_>,
+    resources: &Resources,
+    executor: &str,
+    dir: &Path,
+) -> Result<Vec<Script>, PlanError> {
+    if plan.submit.contains(char::is_control) {
+        return Err(PlanError::Code(vec![format!(
+            "the name of the submit directory {:?} has a character that batch scripts cannot have",
+            plan.submit
+        )]));
+    }
+    let mut environment = environment()?;
+    let mut texts = Vec::new();
+    for (name, built_in) in resources
+        .schedulers
+        .iter()
+        .map(|&scheduler| template(scheduler))
+        .chain([RUN])
+    {
+        let own = resources.templates.as_ref().map(|dir| dir.join(name));
+        texts.push(match own.filter(|path| path.exists()) {
+            Some(path) => {
+                let text = fs::read_to_string(&path).map_err(|e| PlanError::io("read", &path, e))?;
+                (name, text, path.display().to_string())
+            }
+            None => (name, built_in.to_owned(), name.to_owned()),
+        });
+    }
+    let wrong = |origin: &str, e: &minijinja::Error| PlanError::Template {
+        name: origin.to_owned(),
+        message: innermost(e),
+    };
+    for (name, text, origin) in &texts {
+        environment
+            .add_template(name, text)
+            .map_err(|e| wrong(origin, &e))?;
+    }
+    let mut scripts = Vec::new();
+    for (&scheduler, (name, _, origin)) in resources.schedulers.iter().zip(&texts) {
+        let script = environment
+            .get_template(name)
+            .and_then(|template| template.render(values(plan, resources, executor, scheduler)))
+            .map_err(|e| wrong(origin, &e))?;
+        let name = format!("{}.{}", plan.base, scheduler.suffix());
+        let path = dir.join(&name);
+        fs::write(&path, script).map_err(|e| PlanError::io("write", &path, e))?;
+        if scheduler == Scheduler::Cobalt {
+            // It takes scripts that can be executed only.
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
+                .map_err(|e| PlanError::io("make executable", &path, e))?;
+        }
+        scripts.push(Script {
+            scheduler,
+            path: name.into(),
+        });
+    }
+    Ok(scripts)
+}
+
+fn environment<'a>() -> Result<Environment<'a>, PlanError> {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder()
+        .trim_blocks(true)
+        .keep_trailing_newline(true)
+        .build()
+        .map_err(|e| PlanError::Template {
+            name: "syntax".into(),
+            message: e.to_string(),
+        })?;
+    environment.set_syntax(syntax);
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.add_filter("sh", |text: String| shell_quote(&text).into_owned());
+    environment.add_filter("quoted", |text: String| double_quoted(&text));
+    environment.add_filter("pattern", |text: String| text.replace('%', "%%"));
+    environment.add_filter("job_name", |text: String| job_name(&text));
+    Ok(environment)
+}
+
+/// What templates may use.
+fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Scheduler) -> minijinja::Value {
+    context! {
+        scheduler => scheduler.name(),
+        name => plan.base.as_str(),
+        label => plan.workflow.label.as_str(),
+        submit_dir => plan.submit.as_str(),
+        dag => format!("{}.dag", plan.base),
+        executor => executor,
+        launcher => resources.launcher(scheduler),
+        nodes => resources.nodes,
+        tasks_per_node => resources.tasks_per_node,
+        ranks => resources.ranks(),
+        cpus_per_node => resources.node.cpus,
+        cpus_per_task => resources.cpus_per_task(),
+        memory_per_node => resources.node.memory_mb,
+        walltime => format!("{}:{:02}:00", resources.minutes / 60, resources.minutes % 60),
+        walltime_hm => format!("{}:{:02}", resources.minutes / 60, resources.minutes % 60),
+        walltime_minutes => resources.minutes,
+        max_wall_time => resources.max_wall_time(scheduler),
+        drain_after => resources.drain_after(scheduler),
+        queue => resources.queue.as_deref(),
+        account => resources.account.as_deref(),
+        setup => resources.setup.as_deref(),
+        directives => resources.directives.clone(),
+        as_pegasus => resources.untouched,
+    }
+}
+
+/// The message of an error and of what caused it, on one line.
+fn innermost(error: &minijinja::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(e) = cause {
+        text.push_str(": ");
+        text.push_str(&e.to_string());
+        cause = e.source();
+    }
+    text
+}
+
+/// A word for a directive of a scheduler that splits its directives as a shell does; plain words stay as they are.
+fn double_quoted(word: &str) -> String {
+    if shell_quote(word) == word {
+        return word.to_owned();
+    }
+    format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// A name that every scheduler takes: it begins with a letter.
+fn job_name(name: &str) -> String {
+    let mut text: String = name
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "._-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    if !text.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        text.insert(0, 'w');
+    }
+    text.truncate(LONGEST_NAME);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_jobs_and_words_of_directives() {
+        assert_eq!(job_name("diamond-0.pbs"), "diamond-0.pbs");
+        assert_eq!(job_name("2mass (x)"), "w2mass__x_");
+        assert_eq!(job_name(&"ä".repeat(300)).len(), LONGEST_NAME);
+        assert_eq!(double_quoted("/a/b-c"), "/a/b-c");
+        assert_eq!(double_quoted(r#"/a b/"c\"#), r#""/a b/\"c\\""#);
+    }
+}

@@ -1,0 +1,161 @@
+//! Batch schedulers: how they are called, which script is theirs, how a script is handed to them.
+
+use std::fmt;
+
+/// A batch scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scheduler {
+    /// Torque, and PBS in its old resource syntax (`nodes=…:ppn=…`).
+    Torque,
+    /// Slurm.
+    Slurm,
+    /// PBS Professional and OpenPBS (`select=…`).
+    PbsPro,
+    /// IBM Spectrum LSF.
+    Lsf,
+    /// Flux.
+    Flux,
+    /// Cobalt.
+    Cobalt,
+}
+
+impl Scheduler {
+    /// All of them.
+    pub const ALL: [Scheduler; 6] = [
+        Scheduler::Torque,
+        Scheduler::Slurm,
+        Scheduler::PbsPro,
+        Scheduler::Lsf,
+        Scheduler::Flux,
+        Scheduler::Cobalt,
+    ];
+
+    /// Name, as options and properties have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheduler::Torque => "torque",
+            Scheduler::Slurm => "slurm",
+            Scheduler::PbsPro => "pbspro",
+            Scheduler::Lsf => "lsf",
+            Scheduler::Flux => "flux",
+            Scheduler::Cobalt => "cobalt",
+        }
+    }
+
+    /// The scheduler with a name, in any case. `pbs` and `openpbs` stand for PBS Professional.
+    pub fn parse(name: &str) -> Option<Scheduler> {
+        let name = name.trim().to_ascii_lowercase();
+        match name.as_str() {
+            "pbs" | "openpbs" => Some(Scheduler::PbsPro),
+            _ => Scheduler::ALL.into_iter().find(|s| s.name() == name),
+        }
+    }
+
+    /// What to tell a user whose scheduler is not known.
+    pub fn unknown(name: &str) -> String {
+        let names = Scheduler::ALL.map(Scheduler::name).join(", ");
+        format!("there is no scheduler {}; known are {names}", name.trim())
+    }
+
+    /// Suffix of its script. Torque and PBS Professional share one: a plan has one of the two.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Scheduler::Torque | Scheduler::PbsPro => "pbs",
+            Scheduler::Slurm => "sbatch",
+            Scheduler::Lsf => "lsf",
+            Scheduler::Flux => "flux",
+            Scheduler::Cobalt => "cobalt",
+        }
+    }
+
+    /// The words before the name of the script in the command that submits it.
+    pub fn submit_words(self) -> &'static [&'static str] {
+        match self {
+            Scheduler::Torque | Scheduler::PbsPro => &["qsub"],
+            Scheduler::Slurm => &["sbatch"],
+            Scheduler::Lsf => &["bsub", "<"],
+            Scheduler::Flux => &["flux", "batch"],
+            Scheduler::Cobalt => &["qsub", "--mode", "script"],
+        }
+    }
+
+    /// The command that submits a script, for people; `script` is quoted for a shell.
+    pub fn submit_command(self, script: &str) -> String {
+        format!("{} {script}", self.submit_words().join(" "))
+    }
+
+    /// The job's identifier in what the submit command has printed.
+    pub fn job_id(self, printed: &str) -> Option<&str> {
+        let last = printed.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+        match self {
+            // `Submitted batch job 12 on cluster c`, or `12;c` with --parsable.
+            Scheduler::Slurm => last
+                .strip_prefix("Submitted batch job ")
+                .unwrap_or(last)
+                .split([' ', ';'])
+                .next(),
+            // `Job <12> is submitted to queue <q>.`, after which there may be other lines.
+            Scheduler::Lsf => printed
+                .split_once("Job <")
+                .and_then(|(_, rest)| rest.split('>').next()),
+            _ => last.split_whitespace().next_back(),
+        }
+        .filter(|id| !id.is_empty())
+    }
+}
+
+impl fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for scheduler in Scheduler::ALL {
+            assert_eq!(
+                Scheduler::parse(&scheduler.name().to_uppercase()),
+                Some(scheduler)
+            );
+        }
+        assert_eq!(Scheduler::parse(" OpenPBS"), Some(Scheduler::PbsPro));
+        assert_eq!(Scheduler::parse("sge"), None);
+    }
+
+    #[test]
+    fn job_ids() {
+        for (scheduler, printed, id) in [
+            (Scheduler::Slurm, "42\n", Some("42")),
+            (Scheduler::Slurm, "42;west\n", Some("42")),
+            (
+                Scheduler::Slurm,
+                "Submitted batch job 42 on cluster w\n",
+                Some("42"),
+            ),
+            (
+                Scheduler::Torque,
+                "17.server.example\n",
+                Some("17.server.example"),
+            ),
+            (
+                Scheduler::Lsf,
+                "Group set\nJob <9> is submitted to default queue <normal>.\n",
+                Some("9"),
+            ),
+            (Scheduler::Lsf, "Request aborted by esub.\n", None),
+            (Scheduler::Flux, "ƒ3ETxsR9H\n", Some("ƒ3ETxsR9H")),
+            (
+                Scheduler::Cobalt,
+                "Job routed to queue \"q\".\n\n311\n",
+                Some("311"),
+            ),
+            (Scheduler::PbsPro, "\n", None),
+        ] {
+            assert_eq!(scheduler.job_id(printed), id, "{scheduler}: {printed}");
+        }
+    }
+}

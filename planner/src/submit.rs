@@ -1,0 +1,229 @@
+//! Hands a batch script to its scheduler.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use crate::plan::{Planned, Script};
+use crate::scheduler::Scheduler;
+
+/// A batch job that a scheduler has taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// Who has it.
+    pub scheduler: Scheduler,
+    /// The script.
+    pub script: PathBuf,
+    /// Its identifier; absent where the scheduler took the job and said nothing that can be understood.
+    pub job_id: Option<String>,
+}
+
+/// Why a script has not been submitted.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// There is no scheduler on this machine.
+    #[error(
+        "--submit: none of sbatch, bsub, flux and qsub is on PATH; submit on a machine that has one, or name the \
+         scheduler with --batch"
+    )]
+    NoScheduler,
+    /// The scheduler's program is not there.
+    #[error("{program} is not on PATH, which hands scripts to {scheduler}{}", left(script.as_deref(), *scheduler))]
+    Missing {
+        /// Program.
+        program: &'static str,
+        /// Scheduler.
+        scheduler: Scheduler,
+        /// The script that is planned, if it is.
+        script: Option<PathBuf>,
+    },
+    /// It could not be started, or its input not be read.
+    #[error("cannot run {program}: {source}{}", left(Some(script), *scheduler))]
+    Start {
+        /// Program.
+        program: &'static str,
+        /// Scheduler.
+        scheduler: Scheduler,
+        /// The script.
+        script: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The scheduler does not take the job.
+    #[error("{program} refused the job ({status}){}{}", said(message), left(Some(script), *scheduler))]
+    Refused {
+        /// Program.
+        program: &'static str,
+        /// Scheduler.
+        scheduler: Scheduler,
+        /// The script.
+        script: PathBuf,
+        /// How the program ended.
+        status: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+fn said(message: &str) -> String {
+    match message {
+        "" => String::new(),
+        message => format!(": {message}"),
+    }
+}
+
+/// What is left to do by hand.
+fn left(script: Option<&Path>, scheduler: Scheduler) -> String {
+    match script {
+        None => String::new(),
+        Some(script) => format!(
+            "\nThe workflow is planned; when that is repaired, submit it with: {}",
+            command_line(scheduler, script)
+        ),
+    }
+}
+
+/// The command that submits a script, for people; some schedulers put output files where it is given.
+pub fn command_line(scheduler: Scheduler, script: &Path) -> String {
+    let quoted = |path: &Path| crate::output::command::shell_quote(&path.display().to_string()).into_owned();
+    let relative = matches!(
+        scheduler,
+        Scheduler::Torque | Scheduler::PbsPro | Scheduler::Cobalt
+    );
+    match (relative, script.parent(), script.file_name()) {
+        (true, Some(dir), Some(name)) => format!(
+            "(cd {} && {})",
+            quoted(dir),
+            scheduler.submit_command(&quoted(Path::new(name)))
+        ),
+        _ => scheduler.submit_command(&quoted(script)),
+    }
+}
+
+/// A program on `PATH`.
+fn find(program: &str, environment: &BTreeMap<String, String>) -> Option<PathBuf> {
+    let path = environment.get("PATH")?;
+    path.split(':')
+        .filter(|directory| directory.starts_with('/'))
+        .map(|directory| Path::new(directory).join(program))
+        .find(|path| {
+            path.metadata()
+                .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+        })
+}
+
+/// Makes sure, before anything is planned, that a job could be submitted: the first of the schedulers that were
+/// named must have its program on `PATH`; without names, gives the one that is there.
+///
+/// # Errors
+/// No program.
+pub fn prepare(
+    named: &[Scheduler],
+    environment: &BTreeMap<String, String>,
+) -> Result<Option<Scheduler>, SubmitError> {
+    if let Some(&scheduler) = named.first() {
+        return match find(scheduler.submit_words()[0], environment) {
+            Some(_) => Ok(None),
+            None => Err(SubmitError::Missing {
+                program: scheduler.submit_words()[0],
+                scheduler,
+                script: None,
+            }),
+        };
+    }
+    match detect(environment) {
+        Some(scheduler) => Ok(Some(scheduler)),
+        None => Err(SubmitError::NoScheduler),
+    }
+}
+
+/// The scheduler whose program is on `PATH`. Slurm comes first, since it may bring a `qsub` of its own.
+fn detect(environment: &BTreeMap<String, String>) -> Option<Scheduler> {
+    for scheduler in [Scheduler::Slurm, Scheduler::Lsf] {
+        if find(scheduler.submit_words()[0], environment).is_some() {
+            return Some(scheduler);
+        }
+    }
+    if let Some(qsub) = find("qsub", environment) {
+        let said = Command::new(qsub)
+            .arg("--version")
+            .stdin(Stdio::null())
+            .output()
+            .map(|output| {
+                let text = [output.stdout, output.stderr].concat();
+                String::from_utf8_lossy(&text).to_ascii_lowercase()
+            })
+            .unwrap_or_default();
+        return Some(match said {
+            said if said.contains("cobalt") => Scheduler::Cobalt,
+            said if said.contains("pbs_version") || said.contains("openpbs") => Scheduler::PbsPro,
+            _ => Scheduler::Torque,
+        });
+    }
+    find("flux", environment).map(|_| Scheduler::Flux)
+}
+
+/// Submits the script of the preferred scheduler.
+///
+/// # Errors
+/// A program that is missing or refuses.
+pub fn submit(planned: &Planned, environment: &BTreeMap<String, String>) -> Result<Submitted, SubmitError> {
+    // The one that was named or found comes first; without either there may still be a program by now.
+    let script = planned.scripts.first().ok_or(SubmitError::NoScheduler)?;
+    let scheduler = script.scheduler;
+    let words = scheduler.submit_words();
+    let program = words[0];
+    let Some(path) = find(program, environment) else {
+        return Err(SubmitError::Missing {
+            program,
+            scheduler,
+            script: Some(script.path.clone()),
+        });
+    };
+    let output = run(&path, script, &planned.submit_dir).map_err(|source| SubmitError::Start {
+        program,
+        scheduler,
+        script: script.path.clone(),
+        source,
+    })?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr);
+        let message = if message.trim().is_empty() {
+            printed.trim()
+        } else {
+            message.trim()
+        };
+        return Err(SubmitError::Refused {
+            program,
+            scheduler,
+            script: script.path.clone(),
+            status: output.status.to_string(),
+            message: message.to_owned(),
+        });
+    }
+    Ok(Submitted {
+        scheduler,
+        script: script.path.clone(),
+        job_id: scheduler.job_id(&printed).map(str::to_owned),
+    })
+}
+
+/// Runs the submit command in the submit directory, where the output files of the job are to be.
+fn run(program: &Path, script: &Script, dir: &Path) -> io::Result<Output> {
+    let mut command = Command::new(program);
+    command.current_dir(dir).stdin(Stdio::null());
+    match script.scheduler.submit_words() {
+        [_, "<"] => {
+            command.stdin(File::open(&script.path)?);
+        }
+        words => {
+            command.args(&words[1..]);
+            command.arg(script.path.file_name().unwrap_or(script.path.as_os_str()));
+        }
+    }
+    command.output()
+}

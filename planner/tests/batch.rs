@@ -1,0 +1,454 @@
+//! Batch scripts and submitting, with small programs that stand in for those of the schedulers.
+
+#[expect(dead_code, reason = "only a part of the helpers is needed here")]
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::Case;
+
+const WORKFLOW: &str = r#"pegasus: "5.0"
+name: two words
+jobs:
+- type: job
+  id: A
+  name: first
+  uses: [{lfn: out, type: output, stageOut: false, registerReplica: false}]
+- type: job
+  id: B
+  name: second
+  profiles: {pegasus: {cores: "4", memory: "3000"}}
+"#;
+
+const LINE: &str = "--sites local --output-sites local --dir submit";
+
+fn case() -> Case {
+    let case = Case::new(WORKFLOW);
+    case.programs(&["first", "second"]);
+    case
+}
+
+/// Directives of a script, without their prefix.
+fn directives<'a>(script: &'a str, prefix: &str) -> Vec<&'a str> {
+    let all: Vec<&str> = script
+        .lines()
+        .skip(1)
+        .take_while(|line| line.starts_with('#'))
+        .filter_map(|line| line.strip_prefix(prefix)?.strip_prefix(' '))
+        .map(str::trim)
+        .collect();
+    assert!(
+        script.lines().filter(|line| line.contains(prefix)).count() == all.len(),
+        "directives after the first command are not read:\n{script}"
+    );
+    all
+}
+
+/// The shell's opinion of a script.
+fn is_a_script(path: &Path) {
+    let output = Command::new("bash")
+        .arg("-n")
+        .arg(path)
+        .output()
+        .expect("bash is there");
+    assert!(output.status.success(), "{}: {output:?}", path.display());
+}
+
+#[test]
+fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    case.put(
+        "pegasus.properties",
+        "pegasus.batch.setup = module load mpi\\nexport A='x y'\npegasus.batch.directives = --extra 1\n",
+    );
+    let plan = case.plan(&format!(
+        "{LINE} --batch pbspro,lsf,flux,cobalt --nodes 3 --ppn 4 --walltime 2:00:00 --node-cpus 16 --node-memory 32G \
+         --queue big --account p1 --drain 15"
+    ))?;
+    let submit = plan.planned.submit_dir.display().to_string();
+    let base = plan
+        .planned
+        .dag
+        .file_stem()
+        .expect("a name")
+        .to_string_lossy()
+        .into_owned();
+    let output = |suffix: &str| format!("{submit}/{base}.{suffix}");
+    let expected: [(&str, &str, Vec<String>); 5] = [
+        (
+            "pbs",
+            "#PBS",
+            vec![
+                "-l select=3:ncpus=16:mpiprocs=4:mem=32768mb".into(),
+                "-l place=scatter".into(),
+                "-l walltime=2:00:00".into(),
+                "-q big".into(),
+                "-A p1".into(),
+                "--extra 1".into(),
+            ],
+        ),
+        (
+            "sbatch",
+            "#SBATCH",
+            vec![
+                "--nodes=3".into(),
+                "--ntasks-per-node=4".into(),
+                "--cpus-per-task=4".into(),
+                "--mem=32768M".into(),
+                "--time=2:00:00".into(),
+                format!("--output={}", output("out")),
+                "--open-mode=append".into(),
+                // 5 minutes for the executor and 15 for running tasks.
+                "--signal=B:USR1@1200".into(),
+                "--partition=big".into(),
+                "--account=p1".into(),
+                "--extra 1".into(),
+            ],
+        ),
+        (
+            "lsf",
+            "#BSUB",
+            vec![
+                "-n 12".into(),
+                "-R \"span[ptile=4]\"".into(),
+                "-R \"rusage[mem=8192MB]\"".into(),
+                "-W 2:00".into(),
+                format!("-e {}", output("err")),
+                "-q big".into(),
+                "-P p1".into(),
+                "--extra 1".into(),
+            ],
+        ),
+        (
+            "flux",
+            "#FLUX:",
+            vec![
+                "--nodes=3".into(),
+                "--nslots=12".into(),
+                "--cores-per-slot=4".into(),
+                "--time-limit=120m".into(),
+                "--queue=big".into(),
+                "--bank=p1".into(),
+                "--extra 1".into(),
+            ],
+        ),
+        (
+            "cobalt",
+            "#COBALT",
+            vec![
+                "-n 3".into(),
+                "-t 120".into(),
+                "-q big".into(),
+                "-A p1".into(),
+                "--extra 1".into(),
+            ],
+        ),
+    ];
+    for (suffix, prefix, wanted) in expected {
+        let name = format!("{base}.{suffix}");
+        let script = plan.file(&name);
+        let found = directives(&script, prefix);
+        for directive in wanted {
+            assert!(
+                found.contains(&directive.as_str()),
+                "{name} lacks {directive}:\n{script}"
+            );
+        }
+        is_a_script(&plan.planned.submit_dir.join(&name));
+        let launcher = match suffix {
+            "flux" => "flux run --nodes=3 --ntasks=12",
+            "cobalt" => "aprun -n 12 -N 4",
+            _ => "mpiexec",
+        };
+        let start = match suffix {
+            "sbatch" => "exec ".to_owned(),
+            _ => "exec timeout --foreground --preserve-status --signal=USR1 6000 ".to_owned(),
+        };
+        let run = format!(
+            "cd {submit} || exit 1\nmodule load mpi\nexport A='x y'\n{start}{launcher} \
+             /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack --per-task-stdio --max-wall-time 115 {base}.dag\n"
+        );
+        assert!(script.ends_with(&run), "{script}\n--- should end with\n{run}");
+    }
+    let mode = fs::metadata(plan.planned.submit_dir.join(format!("{base}.cobalt")))?
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o111, 0o111, "Cobalt wants scripts that can be executed");
+    Ok(())
+}
+
+#[test]
+fn scripts_of_every_plan() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    let plan = case.plan(LINE)?;
+    let names: Vec<String> = plan
+        .planned
+        .scripts
+        .iter()
+        .map(|script| {
+            format!(
+                "{} {}",
+                script.scheduler,
+                script.path.extension().expect("one").display()
+            )
+        })
+        .collect();
+    assert_eq!(names, ["torque pbs", "slurm sbatch"]);
+    for script in &plan.planned.scripts {
+        is_a_script(&script.path);
+    }
+    // Unasked, tasks get a twelfth of the time to end, if the scheduler can tell the executor.
+    let script = fs::read_to_string(&plan.planned.scripts[1].path)?;
+    assert!(script.contains("\n#SBATCH --signal=B:USR1@600\n"), "{script}");
+    for line in ["--drain 0", "--launcher ./mine", "--walltime 10"] {
+        let plan = case.plan(&format!("{LINE} {line}"))?;
+        let script = fs::read_to_string(&plan.planned.scripts[1].path)?;
+        assert!(!script.contains("--signal"), "{line}: {script}");
+    }
+    let plan = case.plan(&format!("{LINE} --drain 90"))?;
+    assert!(
+        plan.planned
+            .warnings
+            .iter()
+            .any(|w| w.contains("no task would be started")),
+        "{:?}",
+        plan.planned.warnings
+    );
+    Ok(())
+}
+
+#[test]
+fn odd_directories_stay_whole() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    let plan =
+        case.plan("--sites local --output-sites local --relative-dir it's_100%_\"$HOME\" --batch lsf,flux")?;
+    for script in &plan.planned.scripts {
+        is_a_script(&script.path);
+    }
+    let sbatch = fs::read_to_string(
+        &plan
+            .planned
+            .scripts
+            .iter()
+            .find(|s| s.path.extension().is_some_and(|e| e == "sbatch"))
+            .expect("a script for Slurm")
+            .path,
+    )?;
+    assert!(sbatch.contains("it's_100%%_\\\"$HOME\\\"/"), "{sbatch}");
+    assert!(sbatch.contains("cd '"), "{sbatch}");
+    Ok(())
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_written() {
+    let case = case();
+    for (options, words) in [
+        ("--node-cpus 3", &["task second_B", "4 CPUs", "a node has 3"][..]),
+        (
+            "--node-memory 1999M",
+            &["task first_A", "2048 MB", "task second_B", "3000 MB", "1999 MB"],
+        ),
+        ("--node-cpus 8 --ppn 9", &["9 processes per node", "8 CPUs"]),
+        ("--nodes 1 --ppn 1", &["one process", "--launcher none"]),
+        ("--batch torque,pbspro", &["torque and pbspro"]),
+        ("--launcher A=1", &["launcher", "pegasus.batch.setup"]),
+    ] {
+        let message = case.fail(&format!("{LINE} {options}"));
+        for word in words {
+            assert!(message.contains(word), "{options}: {message}");
+        }
+    }
+    for (property, word) in [
+        ("pegasus.batch.scheduler = sge", "known are torque"),
+        ("pegasus.batch.queue = a\\nb", "one word"),
+        ("pegasus.batch.node.memory = much", "number of MB"),
+        ("pegasus.batch.drain = -1", "pegasus.batch.drain"),
+    ] {
+        case.put("pegasus.properties", &format!("{property}\n"));
+        let message = case.fail(LINE);
+        assert!(message.contains(word), "{property}: {message}");
+    }
+    assert!(!case.path().join("submit").exists(), "nothing is left");
+}
+
+#[test]
+fn a_site_overrides_parts_of_the_templates() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    case.put(
+        "site/run.j2",
+        "cd {{ submit_dir | sh }}\nours {{ ranks }} {{ scheduler }} {{ dag }}\n",
+    );
+    let plan = case.plan(&format!(
+        "{LINE} --template-dir site --batch lsf --nodes 2 --ppn 3"
+    ))?;
+    for script in &plan.planned.scripts {
+        let text = fs::read_to_string(&script.path)?;
+        assert!(
+            text.contains(&format!("\nours 6 {} two", script.scheduler)),
+            "{text}"
+        );
+    }
+    case.put("site/run.j2", "{{ nodse }}\n");
+    let message = case.fail(&format!("{LINE} --template-dir site --nodes 2"));
+    assert!(message.contains("run.j2"), "{message}");
+    Ok(())
+}
+
+/// A directory with programs that stand in for those of a scheduler.
+fn stand_ins(case: &Case, programs: &[(&str, &str)]) -> std::path::PathBuf {
+    let bin = case.path().join("bin");
+    fs::create_dir_all(&bin).expect("a directory");
+    for (name, script) in programs {
+        let path = bin.join(name);
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("a program");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+    bin
+}
+
+/// The program itself, with nothing but `bin` on its `PATH`.
+fn pmc_plan(case: &Case, bin: &Path, line: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+        .args(line.split_whitespace())
+        .current_dir(case.path())
+        .env_clear()
+        .env("PATH", bin)
+        .env("HOME", case.path())
+        .output()
+        .expect("the program starts")
+}
+
+/// Says what it was called with, and where; then a number.
+const TELLS: &str = "echo \"$(/bin/basename \"$0\") $* in $(/bin/pwd)\" >\"$HOME/called\"\n";
+
+#[test]
+fn each_scheduler_is_handed_its_script() -> Result<(), Box<dyn std::error::Error>> {
+    for (option, program, says, called, id) in [
+        (
+            "slurm",
+            "sbatch",
+            "Submitted batch job 71",
+            "sbatch two_words-0.sbatch",
+            "71",
+        ),
+        ("torque", "qsub", "72.head", "qsub two_words-0.pbs", "72.head"),
+        ("pbspro", "qsub", "73.head", "qsub two_words-0.pbs", "73.head"),
+        ("flux", "flux", "f4", "flux batch two_words-0.flux", "f4"),
+        (
+            "cobalt",
+            "qsub",
+            "75",
+            "qsub --mode script two_words-0.cobalt",
+            "75",
+        ),
+        (
+            "lsf",
+            "bsub",
+            "Job <76> is submitted to queue <q>.",
+            "bsub ",
+            "76",
+        ),
+    ] {
+        let case = case();
+        let reads = if program == "bsub" {
+            "/bin/cat >\"$HOME/read\"\n"
+        } else {
+            ""
+        };
+        let bin = stand_ins(&case, &[(program, &format!("{TELLS}{reads}echo '{says}'"))]);
+        let output = pmc_plan(&case, &bin, &format!("{LINE} --submit --batch {option}"));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{option}: {output:?}");
+        assert!(said.contains(&format!("{option} job {id}\n")), "{option}: {said}");
+        let line = fs::read_to_string(case.path().join("called"))?;
+        let (words, dir) = line.split_once(" in ").expect("where it was called");
+        assert_eq!(words.trim_end(), called.trim_end(), "{option}");
+        assert!(dir.trim_end().ends_with("/run0001"), "{option}: {dir}");
+        if program == "bsub" {
+            let read = fs::read_to_string(case.path().join("read"))?;
+            assert!(read.contains("#BSUB -n 2\n"), "{read}");
+        }
+        let quiet = pmc_plan(&case, &bin, &format!("{LINE} -q -S --batch {option}"));
+        assert_eq!(
+            String::from_utf8_lossy(&quiet.stdout),
+            format!("{id}\n"),
+            "{option}"
+        );
+        let json = pmc_plan(&case, &bin, &format!("{LINE} --json -S --batch {option}"));
+        let object: serde_json::Value = serde_json::from_slice(&json.stdout)?;
+        assert_eq!(
+            (&object["scheduler"], &object["job_id"]),
+            (&option.into(), &id.into())
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn the_scheduler_is_found_on_the_path() -> Result<(), Box<dyn std::error::Error>> {
+    let version =
+        |text: &str| format!("[ \"$1\" = --version ] && {{ echo '{text}'; exit 0; }}\n{TELLS}echo 5");
+    for (programs, scheduler) in [
+        (vec![("qsub", version("pbs_version = 20.0.1"))], "pbspro"),
+        (vec![("qsub", version("qsub.py : Cobalt 1.0"))], "cobalt"),
+        (vec![("qsub", version("Version: 6.1.2"))], "torque"),
+        (
+            vec![
+                ("qsub", version("Version: 6.1.2")),
+                ("sbatch", format!("{TELLS}echo 5")),
+            ],
+            "slurm",
+        ),
+    ] {
+        let case = case();
+        let programs: Vec<(&str, &str)> = programs.iter().map(|(n, s)| (*n, s.as_str())).collect();
+        let bin = stand_ins(&case, &programs);
+        let output = pmc_plan(&case, &bin, &format!("{LINE} --submit"));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            said.contains(&format!("{scheduler} job 5\n")),
+            "{scheduler}: {output:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_scheduler_that_is_missing_or_refuses() {
+    let case = case();
+    let bin = stand_ins(&case, &[]);
+    for (options, words) in [
+        ("--submit", &["none of sbatch", "--batch"][..]),
+        ("--submit --batch lsf", &["bsub is not on PATH"]),
+    ] {
+        let output = pmc_plan(&case, &bin, &format!("{LINE} {options}"));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{options}: {output:?}");
+        for word in words {
+            assert!(said.contains(word), "{options}: {said}");
+        }
+        assert!(!case.path().join("submit").exists(), "nothing was planned");
+    }
+    let bin = stand_ins(
+        &case,
+        &[(
+            "sbatch",
+            "echo 'sbatch: error: invalid partition specified: nowhere' >&2\nexit 3",
+        )],
+    );
+    let output = pmc_plan(&case, &bin, &format!("{LINE} --submit --partition nowhere"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    for word in [
+        "sbatch refused the job",
+        "exit status: 3",
+        "invalid partition specified",
+        "submit it with: sbatch /",
+        "/run0001/two_words-0.sbatch",
+    ] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
