@@ -417,10 +417,13 @@ pub fn tell(planned: &Planned) -> String {
         let command = command_line(script.scheduler, &script.path);
         text.push_str(&format!("To run it:        {command}\n"));
     }
-    text.push_str(&format!(
-        "On this machine:  pegasus-mpi-cluster --per-task-stdio {}\n",
-        planned.dag.display()
-    ));
+    match &planned.shell {
+        Some(script) => text.push_str(&format!("To run it:        {}\n", script.display())),
+        None => text.push_str(&format!(
+            "On this machine:  pegasus-mpi-cluster --per-task-stdio {}\n",
+            planned.dag.display()
+        )),
+    }
     text
 }
 
@@ -448,6 +451,9 @@ pub fn tell_json(planned: &Planned, submitted: Option<&Submitted>) -> String {
         .map(|s| s.path.display().to_string())
         .collect();
     object.insert("scripts".into(), scripts.into());
+    if let Some(script) = &planned.shell {
+        object.insert("run".into(), script.display().to_string().into());
+    }
     if let Some(submitted) = submitted {
         object.insert("scheduler".into(), submitted.scheduler.name().into());
         object.insert("job_id".into(), submitted.job_id.clone().into());

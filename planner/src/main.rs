@@ -1,10 +1,11 @@
 //! `pmc-plan`: plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use pmc_plan::cli::{self, Wish};
-use pmc_plan::plan::{Surroundings, plan};
+use pmc_plan::plan::{Surroundings, plan, wants_shell};
 use pmc_plan::submit;
 
 fn main() -> ExitCode {
@@ -20,7 +21,7 @@ fn main() -> ExitCode {
         Ok(Wish::Text(text)) => return say(&text),
         Err(message) => return fail(message.strip_prefix("error: ").unwrap_or(&message), 1),
     };
-    if voice.submit {
+    if voice.submit && !wants_shell(&request) {
         match submit::prepare(&request.batch.schedulers, &request.surroundings.environment) {
             Ok(detected) => request.batch.detected = detected,
             Err(e) => return fail(&e.to_string(), 1),
@@ -41,6 +42,16 @@ fn main() -> ExitCode {
             if !voice.json && voice.level >= 0 {
                 say(&cli::tell(&planned));
             }
+            if let Some(script) = &planned.shell {
+                if voice.json {
+                    say(&cli::tell_json(&planned, None));
+                }
+                return if voice.submit {
+                    run(script)
+                } else {
+                    ExitCode::SUCCESS
+                };
+            }
             let mut submitted = None;
             if voice.submit {
                 match submit::submit(&planned, &request.surroundings.environment) {
@@ -59,6 +70,19 @@ fn main() -> ExitCode {
             }
         }
         Err(e) => fail(&e.to_string(), e.exit_code()),
+    }
+}
+
+/// Runs the script of the code generator Shell; ends as it does.
+fn run(script: &Path) -> ExitCode {
+    match std::process::Command::new(script).status() {
+        Ok(status) => ExitCode::from(
+            status
+                .code()
+                .and_then(|code| u8::try_from(code).ok())
+                .unwrap_or(1),
+        ),
+        Err(e) => fail(&format!("cannot run {}: {e}", script.display()), 1),
     }
 }
 

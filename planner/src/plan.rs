@@ -147,8 +147,10 @@ pub struct Planned {
     pub index: String,
     /// Identifier of the workflow.
     pub uuid: String,
-    /// The DAG for pegasus-mpi-cluster.
+    /// The DAG for pegasus-mpi-cluster; the code generator Shell makes none.
     pub dag: PathBuf,
+    /// Script of the code generator Shell, which runs the workflow.
+    pub shell: Option<PathBuf>,
     /// Batch scripts, that for the preferred scheduler first.
     pub scripts: Vec<Script>,
     /// Directories into which outputs are copied, where they are on a file system.
@@ -255,7 +257,7 @@ impl PlanError {
 mod run;
 mod surroundings;
 
-pub use run::plan;
+pub use run::{plan, wants_shell};
 
 /// Formats a time as the records of the workflow have it: ISO 8601, seconds, numeric offset.
 pub(crate) fn iso_seconds(time: SystemTime, offset: FixedOffset) -> String {

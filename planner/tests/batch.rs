@@ -16,7 +16,6 @@ jobs:
 - type: job
   id: A
   name: first
-  uses: [{lfn: out, type: output, stageOut: false, registerReplica: false}]
 - type: job
   id: B
   name: second

@@ -526,7 +526,7 @@ fn batch_scripts_ask_for_what_is_wanted() -> Result<(), Box<dyn std::error::Erro
         "#PBS -l walltime=2:30:00 \n",
         "#PBS -q long\n",
         "#PBS -A p7\n",
-        "\n/opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack --per-task-stdio --max-wall-time 145 two-0.dag\n",
+        "\nexec /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack --per-task-stdio --max-wall-time 145 two-0.dag\n",
     ] {
         assert!(script.contains(line), "{line} is not in\n{script}");
     }
@@ -587,7 +587,7 @@ fn what_is_not_offered_is_refused() {
     let case = two();
     for (property, word) in [
         ("pegasus.data.configuration = condorio", "sharedfs"),
-        ("pegasus.code.generator = Condor", "PMC"),
+        ("pegasus.code.generator = Condor", "PMC or Shell"),
         ("pegasus.transfer.refiner = Chain", "BalancedCluster"),
     ] {
         case.put("pegasus.properties", &format!("{property}\n"));

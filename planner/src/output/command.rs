@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use crate::model::{Arguments, JobIndex};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::refine::exec::{JobId, Setup, Task};
+use crate::refine::settings::Generator;
 
 use super::{PROPERTIES, Plan, limits};
 
@@ -29,6 +30,8 @@ pub(crate) struct Command {
     pub(crate) options: String,
     /// Content of the argument file, if the job has one.
     pub(crate) argument_file: Option<String>,
+    /// Standard input that whoever starts the program connects; with PMC kickstart does it.
+    pub(crate) stdin: Option<String>,
 }
 
 /// Work directory of jobs that do not depend on the one of the run.
@@ -66,7 +69,7 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
         .map(str::trim);
     if wrapped {
         let kickstart = kickstart(plan, id, setup);
-        let mut line = kickstart_options(plan, id, setup, &mut problems);
+        let mut line = kickstart_options(plan, id, setup, &mut command, &mut problems);
         append_program(plan, id, setup, &arguments, &mut line, &mut command);
         match launcher {
             Some(launcher) => {
@@ -83,6 +86,13 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
         }
     } else if matches!(job.task, Task::NoOp) {
         command.program = quote(&setup.executable).into_owned();
+    } else if plan.settings.generator == Generator::Shell
+        && launcher.is_none()
+        && !has_outputs(plan, job.task)
+    {
+        command.stdin = input(plan, id);
+        command.program = quote(&setup.executable).into_owned();
+        command.arguments = arguments.text;
     } else {
         bare(
             plan,
@@ -125,8 +135,33 @@ fn kickstart(plan: &Plan<'_>, id: JobId, setup: &Setup) -> String {
     }
 }
 
+/// Whether a job wants its output in files of the work directory.
+fn has_outputs(plan: &Plan<'_>, task: Task) -> bool {
+    match task {
+        Task::Compute(JobIndex(n)) => {
+            let of = &plan.workflow.jobs[n as usize];
+            of.stdout.is_some() || of.stderr.is_some()
+        }
+        _ => false,
+    }
+}
+
+/// File that is the standard input of a job.
+fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
+    let job = plan.job(id);
+    match job.task {
+        Task::Compute(JobIndex(n)) => {
+            let file = plan.workflow.jobs[n as usize].stdin?;
+            let name = plan.workflow.files.name(file);
+            Some(plan.sites.scratch_path(job.staging, name))
+        }
+        task if has_input_file(task) => Some(plan.job_file(id, ".in")),
+        _ => None,
+    }
+}
+
 /// Directory that a job works in.
-fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
+pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
     let job = plan.job(id);
     let setup = &plan.exec.setups[job.setup as usize];
     // A delivered output of a deleted job moves from elsewhere to elsewhere, and nothing makes sure that
@@ -158,23 +193,32 @@ fn is_delivery(plan: &Plan<'_>, id: JobId) -> bool {
     }
 }
 
-/// Everything between kickstart and the program.
-fn kickstart_options(plan: &Plan<'_>, id: JobId, setup: &Setup, problems: &mut Vec<String>) -> String {
+/// Whether kickstart makes the directory that a job works in.
+pub(crate) fn makes_dir(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
+    let profiles = &plan.exec.setups[job.setup as usize].profiles;
+    let makes = profiles.pegasus("create.dir").and_then(parse_bool) == Some(true);
+    makes && matches!(job.task, Task::Compute(_)) && is_wrapped(plan, id)
+}
+
+/// Everything between kickstart and the program.
+fn kickstart_options(
+    plan: &Plan<'_>,
+    id: JobId,
+    setup: &Setup,
+    command: &mut Command,
+    problems: &mut Vec<String>,
+) -> String {
+    let job = plan.job(id);
+    let by_script = plan.settings.generator == Generator::Shell;
     let mut line = String::with_capacity(512);
     // Writing into a String cannot fail.
-    if has_input_file(job.task) {
-        let _ = write!(line, "-i {} ", quote(&plan.job_file(id, ".in")));
+    if !by_script && let Some(path) = input(plan, id) {
+        let _ = write!(line, "-i {} ", quote(&path));
     }
     let (mut stdout, mut stderr) = (None, None);
     if let Task::Compute(JobIndex(n)) = job.task {
         let of = &plan.workflow.jobs[n as usize];
-        if let Some(file) = of.stdin {
-            let path = plan
-                .sites
-                .scratch_path(job.staging, plan.workflow.files.name(file));
-            let _ = write!(line, "-i {} ", quote(&path));
-        }
         (stdout, stderr) = (of.stdout, of.stderr);
     }
     let transformation = plan.transformation(job);
@@ -184,19 +228,25 @@ fn kickstart_options(plan: &Plan<'_>, id: JobId, setup: &Setup, problems: &mut V
         quote(&transformation),
         quote(plan.logical_id(job))
     );
+    if by_script && let Some(path) = input(plan, id) {
+        if has_input_file(job.task) {
+            line.push_str("-i - ");
+            command.stdin = Some(path);
+        } else {
+            let _ = write!(line, "-i {} ", quote(&path));
+        }
+    }
     for (option, file) in [("-o", stdout), ("-e", stderr)] {
         if let Some(file) = file {
             let _ = write!(line, "{option} {} ", quote(plan.workflow.files.name(file)));
         }
     }
     let _ = write!(line, "-R {} ", quote(&plan.sites.get(job.site).name));
-    let makes = setup.profiles.pegasus("create.dir").and_then(parse_bool) == Some(true);
-    let option = if makes && matches!(job.task, Task::Compute(_)) {
-        "-W"
-    } else {
-        "-w"
-    };
-    let _ = write!(line, " {option} {} ", quote(work_dir(plan, id)));
+    let option = if makes_dir(plan, id) { "-W" } else { "-w" };
+    // The script of the generator Shell changes into the directory itself, if it is there.
+    if option == "-W" || !by_script {
+        let _ = write!(line, " {option} {} ", quote(work_dir(plan, id)));
+    }
     if plan.settings.set_xbit && setup.staged {
         line.push_str(" -X ");
     }

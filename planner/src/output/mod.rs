@@ -8,6 +8,7 @@ pub(crate) mod layout;
 pub(crate) mod limits;
 pub(crate) mod lists;
 pub(crate) mod records;
+pub(crate) mod shell;
 pub(crate) mod submit_dir;
 
 use crate::model::{JobIndex, Workflow};

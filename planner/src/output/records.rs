@@ -12,6 +12,7 @@ use crate::model::{Hook, Link, Workflow};
 use crate::plan::{Counts, PlanError, Request};
 use crate::properties::Properties;
 use crate::refine::exec::{Exec, Task};
+use crate::refine::settings::Generator;
 
 use super::{PROPERTIES, Plan};
 
@@ -51,6 +52,18 @@ pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Opti
     let text = |s: &str| Some(s.to_owned());
     let file = |suffix: &str| Some(format!("{}/{}{suffix}", plan.submit, plan.base));
     let rundir = plan.submit.rsplit('/').next().unwrap_or_default();
+    let generator = plan.settings.generator;
+    let code = match generator {
+        Generator::Pmc => vec![
+            ("dag", file(".dag")),
+            ("type", text("pbs")),
+            ("script", file(".pbs")),
+        ],
+        Generator::Shell => vec![
+            ("type", text("shell")),
+            ("script", Some(format!("{}/{}.sh", plan.submit, plan.run_label))),
+        ],
+    };
     [
         ("user", text(&surroundings.user)),
         ("grid_dn", None),
@@ -79,15 +92,13 @@ pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Opti
         ("rundir", text(rundir)),
         ("bindir", text(&plan.own_tools)),
         ("vogroup", text("pegasus")),
-        ("uses_pmc", text("true")),
+        ("uses_pmc", Some((generator == Generator::Pmc).to_string())),
         ("properties", text(PROPERTIES)),
         // Without it the monitoring daemon ends with an exception when it follows a run.
         ("notify", Some(format!("{}.notify", plan.base))),
-        ("dag", file(".dag")),
-        ("type", text("pbs")),
-        ("script", file(".pbs")),
     ]
     .into_iter()
+    .chain(code)
     .map(|(key, value)| (key.to_owned(), value))
     .collect()
 }
@@ -125,7 +136,7 @@ pub(crate) fn metrics(
         "wf_uuid": plan.uuid,
         "data_config": "sharedfs",
         "planner_args": format!("{} ", request.arguments),
-        "uses_pmc": true,
+        "uses_pmc": plan.settings.generator == Generator::Pmc,
         "wf_metrics": {
             "compute_tasks": counts.tasks,
             "dax_tasks": 0,

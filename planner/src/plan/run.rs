@@ -19,7 +19,7 @@ use crate::refine::exec::{Exec, ExecJob};
 use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
-use crate::refine::settings::Settings;
+use crate::refine::settings::{Generator, Settings, generator};
 use crate::refine::sites::{Sites, own_tools};
 use crate::refine::{exec::Task, refine};
 
@@ -92,14 +92,16 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
     };
     let counts = records::count(&exec, workflow.jobs.len());
     let staging = directory.staging().to_owned();
-    let scripts = write(&plan, request, &inputs, &counts, &staging, &mut warnings)?;
+    let code = write(&plan, request, &inputs, &counts, &staging, &mut warnings)?;
     let braindump = records::braindump(&plan, request);
     let text = monitord_compat::braindump::write(&braindump);
     put(&staging.join("braindump.yml"), &text)?;
     let path = directory.publish()?;
     Ok(Planned {
         dag: path.join(format!("{}.dag", plan.base)),
-        scripts: scripts
+        shell: code.shell.map(|name| path.join(name)),
+        scripts: code
+            .scripts
             .into_iter()
             .map(|script| Script {
                 path: path.join(&script.path),
@@ -120,6 +122,12 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         warnings,
         notes,
     })
+}
+
+/// Whether the properties ask for a shell script instead of a DAG. Problems in them are for [`plan`] to tell.
+pub fn wants_shell(request: &Request) -> bool {
+    Properties::load(&property_sources(request))
+        .is_ok_and(|properties| generator(&properties).is_ok_and(|g| g == Generator::Shell))
 }
 
 fn property_sources(request: &Request) -> PropertySources {
@@ -384,7 +392,16 @@ fn put(path: &Path, text: &str) -> Result<(), PlanError> {
     fs::write(path, text).map_err(|e| PlanError::io("write", path, e))
 }
 
-/// Writes everything but the braindump; gives the batch scripts, their paths relative to `dir`.
+/// What runs the plan; paths are relative to the submit directory.
+#[derive(Default)]
+struct Code {
+    /// Batch scripts.
+    scripts: Vec<Script>,
+    /// Script of the generator Shell.
+    shell: Option<String>,
+}
+
+/// Writes everything but the braindump; gives what runs the plan.
 fn write(
     plan: &Plan<'_>,
     request: &Request,
@@ -392,7 +409,7 @@ fn write(
     counts: &super::Counts,
     dir: &Path,
     warnings: &mut Vec<String>,
-) -> Result<Vec<Script>, PlanError> {
+) -> Result<Code, PlanError> {
     let base = &plan.base;
     let site = plan
         .exec
@@ -411,11 +428,21 @@ fn write(
         .format("%Y-%m-%dT%H:%M:%S%.6fZ")
         .to_string();
     let mut events = JobEvents::create(plan, &dir.join(format!("{base}.static.bp")), &time)?;
-    let dag = dir.join(format!("{base}.dag"));
-    output::dag::write(plan, dir, &dag, resources.node, &mut events)?;
+    let mut code = Code::default();
+    match plan.settings.generator {
+        Generator::Pmc => {
+            let dag = dir.join(format!("{base}.dag"));
+            output::dag::write(plan, dir, &dag, resources.node, &mut events)?;
+            let executor = executor(request, &plan.sites.get(site).tools, warnings);
+            code.scripts = batch::write(plan, &resources, &executor, dir)?;
+        }
+        Generator::Shell => {
+            let search = request.surroundings.environment.get("PATH");
+            let script = output::shell::write(plan, dir, search.map(String::as_str), &mut events)?;
+            code.shell = Some(script);
+        }
+    }
     events.finish(plan)?;
-    let executor = executor(request, &plan.sites.get(site).tools, warnings);
-    let scripts = batch::write(plan, &resources, &executor, dir)?;
     records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
     put(&dir.join(format!("{base}.notify")), &records::notify(plan))?;
     let metrics = records::metrics(plan, request, &inputs.properties, counts);
@@ -438,7 +465,7 @@ fn write(
     if let Some(name) = request.workflow.file_name() {
         copy(&request.workflow, &dir.join(name))?;
     }
-    Ok(scripts)
+    Ok(code)
 }
 
 /// Path of pegasus-mpi-cluster: in the tools of the site, else on `PATH`.

@@ -94,9 +94,19 @@ pub(crate) struct Clusters {
     pub(crate) remote: Option<u32>,
 }
 
+/// What the executable workflow is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Generator {
+    /// A DAG for pegasus-mpi-cluster.
+    Pmc,
+    /// A shell script that runs one job after the other.
+    Shell,
+}
+
 /// The settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    pub(crate) generator: Generator,
     pub(crate) submit_mapper: SubmitMapper,
     pub(crate) storage_mapper: StorageMapper,
     pub(crate) dir_exec: Option<String>,
@@ -199,7 +209,7 @@ impl Settings {
     pub(crate) fn new(properties: &Properties, request: &Request) -> Result<Self, PlanError> {
         let mut problems = Vec::new();
         let mut warnings = Vec::new();
-        check_generator(properties)?;
+        let generator = generator(properties)?;
         check_data_configuration(properties, request)?;
         let mode = properties.get("pegasus.mode").unwrap_or("production").to_owned();
         let debug = mode.eq_ignore_ascii_case("debug");
@@ -346,6 +356,7 @@ impl Settings {
         InputErrors::check(problems)?;
         let stat = properties.get_bool("pegasus.gridstart.kickstart.stat", true)?;
         Ok(Settings {
+            generator,
             submit_mapper,
             storage_mapper,
             dir_exec: text(properties, "pegasus.dir.exec"),
@@ -445,13 +456,14 @@ fn transformation_choice(
     )
 }
 
-/// Only the generator PMC is offered; without the property it is the one.
-fn check_generator(properties: &Properties) -> Result<(), PlanError> {
+/// The code generator; PMC without the property.
+pub(crate) fn generator(properties: &Properties) -> Result<Generator, PlanError> {
     match properties.get("pegasus.code.generator").map(str::trim) {
-        None | Some("") => Ok(()),
-        Some(name) if name.eq_ignore_ascii_case("pmc") => Ok(()),
+        None | Some("") => Ok(Generator::Pmc),
+        Some(name) if name.eq_ignore_ascii_case("pmc") => Ok(Generator::Pmc),
+        Some(name) if name.eq_ignore_ascii_case("shell") => Ok(Generator::Shell),
         Some(name) => Err(PlanError::Unsupported(format!(
-            "the code generator {name} is not offered: set pegasus.code.generator to PMC, or leave it out"
+            "the code generator {name} is not offered: set pegasus.code.generator to PMC or Shell, or leave it out"
         ))),
     }
 }

@@ -70,8 +70,12 @@ impl Case {
         }
         self.put("replicas.yml", &text)
     }
-    /// Plans with a command line; the workflow is `workflow.yml`.
+    /// Plans with a command line, and reads the plan back; the workflow is `workflow.yml`.
     pub fn plan(&self, line: &str) -> Result<Plan, PlanError> {
+        self.plan_only(line).map(Plan::read)
+    }
+    /// Plans with a command line.
+    pub fn plan_only(&self, line: &str) -> Result<Planned, PlanError> {
         let arguments: Vec<String> = std::iter::once("pmc-plan")
             .chain(line.split_whitespace())
             .map(str::to_owned)
@@ -90,12 +94,12 @@ impl Case {
         let Wish::Plan(request, _) = cli::parse(&arguments, surroundings).unwrap() else {
             panic!("not a request: {line}");
         };
-        plan(&request).map(Plan::read)
+        plan(&request)
     }
     /// Plans what must fail; gives the message.
     pub fn fail(&self, line: &str) -> String {
-        match self.plan(line) {
-            Ok(plan) => panic!("planned in {}", plan.planned.submit_dir.display()),
+        match self.plan_only(line) {
+            Ok(planned) => panic!("planned in {}", planned.submit_dir.display()),
             Err(e) => e.to_string(),
         }
     }
