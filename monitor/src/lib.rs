@@ -6,12 +6,15 @@
 //! from where it was while a run goes on. The views follow: [`progress`] for `pmc status`. Nothing here prints, and
 //! nothing needs a complete directory: a file that is missing costs what it would tell.
 
+pub mod causes;
 pub mod dir;
 pub mod ending;
 pub mod events;
+pub mod failure;
 pub mod history;
 pub mod kinds;
 pub mod lines;
 pub mod plan;
 pub mod progress;
+pub mod record;
 pub mod resources;

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod views;
 
-pub use views::Status;
+pub use views::{Analyzer, Status};
 
 /// Plans and runs a Pegasus workflow on this machine.
 #[derive(Debug, Parser)]
@@ -26,6 +26,8 @@ pub enum Command {
     Resume(Resume),
     /// Tell how far a run is, while it goes on or after it
     Status(Status),
+    /// Tell why a run failed: the real cause first
+    Analyzer(Analyzer),
 }
 
 /// `pmc run`.
@@ -173,7 +175,7 @@ mod tests {
             ));
         };
         section("pmc", command.render_long_help().to_string());
-        for name in ["run", "resume", "status"] {
+        for name in ["run", "resume", "status", "analyzer"] {
             let sub = command.find_subcommand_mut(name).expect("the command is there");
             section(
                 &format!("pmc {name}"),

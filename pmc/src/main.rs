@@ -7,9 +7,9 @@ mod exit;
 mod failure;
 mod kinds;
 mod layout;
+mod output;
 mod programs;
 mod progress;
-mod record;
 mod report;
 mod signals;
 mod submit;
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         cli::Command::Run(arguments) => (commands::run::run(&arguments), arguments.output.json),
         cli::Command::Resume(arguments) => (commands::resume::resume(&arguments), arguments.output.json),
         cli::Command::Status(arguments) => (commands::status::status(&arguments), false),
+        cli::Command::Analyzer(arguments) => (commands::analyzer::analyzer(&arguments), false),
     };
     match result {
         Ok(code) => ExitCode::from(code),

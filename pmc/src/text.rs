@@ -63,6 +63,17 @@ pub fn shell_word(word: &str) -> String {
     }
 }
 
+/// A program's output must not move the cursor or change colours in the summary.
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\t' => ' ',
+            c if c.is_control() => '\u{fffd}',
+            c => c,
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

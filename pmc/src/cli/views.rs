@@ -33,3 +33,29 @@ pub struct Status {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     pub lines: usize,
 }
+
+/// Exit codes of `pmc analyzer`.
+const ANALYZER_EXIT: &str = "\
+Exit codes:
+  0    no task failed, and the run is done or goes on
+  1    tasks failed, or the run ended before all were done
+  2    the command line is wrong, or DIR is no directory of a run
+  4    a file of the run cannot be read";
+
+/// `pmc analyzer`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = ANALYZER_EXIT)]
+pub struct Analyzer {
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Write JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Tell nothing; the exit code says whether something failed
+    #[arg(short, long, conflicts_with = "json")]
+    pub quiet: bool,
+    /// Causes to tell in full
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
+    pub causes: usize,
+}

@@ -1,5 +1,6 @@
 //! The commands, one module each.
 
+pub mod analyzer;
 mod execute;
 pub mod resume;
 pub mod run;

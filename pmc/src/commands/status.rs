@@ -3,9 +3,9 @@
 mod human;
 mod json;
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use console::Term;
 use pmc_monitor::events::Micros;
@@ -16,6 +16,7 @@ use crate::cli;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
+use crate::output::{now, print};
 
 /// How often a run is looked at.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -146,15 +147,4 @@ fn code(progress: &Progress) -> u8 {
         Phase::NotStarted => exit::NOT_ENDED,
         Phase::Ended(_) | Phase::Cut => exit::TASKS_FAILED,
     }
-}
-
-fn now() -> Micros {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Micros::try_from(since.as_micros()).unwrap_or(Micros::MAX)
-}
-
-/// A reader that has seen enough is no error.
-fn print(text: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

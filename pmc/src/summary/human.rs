@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::{FailedTask, Status, Summary, Tail};
-use crate::text;
+use crate::text::{self, printable};
 
 /// Failures told in full; the others are named.
 const FULL: usize = 5;
@@ -153,17 +153,6 @@ fn tail(out: &mut String, name: &str, tail: &Tail) {
         line(out, name, &format!("| {}", printable(text)));
         name = "";
     }
-}
-
-/// A program's output must not move the cursor or change colours in the summary.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| match c {
-            '\t' => ' ',
-            c if c.is_control() => '\u{fffd}',
-            c => c,
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ pub use human::render as render_human;
 pub use json::{render as render_json, render_error as render_json_error};
 
 pub use pmc_monitor::ending::Ending;
+pub use pmc_monitor::failure::{FailedTask, Tail};
 
 use crate::kinds::Kind;
 
@@ -33,63 +34,6 @@ pub struct Tally {
     pub done: usize,
     /// Failed for good.
     pub failed: usize,
-}
-
-/// Some last lines of an output.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tail {
-    /// The lines.
-    pub lines: Vec<String>,
-    /// How many lines there are before them.
-    pub omitted: usize,
-}
-
-impl Tail {
-    /// The last `count` lines of a text, empty lines at both ends not counted.
-    pub fn of(text: &str, count: usize) -> Self {
-        let lines: Vec<&str> = text
-            .trim_end()
-            .lines()
-            .skip_while(|line| line.trim().is_empty())
-            .collect();
-        let omitted = lines.len().saturating_sub(count);
-        Tail {
-            lines: lines[omitted..].iter().map(|line| (*line).to_owned()).collect(),
-            omitted,
-        }
-    }
-
-    /// There is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
-    }
-}
-
-/// A task that failed for good.
-#[derive(Clone, Debug, PartialEq)]
-pub struct FailedTask {
-    /// Name.
-    pub task: String,
-    /// Transformation, if the record names it.
-    pub transformation: Option<String>,
-    /// Program and arguments, if the record names them.
-    pub command: Vec<String>,
-    /// How its program ended, or the task if there is no record.
-    pub ending: Ending,
-    /// How long the last try took.
-    pub duration: Option<Duration>,
-    /// How often it was tried.
-    pub tries: u32,
-    /// Where it ran.
-    pub host: Option<String>,
-    /// End of standard error.
-    pub stderr: Tail,
-    /// End of standard output; looked at if there is no standard error.
-    pub stdout: Tail,
-    /// What the executor or the wrapper said about it.
-    pub note: Option<String>,
-    /// File with the record and standard output of the task.
-    pub output_file: Option<PathBuf>,
 }
 
 /// Files that a run has left in its output directory.
@@ -203,6 +147,8 @@ pub mod fixture {
                     },
                     stdout: Tail::default(),
                     note: None,
+                    directory: None,
+                    peak_kib: None,
                     output_file: Some(
                         "/w/pmc-runs/diamond/run0001/submit/findrange_ID0000002.out.001".into(),
                     ),
@@ -218,6 +164,8 @@ pub mod fixture {
                     stderr: Tail::default(),
                     stdout: Tail::default(),
                     note: Some("it left no invocation record".into()),
+                    directory: None,
+                    peak_kib: None,
                     output_file: None,
                 },
             ],

@@ -1,6 +1,7 @@
-//! What people look at: `pmc status`, with the real programs.
+//! What people look at: `pmc status` and its like, with the real programs.
 #![expect(clippy::panic, reason = "tests")]
 
+mod analyzer;
 mod status;
 #[path = "../support/mod.rs"]
 mod support;

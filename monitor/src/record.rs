@@ -32,8 +32,18 @@ pub struct MainJob {
     pub status: Status,
     /// Its file.
     pub executable: FileEntry,
+    /// What it used.
+    pub usage: Usage,
     /// Its arguments, without the program's name.
     pub argument_vector: Option<Vec<String>>,
+}
+
+/// What a program used.
+#[derive(Debug, Default, Deserialize, PartialEq)]
+#[serde(default)]
+pub struct Usage {
+    /// Largest resident set, KiB.
+    pub maxrss: Option<u64>,
 }
 
 /// How a program ended.
@@ -58,6 +68,7 @@ pub struct FileEntry {
 
 impl Record {
     /// Captured standard output or standard error.
+    #[must_use]
     pub fn captured(&self, stream: &str) -> &str {
         self.files
             .get(stream)
@@ -73,6 +84,7 @@ impl Record {
 
 /// The record of the program that failed, in the text of a task's output file: the first that failed,
 /// as clusters stop there, else the last one. Records that cannot be read are passed over.
+#[must_use]
 pub fn find(text: &str) -> Option<Record> {
     let mut last = None;
     for chunk in chunks(text) {
@@ -89,6 +101,7 @@ pub fn find(text: &str) -> Option<Record> {
 }
 
 /// What the output file holds besides records: output of tasks without kickstart.
+#[must_use]
 pub fn outside(text: &str) -> String {
     let mut rest = String::new();
     let mut inside = false;

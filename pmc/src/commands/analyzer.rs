@@ -1,0 +1,37 @@
+//! `pmc analyzer`: why a run failed.
+
+mod human;
+mod json;
+
+use pmc_monitor::causes::{Diagnosis, diagnose};
+use pmc_monitor::history::{History, Phase, State};
+
+use crate::cli;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+use crate::output::print;
+
+/// Tells why a run failed. Returns the exit code.
+pub fn analyzer(arguments: &cli::Analyzer) -> Result<u8, Failure> {
+    let dir = layout::find_run(&arguments.dir).or_code(exit::USAGE)?;
+    let history = History::open(dir).or_code(exit::NOT_RUN)?;
+    let diagnosis = diagnose(&history);
+    if arguments.json {
+        print(&format!("{:#}\n", json::value(&history, &diagnosis)));
+    } else if !arguments.quiet {
+        let cwd = std::env::current_dir().unwrap_or_default();
+        print(&human::render(&history, &diagnosis, arguments, &cwd));
+    }
+    Ok(if is_well(&history, &diagnosis) {
+        exit::SUCCESS
+    } else {
+        exit::TASKS_FAILED
+    })
+}
+
+fn is_well(history: &History, diagnosis: &Diagnosis) -> bool {
+    let all = history.all();
+    let over = matches!(diagnosis.phase, Phase::Ended(_) | Phase::Cut);
+    diagnosis.causes.is_empty() && (!over || all.get(State::Done) == all.total())
+}

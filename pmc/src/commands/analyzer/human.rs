@@ -1,0 +1,227 @@
+//! The diagnosis as text.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use pmc_monitor::causes::{Cause, Diagnosis};
+use pmc_monitor::failure::{FailedTask, Tail};
+use pmc_monitor::history::{History, Phase, State};
+
+use crate::cli;
+use crate::table::thousands;
+use crate::text::{self, printable, shell_word};
+
+/// Tasks and hosts that are named.
+const NAMED: usize = 5;
+
+/// All that there is to tell. Paths beneath `cwd` are shown relative to it.
+pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyzer, cwd: &Path) -> String {
+    let mut out = String::new();
+    headline(&mut out, history, diagnosis);
+    for (number, cause) in (1..).zip(diagnosis.causes.iter().take(arguments.causes)) {
+        out.push('\n');
+        one(&mut out, history, cause, number, cwd);
+    }
+    let rest = diagnosis.causes.get(arguments.causes..).unwrap_or_default();
+    if !rest.is_empty() {
+        let tasks: usize = rest.iter().map(|cause| cause.tasks.len()).sum();
+        let _ = writeln!(
+            out,
+            "\nand {} with {} (-n {} shows all)",
+            count(rest.len(), "more cause"),
+            count(tasks, "task"),
+            diagnosis.causes.len()
+        );
+    }
+    out.push('\n');
+    never_ran(&mut out, diagnosis);
+    if !diagnosis.lost.is_empty() {
+        line(
+            &mut out,
+            "cut off",
+            &format!(
+                "{} when the run ended: {}",
+                count(diagnosis.lost.len(), "task"),
+                some(&diagnosis.lost, diagnosis.lost.len())
+            ),
+        );
+    }
+    for remark in &diagnosis.remarks {
+        line(&mut out, "note", remark);
+    }
+    let all = history.all();
+    if diagnosis.phase != Phase::Running && all.get(State::Done) < all.total() {
+        let dir = shell_word(&arguments.dir.display().to_string());
+        line(&mut out, "go on", &format!("pmc resume {dir}"));
+    }
+    if out.ends_with("\n\n") {
+        out.pop();
+    }
+    out
+}
+
+fn headline(out: &mut String, history: &History, diagnosis: &Diagnosis) {
+    let all = history.all();
+    let (done, total) = (all.get(State::Done), all.total());
+    let what = match diagnosis.phase {
+        Phase::NotStarted => "has not started",
+        Phase::Running => "goes on",
+        _ if done == total => "succeeded",
+        Phase::Ended(_) => "failed",
+        Phase::Cut => "was cut off",
+    };
+    let _ = write!(
+        out,
+        "{} {what}: {} of {} tasks done",
+        history.dir.label,
+        thousands(done),
+        thousands(total)
+    );
+    let failed = all.get(State::Failed);
+    if failed > 0 {
+        let _ = write!(
+            out,
+            ", {} failed from {}",
+            thousands(failed),
+            count(diagnosis.causes.len(), "cause")
+        );
+    }
+    out.push('\n');
+}
+
+fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &Path) {
+    let example = &cause.example;
+    let tasks = cause.tasks.len();
+    let _ = write!(out, "{number}  {}: {}", cause.transformation, cause.ending);
+    let _ = write!(out, ", {}", count(tasks, "task"));
+    if cause.blocked > 0 {
+        let _ = write!(out, "; {} behind never ran", count(cause.blocked, "task"));
+    }
+    out.push('\n');
+    if tasks == 1 {
+        line(out, "task", &attempt(example));
+    } else {
+        let names: Vec<String> = cause
+            .tasks
+            .iter()
+            .take(NAMED)
+            .map(|task| history.plan.text_name(*task))
+            .collect();
+        line(out, "tasks", &some(&names, tasks));
+        let mut hosts: Vec<_> = cause.hosts.iter().collect();
+        hosts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), name.as_str()));
+        let hosts: Vec<String> = hosts
+            .iter()
+            .map(|(name, count)| format!("{name} ({count})"))
+            .collect();
+        if !hosts.is_empty() {
+            line(out, "hosts", &some(&hosts, hosts.len()));
+        }
+        line(out, "first", &attempt(example));
+    }
+    for guess in &cause.guesses {
+        line(out, "likely", guess);
+    }
+    if let Some(peak) = cause.peak_kib {
+        let peak = text::bytes(peak.saturating_mul(1024));
+        let request = match cause.request_mb {
+            0 => "no memory asked for".to_owned(),
+            mb => format!("{} asked for", text::bytes(mb.saturating_mul(1 << 20))),
+        };
+        line(out, "memory", &format!("{peak} at most, {request}"));
+    }
+    if let Some(note) = &example.note {
+        line(out, "note", note);
+    }
+    tail(out, "stderr", &example.stderr);
+    tail(out, "stdout", &example.stdout);
+    if !example.command.is_empty() {
+        line(out, "by hand", &by_hand(example));
+    }
+    if let Some(file) = &example.output_file {
+        line(out, "record", &text::path(file, cwd));
+    }
+    if cause.assumed > 0 {
+        line(
+            out,
+            "",
+            &format!(
+                "(the files of {} were not read; they ended alike)",
+                count(cause.assumed, "task")
+            ),
+        );
+    }
+}
+
+/// `a, on n1, after 0.5 s, tried 2 times`
+fn attempt(example: &FailedTask) -> String {
+    let mut text = example.task.clone();
+    if let Some(host) = &example.host {
+        let _ = write!(text, ", on {host}");
+    }
+    if let Some(duration) = example.duration {
+        let _ = write!(text, ", after {}", text::duration(duration));
+    }
+    if example.tries > 1 {
+        let _ = write!(text, ", tried {} times", example.tries);
+    }
+    text
+}
+
+/// The command that runs the program again in its place.
+pub fn by_hand(example: &FailedTask) -> String {
+    let words: Vec<String> = example.command.iter().map(|word| shell_word(word)).collect();
+    match &example.directory {
+        Some(directory) => format!("(cd {} && {})", shell_word(directory), words.join(" ")),
+        None => words.join(" "),
+    }
+}
+
+fn never_ran(out: &mut String, diagnosis: &Diagnosis) {
+    let all: usize = diagnosis.never_ran.values().sum();
+    if all == 0 {
+        return;
+    }
+    let kinds: Vec<String> = diagnosis
+        .never_ran
+        .iter()
+        .map(|(kind, count)| format!("{} {}", thousands(*count), kind.name()))
+        .collect();
+    line(out, "never ran", &kinds.join(", "));
+    let names = diagnosis
+        .never_ran_names
+        .get(..NAMED)
+        .unwrap_or(&diagnosis.never_ran_names);
+    line(out, "", &some(names, all));
+}
+
+/// The first of them, and how many more there are.
+fn some(names: &[String], all: usize) -> String {
+    let shown = names.get(..NAMED).unwrap_or(names);
+    let mut text = shown.join(", ");
+    if all > shown.len() {
+        let _ = write!(text, " and {} more", thousands(all - shown.len()));
+    }
+    text
+}
+
+fn tail(out: &mut String, name: &str, tail: &Tail) {
+    let mut name = name;
+    if tail.omitted > 0 {
+        line(out, name, &format!("({} before)", count(tail.omitted, "line")));
+        name = "";
+    }
+    for text in &tail.lines {
+        line(out, name, &format!("| {}", printable(text)));
+        name = "";
+    }
+}
+
+fn count(number: usize, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {thing}{plural}", thousands(number))
+}
+
+fn line(out: &mut String, name: &str, value: &str) {
+    let _ = writeln!(out, "   {name:<10}{value}");
+}

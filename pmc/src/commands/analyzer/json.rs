@@ -1,0 +1,92 @@
+//! The diagnosis for programs. The format has a version: fields may be added under the same major number.
+
+use pmc_monitor::causes::{Cause, Diagnosis};
+use pmc_monitor::ending::Ending;
+use pmc_monitor::history::{History, Phase, State, seconds};
+use serde_json::{Map, Value, json};
+
+use super::human::by_hand;
+
+/// Version of the format: major.minor.
+pub const VERSION: &str = "1.0";
+/// Tasks of a cause that are named.
+const NAMED: usize = 1000;
+
+/// The diagnosis as one object.
+pub fn value(history: &History, diagnosis: &Diagnosis) -> Value {
+    let all = history.all();
+    let never_ran: Map<String, Value> = diagnosis
+        .never_ran
+        .iter()
+        .map(|(kind, count)| (kind.key().to_owned(), json!(count)))
+        .collect();
+    let phase = match diagnosis.phase {
+        Phase::NotStarted => "not_started",
+        Phase::Running => "running",
+        Phase::Ended(_) => "ended",
+        Phase::Cut => "cut_off",
+    };
+    json!({
+        "format": "pmc-analyzer",
+        "version": VERSION,
+        "workflow": history.dir.label,
+        "submit_directory": history.dir.dir.display().to_string(),
+        "phase": phase,
+        "tasks": {
+            "total": all.total(),
+            "done": all.get(State::Done),
+            "failed": all.get(State::Failed),
+            "left": diagnosis.left,
+        },
+        "causes": diagnosis.causes.iter().map(|cause| one(history, cause)).collect::<Vec<_>>(),
+        "never_ran": {"by_kind": never_ran, "first": diagnosis.never_ran_names},
+        "cut_off": diagnosis.lost,
+        "tries_repaired": diagnosis.repaired,
+        "remarks": diagnosis.remarks,
+    })
+}
+
+fn one(history: &History, cause: &Cause) -> Value {
+    let example = &cause.example;
+    let (exit_status, signal) = match cause.ending {
+        Ending::Exit(status) => (Some(status), None),
+        Ending::Signal(number) => (None, Some(number)),
+        Ending::NotStarted => (None, None),
+    };
+    let tasks: Vec<String> = cause
+        .tasks
+        .iter()
+        .take(NAMED)
+        .map(|task| history.plan.text_name(*task))
+        .collect();
+    json!({
+        "transformation": cause.transformation,
+        "kind": cause.kind.key(),
+        "exit_status": exit_status,
+        "signal": signal,
+        "message": cause.signature,
+        "count": cause.tasks.len(),
+        "not_read": cause.assumed,
+        "tasks": tasks,
+        "hosts": cause.hosts,
+        "first_time": seconds(cause.first),
+        "last_time": seconds(cause.last),
+        "blocked": cause.blocked,
+        "likely": cause.guesses,
+        "peak_memory_kib": cause.peak_kib,
+        "requested_memory_mb": cause.request_mb,
+        "example": {
+            "task": example.task,
+            "host": example.host,
+            "seconds": example.duration.map(|duration| duration.as_secs_f64()),
+            "tries": example.tries,
+            "directory": example.directory,
+            "command": example.command,
+            "by_hand": by_hand(example),
+            "stderr": example.stderr.lines,
+            "stdout": example.stdout.lines,
+            "note": example.note,
+            "output_file": example.output_file.as_ref().map(|path| path.display().to_string()),
+        },
+    })
+}
