@@ -66,7 +66,7 @@ struct Typed {
     /// Replica files that yield to locations inside the workflow
     #[arg(long, value_name = "FILE,…", value_delimiter = ',')]
     inherited_rc_files: Vec<PathBuf>,
-    /// Not offered yet
+    /// Submit directories of earlier runs: what they have registered need not be made again
     #[arg(short = 'R', long, value_name = "DIR,…", value_delimiter = ',')]
     reuse: Vec<PathBuf>,
     /// Runs every job, even if its outputs exist
@@ -317,6 +317,7 @@ fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Re
         transformations_dir: typed.transformations_dir.as_deref().map(absolute),
         cache_files: all(&typed.cache),
         inherited_files: all(&typed.inherited_rc_files),
+        reuse_dirs: all(&typed.reuse),
         force: typed.force,
         cleanup,
         dir: absolute(typed.dir.as_deref().unwrap_or(Path::new("."))),
@@ -357,10 +358,6 @@ fn names(list: &[String]) -> Vec<String> {
 /// Options that are known but not offered.
 fn refuse(typed: &Typed) -> Result<(), String> {
     let refused = [
-        (
-            !typed.reuse.is_empty(),
-            "--reuse is not offered yet: name the replica files of earlier runs with --cache",
-        ),
         (
             !typed.forward.is_empty(),
             "--forward is not offered: there is no pegasus-run to hand options to",

@@ -38,6 +38,8 @@ pub struct Request {
     pub cache_files: Vec<PathBuf>,
     /// Replica files of lower priority than locations in the workflow, absolute.
     pub inherited_files: Vec<PathBuf>,
+    /// Submit directories of earlier runs whose outputs are replicas, absolute.
+    pub reuse_dirs: Vec<PathBuf>,
     /// Keep every job, even if its outputs exist.
     pub force: bool,
     /// Clean-up strategy of the command line.

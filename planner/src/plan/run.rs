@@ -21,6 +21,7 @@ use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
 use crate::refine::settings::{Generator, Settings, generator};
 use crate::refine::sites::{Sites, own_tools};
+use crate::refine::storage::StorageMapper;
 use crate::refine::{exec::Task, refine};
 
 use super::{PlanError, Planned, Request, Script, iso_seconds};
@@ -35,7 +36,7 @@ struct Inputs {
     sites: Loaded<site::SiteCatalog>,
     transformations: Loaded<TransformationCatalog>,
     replicas: Replicas,
-    replica_file: Option<PathBuf>,
+    replica_files: Vec<PathBuf>,
     warnings: Vec<String>,
 }
 
@@ -67,6 +68,7 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         &mut notes,
     )?;
     note_sites(&exec, &sites, &mut notes);
+    warnings.extend(exec.warnings.iter().cloned());
     warnings.extend(outputs_that_stay(&inputs.workflow, &exec, &sites));
     let order = order(&exec)?;
     let workflow = &inputs.workflow;
@@ -187,9 +189,10 @@ fn read(request: &Request, properties: Properties, settings: &Settings) -> Resul
     if let Some(embedded) = workflow.embedded.transformations.take() {
         transformations.catalog.extend(embedded);
     }
-    let catalog = replica::load_from_properties(&properties, here, &env).unwrap_or_else(|e| {
+    let names = &workflow.files;
+    let catalog = replica::load_from_properties(&properties, here, &env, names).unwrap_or_else(|e| {
         keep(e);
-        Loaded::default()
+        replica::Source::default()
     });
     let mut replicas = Replicas {
         embedded: workflow.embedded.replicas.take(),
@@ -203,10 +206,23 @@ fn read(request: &Request, properties: Properties, settings: &Settings) -> Resul
         (&request.inherited_files, &mut replicas.inherited),
     ] {
         for file in files {
-            match replica::load(file, Some("SimpleFile"), &env) {
+            match replica::load_with_metadata(file, &env) {
                 Ok(catalog) => into.push(catalog),
                 Err(e) => keep(e),
             }
+        }
+    }
+    for run in &request.reuse_dirs {
+        match replica::from_run(run, &env, names) {
+            Ok(catalog) => replicas.runs.push(catalog),
+            Err(e) => keep(e),
+        }
+    }
+    if matches!(settings.storage_mapper, StorageMapper::Replica { .. }) {
+        const KEY: &str = "pegasus.dir.storage.mapper.replica";
+        match replica::load_other(&properties, KEY, here, &env) {
+            Ok(catalog) => replicas.storage = catalog,
+            Err(e) => keep(e),
         }
     }
     for directory in &request.input_dirs {
@@ -225,6 +241,7 @@ fn read(request: &Request, properties: Properties, settings: &Settings) -> Resul
         &replicas.catalog.warnings,
     ]
     .into_iter()
+    .chain(replicas.runs.iter().map(|run| &run.warnings))
     .flatten()
     .map(InputError::to_string)
     .collect();
@@ -234,7 +251,7 @@ fn read(request: &Request, properties: Properties, settings: &Settings) -> Resul
         sites,
         transformations,
         replicas,
-        replica_file: catalog.path,
+        replica_files: catalog.files,
         warnings,
     })
 }
@@ -498,18 +515,15 @@ fn executor(request: &Request, tools: &str, warnings: &mut Vec<String>) -> Strin
 }
 
 fn copy_catalogs(request: &Request, inputs: &Inputs, dir: &Path) -> Result<(), PlanError> {
-    let files: Vec<&Path> = [
-        &inputs.sites.path,
-        &inputs.transformations.path,
-        &inputs.replica_file,
-    ]
-    .into_iter()
-    .flatten()
-    .chain(&request.cache_files)
-    .chain(&request.inherited_files)
-    .map(PathBuf::as_path)
-    .filter(|path| path.is_file())
-    .collect();
+    let files: Vec<&Path> = [&inputs.sites.path, &inputs.transformations.path]
+        .into_iter()
+        .flatten()
+        .chain(&inputs.replica_files)
+        .chain(&request.cache_files)
+        .chain(&request.inherited_files)
+        .map(PathBuf::as_path)
+        .filter(|path| path.is_file())
+        .collect();
     if files.is_empty() {
         return Ok(());
     }

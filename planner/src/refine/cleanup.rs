@@ -29,9 +29,13 @@ struct Uses<'a> {
     staying: &'a [bool],
 }
 
-/// Files that must not be removed: outputs that the user wants of jobs without a stage-out job.
+/// Files that must not be removed: outputs that the user wants of jobs without a stage-out job, and those
+/// that are said to stay.
 pub(crate) fn staying(workflow: &Workflow, exec: &mut Exec) -> Vec<bool> {
     let mut staying = vec![false; workflow.files.len()];
+    for file in &exec.staying {
+        staying[file.0 as usize] = true;
+    }
     let graph = exec.graph();
     for (id, job) in exec.jobs.iter().enumerate() {
         let Task::Compute(n) = job.task else { continue };

@@ -160,10 +160,14 @@ pub(crate) struct Exec {
     pub(crate) in_place: rustc_hash::FxHashSet<(FileId, SiteId)>,
     /// Files that are links in a work directory.
     pub(crate) linked: rustc_hash::FxHashSet<(FileId, SiteId)>,
+    /// Outputs that stay in a work directory, since nothing copies them elsewhere.
+    pub(crate) staying: rustc_hash::FxHashSet<FileId>,
     /// Lines of the cache file: file and site in whose work directory it will be.
     pub(crate) cache: Vec<(FileId, SiteId)>,
     /// Jobs that data reuse removed.
     pub(crate) deleted: usize,
+    /// What the user should know.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Exec {

@@ -16,6 +16,7 @@ pub(crate) mod reuse;
 pub(crate) mod select;
 pub(crate) mod settings;
 pub(crate) mod sites;
+pub(crate) mod storage;
 pub(crate) mod table;
 pub(crate) mod transfer;
 

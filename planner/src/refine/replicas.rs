@@ -17,6 +17,8 @@ pub(crate) struct Locations {
 pub(crate) struct Replicas {
     /// Cache files, unless they only add.
     pub(crate) caches: Vec<ReplicaCatalog>,
+    /// What the runs of `--reuse` have registered.
+    pub(crate) runs: Vec<ReplicaCatalog>,
     /// `--input-dir`.
     pub(crate) directories: Vec<ReplicaCatalog>,
     /// The catalog in the workflow.
@@ -25,6 +27,8 @@ pub(crate) struct Replicas {
     pub(crate) inherited: Vec<ReplicaCatalog>,
     /// The replica catalog.
     pub(crate) catalog: ReplicaCatalog,
+    /// Where outputs go, for the storage mapper Replica; not asked for inputs.
+    pub(crate) storage: ReplicaCatalog,
     /// Caches add to the other sources instead of overriding them.
     pub(crate) cache_adds: bool,
     /// So does the catalog in the workflow.
@@ -36,6 +40,7 @@ impl Replicas {
         let caches = self.caches.iter().filter(|_| !self.cache_adds);
         let embedded = self.embedded.iter().filter(|_| !self.workflow_adds);
         caches
+            .chain(&self.runs)
             .chain(&self.directories)
             .chain(embedded)
             .chain(&self.inherited)
@@ -55,20 +60,19 @@ impl Replicas {
     /// Locations of a file: of the first source that knows it; sources that add are merged with the
     /// replica catalog.
     pub(crate) fn lookup(&self, lfn: &str) -> Option<Locations> {
-        if let Some(found) = self.overriding().find_map(|source| source.lookup(lfn)) {
+        let mut sources = self.overriding().filter_map(|source| source.lookup(lfn));
+        if let Some(found) = sources.find(|found| !found.replicas.is_empty()) {
             return Some(Locations {
                 replicas: found.replicas,
                 metadata: found.metadata.cloned().unwrap_or_default(),
             });
         }
         let mut all = Locations::default();
-        let mut known = false;
         for found in self
             .adding()
             .chain([&self.catalog])
             .filter_map(|source| source.lookup(lfn))
         {
-            known = true;
             for replica in found.replicas {
                 if !all.replicas.contains(&replica) {
                     all.replicas.push(replica);
@@ -78,6 +82,6 @@ impl Replicas {
                 all.metadata.entry(key.clone()).or_insert_with(|| value.clone());
             }
         }
-        known.then_some(all)
+        (!all.replicas.is_empty()).then_some(all)
     }
 }

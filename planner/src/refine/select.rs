@@ -1,10 +1,14 @@
 //! Replica selection: which locations of a file a stage-in job is given, best first, and on which side
 //! the job runs (sections 6.6.1 and 6.7 of the planner's specification).
 
+pub(crate) mod ranking;
+
+use std::cmp::Reverse;
+
 use crate::catalog::replica::Replica;
 
 use super::exec::SiteId;
-use super::settings::{ReplicaSelector, Settings};
+use super::settings::Settings;
 use super::sites::Sites;
 
 /// What a transfer is for.
@@ -76,6 +80,43 @@ pub(crate) fn side(settings: &Settings, sites: &Sites, site: SiteId, direction: 
     }
 }
 
+/// Locations that were left out, of all files: how many, and one of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// Those that name no site.
+    siteless: (usize, String),
+    /// Those that the selector rates at nothing.
+    unwanted: (usize, String),
+}
+
+impl LeftOut {
+    /// What the user should know.
+    pub(crate) fn warnings(&self, settings: &Settings) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let (count, first) = &self.siteless;
+        if *count > 0 {
+            warnings.push(format!(
+                "{count} locations of inputs name no site and are not used, for example {first}: give them one in the \
+                 replica catalog"
+            ));
+        }
+        let (count, first) = &self.unwanted;
+        if let (1.., Some(reason)) = (*count, settings.replica_selector.reason()) {
+            warnings.push(format!(
+                "{count} locations of inputs are not used, for example {first}: {reason}"
+            ));
+        }
+        warnings
+    }
+}
+
+fn count(of: &mut (usize, String), pfn: &str) {
+    if of.0 == 0 {
+        pfn.clone_into(&mut of.1);
+    }
+    of.0 += 1;
+}
+
 /// Orders the locations of a file for a job on `site`; `None` if none can be used.
 pub(crate) fn select(
     settings: &Settings,
@@ -83,35 +124,30 @@ pub(crate) fn select(
     site: SiteId,
     replicas: &[Replica],
     linkable: bool,
+    left_out: &mut LeftOut,
 ) -> Option<Selected> {
     let place = sites.get(site);
     let runs = side(settings, sites, site, Direction::In);
-    let located = replicas.iter().filter_map(|r| Some((r, r.site.as_deref()?)));
-    let located: Vec<(&Replica, &str)> = match settings.replica_selector {
-        ReplicaSelector::Default => located.collect(),
-        ReplicaSelector::Local => located.filter(|(_, s)| *s == "local").collect(),
-    };
-    let is_file = |r: &Replica| r.pfn.starts_with("file://");
-    let (mut files, mut near, mut far, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for (replica, at) in located {
+    let (mut sources, mut elsewhere) = (Vec::new(), Vec::new());
+    for replica in replicas {
+        let Some(at) = replica.site.as_deref() else {
+            count(&mut left_out.siteless, &replica.pfn);
+            continue;
+        };
+        let Some(priority) = settings.replica_selector.priority(&place.name, at, &replica.pfn) else {
+            count(&mut left_out.unwanted, &replica.pfn);
+            continue;
+        };
         let source = |priority| (replica.pfn.clone(), at.to_owned(), priority);
-        if is_file(replica) {
-            if at == place.name || (at == "local" && runs == Side::Local) {
-                files.push(source(100));
-            } else if at == "local" {
-                // Every job of the plan runs in the allocation. Whether it sees the file systems of the
-                // submit host is not known here; without any other location that is the best guess.
-                elsewhere.push(source(10));
-            }
-        } else if at == place.name {
-            near.push(source(50));
-        } else {
-            far.push(source(10));
+        if !replica.pfn.starts_with("file://") || at == place.name || (at == "local" && runs == Side::Local) {
+            sources.push(source(priority));
+        } else if at == "local" {
+            // Every job of the plan runs in the allocation. Whether it sees the file systems of the
+            // submit host is not known here; without any other location that is the best guess.
+            elsewhere.push(source(10));
         }
     }
-    let mut sources = files;
-    sources.append(&mut near);
-    sources.append(&mut far);
+    sources.sort_by_key(|(_, _, priority)| Reverse(*priority));
     if sources.is_empty() {
         sources = elsewhere;
     }

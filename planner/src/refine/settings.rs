@@ -5,7 +5,9 @@ use crate::plan::{CleanupStrategy, PlanError, Request};
 use crate::profiles::Profiles;
 use crate::properties::Properties;
 
+use super::select::ranking::{self, ReplicaSelector};
 use super::sites::{self, selection::SiteSelector};
+use super::storage::{self, StorageMapper};
 
 /// Where files that belong to a job lie in the submit directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,15 +23,6 @@ pub(crate) enum SubmitMapper {
         /// How far the counter goes on per job.
         multiplier: u32,
     },
-}
-
-/// How outputs are laid out on the output site.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum StorageMapper {
-    /// By name.
-    Flat,
-    /// All below one URL.
-    Fixed(String),
 }
 
 /// To which jobs the create-dir job is tied.
@@ -52,15 +45,6 @@ pub(crate) enum Refiner {
     Basic,
     /// A few stage-in jobs for the whole workflow.
     Bundle,
-}
-
-/// Which locations of a file are taken.
-#[derive(Clone, Debug)]
-pub(crate) enum ReplicaSelector {
-    /// Files on the site first.
-    Default,
-    /// Only locations on the site `local`.
-    Local,
 }
 
 /// How far data reuse goes.
@@ -248,31 +232,7 @@ impl Settings {
             ],
             &mut problems,
         );
-        let storage_mapper = match properties.get("pegasus.dir.storage.mapper").map(str::trim) {
-            None | Some("") => StorageMapper::Flat,
-            Some(name) if name.eq_ignore_ascii_case("flat") => StorageMapper::Flat,
-            Some(name) if name.eq_ignore_ascii_case("fixed") => {
-                match properties
-                    .get("pegasus.dir.storage.mapper.fixed.url")
-                    .map(str::trim)
-                {
-                    Some(url) if !url.is_empty() => {
-                        StorageMapper::Fixed(url.trim_end_matches('/').to_owned())
-                    }
-                    _ => {
-                        problems.push(properties.bad_value(
-                            "pegasus.dir.storage.mapper",
-                            "needs the property pegasus.dir.storage.mapper.fixed.url to be set if it is Fixed",
-                        ));
-                        StorageMapper::Flat
-                    }
-                }
-            }
-            Some(_) => {
-                problems.push(properties.bad_value("pegasus.dir.storage.mapper", "must be Flat or Fixed"));
-                StorageMapper::Flat
-            }
-        };
+        let storage_mapper = storage::mapper(properties, &mut problems);
         let create_dir = choose(
             properties,
             "pegasus.dir.create.strategy",
@@ -295,16 +255,7 @@ impl Settings {
             ],
             &mut problems,
         );
-        let replica_selector = choose(
-            properties,
-            "pegasus.selector.replica",
-            ReplicaSelector::Default,
-            &[
-                ("Default", ReplicaSelector::Default),
-                ("Local", ReplicaSelector::Local),
-            ],
-            &mut problems,
-        );
+        let replica_selector = ranking::selector(properties, &mut problems);
         let transformations = transformation_choice(properties, &mut problems);
         let integrity = choose(
             properties,

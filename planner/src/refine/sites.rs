@@ -7,6 +7,7 @@ mod random;
 mod round_robin;
 pub(crate) mod selection;
 pub(crate) mod settings;
+mod storage;
 
 use std::collections::BTreeMap;
 
@@ -15,8 +16,11 @@ use crate::plan::{PlanError, Request};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 
 use super::exec::SiteId;
-use super::settings::{Settings, StorageMapper};
+use super::settings::Settings;
 use crate::error::near_spelling;
+
+pub(crate) use storage::OutputSite;
+use storage::output_site;
 
 /// A site and its directories in this run.
 #[derive(Clone, Debug)]
@@ -49,19 +53,6 @@ pub(crate) struct Scratch {
     pub(crate) path: String,
     /// URL for transfers.
     pub(crate) url: String,
-}
-
-/// A site that receives outputs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OutputSite {
-    /// Name.
-    pub(crate) name: String,
-    /// URL to write to, without the name of the file.
-    pub(crate) put: String,
-    /// URL to read from.
-    pub(crate) get: String,
-    /// Directory, where it is on a file system that is visible.
-    pub(crate) path: Option<String>,
 }
 
 /// All sites, those that may run jobs, and those that receive outputs.
@@ -394,89 +385,6 @@ fn join(base: &str, relative: &str) -> String {
     } else {
         format!("{}/{relative}", base.trim_end_matches('/'))
     }
-}
-
-/// Storage of an output site; `dir` is that of `--output-dir`.
-fn output_site(
-    site: &Site,
-    dir: Option<&str>,
-    request: &Request,
-    settings: &Settings,
-    exec_rel: &str,
-) -> Option<OutputSite> {
-    let storage = site
-        .directories
-        .get(&DirectoryKind::LocalStorage)
-        .or_else(|| site.directories.get(&DirectoryKind::SharedStorage));
-    let local = site.name == "local";
-    let made;
-    let storage = match (storage, dir) {
-        (Some(storage), _) => storage,
-        (None, Some(_)) if local => {
-            made = Directory {
-                path: String::new(),
-                servers: vec![FileServer {
-                    url: "file://".into(),
-                    operation: Operation::All,
-                }],
-            };
-            &made
-        }
-        (None, _) => return None,
-    };
-    // `--output-dir`: absolute replaces, relative is below the working directory on `local`, else below
-    // the storage directory.
-    let placed = dir.map(|dir| {
-        if dir.starts_with('/') {
-            (true, dir.trim_end_matches('/').to_owned())
-        } else if local {
-            let cleaned = dir.trim_start_matches("./").trim_end_matches('/');
-            (
-                true,
-                request
-                    .surroundings
-                    .working_dir
-                    .join(cleaned)
-                    .display()
-                    .to_string(),
-            )
-        } else {
-            (false, dir.trim_end_matches('/').to_owned())
-        }
-    });
-    let place = |mount: &str| {
-        let mut path = match &placed {
-            Some((true, path)) => path.clone(),
-            Some((false, below)) => join(mount, below),
-            None => mount.trim_end_matches('/').to_owned(),
-        };
-        if settings.storage_deep {
-            path = join(&path, exec_rel);
-        }
-        path
-    };
-    let url = |operation| match storage.url(operation) {
-        Some(url) => {
-            let (prefix, mount) = split_url(url);
-            format!("{prefix}{}", place(mount))
-        }
-        None => format!("file://{}", place(&storage.path)),
-    };
-    if let StorageMapper::Fixed(fixed) = &settings.storage_mapper {
-        return Some(OutputSite {
-            name: site.name.clone(),
-            path: fixed.strip_prefix("file://").map(str::to_owned),
-            get: fixed.clone(),
-            put: fixed.clone(),
-        });
-    }
-    let put = url(Operation::Put);
-    Some(OutputSite {
-        name: site.name.clone(),
-        path: put.strip_prefix("file://").map(str::to_owned),
-        get: url(Operation::Get),
-        put,
-    })
 }
 
 /// Protocol and host of a URL, and its path.

@@ -18,8 +18,9 @@ use super::graph::Graph;
 use super::mapping::{Mapped, Mapper, StagedPrograms};
 use super::replicas::{Locations, Replicas};
 use super::reuse::Reduced;
-use super::select::{Direction, Selected, Side, select, side};
+use super::select::{Direction, LeftOut, Selected, Side, select, side};
 use super::settings::{Integrity, Refiner};
+use super::storage::Storage;
 use super::table;
 
 use dealer::{DELETED_LEVEL, Dealers, Flow};
@@ -50,6 +51,8 @@ struct Builder<'a, 'm> {
     inter: Option<(JobId, JobId)>,
     missing: Vec<Missing>,
     missing_files: FxHashMap<FileId, usize>,
+    left_out: LeftOut,
+    storage: Storage<'a>,
 }
 
 /// A file that is nowhere.
@@ -94,6 +97,8 @@ pub(crate) fn add(
         }
     }
     let dealers = Dealers::new(mapper.settings, mapper.sites);
+    let mapping = &mapper.settings.storage_mapper;
+    let storage = Storage::new(workflow, mapper.sites, mapping, &replicas.storage);
     let mut builder = Builder {
         workflow,
         exec,
@@ -107,6 +112,8 @@ pub(crate) fn add(
         inter: None,
         missing: Vec::new(),
         missing_files: FxHashMap::default(),
+        left_out: LeftOut::default(),
+        storage,
     };
     for (level, jobs) in levels.iter().enumerate() {
         for &n in jobs {
@@ -152,29 +159,30 @@ fn levels<'n>(
 
 impl Builder<'_, '_> {
     fn finish(mut self) -> Result<(), PlanError> {
-        if self.missing.is_empty() {
-            return Ok(());
-        }
+        let warnings = self.left_out.warnings(self.mapper.settings);
+        self.exec.warnings.extend(warnings);
+        let (mut problems, warning) = self.storage.unknown(self.workflow);
+        self.exec.warnings.extend(warning);
         self.missing.sort_by_key(|missing| (missing.job, missing.file.0));
-        Err(PlanError::Refinement(
-            self.missing
-                .iter()
-                .map(|missing| {
-                    let mut text = format!(
-                        "Can't determine a location to transfer input file for lfn {} for job {}",
-                        self.workflow.files.name(missing.file),
-                        self.exec.jobs[self.numbers[missing.job as usize] as usize].name
-                    );
-                    if missing.others > 0 {
-                        text.push_str(&format!(" and {} more jobs", missing.others));
-                    }
-                    if let Some(hint) = &missing.hint {
-                        text.push_str(&format!("\n  hint: {hint}"));
-                    }
-                    text
-                })
-                .collect(),
-        ))
+        problems.extend(self.missing.iter().map(|missing| {
+            let mut text = format!(
+                "Can't determine a location to transfer input file for lfn {} for job {}",
+                self.workflow.files.name(missing.file),
+                self.exec.jobs[self.numbers[missing.job as usize] as usize].name
+            );
+            if missing.others > 0 {
+                text.push_str(&format!(" and {} more jobs", missing.others));
+            }
+            if let Some(hint) = &missing.hint {
+                text.push_str(&format!("\n  hint: {hint}"));
+            }
+            text
+        }));
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(PlanError::Refinement(problems))
+        }
     }
 
     /// All transfers of one compute job.

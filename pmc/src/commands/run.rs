@@ -133,6 +133,7 @@ fn request(arguments: &cli::Run, workflow: PathBuf, surroundings: Surroundings) 
         cache_files: Vec::new(),
         inherited_files: Vec::new(),
         // Every run has its own scratch directory, so there is nothing to reuse in it.
+        reuse_dirs: Vec::new(),
         force: false,
         cleanup: Some(match arguments.cleanup {
             Cleanup::None => CleanupStrategy::None,

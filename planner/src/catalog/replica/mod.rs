@@ -1,19 +1,26 @@
 //! Replicas: where logical files are.
 
+mod database;
+mod metadata;
+mod source;
 mod text;
 pub(crate) mod yaml;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use regex::{Regex, RegexSet};
 use rustc_hash::FxHashMap;
 
-use crate::catalog::{Loaded, Syntax, expansion, files_below, guess, locate, read, read_yaml, unknown_kind};
+use crate::catalog::{Syntax, files_below, guess, read, read_yaml, unknown_kind};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
 use crate::model::Metadata;
-use crate::properties::Properties;
+
+pub use source::{Source, from_run, load_from_properties, load_other, load_with_metadata};
+
+/// Kinds of catalogs that are files.
+const FILE_KINDS: &[&str] = &["YAML", "File", "Regex", "SimpleFile", "Meta"];
 
 /// Entries in document order, with an index by logical name.
 #[derive(Clone, Debug, Default)]
@@ -126,9 +133,33 @@ impl ReplicaCatalog {
         }
         found
     }
-    /// Whether [`ReplicaCatalog::lookup`] finds something.
+    /// Whether [`ReplicaCatalog::lookup`] finds a location.
     pub fn knows(&self, lfn: &str) -> bool {
-        self.by_name.contains_key(lfn) || self.first_match(lfn).is_some()
+        let named = self.by_name.get(lfn).map(|&n| &self.entries[n as usize]);
+        named.is_some_and(|entry| !entry.replicas.is_empty())
+            || self
+                .first_match(lfn)
+                .is_some_and(|n| !self.entries[self.patterns[n].1 as usize].replicas.is_empty())
+    }
+    /// Adds metadata to the entry with a name, if there is one; what it says itself stays.
+    fn add_metadata(&mut self, lfn: &str, metadata: Metadata) {
+        if let Some(&number) = self.by_name.get(lfn) {
+            let known = &mut self.entries[number as usize].metadata;
+            for (key, value) in metadata {
+                known.entry(key).or_insert(value);
+            }
+        }
+    }
+    /// Adds all entries of another catalog behind those of this one.
+    ///
+    /// # Errors
+    /// None, for patterns that are in a catalog can be used.
+    fn append(&mut self, other: ReplicaCatalog) -> Result<(), BadPattern> {
+        for entry in other.entries {
+            self.push(entry)?;
+        }
+        self.warnings.extend(other.warnings);
+        Ok(())
     }
     /// Position in `patterns` of the first that matches.
     fn first_match(&self, lfn: &str) -> Option<usize> {
@@ -218,47 +249,6 @@ fn fill_groups(pfn: &str, groups: &regex::Captures<'_>) -> String {
     out
 }
 
-/// Reads the file that the properties name or that lies in `working_dir` under a default name
-/// (`replicas.yml`, `rc.txt`), or the directory they name; without one, an empty catalog.
-///
-/// # Errors
-/// A named file that cannot be read; all problems of the file.
-pub fn load_from_properties(
-    properties: &Properties,
-    working_dir: &Path,
-    env: &ExpandEnv,
-) -> Result<Loaded<ReplicaCatalog>, InputErrors> {
-    const KEY: &str = "pegasus.catalog.replica";
-    let kind = properties.get(KEY);
-    if kind.is_some_and(|kind| kind.eq_ignore_ascii_case("directory")) {
-        let default = DirectoryOptions::default();
-        let text = |key: &str| properties.get(key).filter(|v| !v.is_empty()).map(str::to_owned);
-        let options = DirectoryOptions {
-            site: text("pegasus.catalog.replica.directory.site").unwrap_or(default.site),
-            url_prefix: text("pegasus.catalog.replica.directory.url.prefix").unwrap_or(default.url_prefix),
-            flat_lfn: properties.get_bool("pegasus.catalog.replica.directory.flat.lfn", false)?,
-        };
-        let directory = text("pegasus.catalog.replica.directory").ok_or_else(|| {
-            properties.bad_key(
-                KEY,
-                "Directory needs the property pegasus.catalog.replica.directory",
-            )
-        })?;
-        return Ok(Loaded {
-            catalog: from_directory(&working_dir.join(directory), &options)?,
-            path: None::<PathBuf>,
-        });
-    }
-    let Some(path) = locate(properties, KEY, working_dir, &["replicas.yml", "rc.txt"]) else {
-        return Ok(Loaded::default());
-    };
-    let env = expansion(properties, KEY, env)?;
-    Ok(Loaded {
-        catalog: load(&path, kind, &env)?,
-        path: Some(path),
-    })
-}
-
 /// Reads a replica catalog; `kind` is the value of `pegasus.catalog.replica`, without it the type is
 /// guessed. Cache files are of kind `SimpleFile`.
 ///
@@ -276,10 +266,8 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<ReplicaC
             quotation = false;
             Syntax::Text
         }
-        other => {
-            let known = "YAML, File, Regex, SimpleFile, Directory";
-            return Err(unknown_kind(path, other, "replica", known));
-        }
+        "meta" => return metadata::read(path, &text),
+        other => return Err(unknown_kind(path, other, "replica", &FILE_KINDS.join(", "))),
     };
     match syntax {
         Syntax::Xml => Err(InputError::file(path, "a replica catalog cannot be XML")

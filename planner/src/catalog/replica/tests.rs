@@ -2,6 +2,7 @@ use std::path::Path;
 
 use super::{DirectoryOptions, Replica, ReplicaCatalog, from_directory, load, load_from_properties};
 use crate::expand::ExpandEnv;
+use crate::model::Files;
 use crate::properties::Properties;
 
 fn loaded(name: &str, kind: Option<&str>, text: &str) -> Result<ReplicaCatalog, String> {
@@ -121,7 +122,7 @@ fn wrong_catalogs() {
     );
     assert_eq!(
         loaded("r", Some("JDBCRC"), "").expect_err("wrong"),
-        "r: `jdbcrc` is no type of a replica catalog\n  hint: types are YAML, File, Regex, SimpleFile, Directory"
+        "r: `jdbcrc` is no type of a replica catalog\n  hint: types are YAML, File, Regex, SimpleFile, Meta"
     );
 }
 
@@ -138,8 +139,13 @@ fn files_of_a_directory() {
     );
     let mut properties = Properties::default();
     properties.set("pegasus.catalog.replica", "Directory");
-    let error =
-        load_from_properties(&properties, Path::new("/"), &ExpandEnv::default()).expect_err("no name");
+    let error = load_from_properties(
+        &properties,
+        Path::new("/"),
+        &ExpandEnv::default(),
+        &Files::default(),
+    )
+    .expect_err("no name");
     assert_eq!(
         error.to_string(),
         "(command line): the property pegasus.catalog.replica: \
@@ -149,7 +155,8 @@ fn files_of_a_directory() {
     properties.set("pegasus.catalog.replica.directory.flat.lfn", "true");
     properties.set("pegasus.catalog.replica.directory.site", "hpc");
     properties.set("pegasus.catalog.replica.directory.url.prefix", "gsiftp://x");
-    let flat = load_from_properties(&properties, dir.path(), &ExpandEnv::default()).expect("reads");
+    let flat = load_from_properties(&properties, dir.path(), &ExpandEnv::default(), &Files::default())
+        .expect("reads");
     let found = flat.catalog.lookup("a").expect("an entry");
     assert_eq!(
         found.replicas,

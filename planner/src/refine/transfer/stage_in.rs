@@ -51,6 +51,7 @@ impl Builder<'_, '_> {
             site,
             &locations.replicas,
             linkable,
+            &mut self.left_out,
         ) else {
             if is_optional {
                 return file_use.link == Link::Checkpoint;
@@ -130,9 +131,11 @@ impl Builder<'_, '_> {
                     .map(|r| format!("{} at {}", r.pfn, r.site.as_deref().unwrap_or("no site")))
                     .collect();
                 Some(format!(
-                    "known, but not to be reached from the site of the job: {}; give the location the site of the \
-                     job or set the profile pegasus::auxillary.local there",
-                    known.join(", ")
+                    "known, but not to be reached from the site of the job: {}; {}",
+                    known.join(", "),
+                    self.mapper.settings.replica_selector.reason().unwrap_or(
+                        "give the location the site of the job or set the profile pegasus::auxillary.local there"
+                    )
                 ))
             }
             None if self.producers[file.0 as usize] != u32::MAX => {

@@ -1,5 +1,6 @@
 //! Outputs of compute jobs, and of jobs that need not run.
 
+use super::super::storage::Target;
 use super::*;
 
 impl Builder<'_, '_> {
@@ -22,12 +23,51 @@ impl Builder<'_, '_> {
         let name = self.workflow.files.name(file);
         let sites = self.mapper.sites;
         let source = sites.scratch_url(site, name);
-        let storage = &sites.outputs[usize::from(output)];
-        let moves = transfers && !same_place(&source, &format!("{}/{name}", storage.put));
+        match self.storage.targets(file, name, output) {
+            None => {
+                let storage = &sites.outputs[usize::from(output)];
+                let moves = transfers && !same_place(&source, &format!("{}/{name}", storage.put));
+                let place = Place::Storage(output);
+                self.store(job, site, level, width, file_use, moves, place.clone(), place);
+            }
+            Some(targets) => {
+                if targets.is_empty() && transfers {
+                    self.exec.staying.insert(file);
+                }
+                for target in targets {
+                    let moves = transfers && !same_place(&source, &target.url);
+                    self.store(job, site, level, width, file_use, moves, target.put, target.get);
+                }
+            }
+        }
+    }
+
+    /// One output of a job to one place: `put` to write to, `get` to read from.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one file's circumstances, all used together"
+    )]
+    fn store(
+        &mut self,
+        job: JobId,
+        site: SiteId,
+        level: u32,
+        width: u32,
+        file_use: &FileUse,
+        moves: bool,
+        put: Place,
+        get: Place,
+    ) {
+        let file = file_use.file;
+        let registers = file_use.register && self.mapper.settings.register;
+        if !moves && file_use.transfer != TransferFlag::Not {
+            // It is where it is to be.
+            self.exec.staying.insert(file);
+        }
         if !moves && !registers {
             return;
         }
-        let runs = side(self.mapper.settings, sites, site, Direction::Out);
+        let runs = side(self.mapper.settings, self.mapper.sites, site, Direction::Out);
         let slot = self
             .dealers
             .deal((Flow::Out, site, runs), Some(job), level, width);
@@ -38,7 +78,7 @@ impl Builder<'_, '_> {
             self.set_of(transfer).files.push(FileTransfer {
                 file,
                 sources: vec![(Place::Scratch(site), None)],
-                destination: Place::Storage(output),
+                destination: put,
                 generate_checksum: false,
                 metadata: metadata.clone(),
             });
@@ -46,11 +86,7 @@ impl Builder<'_, '_> {
             before = transfer;
         }
         if registers {
-            let place = if moves {
-                Place::Storage(output)
-            } else {
-                Place::Scratch(site)
-            };
+            let place = if moves { get } else { Place::Scratch(site) };
             let registration = self.registration_job(Some(job), slot, site, runs, level);
             self.exec.edges.push((before, registration));
             let set = self.registration_of(registration);
@@ -133,7 +169,6 @@ impl Builder<'_, '_> {
 
     /// Outputs of deleted jobs go to the output sites from where they are.
     pub(super) fn deliver(&mut self, owed: &[(JobIndex, u32)]) {
-        let local = self.mapper.sites.local();
         // Bottom up, as they were found to be deletable.
         for &(n, k) in owed.iter().rev() {
             let file_use = self.workflow.jobs[n.0 as usize].uses[k as usize].clone();
@@ -141,48 +176,60 @@ impl Builder<'_, '_> {
                 continue;
             };
             let name = self.workflow.files.name(file_use.file).to_owned();
-            for output in 0..self.mapper.sites.outputs.len() {
-                let storage = &self.mapper.sites.outputs[output];
-                let destination = format!("{}/{name}", storage.put);
-                if locations
-                    .replicas
-                    .iter()
-                    .any(|r| same_place(&r.pfn, &destination))
-                {
-                    continue;
-                }
-                let output = output as u16;
-                // A copy beside the destination or on this host is the cheapest.
-                let best = [storage.name.as_str(), "local"]
-                    .iter()
-                    .find_map(|at| locations.replicas.iter().find(|r| r.site.as_deref() == Some(at)))
-                    .or_else(|| locations.replicas.first());
-                let Some(best) = best else { continue };
-                let source = Place::Url(
-                    best.pfn.as_str().into(),
-                    best.site.as_deref().unwrap_or("local").into(),
-                );
-                let slot = self
-                    .dealers
-                    .deal((Flow::Out, local, Side::Local), None, DELETED_LEVEL, 0);
-                let metadata = attributes(&file_use);
-                let transfer = self.stage_out_job(None, slot, local, Side::Local, DELETED_LEVEL);
-                self.set_of(transfer).files.push(FileTransfer {
-                    file: file_use.file,
-                    sources: vec![(source, None)],
-                    destination: Place::Storage(output),
-                    generate_checksum: false,
-                    metadata: metadata.clone(),
-                });
-                if file_use.register && self.mapper.settings.register {
-                    let registration = self.registration_job(None, slot, local, Side::Local, DELETED_LEVEL);
-                    self.exec.edges.push((transfer, registration));
-                    let place = Place::Storage(output);
-                    self.registration_of(registration)
-                        .entries
-                        .push((file_use.file, place, metadata));
+            for output in 0..self.mapper.sites.outputs.len() as u16 {
+                let targets = self
+                    .storage
+                    .targets(file_use.file, &name, output)
+                    .unwrap_or_else(|| {
+                        let put = &self.mapper.sites.outputs[usize::from(output)].put;
+                        vec![Target {
+                            url: format!("{put}/{name}"),
+                            put: Place::Storage(output),
+                            get: Place::Storage(output),
+                        }]
+                    });
+                for target in targets {
+                    self.deliver_to(&file_use, &locations, output, target);
                 }
             }
+        }
+    }
+
+    /// One file that exists already to one place.
+    fn deliver_to(&mut self, file_use: &FileUse, locations: &Locations, output: u16, target: Target) {
+        let local = self.mapper.sites.local();
+        let storage = &self.mapper.sites.outputs[usize::from(output)];
+        if locations.replicas.iter().any(|r| same_place(&r.pfn, &target.url)) {
+            return;
+        }
+        // A copy beside the destination or on this host is the cheapest.
+        let best = [storage.name.as_str(), "local"]
+            .iter()
+            .find_map(|at| locations.replicas.iter().find(|r| r.site.as_deref() == Some(at)))
+            .or_else(|| locations.replicas.first());
+        let Some(best) = best else { return };
+        let source = Place::Url(
+            best.pfn.as_str().into(),
+            best.site.as_deref().unwrap_or("local").into(),
+        );
+        let slot = self
+            .dealers
+            .deal((Flow::Out, local, Side::Local), None, DELETED_LEVEL, 0);
+        let metadata = attributes(file_use);
+        let transfer = self.stage_out_job(None, slot, local, Side::Local, DELETED_LEVEL);
+        self.set_of(transfer).files.push(FileTransfer {
+            file: file_use.file,
+            sources: vec![(source, None)],
+            destination: target.put,
+            generate_checksum: false,
+            metadata: metadata.clone(),
+        });
+        if file_use.register && self.mapper.settings.register {
+            let registration = self.registration_job(None, slot, local, Side::Local, DELETED_LEVEL);
+            self.exec.edges.push((transfer, registration));
+            self.registration_of(registration)
+                .entries
+                .push((file_use.file, target.get, metadata));
         }
     }
 }

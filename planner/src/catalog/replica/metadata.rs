@@ -1,0 +1,65 @@
+//! Metadata files (`….meta`, kind Meta): JSON arrays of `{"_id": LFN, "_attributes": {…}}`, one behind the
+//! other.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{ReplicaCatalog, ReplicaEntry};
+use crate::error::{InputError, InputErrors};
+use crate::model::{Metadata, Position};
+
+#[derive(Deserialize)]
+struct Item {
+    #[serde(rename = "_id")]
+    id: String,
+    #[serde(rename = "_attributes", default)]
+    attributes: std::collections::BTreeMap<String, serde_json::Value>,
+}
+
+/// Entries without locations.
+pub(super) fn read(path: &Path, text: &str) -> Result<ReplicaCatalog, InputErrors> {
+    let mut catalog = ReplicaCatalog::default();
+    for (lfn, metadata) in items(path, text)? {
+        // Only patterns are ever refused.
+        let _ = catalog.push(ReplicaEntry {
+            lfn,
+            metadata,
+            ..ReplicaEntry::default()
+        });
+    }
+    Ok(catalog)
+}
+
+/// Adds what the file knows about files that the catalog has; what the catalog says itself stays.
+pub(super) fn complete(catalog: &mut ReplicaCatalog, path: &Path, text: &str) -> Result<(), InputErrors> {
+    for (lfn, metadata) in items(path, text)? {
+        catalog.add_metadata(&lfn, metadata);
+    }
+    Ok(())
+}
+
+fn items(path: &Path, text: &str) -> Result<Vec<(String, Metadata)>, InputErrors> {
+    let mut found = Vec::new();
+    for items in serde_json::Deserializer::from_str(text).into_iter::<Vec<Item>>() {
+        let items = items.map_err(|error| {
+            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            let position = Position {
+                line: number(error.line()),
+                column: number(error.column()),
+            };
+            let text = error.to_string();
+            let what = text.split(" at line ").next().unwrap_or_default();
+            InputError::at(path, position, format!("this is no metadata of files: {what}"))
+                .with_hint("expected is [{\"_id\": \"LFN\", \"_attributes\": {\"key\": \"value\"}}]")
+        })?;
+        for item in items {
+            let attributes = item.attributes.into_iter().map(|(key, value)| match value {
+                serde_json::Value::String(text) => (key, text),
+                other => (key, other.to_string()),
+            });
+            found.push((item.id, attributes.collect()));
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,255 @@
+//! Replica catalogs as properties describe them: a file, a directory, a database, or several of them (MRC).
+
+use std::path::{Path, PathBuf};
+
+use monitord_compat::braindump_reader::Braindump;
+
+use super::{DirectoryOptions, FILE_KINDS, ReplicaCatalog, database, from_directory, load, metadata};
+use crate::catalog::{expansion, locate};
+use crate::error::{InputError, InputErrors, near_spelling};
+use crate::expand::ExpandEnv;
+use crate::input::text;
+use crate::model::Files;
+use crate::properties::{Properties, PropertySources};
+
+const KEY: &str = "pegasus.catalog.replica";
+/// Kinds that are no single file.
+const OTHER_KINDS: &[&str] = &["Directory", "JDBCRC", "MRC"];
+
+/// A catalog and the files that it came from, to be copied into the submit directory; a database stays where
+/// it is.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// The catalog.
+    pub catalog: ReplicaCatalog,
+    /// Its files.
+    pub files: Vec<PathBuf>,
+}
+
+impl From<ReplicaCatalog> for Source {
+    fn from(catalog: ReplicaCatalog) -> Self {
+        Source {
+            catalog,
+            files: Vec::new(),
+        }
+    }
+}
+
+/// Reads the replica catalog that the properties describe, else the file that lies in `working_dir` under a
+/// default name (`replicas.yml`, `rc.txt`); without one, it is empty. Of a database, only what is known of
+/// `wanted` is read.
+///
+/// # Errors
+/// A named file that cannot be read; all problems of the file.
+pub fn load_from_properties(
+    properties: &Properties,
+    working_dir: &Path,
+    env: &ExpandEnv,
+    wanted: &Files,
+) -> Result<Source, InputErrors> {
+    let env = expansion(properties, KEY, env)?;
+    let of = Of {
+        properties,
+        working_dir,
+        env: &env,
+        wanted,
+    };
+    of.backend(KEY, &["replicas.yml", "rc.txt"], true)
+}
+
+/// Reads a replica file in the text format of cache files, and the metadata beside it (`FILE.meta`), if there
+/// is some.
+///
+/// # Errors
+/// All problems of the files.
+pub fn load_with_metadata(path: &Path, env: &ExpandEnv) -> Result<ReplicaCatalog, InputErrors> {
+    let mut catalog = load(path, Some("SimpleFile"), env)?;
+    let beside = PathBuf::from(format!("{}.meta", path.display()));
+    if beside.is_file() {
+        metadata::complete(&mut catalog, &beside, &text::load(&beside)?)?;
+    }
+    Ok(catalog)
+}
+
+/// Reads a catalog of another purpose than to find inputs: `key` is the property with its type (Regex
+/// without), `<key>.file` the one with its file.
+///
+/// # Errors
+/// As for [`load_from_properties`].
+pub fn load_other(
+    properties: &Properties,
+    key: &str,
+    working_dir: &Path,
+    env: &ExpandEnv,
+) -> Result<ReplicaCatalog, InputErrors> {
+    match locate(properties, key, working_dir, &[]) {
+        Some(path) => load(
+            &path,
+            properties.get(key).filter(|k| !k.is_empty()).or(Some("Regex")),
+            env,
+        ),
+        None => Ok(ReplicaCatalog::default()),
+    }
+}
+
+/// Reads what a run has registered: the output replica catalog of its submit directory.
+///
+/// # Errors
+/// A directory that is none of a run; a catalog that cannot be read. A run that has registered nothing gives a
+/// warning.
+pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCatalog, InputErrors> {
+    const OUTPUT: &str = "pegasus.catalog.replica.output";
+    let braindump = dir.join("braindump.yml");
+    if !braindump.is_file() {
+        return Err(
+            InputError::file(dir, "is no submit directory: it has no braindump.yml")
+                .with_hint("--reuse takes the submit directories of earlier runs")
+                .into(),
+        );
+    }
+    let values = Braindump::read(&text::load(&braindump)?)
+        .map_err(|error| InputError::file(&braindump, error.to_string()))?;
+    let Some(name) = values.get("properties") else {
+        return Err(InputError::file(&braindump, "names no properties file").into());
+    };
+    let sources = PropertySources {
+        conf_file: Some(dir.join(name)),
+        ..PropertySources::default()
+    };
+    let properties = Properties::load(&sources)?;
+    let of = Of {
+        properties: &properties,
+        working_dir: dir,
+        env,
+        wanted,
+    };
+    if properties
+        .get(OUTPUT)
+        .is_some_and(|kind| kind.eq_ignore_ascii_case("jdbcrc"))
+    {
+        let mut path = database::path(&properties, OUTPUT, dir)?;
+        // The directory may have been moved.
+        if !path.is_file()
+            && let Some(moved) = path.file_name().map(|name| dir.join(name))
+        {
+            path = moved;
+        }
+        if !path.is_file() {
+            let mut none = ReplicaCatalog::default();
+            none.warnings.push(InputError::file(
+                &path,
+                "there is no such database: the run has registered nothing",
+            ));
+            return Ok(none);
+        }
+        return database::read(&path, wanted);
+    }
+    Ok(of.backend(OUTPUT, &[], false)?.catalog)
+}
+
+/// Where a catalog is looked for.
+struct Of<'a> {
+    properties: &'a Properties,
+    working_dir: &'a Path,
+    env: &'a ExpandEnv,
+    wanted: &'a Files,
+}
+
+impl Of<'_> {
+    fn text(&self, key: &str) -> Option<&str> {
+        self.properties.get(key).map(str::trim).filter(|v| !v.is_empty())
+    }
+
+    /// The catalog that the properties below `key` describe.
+    fn backend(&self, key: &str, defaults: &[&str], may_be_several: bool) -> Result<Source, InputErrors> {
+        let kind = self.text(key);
+        match kind.unwrap_or_default().to_ascii_lowercase().as_str() {
+            "directory" => self.directory(key).map(Source::from),
+            "jdbcrc" => {
+                let path = database::path(self.properties, key, self.working_dir)?;
+                database::read(&path, self.wanted).map(Source::from)
+            }
+            "mrc" if may_be_several => self.several(key),
+            "mrc" => Err(self
+                .properties
+                .bad_value(key, "cannot be MRC inside another one")
+                .into()),
+            name if !name.is_empty() && !FILE_KINDS.iter().any(|k| k.eq_ignore_ascii_case(name)) => {
+                let known = [FILE_KINDS, OTHER_KINDS].concat();
+                let hint = match near_spelling(name, known.iter().copied()) {
+                    Some(near) => format!("did you mean {near}? types are {}", known.join(", ")),
+                    None => format!("types are {}", known.join(", ")),
+                };
+                let problem = self
+                    .properties
+                    .bad_value(key, "must be a type of replica catalog");
+                Err(problem.with_hint(hint).into())
+            }
+            _ => {
+                let Some(path) = locate(self.properties, key, self.working_dir, defaults) else {
+                    if kind.is_some() && defaults.is_empty() {
+                        let what = format!("needs the property {key}.file");
+                        return Err(self.properties.bad_key(key, &what).into());
+                    }
+                    return Ok(Source::default());
+                };
+                Ok(Source {
+                    catalog: load(&path, kind, self.env)?,
+                    files: vec![path],
+                })
+            }
+        }
+    }
+
+    fn directory(&self, key: &str) -> Result<ReplicaCatalog, InputErrors> {
+        let default = DirectoryOptions::default();
+        let text = |name: &str| self.text(&format!("{key}.directory{name}")).map(str::to_owned);
+        let options = DirectoryOptions {
+            site: text(".site").unwrap_or(default.site),
+            url_prefix: text(".url.prefix").unwrap_or(default.url_prefix),
+            flat_lfn: self
+                .properties
+                .get_bool(&format!("{key}.directory.flat.lfn"), false)?,
+        };
+        let directory = text("").ok_or_else(|| {
+            let what = format!("Directory needs the property {key}.directory");
+            self.properties.bad_key(key, &what)
+        })?;
+        from_directory(&self.working_dir.join(directory), &options)
+    }
+
+    /// All catalogs `KEY.mrc.NAME`, in the order of their names.
+    fn several(&self, key: &str) -> Result<Source, InputErrors> {
+        let prefix = format!("{key}.mrc.");
+        let mut all = Source::default();
+        let mut problems: Option<InputErrors> = None;
+        let mut names = 0;
+        for (name, _) in self
+            .properties
+            .with_prefix(&prefix)
+            .filter(|(name, _)| !name.contains('.'))
+        {
+            names += 1;
+            let key = format!("{prefix}{name}");
+            let found = self.backend(&key, &[], false).and_then(|found| {
+                all.files.extend(found.files);
+                all.catalog
+                    .append(found.catalog)
+                    .map_err(|error| self.properties.bad_key(&key, &error.to_string()).into())
+            });
+            if let Err(found) = found {
+                match &mut problems {
+                    Some(all) => all.extend(found),
+                    none => *none = Some(found),
+                }
+            }
+        }
+        if names == 0 {
+            let what = format!(
+                "MRC needs catalogs: {prefix}NAME for the type of each, {prefix}NAME.file and the like"
+            );
+            return Err(self.properties.bad_key(key, &what).into());
+        }
+        problems.map_or(Ok(all), Err)
+    }
+}

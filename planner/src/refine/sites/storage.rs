@@ -1,0 +1,115 @@
+//! Storage directories of output sites (section 1.5 of the planner's specification).
+
+use super::{join, split_url};
+use crate::catalog::site::{Directory, DirectoryKind, FileServer, Operation, Site};
+use crate::plan::Request;
+use crate::refine::settings::Settings;
+use crate::refine::storage::StorageMapper;
+
+/// A site that receives outputs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutputSite {
+    /// Name.
+    pub(crate) name: String,
+    /// URL to write to, without the name of the file.
+    pub(crate) put: String,
+    /// URL to read from.
+    pub(crate) get: String,
+    /// Directory, where it is on a file system that is visible.
+    pub(crate) path: Option<String>,
+}
+
+/// Storage of an output site; `dir` is that of `--output-dir`.
+pub(super) fn output_site(
+    site: &Site,
+    dir: Option<&str>,
+    request: &Request,
+    settings: &Settings,
+    exec_rel: &str,
+) -> Option<OutputSite> {
+    match &settings.storage_mapper {
+        StorageMapper::Fixed(fixed) => {
+            return Some(OutputSite {
+                name: site.name.clone(),
+                path: fixed.strip_prefix("file://").map(str::to_owned),
+                get: fixed.clone(),
+                put: fixed.clone(),
+            });
+        }
+        // The catalog of the mapper has whole URLs.
+        StorageMapper::Replica { .. } => {
+            return Some(OutputSite {
+                name: site.name.clone(),
+                path: None,
+                get: String::new(),
+                put: String::new(),
+            });
+        }
+        StorageMapper::Flat | StorageMapper::Hashed => {}
+    }
+    let storage = site
+        .directories
+        .get(&DirectoryKind::LocalStorage)
+        .or_else(|| site.directories.get(&DirectoryKind::SharedStorage));
+    let local = site.name == "local";
+    let made;
+    let storage = match (storage, dir) {
+        (Some(storage), _) => storage,
+        (None, Some(_)) if local => {
+            made = Directory {
+                path: String::new(),
+                servers: vec![FileServer {
+                    url: "file://".into(),
+                    operation: Operation::All,
+                }],
+            };
+            &made
+        }
+        (None, _) => return None,
+    };
+    // `--output-dir`: absolute replaces, relative is below the working directory on `local`, else below
+    // the storage directory.
+    let placed = dir.map(|dir| {
+        if dir.starts_with('/') {
+            (true, dir.trim_end_matches('/').to_owned())
+        } else if local {
+            let cleaned = dir.trim_start_matches("./").trim_end_matches('/');
+            (
+                true,
+                request
+                    .surroundings
+                    .working_dir
+                    .join(cleaned)
+                    .display()
+                    .to_string(),
+            )
+        } else {
+            (false, dir.trim_end_matches('/').to_owned())
+        }
+    });
+    let place = |mount: &str| {
+        let mut path = match &placed {
+            Some((true, path)) => path.clone(),
+            Some((false, below)) => join(mount, below),
+            None => mount.trim_end_matches('/').to_owned(),
+        };
+        if settings.storage_deep {
+            path = join(&path, exec_rel);
+        }
+        path
+    };
+    let url = |operation| match storage.url(operation) {
+        Some(url) => {
+            let (prefix, mount) = split_url(url);
+            format!("{prefix}{}", place(mount))
+        }
+        None => format!("file://{}", place(&storage.path)),
+    };
+    let put = url(Operation::Put);
+    Some(OutputSite {
+        name: site.name.clone(),
+        path: put.strip_prefix("file://").map(str::to_owned),
+        get: url(Operation::Get),
+        put,
+    })
+}

@@ -1,0 +1,242 @@
+//! Where each output goes on the output sites: `pegasus.dir.storage.mapper` (section 6.6.6 of the planner's
+//! specification).
+
+use rustc_hash::FxHashMap;
+
+use crate::catalog::replica::ReplicaCatalog;
+use crate::error::{InputError, near_spelling};
+use crate::model::{FileId, TransferFlag, Workflow};
+use crate::properties::Properties;
+
+use super::exec::Place;
+use super::sites::Sites;
+
+const KEY: &str = "pegasus.dir.storage.mapper";
+const NAMES: &[&str] = &["Flat", "Fixed", "Hashed", "Replica"];
+
+/// Entries of a directory of the mapper Hashed.
+const PER_DIRECTORY: u64 = 254;
+/// What its numbers begin with, and how many entries a file counts as when levels are counted.
+const OFFSET: u64 = 30;
+/// See [`OFFSET`].
+const PER_FILE: u64 = 16;
+
+/// How outputs are laid out on the output site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StorageMapper {
+    /// By name, in the storage directory.
+    Flat,
+    /// By name, all below one URL.
+    Fixed(String),
+    /// Spread over numbered directories.
+    Hashed,
+    /// Where a replica catalog says; with `lenient`, outputs that it does not know stay.
+    Replica {
+        /// `pegasus.dir.storage.mapper.replica.disable.exceptions`.
+        lenient: bool,
+    },
+}
+
+/// The mapper that the properties ask for.
+pub(crate) fn mapper(properties: &Properties, problems: &mut Vec<InputError>) -> StorageMapper {
+    let name = properties.get(KEY).unwrap_or_default().trim();
+    match name.to_ascii_lowercase().as_str() {
+        "" | "flat" => StorageMapper::Flat,
+        "hashed" => StorageMapper::Hashed,
+        "fixed" => {
+            let url = properties
+                .get("pegasus.dir.storage.mapper.fixed.url")
+                .unwrap_or_default()
+                .trim();
+            if url.is_empty() {
+                problems.push(properties.bad_value(
+                    KEY,
+                    "needs the property pegasus.dir.storage.mapper.fixed.url to be set if it is Fixed",
+                ));
+            }
+            StorageMapper::Fixed(url.trim_end_matches('/').to_owned())
+        }
+        "replica" => {
+            if properties
+                .get("pegasus.dir.storage.mapper.replica.file")
+                .is_none_or(|f| f.trim().is_empty())
+            {
+                problems.push(properties.bad_value(
+                    KEY,
+                    "needs the property pegasus.dir.storage.mapper.replica.file to be set if it is Replica",
+                ));
+            }
+            let key = "pegasus.dir.storage.mapper.replica.disable.exceptions";
+            let lenient = properties.get_bool(key, false).unwrap_or_else(|errors| {
+                problems.extend(errors.problems().iter().cloned());
+                false
+            });
+            StorageMapper::Replica { lenient }
+        }
+        _ => {
+            let known = format!("mappers are {}", NAMES.join(", "));
+            let hint = match near_spelling(name, NAMES.iter().copied()) {
+                Some(near) => format!("did you mean {near}? {known}"),
+                None => known,
+            };
+            problems.push(properties.bad_value(KEY, "must name a mapper").with_hint(hint));
+            StorageMapper::Flat
+        }
+    }
+}
+
+/// Where one output goes on one output site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The URL to write to.
+    pub(crate) url: String,
+    /// The place to write to.
+    pub(crate) put: Place,
+    /// Where it can be read.
+    pub(crate) get: Place,
+}
+
+/// Outputs and where they go.
+pub(crate) struct Storage<'a> {
+    sites: &'a Sites,
+    mapper: &'a StorageMapper,
+    catalog: &'a ReplicaCatalog,
+    /// Number of each output in the workflow, for Hashed.
+    numbers: FxHashMap<FileId, u64>,
+    levels: u32,
+    /// Outputs that the catalog of the mapper Replica does not know.
+    unknown: Vec<(FileId, u16)>,
+}
+
+impl<'a> Storage<'a> {
+    /// For a workflow.
+    pub(crate) fn new(
+        workflow: &Workflow,
+        sites: &'a Sites,
+        mapper: &'a StorageMapper,
+        catalog: &'a ReplicaCatalog,
+    ) -> Self {
+        let mut numbers = FxHashMap::default();
+        if *mapper == StorageMapper::Hashed {
+            // Jobs that need not run count, too: a file's directory is the same in every plan.
+            for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
+                if file_use.link.writes() && (file_use.transfer != TransferFlag::Not || file_use.register) {
+                    let next = numbers.len() as u64;
+                    numbers.entry(file_use.file).or_insert(next);
+                }
+            }
+        }
+        Storage {
+            sites,
+            mapper,
+            catalog,
+            levels: levels(numbers.len() as u64),
+            numbers,
+            unknown: Vec::new(),
+        }
+    }
+
+    /// Where a file goes on an output site; `None` stands for its name below the storage directory, which is
+    /// what most plans have.
+    pub(crate) fn targets(&mut self, file: FileId, lfn: &str, output: u16) -> Option<Vec<Target>> {
+        let storage = &self.sites.outputs[usize::from(output)];
+        let place = |url: &str| Place::Url(url.into(), storage.name.as_str().into());
+        match self.mapper {
+            StorageMapper::Flat | StorageMapper::Fixed(_) => None,
+            StorageMapper::Hashed => {
+                let directory = directory(self.numbers.get(&file).copied().unwrap_or(0), self.levels);
+                let url = |base: &str| format!("{base}/{directory}{lfn}");
+                let put = url(&storage.put);
+                Some(vec![Target {
+                    put: place(&put),
+                    get: place(&url(&storage.get)),
+                    url: put,
+                }])
+            }
+            StorageMapper::Replica { .. } => {
+                let found = self
+                    .catalog
+                    .lookup(lfn)
+                    .map(|found| found.replicas)
+                    .unwrap_or_default();
+                let targets: Vec<Target> = found
+                    .into_iter()
+                    .filter(|replica| replica.site.as_ref().is_none_or(|site| *site == storage.name))
+                    .map(|replica| Target {
+                        put: place(&replica.pfn),
+                        get: place(&replica.pfn),
+                        url: replica.pfn,
+                    })
+                    .collect();
+                if targets.is_empty() {
+                    self.unknown.push((file, output));
+                }
+                Some(targets)
+            }
+        }
+    }
+
+    /// What the mapper Replica did not find: problems, or a warning if the user wants it so.
+    pub(crate) fn unknown(&self, workflow: &Workflow) -> (Vec<String>, Option<String>) {
+        const KEY: &str = "pegasus.dir.storage.mapper.replica.file";
+        let Some((first, _)) = self.unknown.first() else {
+            return (Vec::new(), None);
+        };
+        if let StorageMapper::Replica { lenient: true } = self.mapper {
+            let warning = format!(
+                "{} outputs stay in the work directory, since the catalog of {KEY} does not know them, for example {}",
+                self.unknown.len(),
+                workflow.files.name(*first)
+            );
+            return (Vec::new(), Some(warning));
+        }
+        let problem = |(file, output): &(FileId, u16)| {
+            format!(
+                "the output {} has no location on the site {} in the catalog of {KEY}",
+                workflow.files.name(*file),
+                self.sites.outputs[usize::from(*output)].name
+            )
+        };
+        (self.unknown.iter().map(problem).collect(), None)
+    }
+}
+
+/// Levels of directories for so many files.
+fn levels(files: u64) -> u32 {
+    let mut total = files.saturating_mul(PER_FILE).saturating_add(OFFSET);
+    let mut levels = 0;
+    while total > PER_DIRECTORY {
+        total /= PER_DIRECTORY;
+        levels += 1;
+    }
+    levels
+}
+
+/// The directory of a file, with a slash at its end; nothing without levels.
+fn directory(number: u64, levels: u32) -> String {
+    let mut rest = number + OFFSET;
+    let mut parts = Vec::new();
+    for _ in 0..levels {
+        rest /= PER_DIRECTORY;
+        parts.push(format!("{:03}/", rest % PER_DIRECTORY));
+    }
+    parts.reverse();
+    parts.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_files_need_no_directories() {
+        assert_eq!([0, 5, 14, 15, 4030, 4031].map(levels), [0, 0, 0, 1, 1, 1]);
+        assert_eq!(levels(5_000), 2);
+        assert_eq!(directory(7, 0), "");
+        assert_eq!(
+            [0, 223, 224, 478].map(|n| directory(n, 1)),
+            ["000/", "000/", "001/", "002/"]
+        );
+        assert_eq!(directory(254 * 254, 2), "001/000/");
+    }
+}

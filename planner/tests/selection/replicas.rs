@@ -1,0 +1,168 @@
+//! Replica selectors.
+
+use super::{one_job, sources, urls};
+use crate::common::Case;
+
+/// One input with locations of every kind.
+fn many() -> Case {
+    let case = one_job();
+    case.put(
+        "replicas.yml",
+        "replicas:\n- lfn: in\n  pfns:\n  - {site: web, pfn: 'http://web.example.org/in'}\n  - {site: local, pfn: \
+         'gsiftp://local.example.org/in'}\n  - {site: tape, pfn: 'gsiftp://tape.example.org/in'}\n  - {site: other, pfn: \
+         'file:///other/in'}\n  - {site: local, pfn: 'file:///data/in'}\n  - {pfn: 'http://nowhere.example.org/in'}\n",
+    );
+    case
+}
+
+fn short(found: &[(String, String, u64)]) -> Vec<(&str, &str, u64)> {
+    found
+        .iter()
+        .map(|(site, url, priority)| {
+            (
+                site.as_str(),
+                url.split(':').next().unwrap_or_default(),
+                *priority,
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn by_default_files_come_first_then_the_site_itself() -> Result<(), Box<dyn std::error::Error>> {
+    let case = many();
+    let plan = case.plan("--sites local")?;
+    let found = sources(&plan, "in");
+    let expected = [
+        ("local", "file", 100),
+        ("local", "gsiftp", 50),
+        ("web", "http", 10),
+        ("tape", "gsiftp", 10),
+    ];
+    assert_eq!(short(&found), expected);
+    let warnings = plan.planned.warnings.join("\n");
+    assert!(
+        warnings.contains("1 locations of inputs name no site and are not used, for example http://nowhere"),
+        "{warnings}"
+    );
+    Ok(())
+}
+
+#[test]
+fn patterns_rank_locations() -> Result<(), Box<dyn std::error::Error>> {
+    let case = many();
+    let plan = case.plan(
+        "--sites local -Dpegasus.selector.replica=Regex -Dpegasus.selector.replica.regex.rank.1=http://.* \
+         -Dpegasus.selector.replica.regex.rank.3=file:///data/.*",
+    )?;
+    let found = sources(&plan, "in");
+    assert_eq!(short(&found), [("web", "http", 200), ("local", "file", 0)]);
+    let warnings = plan.planned.warnings.join("\n");
+    assert!(
+        warnings.contains("3 locations of inputs are not used"),
+        "{warnings}"
+    );
+    assert!(
+        warnings.contains("pegasus.selector.replica.regex.rank.N"),
+        "{warnings}"
+    );
+    let message = many().fail(
+        "--sites local -Dpegasus.selector.replica=Regex -Dpegasus.selector.replica.regex.rank.1=ftp://.*",
+    );
+    assert!(message.contains("for lfn in for job x_A"), "{message}");
+    assert!(
+        message.contains("takes locations only that match a pattern"),
+        "{message}"
+    );
+    Ok(())
+}
+
+#[test]
+fn sites_are_preferred_and_left_out() -> Result<(), Box<dyn std::error::Error>> {
+    let selector = "--sites local -Dpegasus.selector.replica=Restricted";
+    let case = many();
+    let plan = case.plan(&format!(
+        "{selector} -Dpegasus.selector.replica.*.ignore.stagein.sites=local,web \
+         -Dpegasus.selector.replica.local.prefer.stagein.sites=tape"
+    ))?;
+    assert_eq!(short(&sources(&plan, "in")), [("tape", "gsiftp", 50)]);
+    let case = many();
+    let plan = case.plan(&format!(
+        "{selector} -Dpegasus.selector.replica.local.prefer.stagein.sites=tape"
+    ))?;
+    let found = sources(&plan, "in");
+    let expected = [
+        ("local", "file", 100),
+        ("tape", "gsiftp", 50),
+        ("web", "http", 10),
+        ("local", "gsiftp", 10),
+    ];
+    assert_eq!(short(&found), expected);
+    let message = many().fail(&format!(
+        "{selector} -Dpegasus.selector.replica.*.ignore.stagein.sites=*"
+    ));
+    assert!(message.contains("leaves out the sites of"), "{message}");
+    Ok(())
+}
+
+#[test]
+fn local_locations_only() -> Result<(), Box<dyn std::error::Error>> {
+    let case = many();
+    let plan = case.plan("--sites local -Dpegasus.selector.replica=local")?;
+    let found = sources(&plan, "in");
+    assert_eq!(short(&found), [("local", "file", 100), ("local", "gsiftp", 50)]);
+    Ok(())
+}
+
+#[test]
+fn the_first_source_that_knows_a_file_wins() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one_job();
+    case.replicas(&["in"]);
+    case.put("low.rc", "in file:///inherited/in site=\"local\"\n");
+    case.put("high.cache", "in file:///cached/in site=\"local\"\n");
+    case.put("inputs/in", "");
+    let inputs = format!("file://{}/inputs/in", case.path().display());
+    for (line, expected) in [
+        ("", vec!["/data/in"]),
+        ("--inherited-rc-files low.rc", vec!["file:///inherited/in"]),
+        ("--inherited-rc-files low.rc -I inputs", vec![inputs.as_str()]),
+        (
+            "--inherited-rc-files low.rc -I inputs -c high.cache",
+            vec!["file:///cached/in"],
+        ),
+        (
+            "-c high.cache -Dpegasus.catalog.replica.cache.asrc=true",
+            vec!["file:///cached/in", "/data/in"],
+        ),
+    ] {
+        let plan = case.plan(&format!("--sites local {line}"))?;
+        assert_eq!(urls(&plan, "in"), expected, "{line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn metadata_beside_a_cache_file_is_used() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one_job();
+    case.put("a.cache", "in file:///cached/in site=\"local\" size=\"3\"\n");
+    case.put(
+        "a.cache.meta",
+        "[{\"_id\": \"in\", \"_type\": \"file\", \"_attributes\": {\"size\": 9, \"checksum.type\": \"sha256\", \
+         \"checksum.value\": \"abc\"}}]\n[{\"_id\": \"other\", \"_attributes\": {}}]\n",
+    );
+    let plan = case.plan("--sites local -c a.cache")?;
+    let order = &plan.orders("stage_in_remote_local_0_0")[0];
+    assert_eq!(order["attributes"]["checksum.value"], "abc");
+    assert_eq!(
+        order["attributes"]["size"], "3",
+        "what the cache file says itself stays"
+    );
+    assert!(order["generate_checksum"].is_null(), "the checksum is known");
+    case.put("a.cache.meta", "[{\"_id\": 1}]");
+    let message = case.fail("--sites local -c a.cache");
+    assert!(
+        message.contains("a.cache.meta:1:10: this is no metadata of files"),
+        "{message}"
+    );
+    Ok(())
+}
