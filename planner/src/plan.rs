@@ -96,7 +96,7 @@ pub enum CleanupStrategy {
     Leaf,
     /// Each file is removed after its last use, the work directory at the end.
     InPlace,
-    /// Like [`CleanupStrategy::InPlace`]; the limit on space is not looked at yet.
+    /// Files are removed as far as a bound on the space used needs it, the work directory at the end.
     Constraint,
 }
 

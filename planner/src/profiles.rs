@@ -208,6 +208,8 @@ pub const PEGASUS_KEYS: &[&str] = &[
     "change.dir",
     "checkpoint.time",
     "checkpoint_time",
+    "cleanup.clusters.num",
+    "cleanup.clusters.size",
     "clusters.maxruntime",
     "clusters.num",
     "clusters.size",

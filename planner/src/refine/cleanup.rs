@@ -1,11 +1,16 @@
-//! In-place clean-up: each file is removed from a work directory after its last use (section 6.9.1 of the
-//! planner's specification).
+//! Clean-up: files are removed from the work directories while the workflow runs (section 6.9 of the planner's
+//! specification). [`add`] removes each file after its last use; [`constraint`] removes what a bound on space
+//! needs removed.
+
+pub(crate) mod constraint;
+pub(crate) mod space;
 
 use crate::model::{FileId, TransferFlag, Workflow};
 
 use super::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
 use super::graph::{Graph, by_depth};
 use super::mapping::Mapper;
+use super::reduce::{Depth, Reduction};
 use super::table;
 
 /// Files that one job leaves to be removed.
@@ -29,10 +34,16 @@ struct Uses<'a> {
     staying: &'a [bool],
 }
 
-/// Files that must not be removed: outputs that the user wants of jobs without a stage-out job, and those
-/// that are said to stay.
-pub(crate) fn staying(workflow: &Workflow, exec: &mut Exec) -> Vec<bool> {
+/// Files that must not be removed: outputs that the user wants of jobs without a stage-out job, those that are
+/// said to stay, and those whose names match one of the patterns `kept`, in which `*` stands for anything.
+pub(crate) fn staying(workflow: &Workflow, exec: &mut Exec, kept: &[String]) -> Vec<bool> {
     let mut staying = vec![false; workflow.files.len()];
+    if !kept.is_empty() {
+        for (n, stays) in staying.iter_mut().enumerate() {
+            let name = workflow.files.name(FileId(n as u32));
+            *stays = kept.iter().any(|pattern| matches(pattern, name));
+        }
+    }
     for file in &exec.staying {
         staying[file.0 as usize] = true;
     }
@@ -49,6 +60,25 @@ pub(crate) fn staying(workflow: &Workflow, exec: &mut Exec) -> Vec<bool> {
         }
     }
     staying
+}
+
+/// Whether a name matches a pattern in which `*` stands for anything.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let Some(mut name) = name.strip_prefix(head) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let tail = parts.pop().unwrap_or_default();
+    for part in parts {
+        match name.find(part) {
+            Some(at) => name = &name[at + part.len()..],
+            None => return false,
+        }
+    }
+    name.ends_with(tail)
 }
 
 /// Adds clean-up jobs for every site, but none for files that stay.
@@ -107,7 +137,7 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
                 nodes.push(Node { job, files: own });
             }
         }
-        let size = cluster_size(nodes.len(), mapper);
+        let size = cluster_size(nodes.len(), mapper, site);
         let mut k = 0;
         for cluster in nodes.chunks(size) {
             if cluster.iter().all(|node| node.files.is_empty()) {
@@ -135,7 +165,7 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
     );
     parents.sort_unstable();
     parents.dedup();
-    let mut reduction = Reduction::new(uses.graph, uses.depths);
+    let mut reduction = Reduction::new(uses.graph, uses.depths, Depth::Second);
     for group in parents.chunk_by(|a, b| a.0 == b.0) {
         let cleanup = group[0].0;
         let jobs: Vec<JobId> = group.iter().map(|&(_, job)| job).collect();
@@ -178,14 +208,34 @@ fn is_of_site(exec: &Exec, job: JobId, site: SiteId) -> bool {
     }
 }
 
-fn cluster_size(nodes: usize, mapper: &Mapper<'_>) -> usize {
+/// Nodes per clean-up job of a level: as a profile of the site says, else a property.
+fn cluster_size(nodes: usize, mapper: &Mapper<'_>, site: SiteId) -> usize {
     let settings = mapper.settings;
-    let size = match (settings.cleanup_jobs, settings.cleanup_size) {
+    let profiles = &mapper.sites.get(site).profiles;
+    let profile = |key| -> Option<u32> {
+        let number = profiles.pegasus(key)?.trim().parse().ok()?;
+        (number > 0).then_some(number)
+    };
+    let own = (profile("cleanup.clusters.num"), profile("cleanup.clusters.size"));
+    let size = match own {
+        (None, None) => (settings.cleanup_jobs, settings.cleanup_size),
+        own => own,
+    };
+    let size = match size {
         (Some(jobs), _) => nodes.div_ceil(jobs as usize),
         (None, Some(size)) => size as usize,
         (None, None) => nodes.div_ceil(nodes.div_ceil(NODES_PER_JOB).max(1)),
     };
     size.max(1)
+}
+
+/// Site on which the clean-up jobs of a site run.
+fn runs_on(mapper: &Mapper<'_>, site: SiteId) -> SiteId {
+    if mapper.sites.get(site).visible {
+        mapper.sites.local()
+    } else {
+        site
+    }
 }
 
 fn add_job(
@@ -203,11 +253,7 @@ fn add_job(
             .flat_map(|node| node.files.iter().copied())
             .collect(),
     );
-    let runs_on = if mapper.sites.get(site).visible {
-        mapper.sites.local()
-    } else {
-        site
-    };
+    let runs_on = runs_on(mapper, site);
     let setup = mapper.auxiliary_setup(task, runs_on, exec);
     exec.add(ExecJob {
         name: format!("clean_up_{}_level_{level}_{k}", mapper.sites.get(site).name).into(),
@@ -244,127 +290,24 @@ fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId) -> Vec<FileI
     }
 }
 
-/// Drops parents that are found above another parent.
-///
-/// The search compares the parents of the nodes it comes to; past a node that is no parent it goes on with
-/// the grandparents. So it looks at every second generation only, and some edges stay that another path
-/// makes superfluous. They do no harm, and the edges are those that Pegasus leaves.
-struct Reduction<'g> {
-    graph: &'g Graph,
-    depths: &'g [u32],
-    marks: Vec<Marks>,
-    round: u32,
-    stack: Vec<u32>,
-}
-
-/// Rounds in which something was last true of a node.
-#[derive(Clone, Copy, Debug, Default)]
-struct Marks {
-    /// It is a parent of the clean-up job.
-    parent: u32,
-    /// It is above a parent, and no needed parent itself.
-    dropped: u32,
-    /// Its parents are compared.
-    reached: u32,
-    /// Its parents are reached.
-    passed: u32,
-}
-
-/// Edges that are looked at per parent. A redundant edge does no harm, so a search that would cost more is
-/// given up; this keeps the step linear.
-const SEARCH_PER_PARENT: usize = 256;
-
-impl<'g> Reduction<'g> {
-    fn new(graph: &'g Graph, depths: &'g [u32]) -> Self {
-        Reduction {
-            graph,
-            depths,
-            marks: vec![Marks::default(); graph.len()],
-            round: 0,
-            stack: Vec::new(),
-        }
-    }
-    /// The parents that are needed, in order.
-    fn needed(&mut self, parents: &[u32]) -> Vec<u32> {
-        self.round += 1;
-        let round = self.round;
-        let graph = self.graph;
-        let top = parents
-            .iter()
-            .map(|&p| self.depths[p as usize])
-            .min()
-            .unwrap_or_default();
-        for &p in parents {
-            self.marks[p as usize].parent = round;
-        }
-        let mut budget = SEARCH_PER_PARENT * parents.len();
-        self.stack.clear();
-        for &p in parents {
-            self.reach(p, top);
-        }
-        'search: while let Some(node) = self.stack.pop() {
-            for &above in graph.parents(node) {
-                if budget == 0 {
-                    break 'search;
-                }
-                budget -= 1;
-                let marks = &mut self.marks[above as usize];
-                if marks.parent == round {
-                    marks.dropped = round;
-                } else if marks.passed != round {
-                    marks.passed = round;
-                    let next = graph.parents(above);
-                    budget = budget.saturating_sub(next.len());
-                    for &node in next {
-                        self.reach(node, top);
-                    }
-                }
-            }
-        }
-        parents
-            .iter()
-            .copied()
-            .filter(|&p| self.marks[p as usize].dropped != round)
-            .collect()
-    }
-    /// Goes on from a node, unless nothing of interest can be above it.
-    fn reach(&mut self, node: u32, top: u32) {
-        let marks = &mut self.marks[node as usize];
-        if marks.reached != self.round && self.depths[node as usize] > top {
-            marks.reached = self.round;
-            self.stack.push(node);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_parent_above_another_one_is_not_needed() {
-        // 0 → 1 → 2 → 3 → 4, 0 → 5
-        let graph = Graph::new(6, &[(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)]);
-        let order = graph.topological().expect("no cycle");
-        let depths = graph.depths(&order);
-        let mut reduction = Reduction::new(&graph, &depths);
-        assert_eq!(reduction.needed(&[0, 1]), [1]);
-        assert_eq!(reduction.needed(&[0, 3]), [3]);
-        assert_eq!(reduction.needed(&[0, 5]), [5]);
-        assert_eq!(reduction.needed(&[3, 5]), [3, 5]);
-        assert_eq!(reduction.needed(&[0, 1, 2, 3, 5]), [3, 5]);
-        assert_eq!(reduction.needed(&[2]), [2]);
-    }
-
-    #[test]
-    fn every_second_generation_is_passed_over() {
-        let graph = Graph::new(5, &[(0, 1), (1, 2), (2, 3), (3, 4)]);
-        let order = graph.topological().expect("no cycle");
-        let depths = graph.depths(&order);
-        let mut reduction = Reduction::new(&graph, &depths);
-        assert_eq!(reduction.needed(&[2, 4]), [2, 4]);
-        assert_eq!(reduction.needed(&[1, 4]), [4]);
-        assert_eq!(reduction.needed(&[0, 4]), [0, 4]);
-        assert_eq!(reduction.needed(&[0, 1, 4]), [4]);
+    fn patterns() {
+        for (pattern, name, matched) in [
+            ("a.log", "a.log", true),
+            ("a.log", "b.log", false),
+            ("*.log", "b.log", true),
+            ("*.log", "b.log.gz", false),
+            ("a*", "a", true),
+            ("a*b*c", "aXbYc", true),
+            ("a*b*c", "aXcYb", false),
+            ("ab*ba", "aba", false),
+            ("*", "", true),
+        ] {
+            assert_eq!(matches(pattern, name), matched, "{pattern} {name}");
+        }
     }
 }

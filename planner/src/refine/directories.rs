@@ -1,6 +1,6 @@
 //! Jobs that make and remove the work directories (sections 6.8 and 6.9.3 of the planner's specification).
 
-use super::exec::{Exec, ExecJob, JobId, SiteId, Task};
+use super::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
 use super::mapping::Mapper;
 use super::settings::CreateDirStrategy;
 
@@ -22,6 +22,18 @@ fn works_there(task: Task) -> bool {
         | Task::Chmod(_)
         | Task::CleanUp(_) => true,
         Task::Register(_) | Task::CreateDir | Task::RemoveDir | Task::NoOp => false,
+    }
+}
+
+/// Whether a job copies files from the work directory of a site to that of another.
+fn takes_from(exec: &Exec, job: JobId, site: SiteId) -> bool {
+    match exec.jobs[job as usize].task {
+        Task::InterSite(n) => exec.transfers[n as usize]
+            .files
+            .iter()
+            .flat_map(|moved| &moved.sources)
+            .any(|(place, _)| *place == Place::Scratch(site)),
+        _ => false,
     }
 }
 
@@ -50,6 +62,7 @@ pub(crate) fn add_create(exec: &mut Exec, mapper: &mut Mapper<'_>, names: &Names
     sites.sort_unstable();
     sites.dedup();
     let strategy = mapper.settings.create_dir;
+    let mut creates = Vec::new();
     for &site in &sites {
         let setup = mapper.auxiliary_setup(Task::CreateDir, runs_on(mapper, site), exec);
         let create = exec.add(ExecJob {
@@ -66,6 +79,10 @@ pub(crate) fn add_create(exec: &mut Exec, mapper: &mut Mapper<'_>, names: &Names
             staging: site,
             setup,
         });
+        creates.push(create);
+        if strategy == CreateDirStrategy::HourGlass {
+            continue;
+        }
         let mut made_above = vec![false; graph.len()];
         for &job in &order {
             let above = graph.parents(job).iter().any(|&p| made_above[p as usize]);
@@ -74,7 +91,7 @@ pub(crate) fn add_create(exec: &mut Exec, mapper: &mut Mapper<'_>, names: &Names
                 continue;
             }
             let tied = match strategy {
-                CreateDirStrategy::Minimal => !above,
+                CreateDirStrategy::Minimal | CreateDirStrategy::HourGlass => !above,
                 CreateDirStrategy::Tentacles => !matches!(exec.jobs[job as usize].task, Task::StageOut(_)),
             };
             if tied {
@@ -82,6 +99,20 @@ pub(crate) fn add_create(exec: &mut Exec, mapper: &mut Mapper<'_>, names: &Names
                 made_above[job as usize] = true;
             }
         }
+    }
+    if strategy == CreateDirStrategy::HourGlass && !creates.is_empty() {
+        let local = mapper.sites.local();
+        let setup = mapper.auxiliary_setup(Task::NoOp, local, exec);
+        let waist = exec.add(ExecJob {
+            name: format!("pegasus_concat_{}{}_{}", mapper.prefix, names.label, names.index).into(),
+            task: Task::NoOp,
+            site: local,
+            staging: local,
+            setup,
+        });
+        exec.edges.extend(creates.iter().map(|&create| (create, waist)));
+        let firsts = (0..graph.len() as u32).filter(|&job| graph.parents(job).is_empty());
+        exec.edges.extend(firsts.map(|job| (waist, job)));
     }
     sites
 }
@@ -120,7 +151,7 @@ pub(crate) fn add_remove(
             let below = graph.children(job).iter().any(|&c| waited_below[c as usize]);
             waited_below[job as usize] = below;
             let task = exec.jobs[job as usize].task;
-            if exec.jobs[job as usize].staging != site {
+            if exec.jobs[job as usize].staging != site && !takes_from(exec, job, site) {
                 continue;
             }
             if matches!(task, Task::Register(_)) && with_registration && !graph.parents(job).is_empty() {

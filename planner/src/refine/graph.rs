@@ -9,7 +9,7 @@ pub(crate) struct Adjacency {
 
 impl Adjacency {
     /// Of `n` nodes; `pairs` gives (node, neighbour), whose order is kept per node.
-    fn new(n: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
+    pub(crate) fn new(n: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
         let mut offsets = vec![0u32; n + 1];
         for (from, _) in pairs.clone() {
             offsets[from as usize + 1] += 1;

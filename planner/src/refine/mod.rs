@@ -8,9 +8,11 @@ pub(crate) mod cleanup;
 pub(crate) mod clustering;
 pub(crate) mod directories;
 pub(crate) mod exec;
+pub(crate) mod files;
 pub(crate) mod graph;
 pub(crate) mod mapping;
 pub(crate) mod programs;
+pub(crate) mod reduce;
 pub(crate) mod replicas;
 pub(crate) mod reuse;
 pub(crate) mod select;
@@ -62,14 +64,21 @@ pub(crate) fn refine(
     };
     let sites = directories::add_create(&mut exec, mapper, &names);
     if mapper.settings.cleanup != CleanupStrategy::None {
-        let staying = cleanup::staying(workflow, &mut exec);
-        let per_file = mapper.settings.cleanup != CleanupStrategy::Leaf;
-        if per_file {
-            cleanup::add(workflow, &mut exec, mapper, &sites, &staying);
-        }
+        let staying = cleanup::staying(workflow, &mut exec, &mapper.settings.cleanup_kept);
         // With the directory, outputs that go nowhere else would be lost.
-        if !staying.contains(&true) {
-            directories::add_remove(&mut exec, mapper, &names, &sites, !per_file);
+        let removes_all = !staying.contains(&true);
+        let strategy = mapper.settings.cleanup;
+        match strategy {
+            CleanupStrategy::InPlace => cleanup::add(workflow, &mut exec, mapper, &sites, &staying),
+            CleanupStrategy::Constraint => {
+                let rest = !removes_all;
+                cleanup::constraint::add(workflow, &mut exec, mapper, &sites, &staying, rest, notes)?;
+            }
+            CleanupStrategy::Leaf | CleanupStrategy::None => {}
+        }
+        if removes_all {
+            let with_registration = strategy != CleanupStrategy::InPlace;
+            directories::add_remove(&mut exec, mapper, &names, &sites, with_registration);
         }
     }
     if exec.jobs.is_empty() {

@@ -5,6 +5,7 @@ use crate::plan::{CleanupStrategy, PlanError, Request};
 use crate::profiles::Profiles;
 use crate::properties::Properties;
 
+use super::cleanup::space::SpaceSettings;
 use super::select::ranking::{self, ReplicaSelector};
 use super::sites::{self, selection::SiteSelector};
 use super::storage::{self, StorageMapper};
@@ -32,6 +33,8 @@ pub(crate) enum CreateDirStrategy {
     Minimal,
     /// To all.
     Tentacles,
+    /// To a job that does nothing and comes before the first ones of all sites.
+    HourGlass,
 }
 
 /// How files are dealt to transfer jobs.
@@ -110,6 +113,9 @@ pub(crate) struct Settings {
     pub(crate) cleanup: CleanupStrategy,
     pub(crate) cleanup_jobs: Option<u32>,
     pub(crate) cleanup_size: Option<u32>,
+    /// Patterns of names of files that clean-up leaves alone.
+    pub(crate) cleanup_kept: Vec<String>,
+    pub(crate) space: SpaceSettings,
     pub(crate) reuse: ReuseScope,
     pub(crate) replica_selector: ReplicaSelector,
     pub(crate) site_selector: SiteSelector,
@@ -192,7 +198,7 @@ impl Settings {
     /// Values that mean nothing, and choices that are not offered.
     pub(crate) fn new(properties: &Properties, request: &Request) -> Result<Self, PlanError> {
         let mut problems = Vec::new();
-        let mut warnings = Vec::new();
+        let warnings = Vec::new();
         let generator = generator(properties)?;
         check_data_configuration(properties, request)?;
         let mode = properties.get("pegasus.mode").unwrap_or("production").to_owned();
@@ -240,6 +246,7 @@ impl Settings {
             &[
                 ("Minimal", CreateDirStrategy::Minimal),
                 ("Tentacles", CreateDirStrategy::Tentacles),
+                ("HourGlass", CreateDirStrategy::HourGlass),
             ],
             &mut problems,
         );
@@ -295,13 +302,6 @@ impl Settings {
                 &mut problems,
             ),
         };
-        if cleanup == CleanupStrategy::Constraint {
-            warnings.push(
-                "the limit on scratch space of the clean-up strategy constraint is not enforced yet: \
-                 files are removed after their last use, as with inplace"
-                    .into(),
-            );
-        }
         let mut profiles = properties.profiles();
         set_default(&mut profiles, "dagman", "retry", development.then_some("0"));
         InputErrors::check(problems)?;
@@ -335,6 +335,8 @@ impl Settings {
             cleanup,
             cleanup_jobs: number("pegasus.file.cleanup.clusters.num")?,
             cleanup_size: number("pegasus.file.cleanup.clusters.size")?,
+            cleanup_kept: list(properties.get("pegasus.file.cleanup.exclude")),
+            space: SpaceSettings::new(properties, &request.surroundings.working_dir)?,
             reuse,
             replica_selector,
             site_selector,

@@ -1,0 +1,57 @@
+//! Which files each job of the executable workflow reads and writes in which work directory.
+
+use crate::model::{FileId, Workflow};
+
+use super::exec::{Exec, JobId, Place, SiteId, Task};
+
+/// One file of a job in a work directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// Which file.
+    pub(crate) file: FileId,
+    /// In the work directory of this site.
+    pub(crate) site: SiteId,
+    /// The job needs the file.
+    pub(crate) reads: bool,
+    /// The job makes the file, or changes it.
+    pub(crate) writes: bool,
+}
+
+/// Tells `each` about every file in a work directory that a job needs or makes; a file may come twice.
+pub(crate) fn of_job(workflow: &Workflow, exec: &Exec, job: JobId, mut each: impl FnMut(Access)) {
+    let this = &exec.jobs[job as usize];
+    let access = |file, site, reads, writes| Access {
+        file,
+        site,
+        reads,
+        writes,
+    };
+    match this.task {
+        Task::Compute(n) => {
+            for u in &workflow.jobs[n.0 as usize].uses {
+                if u.link.reads() || u.link.writes() {
+                    each(access(u.file, this.staging, u.link.reads(), u.link.writes()));
+                }
+            }
+        }
+        Task::StageIn(n) | Task::InterSite(n) | Task::StageOut(n) => {
+            for moved in &exec.transfers[n as usize].files {
+                for (source, _) in &moved.sources {
+                    if let Place::Scratch(site) = source {
+                        each(access(moved.file, *site, true, false));
+                    }
+                }
+                if let Place::Scratch(site) | Place::ScratchLink(site) = moved.destination {
+                    each(access(moved.file, site, false, true));
+                }
+            }
+        }
+        Task::Chmod(n) => {
+            for &file in &exec.chmods[n as usize] {
+                each(access(file, this.staging, true, false));
+            }
+        }
+        // Registration enters names only.
+        Task::Register(_) | Task::CreateDir | Task::CleanUp(_) | Task::RemoveDir | Task::NoOp => {}
+    }
+}

@@ -1,0 +1,153 @@
+//! Superfluous parents of clean-up jobs.
+
+use super::graph::Graph;
+
+/// How thoroughly the search goes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// It looks at every second generation only, as Pegasus does: some edges stay that another path makes
+    /// superfluous. They do no harm, and the edges are those of Pegasus.
+    Second,
+    /// It looks at every generation.
+    Every,
+}
+
+/// Drops parents that are found above another parent. Memory is linear in the nodes of the graph, time in the
+/// parents.
+pub(crate) struct Reduction<'g> {
+    graph: &'g Graph,
+    depths: &'g [u32],
+    depth: Depth,
+    marks: Vec<Marks>,
+    round: u32,
+    stack: Vec<u32>,
+}
+
+/// Rounds in which something was last true of a node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    /// It is a parent of the clean-up job.
+    parent: u32,
+    /// It is above a parent, and no needed parent itself.
+    dropped: u32,
+    /// Its parents are compared.
+    reached: u32,
+    /// Its parents are reached.
+    passed: u32,
+}
+
+/// Edges that are looked at per parent. A redundant edge does no harm, so a search that would cost more is
+/// given up; this keeps the step linear.
+const SEARCH_PER_PARENT: usize = 256;
+
+impl<'g> Reduction<'g> {
+    /// For a graph and the depths of its nodes.
+    pub(crate) fn new(graph: &'g Graph, depths: &'g [u32], depth: Depth) -> Self {
+        Reduction {
+            graph,
+            depths,
+            depth,
+            marks: vec![Marks::default(); graph.len()],
+            round: 0,
+            stack: Vec::new(),
+        }
+    }
+    /// The parents that are needed, in order.
+    pub(crate) fn needed(&mut self, parents: &[u32]) -> Vec<u32> {
+        self.round += 1;
+        let round = self.round;
+        let graph = self.graph;
+        let top = parents
+            .iter()
+            .map(|&p| self.depths[p as usize])
+            .min()
+            .unwrap_or_default();
+        for &p in parents {
+            self.marks[p as usize].parent = round;
+        }
+        let mut budget = SEARCH_PER_PARENT * parents.len();
+        self.stack.clear();
+        for &p in parents {
+            self.reach(p, top);
+        }
+        'search: while let Some(node) = self.stack.pop() {
+            for &above in graph.parents(node) {
+                if budget == 0 {
+                    break 'search;
+                }
+                budget -= 1;
+                let marks = &mut self.marks[above as usize];
+                if marks.parent == round {
+                    marks.dropped = round;
+                } else if self.depth == Depth::Second && marks.passed != round {
+                    marks.passed = round;
+                    let next = graph.parents(above);
+                    budget = budget.saturating_sub(next.len());
+                    for &node in next {
+                        self.reach(node, top);
+                    }
+                }
+                if self.depth == Depth::Every {
+                    self.reach(above, top);
+                }
+            }
+        }
+        parents
+            .iter()
+            .copied()
+            .filter(|&p| self.marks[p as usize].dropped != round)
+            .collect()
+    }
+    /// Goes on from a node, unless nothing of interest can be above it.
+    fn reach(&mut self, node: u32, top: u32) {
+        let marks = &mut self.marks[node as usize];
+        if marks.reached != self.round && self.depths[node as usize] > top {
+            marks.reached = self.round;
+            self.stack.push(node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parent_above_another_one_is_not_needed() {
+        // 0 → 1 → 2 → 3 → 4, 0 → 5
+        let graph = Graph::new(6, &[(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)]);
+        let order = graph.topological().expect("no cycle");
+        let depths = graph.depths(&order);
+        let mut reduction = Reduction::new(&graph, &depths, Depth::Second);
+        assert_eq!(reduction.needed(&[0, 1]), [1]);
+        assert_eq!(reduction.needed(&[0, 3]), [3]);
+        assert_eq!(reduction.needed(&[0, 5]), [5]);
+        assert_eq!(reduction.needed(&[3, 5]), [3, 5]);
+        assert_eq!(reduction.needed(&[0, 1, 2, 3, 5]), [3, 5]);
+        assert_eq!(reduction.needed(&[2]), [2]);
+    }
+
+    #[test]
+    fn every_second_generation_is_passed_over() {
+        let graph = Graph::new(5, &[(0, 1), (1, 2), (2, 3), (3, 4)]);
+        let order = graph.topological().expect("no cycle");
+        let depths = graph.depths(&order);
+        let mut reduction = Reduction::new(&graph, &depths, Depth::Second);
+        assert_eq!(reduction.needed(&[2, 4]), [2, 4]);
+        assert_eq!(reduction.needed(&[1, 4]), [4]);
+        assert_eq!(reduction.needed(&[0, 4]), [0, 4]);
+        assert_eq!(reduction.needed(&[0, 1, 4]), [4]);
+    }
+
+    #[test]
+    fn every_generation_is_looked_at() {
+        let graph = Graph::new(6, &[(0, 1), (1, 2), (2, 3), (3, 4), (0, 5)]);
+        let order = graph.topological().expect("no cycle");
+        let depths = graph.depths(&order);
+        let mut reduction = Reduction::new(&graph, &depths, Depth::Every);
+        assert_eq!(reduction.needed(&[2, 4]), [4]);
+        assert_eq!(reduction.needed(&[0, 4]), [4]);
+        assert_eq!(reduction.needed(&[0, 4, 5]), [4, 5]);
+        assert_eq!(reduction.needed(&[5, 0]), [5]);
+    }
+}

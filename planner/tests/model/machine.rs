@@ -1,0 +1,281 @@
+//! Executes a plan on files that are entries of a map.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use crate::common::Plan;
+use crate::recipe::Recipe;
+
+/// Jobs that run at the same time, at most.
+const SLOTS: usize = 5;
+
+/// A file: `None` while it is being written.
+type Content = Option<u64>;
+
+pub struct Machine<'a> {
+    recipe: &'a Recipe,
+    plan: &'a Plan,
+    tasks: Vec<String>,
+    children: Vec<Vec<usize>>,
+    waiting: Vec<usize>,
+    /// Names of sites and their work directories.
+    scratch: BTreeMap<&'static str, String>,
+    storage: String,
+    files: BTreeMap<String, Content>,
+    directories: BTreeSet<String>,
+    sizes: BTreeMap<String, u64>,
+    peaks: BTreeMap<&'static str, u64>,
+}
+
+/// What a job does.
+#[derive(Default)]
+struct Deeds {
+    reads: Vec<String>,
+    /// Path, and the path that is copied, if it is a copy.
+    writes: Vec<(String, Option<String>)>,
+    makes: Vec<String>,
+    removes: Vec<String>,
+    removes_all: Vec<String>,
+}
+
+fn path(url: &str) -> String {
+    url.strip_prefix("file://").unwrap_or(url).replace("/./", "/")
+}
+
+/// The workflow's job that a task runs.
+fn job_of(task: &str) -> Option<usize> {
+    task.strip_prefix("work_J")?.parse().ok()
+}
+
+impl<'a> Machine<'a> {
+    pub fn new(recipe: &'a Recipe, plan: &'a Plan, base: &Path) -> Self {
+        let tasks = plan.tasks();
+        let number: BTreeMap<&str, usize> = tasks.iter().enumerate().map(|(n, t)| (t.as_str(), n)).collect();
+        let mut children = vec![Vec::new(); tasks.len()];
+        let mut waiting = vec![0; tasks.len()];
+        for (parent, child) in &plan.edges {
+            children[number[parent.as_str()]].push(number[child.as_str()]);
+            waiting[number[child.as_str()]] += 1;
+        }
+        let base = base.display().to_string();
+        let run = plan
+            .planned
+            .submit_dir
+            .file_name()
+            .expect("a name")
+            .to_string_lossy();
+        let scratch = |name: &str| format!("{base}/{name}/tester/pegasus/random/{run}");
+        let contents = recipe.contents();
+        let raw = contents
+            .iter()
+            .filter(|(name, _)| name.starts_with("raw"))
+            .map(|(name, content)| (format!("/data/{name}"), Some(*content)));
+        let known = recipe
+            .known()
+            .into_iter()
+            .map(|name| (format!("/store/{name}"), Some(contents[&name])));
+        Machine {
+            recipe,
+            plan,
+            children,
+            waiting,
+            scratch: [("local", scratch("scratch")), ("far", scratch("far"))].into(),
+            storage: format!("{base}/out"),
+            files: raw.chain(known).collect(),
+            directories: BTreeSet::new(),
+            sizes: recipe.sizes(),
+            peaks: BTreeMap::new(),
+            tasks,
+        }
+    }
+
+    fn deeds(&self, task: &str) -> Deeds {
+        let mut deeds = Deeds::default();
+        if let Some(n) = job_of(task) {
+            let job = &self.recipe.jobs[n];
+            let directory = &self.scratch[if job.far { "far" } else { "local" }];
+            deeds.reads = job.reads.iter().map(|f| format!("{directory}/{f}")).collect();
+            deeds.writes = (0..job.outputs.len())
+                .map(|k| (format!("{directory}/f{n}_{k}"), None))
+                .collect();
+            return deeds;
+        }
+        if task.starts_with("register") {
+            let text = self.plan.file(&format!("00/00/{task}.in"));
+            let url = |line: &str| line.split(' ').nth(1).map(path);
+            // An output that is registered only is entered as it is in the work directory, which goes away.
+            let urls = text.lines().filter_map(url);
+            deeds.reads = urls.filter(|file| file.starts_with(&self.storage)).collect();
+            return deeds;
+        }
+        if task.starts_with("pegasus_concat") || task.starts_with("noop") {
+            return deeds;
+        }
+        for order in self.plan.orders(task).as_array().expect("a list") {
+            let target = || path(order["target"]["url"].as_str().expect("a URL"));
+            match order["type"].as_str() {
+                Some("mkdir") => deeds.makes.push(target()),
+                Some("remove") if order["target"]["recursive"] == "True" => deeds.removes_all.push(target()),
+                Some("remove") => deeds.removes.push(target()),
+                _ => {
+                    let url = |end: &str| path(order[end][0]["url"].as_str().expect("a URL"));
+                    deeds.reads.push(url("src_urls"));
+                    deeds.writes.push((url("dest_urls"), Some(url("src_urls"))));
+                }
+            }
+        }
+        deeds
+    }
+
+    /// Runs all tasks; the turns say which one begins or ends next.
+    pub fn run(&mut self, mut turns: impl Iterator<Item = u16>) -> Result<(), TestCaseError> {
+        let mut ready: Vec<usize> = (0..self.tasks.len()).filter(|&t| self.waiting[t] == 0).collect();
+        let mut running: Vec<(usize, Deeds)> = Vec::new();
+        let mut ended = 0;
+        while !ready.is_empty() || !running.is_empty() {
+            let turn = usize::from(turns.next().unwrap_or_default());
+            let begins = running.is_empty() || (running.len() < SLOTS && !ready.is_empty() && turn % 3 != 0);
+            if begins {
+                let task = ready.swap_remove(turn / 3 % ready.len());
+                let deeds = self.deeds(&self.tasks[task]);
+                self.begin(task, &deeds)?;
+                running.push((task, deeds));
+                continue;
+            }
+            let (task, deeds) = running.swap_remove(turn / 3 % running.len());
+            self.end(task, &deeds)?;
+            ended += 1;
+            for child in self.children[task].clone() {
+                self.waiting[child] -= 1;
+                if self.waiting[child] == 0 {
+                    ready.push(child);
+                }
+            }
+        }
+        prop_assert_eq!(ended, self.tasks.len(), "not all tasks ran");
+        Ok(())
+    }
+
+    fn has_directory(&self, file: &str) -> bool {
+        self.scratch
+            .values()
+            .filter(|directory| file.starts_with(&format!("{directory}/")))
+            .all(|directory| self.directories.contains(directory))
+    }
+
+    fn begin(&mut self, task: usize, deeds: &Deeds) -> Result<(), TestCaseError> {
+        let name = &self.tasks[task];
+        for file in &deeds.reads {
+            let content = self.files.get(file);
+            prop_assert!(
+                matches!(content, Some(Some(_))),
+                "{name} reads {file}: {content:?}"
+            );
+        }
+        for (file, _) in &deeds.writes {
+            prop_assert!(self.has_directory(file), "{name} writes {file} nowhere");
+            let before = self.files.insert(file.clone(), None);
+            prop_assert_eq!(before, None, "{} writes {} again", name, file);
+        }
+        for (&site, directory) in &self.scratch {
+            let held = self
+                .files
+                .keys()
+                .filter_map(|file| file.strip_prefix(directory.as_str())?.strip_prefix('/'))
+                .map(|name| self.sizes[name])
+                .sum::<u64>();
+            let peak = self.peaks.entry(site).or_default();
+            *peak = held.max(*peak);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, task: usize, deeds: &Deeds) -> Result<(), TestCaseError> {
+        let name = &self.tasks[task];
+        let mut read = BTreeMap::new();
+        for file in &deeds.reads {
+            let Some(&Some(content)) = self.files.get(file) else {
+                return Err(TestCaseError::fail(format!("{file} went while {name} read it")));
+            };
+            let short = file.rsplit('/').next().unwrap_or_default().to_owned();
+            read.insert(short, content);
+        }
+        for (k, (file, copied)) in deeds.writes.iter().enumerate() {
+            let content = match (copied, job_of(name)) {
+                (Some(source), _) => self.files[source],
+                (None, Some(job)) => Some(Recipe::made(job, k, &read)),
+                (None, None) => None,
+            };
+            let before = self.files.insert(file.clone(), content);
+            prop_assert_eq!(before, Some(None), "{} went while {} wrote it", file, name);
+        }
+        for directory in &deeds.makes {
+            self.directories.insert(directory.clone());
+        }
+        for file in &deeds.removes {
+            let before = self.files.remove(file);
+            prop_assert!(
+                matches!(before, Some(Some(_))),
+                "{name} removes {file}: {before:?}"
+            );
+        }
+        for directory in &deeds.removes_all {
+            prop_assert!(self.directories.remove(directory), "{name} removes no directory");
+            self.files
+                .retain(|file, _| !file.starts_with(&format!("{directory}/")));
+        }
+        Ok(())
+    }
+
+    pub fn peaks(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.peaks.iter().map(|(&site, &peak)| (site, peak))
+    }
+
+    /// Compares what is there in the end with what the abstract workflow makes.
+    pub fn compare_outputs(&self, delivered: bool, cleanup: &str) -> Result<(), TestCaseError> {
+        let contents = self.recipe.contents();
+        let below = |directory: &str| -> BTreeMap<String, u64> {
+            self.files
+                .iter()
+                .filter_map(|(file, content)| {
+                    let name = file.strip_prefix(directory)?.strip_prefix('/')?;
+                    Some((name.to_owned(), (*content)?))
+                })
+                .collect()
+        };
+        let wanted: BTreeMap<String, u64> = self
+            .recipe
+            .outputs()
+            .filter(|(_, output)| output.wanted)
+            .map(|(name, _)| (name.clone(), contents[&name]))
+            .collect();
+        let left: BTreeMap<String, u64> = self.scratch.values().flat_map(|d| below(d)).collect();
+        if delivered {
+            prop_assert_eq!(below(&self.storage), wanted);
+            prop_assert!(cleanup == "none" || left.is_empty(), "left: {left:?}");
+            return Ok(());
+        }
+        for (name, content) in &wanted {
+            let job: usize = name[1..]
+                .split('_')
+                .next()
+                .and_then(|n| n.parse().ok())
+                .unwrap_or_default();
+            let runs = self.tasks.iter().any(|task| job_of(task) == Some(job));
+            prop_assert!(
+                !runs || left.get(name) == Some(content),
+                "{name} is lost: {left:?}"
+            );
+            let stored = self.files.get(&format!("/store/{name}"));
+            prop_assert!(runs || stored == Some(&Some(*content)), "{name} is nowhere");
+        }
+        if matches!(cleanup, "inplace" | "constraint") {
+            for name in left.keys() {
+                prop_assert!(wanted.contains_key(name), "{name} is left");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! Plans of random workflows, executed on a model of the file systems: whatever is planned and in whatever
+//! order jobs run, every job finds its inputs, the outputs are those of the abstract workflow, and the space
+//! used is within its bound.
+
+#[expect(dead_code, reason = "shared with other tests, which use more of it")]
+#[path = "../common/mod.rs"]
+mod common;
+mod machine;
+mod recipe;
+
+use proptest::prelude::*;
+
+use common::{Case, Plan};
+use machine::Machine;
+use recipe::{Recipe, recipe};
+
+/// How a workflow is planned.
+#[derive(Clone, Debug)]
+struct Choices {
+    cleanup: &'static str,
+    refiner: &'static str,
+    directories: &'static str,
+    clusters: u32,
+    outputs: bool,
+    force: bool,
+    /// Room of each site, in eighths of the size of all files.
+    eighths: u64,
+}
+
+fn choices() -> impl Strategy<Value = Choices> {
+    (
+        prop::sample::select(vec!["none", "leaf", "inplace", "constraint", "constraint"]),
+        prop::sample::select(vec!["BalancedCluster", "Cluster", "Basic", "Bundle"]),
+        prop::sample::select(vec!["Minimal", "Tentacles", "HourGlass"]),
+        1u32..4,
+        prop::bool::weighted(0.8),
+        any::<bool>(),
+        1u64..9,
+    )
+        .prop_map(
+            |(cleanup, refiner, directories, clusters, outputs, force, eighths)| Choices {
+                cleanup,
+                refiner,
+                directories,
+                clusters,
+                outputs,
+                force,
+                eighths,
+            },
+        )
+}
+
+/// Plans with this much room on each site.
+fn plan(case: &Case, choices: &Choices, room: u64) -> Result<Plan, String> {
+    let Choices {
+        refiner,
+        clusters,
+        directories,
+        cleanup,
+        ..
+    } = choices;
+    case.put(
+        "pegasus.properties",
+        &format!(
+            "pegasus.transfer.refiner = {refiner}\npegasus.stagein.clusters = {clusters}\n\
+             pegasus.file.cleanup.clusters.num = {clusters}\npegasus.dir.create.strategy = {directories}\n\
+             pegasus.file.cleanup.constraint.maxspace = {room}\n\
+             pegasus.dir.submit.mapper.hashed.multiplier = 1\n"
+        ),
+    );
+    let outputs = if choices.outputs {
+        "--output-sites local"
+    } else {
+        ""
+    };
+    let force = if choices.force { "--force" } else { "" };
+    case.plan(&format!(
+        "--sites local,far --dir submit --cleanup {cleanup} {outputs} {force}"
+    ))
+    .map_err(|e| e.to_string())
+}
+
+/// The room that a refusal asks for.
+fn asked(message: &str) -> Option<u64> {
+    let mut most = None;
+    for part in message.split(".maxspace to at least ").skip(1) {
+        let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
+        most = most.max(digits.parse().ok());
+    }
+    most
+}
+
+fn check(recipe: &Recipe, choices: &Choices, turns: &[u16]) -> Result<(), TestCaseError> {
+    let case = Case::new(&recipe.yaml());
+    case.put("sites.yml", recipe::SITES)
+        .put("transformations.yml", recipe::PROGRAMS)
+        .put("replicas.yml", &recipe.replicas());
+    let mut room = (recipe.total() * choices.eighths / 8).max(1);
+    let plan = match plan(&case, choices, room) {
+        Ok(plan) => plan,
+        Err(message) => {
+            let asked = asked(&message);
+            prop_assert!(choices.cleanup == "constraint" && asked.is_some(), "{message}");
+            room = asked.unwrap_or_default();
+            plan(&case, choices, room).map_err(TestCaseError::fail)?
+        }
+    };
+    // Another start in the list of turns is another order.
+    for skip in 0..3 {
+        let mut machine = Machine::new(recipe, &plan, case.path());
+        machine.run(turns.iter().copied().cycle().skip(skip * 7))?;
+        machine.compare_outputs(choices.outputs, choices.cleanup)?;
+        if choices.cleanup == "constraint" {
+            for (site, peak) in machine.peaks() {
+                prop_assert!(peak <= room, "{peak} bytes on {site}, {room} allowed");
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_plan_does_what_the_workflow_says(
+        recipe in recipe(),
+        choices in choices(),
+        turns in prop::collection::vec(any::<u16>(), 40..80),
+    ) {
+        check(&recipe, &choices, &turns)?;
+    }
+}

@@ -1,0 +1,205 @@
+//! Random workflows, and what each file has to hold in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use proptest::prelude::*;
+
+/// Two sites with a work directory each; one of them takes the outputs.
+pub const SITES: &str = r#"pegasus: "5.0"
+sites:
+- name: local
+  directories:
+  - {type: sharedScratch, path: @DIR@/scratch, fileServers: [{url: "file://@DIR@/scratch", operation: all}]}
+  - {type: localStorage, path: @DIR@/out, fileServers: [{url: "file://@DIR@/out", operation: all}]}
+- name: far
+  directories:
+  - {type: sharedScratch, path: @DIR@/far, fileServers: [{url: "file://@DIR@/far", operation: all}]}
+"#;
+
+/// One program on both.
+pub const PROGRAMS: &str = r#"pegasus: "5.0"
+transformations:
+- name: work
+  sites:
+  - {name: local, type: installed, pfn: /bin/work}
+  - {name: far, type: installed, pfn: /bin/work}
+"#;
+
+/// How many files the workflow does not make.
+const RAW: u8 = 4;
+
+/// An output of a job.
+#[derive(Clone, Debug)]
+pub struct Output {
+    pub wanted: bool,
+    pub registered: bool,
+    /// There is a copy already.
+    pub known: bool,
+    pub size: u64,
+}
+
+/// A job: which raw files it reads, which outputs of earlier jobs, and what it makes.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub far: bool,
+    pub reads: BTreeSet<String>,
+    pub outputs: Vec<Output>,
+}
+
+/// A workflow.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    pub jobs: Vec<Job>,
+    pub raw_sizes: Vec<u64>,
+}
+
+/// Whether the job is on the far site, numbers of raw files, numbers of files made before, outputs.
+type Draft = (bool, Vec<u8>, Vec<u8>, Vec<(bool, bool, bool, u64)>);
+
+fn draft() -> impl Strategy<Value = Draft> {
+    (
+        prop::bool::weighted(0.3),
+        prop::collection::vec(0..RAW, 0..3),
+        prop::collection::vec(any::<u8>(), 0..4),
+        prop::collection::vec(
+            (
+                any::<bool>(),
+                any::<bool>(),
+                prop::bool::weighted(0.3),
+                0u64..1000,
+            ),
+            0..3,
+        ),
+    )
+}
+
+pub fn recipe() -> impl Strategy<Value = Recipe> {
+    (
+        prop::collection::vec(draft(), 1..14),
+        prop::collection::vec(1u64..1000, usize::from(RAW)),
+        any::<bool>(),
+    )
+        .prop_map(|(drafts, raw_sizes, two_sites)| {
+            let mut made: Vec<String> = Vec::new();
+            let mut jobs = Vec::new();
+            for (n, (far, raw, before, outputs)) in drafts.into_iter().enumerate() {
+                let mut reads: BTreeSet<String> = raw.iter().map(|k| format!("raw{k}")).collect();
+                if !made.is_empty() {
+                    reads.extend(before.iter().map(|&k| made[usize::from(k) % made.len()].clone()));
+                }
+                made.extend((0..outputs.len()).map(|k| format!("f{n}_{k}")));
+                jobs.push(Job {
+                    far: far && two_sites,
+                    reads,
+                    outputs: outputs
+                        .into_iter()
+                        .map(|(wanted, registered, known, size)| Output {
+                            wanted,
+                            registered,
+                            known,
+                            size,
+                        })
+                        .collect(),
+                });
+            }
+            Recipe { jobs, raw_sizes }
+        })
+}
+
+impl Recipe {
+    pub fn yaml(&self) -> String {
+        let sizes = self.sizes();
+        let mut text = String::from("pegasus: \"5.0\"\nname: random\njobs:\n");
+        for (n, job) in self.jobs.iter().enumerate() {
+            let site = if job.far { "far" } else { "local" };
+            text.push_str(&format!(
+                "- type: job\n  id: J{n}\n  name: work\n  profiles: {{selector: {{execution.site: {site}}}}}\n"
+            ));
+            if job.reads.is_empty() && job.outputs.is_empty() {
+                continue;
+            }
+            text.push_str("  uses:\n");
+            for file in &job.reads {
+                text.push_str(&format!(
+                    "  - {{lfn: {file}, type: input, size: {}}}\n",
+                    sizes[file]
+                ));
+            }
+            for (k, output) in job.outputs.iter().enumerate() {
+                text.push_str(&format!(
+                    "  - {{lfn: f{n}_{k}, type: output, stageOut: {}, registerReplica: {}, size: {}}}\n",
+                    output.wanted, output.registered, output.size
+                ));
+            }
+        }
+        text
+    }
+
+    pub fn replicas(&self) -> String {
+        let mut text = String::from("pegasus: \"5.0\"\nreplicas:\n");
+        for k in 0..RAW {
+            text.push_str(&format!(
+                "- lfn: raw{k}\n  pfns: [{{site: local, pfn: /data/raw{k}}}]\n"
+            ));
+        }
+        for name in self.known() {
+            text.push_str(&format!(
+                "- lfn: {name}\n  pfns: [{{site: local, pfn: /store/{name}}}]\n"
+            ));
+        }
+        text
+    }
+
+    /// Outputs of which there is a copy.
+    pub fn known(&self) -> Vec<String> {
+        self.outputs()
+            .filter(|(_, output)| output.known)
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    pub fn outputs(&self) -> impl Iterator<Item = (String, &Output)> {
+        self.jobs.iter().enumerate().flat_map(|(n, job)| {
+            job.outputs
+                .iter()
+                .enumerate()
+                .map(move |(k, output)| (format!("f{n}_{k}"), output))
+        })
+    }
+
+    pub fn sizes(&self) -> BTreeMap<String, u64> {
+        let raw = self
+            .raw_sizes
+            .iter()
+            .enumerate()
+            .map(|(k, &size)| (format!("raw{k}"), size));
+        raw.chain(self.outputs().map(|(name, output)| (name, output.size)))
+            .collect()
+    }
+
+    /// Bytes of all files.
+    pub fn total(&self) -> u64 {
+        self.sizes().values().sum()
+    }
+
+    /// What a job writes into an output, given what it reads.
+    pub fn made(job: usize, output: usize, read: &BTreeMap<String, u64>) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (job, output, read).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// What every file holds: the abstract workflow, done by hand.
+    pub fn contents(&self) -> BTreeMap<String, u64> {
+        let mut contents: BTreeMap<String, u64> =
+            (0..RAW).map(|k| (format!("raw{k}"), u64::from(k))).collect();
+        for (n, job) in self.jobs.iter().enumerate() {
+            let read = job.reads.iter().map(|f| (f.clone(), contents[f])).collect();
+            for k in 0..job.outputs.len() {
+                contents.insert(format!("f{n}_{k}"), Self::made(n, k, &read));
+            }
+        }
+        contents
+    }
+}
