@@ -20,9 +20,9 @@ use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
 use crate::refine::settings::{Generator, Settings, generator};
-use crate::refine::sites::{Sites, own_tools};
+use crate::refine::sites::{Sites, made_local, own_tools};
 use crate::refine::storage::StorageMapper;
-use crate::refine::{exec::Task, refine};
+use crate::refine::{exec::Task, further_problems, refine};
 
 use super::{PlanError, Planned, Request, Script, iso_seconds};
 
@@ -54,7 +54,8 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
     let directory = submit_dir(request, &settings, &inputs.workflow)?;
     let submit = directory.path().display().to_string();
     let exec_rel = exec_rel(request, &inputs.workflow, &submit);
-    let sites = Sites::new(&inputs.sites.catalog, request, &settings, &exec_rel)?;
+    let sites = Sites::new(&inputs.sites.catalog, request, &settings, &exec_rel)
+        .map_err(|error| with_further_problems(error, request, &settings, &inputs))?;
     add_transformations_dir(request, &sites, &mut inputs, &mut warnings)?;
     let programs = Programs::new(&inputs.transformations.catalog, settings.transformations);
     let prefix = request.job_prefix.as_deref().unwrap_or_default();
@@ -68,6 +69,7 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         &mut notes,
     )?;
     note_sites(&exec, &sites, &mut notes);
+    warnings.extend(bypass(&inputs.workflow, &inputs.properties)?);
     warnings.extend(exec.warnings.iter().cloned());
     warnings.extend(outputs_that_stay(&inputs.workflow, &exec, &sites));
     let order = order(&exec)?;
@@ -178,6 +180,10 @@ fn read(request: &Request, properties: Properties, settings: &Settings) -> Resul
     if let Some(embedded) = workflow.embedded.sites.take() {
         sites.catalog.replace_with(embedded);
     }
+    let all_sites = &mut sites.catalog.sites;
+    all_sites
+        .entry("local".into())
+        .or_insert_with(|| made_local(request));
     if let Err(e) = sites.catalog.apply_properties(&properties) {
         keep(e);
     }
@@ -275,6 +281,35 @@ fn is_broken_xml(path: &Path) -> bool {
             Ok(_) => {}
         }
     }
+}
+
+/// Adds to problems with sites what else is wrong, so that the user hears of it in the same message.
+fn with_further_problems(
+    error: PlanError,
+    request: &Request,
+    settings: &Settings,
+    inputs: &Inputs,
+) -> PlanError {
+    let PlanError::Refinement(mut problems) = error else {
+        return error;
+    };
+    // Which programs a directory would add depends on the sites.
+    let programs = (!has_transformations_dir(request))
+        .then(|| Programs::new(&inputs.transformations.catalog, settings.transformations));
+    let names: Vec<&str> = request.sites.iter().map(String::as_str).collect();
+    problems.extend(further_problems(
+        &inputs.workflow,
+        programs.as_ref().map(|programs| (programs, names.as_slice())),
+        &inputs.replicas,
+        settings.reuse,
+        request.job_prefix.as_deref().unwrap_or_default(),
+    ));
+    PlanError::Refinement(problems)
+}
+
+fn has_transformations_dir(request: &Request) -> bool {
+    let default = || request.surroundings.working_dir.join("transformations").is_dir();
+    request.transformations_dir.is_some() || default()
 }
 
 /// Files of `--transformations-dir`, or of the directory of that name beside the workflow.
@@ -387,6 +422,28 @@ fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites) -> Option<
     ))
 }
 
+/// Bypassing the work directory is for jobs that fetch their inputs themselves; here they share it.
+fn bypass(workflow: &Workflow, properties: &Properties) -> Result<Option<String>, PlanError> {
+    const KEY: &str = "pegasus.transfer.bypass.input.staging";
+    let what = if properties.get_bool(KEY, false)? {
+        format!("the property {KEY} has")
+    } else {
+        let uses = || workflow.jobs.iter().flat_map(|job| &job.uses);
+        match uses().find(|u| u.bypass) {
+            Some(first) => format!(
+                "bypass, as {} inputs have it, for example {}, has",
+                uses().filter(|u| u.bypass).count(),
+                workflow.files.name(first.file)
+            ),
+            None => return Ok(None),
+        }
+    };
+    Ok(Some(format!(
+        "{what} no effect: with a shared file system all inputs come into the work directory; pegasus.transfer.links = true \
+         links those that are on the site instead of copying them"
+    )))
+}
+
 /// Says on which sites jobs run; all of them run inside one job of the executor.
 fn note_sites(exec: &Exec, sites: &Sites, notes: &mut Vec<String>) {
     let mut used: Vec<&str> = exec
@@ -402,6 +459,17 @@ fn note_sites(exec: &Exec, sites: &Sites, notes: &mut Vec<String>) {
              visible there",
             used.join(", ")
         ));
+    }
+    for name in used {
+        let Some(site) = sites.find(name).map(|id| sites.get(id)) else {
+            continue;
+        };
+        if let (Some(_), Some(scratch)) = (&site.workdir, &site.scratch) {
+            notes.push(format!(
+                "the profile pegasus::workdir names the work directory {} on the site {name}: it is not removed at the end",
+                scratch.path
+            ));
+        }
     }
 }
 

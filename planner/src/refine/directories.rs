@@ -130,7 +130,11 @@ pub(crate) fn add_remove(
 ) {
     let graph = exec.graph();
     let order = graph.topological().unwrap_or_default();
-    for &site in sites {
+    // A directory that the user names may hold more than this run.
+    for &site in sites
+        .iter()
+        .filter(|&&site| mapper.sites.get(site).workdir.is_none())
+    {
         let setup = mapper.auxiliary_setup(Task::RemoveDir, runs_on(mapper, site), exec);
         let remove = exec.add(ExecJob {
             name: format!(

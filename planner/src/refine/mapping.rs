@@ -9,7 +9,7 @@ use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName, Workflow,
 };
 use crate::plan::PlanError;
-use crate::profiles::Namespace;
+use crate::profiles::{Namespace, Profiles};
 
 use super::exec::{Exec, ExecJob, Setup, SiteId, Task};
 use super::programs::{Programs, auxiliary_name, default_program};
@@ -255,6 +255,7 @@ impl<'a> Mapper<'a> {
             profiles.overlay(&self.programs.entry(number).profiles);
         }
         profiles.fill_from(&self.settings.profiles);
+        self.check_workdir(&workflow.jobs[n], site, &profiles)?;
         for (key, value) in DEFAULTS {
             if profiles.pegasus(key).is_none() {
                 profiles.set(Namespace::Pegasus, key, value);
@@ -271,6 +272,27 @@ impl<'a> Mapper<'a> {
             self.shared.insert(key, number);
         }
         Ok(number)
+    }
+
+    /// Jobs pass files on in the one work directory of their site; no job can have another one.
+    fn check_workdir(&self, job: &Job, site: SiteId, profiles: &Profiles) -> Result<(), String> {
+        let wanted = profiles
+            .pegasus("workdir")
+            .map(|dir| dir.trim().trim_end_matches('/'));
+        let place = self.sites.get(site);
+        if wanted == place.workdir.as_deref() {
+            return Ok(());
+        }
+        let directory = place.scratch.as_ref().map_or("", |s| s.path.as_str());
+        Err(format!(
+            "the job {} ({}) has the profile pegasus::workdir = {}, but with a shared file system the jobs of a site work \
+             in one directory, {directory}\n  hint: set the profile for the site {} in the site catalog, or as the property \
+             pegasus.workdir",
+            job.id,
+            job.transformation,
+            wanted.unwrap_or_default(),
+            place.name
+        ))
     }
 
     /// Makes a program an input of a job.

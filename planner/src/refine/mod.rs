@@ -22,7 +22,7 @@ pub(crate) mod storage;
 pub(crate) mod table;
 pub(crate) mod transfer;
 
-use crate::model::Workflow;
+use crate::model::{JobKind, Workflow};
 use crate::plan::{CleanupStrategy, PlanError};
 
 use exec::{Exec, ExecJob, Task};
@@ -55,7 +55,18 @@ pub(crate) fn refine(
             workflow.jobs.len()
         ));
     }
-    let mapped = mapper.map(workflow, &reduced, &mut exec, notes)?;
+    let mapped = match mapper.map(workflow, &reduced, &mut exec, notes) {
+        Err(PlanError::Refinement(mut problems)) => {
+            problems.extend(replicas::missing(
+                workflow,
+                &reduced.kept,
+                replicas,
+                &mapper.prefix,
+            ));
+            return Err(PlanError::Refinement(problems));
+        }
+        mapped => mapped?,
+    };
     clustering::refuse(workflow, &exec, &reduced, cluster)?;
     transfer::add(workflow, &mut exec, mapper, replicas, &mapped, &reduced)?;
     let names = directories::Names {
@@ -101,6 +112,33 @@ pub(crate) fn refine(
     exec.tidy_edges();
     check_names(&exec)?;
     Ok(exec)
+}
+
+/// What else is wrong with a plan whose sites cannot be worked out. `programs` come with the names of the sites.
+pub(crate) fn further_problems(
+    workflow: &Workflow,
+    programs: Option<(&programs::Programs<'_>, &[&str])>,
+    replicas: &Replicas,
+    scope: settings::ReuseScope,
+    prefix: &str,
+) -> Vec<String> {
+    let edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
+    let graph = graph::Graph::new(workflow.jobs.len(), &edges);
+    let reduced = reuse::reduce(workflow, &graph, replicas, scope);
+    let mut problems = Vec::new();
+    if let Some((programs, sites)) = programs {
+        let mut seen = rustc_hash::FxHashSet::default();
+        for (job, _) in workflow.jobs.iter().zip(&reduced.kept).filter(|(_, kept)| **kept) {
+            let is_known = job.kind != JobKind::Compute
+                || sites::selection::named_program(job).is_some()
+                || programs.knows(&job.transformation);
+            if !is_known && seen.insert(&job.transformation) {
+                problems.push(programs.missing(&job.transformation, sites));
+            }
+        }
+    }
+    problems.extend(replicas::missing(workflow, &reduced.kept, replicas, prefix));
+    problems
 }
 
 /// Two jobs of one name would be one task.

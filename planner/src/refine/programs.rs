@@ -39,6 +39,10 @@ impl<'c> Programs<'c> {
     pub(crate) fn entry(&self, number: u32) -> &'c TransformationEntry {
         &self.catalog.entries[number as usize]
     }
+    /// Whether there is an entry for a name.
+    pub(crate) fn knows(&self, name: &TransformationName) -> bool {
+        self.by_name.contains_key(name)
+    }
     /// The entry to use on a site: one at the site itself, else the first stageable one whose system fits.
     pub(crate) fn usable(&self, name: &TransformationName, site: &WorkSite) -> Option<u32> {
         let fits = |entry: &TransformationEntry| {
@@ -182,6 +186,7 @@ mod tests {
             tools: "/opt/bin".into(),
             visible: false,
             scratch: None,
+            workdir: None,
             processors: 1,
             servers: Vec::new(),
         }

@@ -1,7 +1,12 @@
 //! Locations of files from all sources, strongest first (section 4.4 of the planner's specification).
 
+use rustc_hash::FxHashMap;
+
 use crate::catalog::replica::{Replica, ReplicaCatalog};
-use crate::model::Metadata;
+use crate::error::near_spelling;
+use crate::model::{FileId, Job, Link, Metadata, Workflow};
+
+use super::mapping::job_name;
 
 /// Where one file is.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,10 +57,7 @@ impl Replicas {
     }
     /// Whether any source knows the file.
     pub(crate) fn knows(&self, lfn: &str) -> bool {
-        self.overriding()
-            .chain(self.adding())
-            .chain([&self.catalog])
-            .any(|source| source.knows(lfn))
+        self.all().any(|source| source.knows(lfn))
     }
     /// Locations of a file: of the first source that knows it; sources that add are merged with the
     /// replica catalog.
@@ -84,4 +86,81 @@ impl Replicas {
         }
         (!all.replicas.is_empty()).then_some(all)
     }
+    fn all(&self) -> impl Iterator<Item = &ReplicaCatalog> {
+        self.overriding().chain(self.adding()).chain([&self.catalog])
+    }
+    /// What to do about a file that no source knows.
+    pub(crate) fn advice(&self, lfn: &str) -> Option<String> {
+        /// In larger catalogs, looking for a name that is nearly the same takes too long.
+        const SEARCHED: usize = 100_000;
+        if self.all().all(ReplicaCatalog::is_empty) {
+            return Some(
+                "no location of any file is given: name a replica catalog (replicas.yml or rc.txt in the working \
+                 directory, or the property pegasus.catalog.replica.file) or a directory with --input-dir"
+                    .into(),
+            );
+        }
+        if self.all().map(|source| source.entries().len()).sum::<usize>() > SEARCHED {
+            return None;
+        }
+        let names = self.all().flat_map(|source| source.entries());
+        near_spelling(
+            lfn,
+            names.filter(|entry| !entry.regex).map(|entry| entry.lfn.as_str()),
+        )
+        .map(|near| format!("the replica catalogs have {near}"))
+    }
+}
+
+/// The message about a file that is nowhere.
+pub(crate) fn missing_text(lfn: &str, job: &str, others: usize, hint: Option<&str>) -> String {
+    let mut text = format!("Can't determine a location to transfer input file for lfn {lfn} for job {job}");
+    if others > 0 {
+        text.push_str(&format!(" and {others} more jobs"));
+    }
+    if let Some(hint) = hint {
+        text.push_str(&format!("\n  hint: {hint}"));
+    }
+    text
+}
+
+/// Advice takes a search through the catalogs, and after so many files nobody reads it.
+pub(crate) const ADVISED: usize = 50;
+
+/// Inputs that no job writes and no source knows, when planning ends before they are looked for: so that the user
+/// hears of them in the same message.
+pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, prefix: &str) -> Vec<String> {
+    let mut written = vec![false; workflow.files.len()];
+    for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
+        written[file_use.file.0 as usize] |= file_use.link.writes();
+    }
+    let mut found: Vec<(FileId, &Job, usize)> = Vec::new();
+    let mut known: FxHashMap<FileId, Option<usize>> = FxHashMap::default();
+    for (job, _) in workflow.jobs.iter().zip(kept).filter(|(_, kept)| **kept) {
+        for file_use in &job.uses {
+            let is_needed = file_use.link.reads() && file_use.link != Link::Checkpoint && !file_use.optional;
+            if !is_needed || written[file_use.file.0 as usize] {
+                continue;
+            }
+            let place = known.entry(file_use.file).or_insert_with(|| {
+                let is_known = replicas.knows(workflow.files.name(file_use.file));
+                (!is_known).then(|| {
+                    found.push((file_use.file, job, 0));
+                    found.len() - 1
+                })
+            });
+            if let Some(place) = *place
+                && !std::ptr::eq(found[place].1, job)
+            {
+                found[place].2 += 1;
+            }
+        }
+    }
+    let text = |(n, (file, job, others)): (usize, &(FileId, &Job, usize))| {
+        let lfn = workflow.files.name(*file);
+        let name = job_name(prefix, &job.transformation.name, &job.id);
+        let advice = if n < ADVISED { replicas.advice(lfn) } else { None };
+        missing_text(lfn, &name, *others, advice.as_deref())
+    };
+    found.iter().enumerate().map(text).collect()
 }

@@ -37,6 +37,8 @@ pub(crate) struct WorkSite {
     pub(crate) visible: bool,
     /// Work directory of the run; absent if the site has no shared scratch directory.
     pub(crate) scratch: Option<Scratch>,
+    /// The profile `pegasus::workdir`, which names the work directory: it is not the run's own.
+    pub(crate) workdir: Option<String>,
     /// Processors for estimates: idle nodes, else nodes, else ten.
     pub(crate) processors: u32,
     /// Protocol and host of each of its file servers.
@@ -289,7 +291,7 @@ impl Sites {
 }
 
 /// The site `local` when the catalog has none: directories beside the base submit directory.
-fn made_local(request: &Request) -> Site {
+pub(crate) fn made_local(request: &Request) -> Site {
     let base = if request.dir_given {
         request.dir.parent().unwrap_or(&request.dir)
     } else {
@@ -320,6 +322,10 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
     let mut profiles = site.profiles.clone();
     let tools = tools_of(site, request);
     profiles.remove(Namespace::Env, "PEGASUS_HOME");
+    let workdir = profiles
+        .pegasus("workdir")
+        .or_else(|| settings.profiles.pegasus("workdir"))
+        .map(|dir| dir.trim().trim_end_matches('/').to_owned());
     let scratch = site
         .directories
         .get(&DirectoryKind::SharedScratch)
@@ -329,6 +335,13 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
                 Some(dir) => format!("{}/{dir}", base.trim_end_matches('/')),
                 None => base.trim_end_matches('/').to_owned(),
             };
+            if let Some(path) = workdir.as_ref().filter(|dir| dir.starts_with('/')) {
+                return Scratch {
+                    url: format!("file://{path}"),
+                    path: path.clone(),
+                };
+            }
+            let exec_rel = workdir.as_deref().unwrap_or(exec_rel);
             let path = join(&within(&directory.path), exec_rel);
             // All jobs of the plan run where the path is visible, so other protocols are never needed.
             let url = match directory.url(Operation::Put) {
@@ -347,6 +360,7 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
         profiles,
         tools,
         scratch,
+        workdir,
         processors: site.idle_nodes.or(site.total_nodes).unwrap_or(PROCESSORS).max(1),
         servers: site
             .directories

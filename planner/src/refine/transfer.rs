@@ -16,7 +16,7 @@ use super::exec::{
 };
 use super::graph::Graph;
 use super::mapping::{Mapped, Mapper, StagedPrograms};
-use super::replicas::{Locations, Replicas};
+use super::replicas::{ADVISED, Locations, Replicas, missing_text};
 use super::reuse::Reduced;
 use super::select::{Direction, LeftOut, Selected, Side, select, side};
 use super::settings::{Integrity, Refiner};
@@ -165,18 +165,12 @@ impl Builder<'_, '_> {
         self.exec.warnings.extend(warning);
         self.missing.sort_by_key(|missing| (missing.job, missing.file.0));
         problems.extend(self.missing.iter().map(|missing| {
-            let mut text = format!(
-                "Can't determine a location to transfer input file for lfn {} for job {}",
+            missing_text(
                 self.workflow.files.name(missing.file),
-                self.exec.jobs[self.numbers[missing.job as usize] as usize].name
-            );
-            if missing.others > 0 {
-                text.push_str(&format!(" and {} more jobs", missing.others));
-            }
-            if let Some(hint) = &missing.hint {
-                text.push_str(&format!("\n  hint: {hint}"));
-            }
-            text
+                &self.exec.jobs[self.numbers[missing.job as usize] as usize].name,
+                missing.others,
+                missing.hint.as_deref(),
+            )
         }));
         if problems.is_empty() {
             Ok(())

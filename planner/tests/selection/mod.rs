@@ -1,6 +1,7 @@
 //! Which sites, replicas and storage places a plan uses, and which catalogs it can read.
 
 mod catalogs;
+mod directories;
 mod replicas;
 mod sites;
 mod storage;

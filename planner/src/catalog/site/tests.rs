@@ -112,10 +112,70 @@ fn wrong_yaml() {
 }
 
 #[test]
+fn version_3_has_directories_of_the_head_node() {
+    let text = r#"<?xml version="1.0" encoding="UTF-8"?>
+<sitecatalog xmlns="http://pegasus.isi.edu/schema/sitecatalog" version="3.0">
+  <site handle="hpc" arch="x86_64" os="LINUX" osrelease="" osversion="" glibc="">
+    <grid type="gt5" contact="h/jobmanager-pbs" scheduler="PBS" jobtype="compute" idle-nodes="7" total-nodes="9"/>
+    <grid type="gt5" contact="h/jobmanager-fork" scheduler="Fork" jobtype="auxillary" total-nodes="1"/>
+    <head-fs>
+      <scratch>
+        <shared>
+          <file-server protocol="gsiftp" url="gsiftp://h.example.org" mount-point="/export/scratch"/>
+          <internal-mount-point mount-point="/scratch" free-size="1"/>
+        </shared>
+      </scratch>
+      <storage>
+        <local>
+          <file-server protocol="file" url="file://" mount-point="/store"/>
+        </local>
+      </storage>
+    </head-fs>
+    <worker-fs><scratch><local><internal-mount-point mount-point="/tmp"/></local></scratch></worker-fs>
+    <replica-catalog type="LRC" url="rlsn://h.example.org"/>
+    <profile namespace="env" key="PEGASUS_HOME">/opt/pegasus</profile>
+  </site>
+</sitecatalog>
+"#;
+    let catalog = loaded("sites.xml", text).expect("reads");
+    let site = catalog.get("hpc").expect("the site");
+    assert_eq!((site.idle_nodes, site.total_nodes), (Some(7), Some(9)));
+    assert_eq!(
+        (site.sysinfo.os.as_str(), &site.sysinfo.os_release),
+        ("linux", &None)
+    );
+    let scratch = &site.directories[&DirectoryKind::SharedScratch];
+    assert_eq!(scratch.path, "/scratch");
+    assert_eq!(
+        scratch.url(Operation::Put),
+        Some("gsiftp://h.example.org/export/scratch")
+    );
+    let storage = &site.directories[&DirectoryKind::LocalStorage];
+    assert_eq!(storage.path, "/store");
+    assert_eq!(storage.url(Operation::Get), Some("file:///store"));
+    assert_eq!(site.directories.len(), 2);
+    assert_eq!(
+        site.profiles.get(Namespace::Env, "PEGASUS_HOME"),
+        Some("/opt/pegasus")
+    );
+}
+
+#[test]
 fn wrong_xml() {
     assert_eq!(
-        loaded("sites.xml", "<sitecatalog version=\"3.0\"/>").expect_err("wrong"),
-        "sites.xml:1:1: site catalogs of version 3.0 are no longer supported, only 4.x"
+        loaded("sites.xml", "<sitecatalog version=\"2.0\"/>").expect_err("wrong"),
+        "sites.xml:1:1: site catalogs of version 2.0 are no longer supported, only 3.x and 4.x"
+    );
+    assert_eq!(
+        loaded(
+            "sites.xml",
+            "<sitecatalog version=\"3.0\"><site handle=\"a\"><head-fs>\n<scratch><shared/></scratch><scrap><shared/></scrap>\
+             </head-fs></site></sitecatalog>"
+        )
+        .expect_err("wrong"),
+        "sites.xml:2:10: the directory needs an element internal-mount-point with the attribute mount-point\n\
+         sites.xml:2:36: Illegal element shared in element head-fs\n  \
+         hint: legal elements are scratch and storage with shared and local"
     );
     assert_eq!(
         loaded("sites.xml", "<config/>").expect_err("wrong"),

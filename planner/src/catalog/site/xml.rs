@@ -1,4 +1,5 @@
-//! Site catalogs in XML, version 4.
+//! Site catalogs in XML, versions 3 and 4. They differ in how directories are written: version 3 has `head-fs` with
+//! `scratch` and `storage`, each `shared` or `local`.
 
 use std::path::Path;
 
@@ -42,8 +43,9 @@ impl<'a> Reader<'a> {
         };
         let version = self.xml.attribute(&root, "version")?.unwrap_or_default();
         let major = version.split('.').next().unwrap_or_default().parse::<u32>();
-        if major.is_ok_and(|major| major < 4) {
-            let message = format!("site catalogs of version {version} are no longer supported, only 4.x");
+        if major.is_ok_and(|major| major < 3) {
+            let message =
+                format!("site catalogs of version {version} are no longer supported, only 3.x and 4.x");
             self.xml.problem(root.position, message);
             return Ok(());
         }
@@ -77,11 +79,13 @@ impl<'a> Reader<'a> {
                 "directory" => self.directory(&inner, &mut site)?,
                 "grid" => self.grid(&inner, &mut site)?,
                 "profile" => self.profile(&inner, &mut site.profiles)?,
-                "metadata" | "replica-catalog" => self.xml.skip()?,
+                "head-fs" => self.head_fs(&mut site)?,
+                // Nothing of a run is on file systems of single nodes.
+                "worker-fs" | "metadata" | "replica-catalog" => self.xml.skip()?,
                 _ => self.xml.illegal_element(
                     &inner,
                     "site",
-                    "directory, grid, profile, metadata, replica-catalog",
+                    "directory, grid, profile, metadata, replica-catalog, head-fs, worker-fs",
                 )?,
             }
         }
@@ -128,6 +132,58 @@ impl<'a> Reader<'a> {
                 if site.directories.insert(kind, directory).is_some() {
                     self.xml
                         .problem(element.position, "the site has two directories of this type");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `head-fs` of version 3.
+    fn head_fs(&mut self, site: &mut Site) -> Result<()> {
+        while let Some(purpose) = self.xml.element()? {
+            let purpose_name = purpose.name().to_owned();
+            while let Some(sharing) = self.xml.element()? {
+                let kind = match (purpose_name.as_str(), sharing.name()) {
+                    ("scratch", "shared") => DirectoryKind::SharedScratch,
+                    ("scratch", "local") => DirectoryKind::LocalScratch,
+                    ("storage", "shared") => DirectoryKind::SharedStorage,
+                    ("storage", "local") => DirectoryKind::LocalStorage,
+                    _ => {
+                        self.xml.illegal_element(
+                            &sharing,
+                            "head-fs",
+                            "scratch and storage with shared and local",
+                        )?;
+                        continue;
+                    }
+                };
+                let mut directory = Directory::default();
+                let mut mount = None;
+                while let Some(inner) = self.xml.element()? {
+                    match inner.name() {
+                        "file-server" => {
+                            mount = mount.or(self.xml.attribute(&inner, "mount-point")?);
+                            let server = self.file_server(&inner)?;
+                            directory.servers.extend(server);
+                        }
+                        "internal-mount-point" => {
+                            directory.path = self.xml.attribute(&inner, "mount-point")?.unwrap_or_default();
+                            self.xml.skip()?;
+                        }
+                        _ => self.xml.skip()?,
+                    }
+                }
+                if directory.path.is_empty() {
+                    directory.path = mount.unwrap_or_default();
+                }
+                if directory.path.is_empty() {
+                    self.xml.problem(
+                        sharing.position,
+                        "the directory needs an element internal-mount-point with the attribute mount-point",
+                    );
+                } else if site.directories.insert(kind, directory).is_some() {
+                    self.xml
+                        .problem(sharing.position, "the site has two directories of this type");
                 }
             }
         }

@@ -260,7 +260,7 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("changes mode");
         Callout {
             path,
-            timeout: Duration::from_secs(20),
+            timeout: Duration::from_secs(300),
             keep: Keep::OnError,
             environment: [("WORD".to_owned(), "harbour".to_owned())].into(),
             temp_dir: dir.join("tmp"),
@@ -313,12 +313,12 @@ mod tests {
     #[test]
     fn a_program_that_hangs_is_ended_with_its_children() {
         let dir = dir();
-        let mut slow = callout(dir.path(), "sleep 60 & echo SOLUTION:a; wait");
+        let mut slow = callout(dir.path(), "sleep 900 & echo SOLUTION:a; wait");
         slow.timeout = Duration::from_millis(300);
         let begin = Instant::now();
         let problem = ask(&slow, "").expect_err("too slow");
         assert!(problem.contains("no answer within 0.3 s"), "{problem}");
-        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert!(begin.elapsed() < Duration::from_secs(600));
     }
 
     #[test]

@@ -144,6 +144,7 @@ impl Builder<'_, '_> {
                     "the job {producer} writes it, but there is no dependency on that job"
                 ))
             }
+            None if self.missing.len() < ADVISED => self.replicas.advice(self.workflow.files.name(file)),
             None => None,
         };
         self.missing_files.insert(file, self.missing.len());
