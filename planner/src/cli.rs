@@ -347,6 +347,61 @@ fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Re
     })
 }
 
+/// What the arguments of a job that stands for a workflow ask of its planner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PlannerOptions {
+    pub(crate) conf: Option<PathBuf>,
+    pub(crate) defines: Vec<String>,
+    pub(crate) sites: Vec<String>,
+    pub(crate) output_sites: Vec<String>,
+    pub(crate) output_dir: Option<String>,
+    pub(crate) cache: Vec<PathBuf>,
+    pub(crate) inherited: Vec<PathBuf>,
+    pub(crate) input_dirs: Vec<PathBuf>,
+    pub(crate) transformations_dir: Option<PathBuf>,
+    /// Options that change where things are put or when they are removed, not what comes out.
+    pub(crate) without_effect: Vec<&'static str>,
+}
+
+impl PlannerOptions {
+    /// Reads options, without the name of a program.
+    ///
+    /// # Errors
+    /// The message for options that mean nothing.
+    pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
+        let line = std::iter::once("pegasus-plan").chain(words.iter().map(String::as_str));
+        let typed = Typed::try_parse_from(line).map_err(|e| e.to_string())?;
+        let without_effect = [
+            ("--force", typed.force),
+            ("--cluster", !typed.cluster.is_empty()),
+            ("--cleanup", typed.cleanup.is_some() || typed.nocleanup),
+            ("--staging-site", !typed.staging_site.is_empty()),
+            ("--dir", typed.dir.is_some()),
+            ("--relative-dir", typed.relative_dir.is_some()),
+            ("--relative-submit-dir", typed.relative_submit_dir.is_some()),
+            ("--randomdir", typed.randomdir.is_some()),
+            ("--basename", typed.basename.is_some()),
+            ("--job-prefix", typed.job_prefix.is_some()),
+            ("--reuse", !typed.reuse.is_empty()),
+        ];
+        Ok(PlannerOptions {
+            conf: typed.conf,
+            defines: typed.define,
+            sites: names(&typed.sites),
+            output_sites: names(&typed.output_sites),
+            output_dir: typed.output_dir,
+            cache: typed.cache,
+            inherited: typed.inherited_rc_files,
+            input_dirs: typed.input_dir,
+            transformations_dir: typed.transformations_dir,
+            without_effect: without_effect
+                .into_iter()
+                .filter_map(|(name, given)| given.then_some(name))
+                .collect(),
+        })
+    }
+}
+
 /// Names without blanks around them, empty ones left out.
 fn names(list: &[String]) -> Vec<String> {
     list.iter()

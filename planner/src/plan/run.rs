@@ -22,7 +22,7 @@ use crate::refine::replicas::Replicas;
 use crate::refine::settings::{Generator, Settings, generator};
 use crate::refine::sites::{Sites, made_local, own_tools};
 use crate::refine::storage::StorageMapper;
-use crate::refine::{exec::Task, further_problems, refine};
+use crate::refine::{exec::Task, further_problems, refine, subworkflow};
 
 use super::{PlanError, Planned, Request, Script, iso_seconds};
 
@@ -240,6 +240,19 @@ fn read(request: &Request, properties: Properties, settings: &Settings) -> Resul
     if let Some(problems) = problems {
         return Err(problems.into());
     }
+    let around = subworkflow::Surrounding {
+        request,
+        properties: &properties,
+        options: &options,
+        variables: &variables,
+        directory_variable: WORKFLOW_DIR,
+    };
+    let catalogs = subworkflow::Catalogs {
+        sites: &sites.catalog,
+        transformations: &mut transformations.catalog,
+        replicas: &mut replicas,
+    };
+    let of_parts = subworkflow::inline(&mut workflow, &around, catalogs)?;
     let warnings = [
         &workflow.warnings,
         &sites.catalog.warnings,
@@ -250,6 +263,7 @@ fn read(request: &Request, properties: Properties, settings: &Settings) -> Resul
     .chain(replicas.runs.iter().map(|run| &run.warnings))
     .flatten()
     .map(InputError::to_string)
+    .chain(of_parts)
     .collect();
     Ok(Inputs {
         properties,

@@ -19,6 +19,7 @@ pub(crate) mod select;
 pub(crate) mod settings;
 pub(crate) mod sites;
 pub(crate) mod storage;
+pub(crate) mod subworkflow;
 pub(crate) mod table;
 pub(crate) mod transfer;
 

@@ -1,0 +1,220 @@
+//! Puts the jobs of sub-workflows in the place of the jobs that stood for them.
+//!
+//! A workflow that is run on its own has a work directory of its own. In one plan there is one directory: a file
+//! that the job does not list among its uses is the sub-workflow's alone, and must not meet another of its name
+//! that somebody writes.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{FileId, Job, JobIndex, TransferFlag, Workflow};
+
+/// Problems of one kind that are shown.
+const SHOWN: usize = 20;
+
+/// Replaces each job by the workflow that comes with it.
+pub(super) fn merge(
+    workflow: &mut Workflow,
+    parts: Vec<(JobIndex, Workflow)>,
+    warnings: &mut Vec<String>,
+    problems: &mut Vec<String>,
+) {
+    if parts.is_empty() {
+        return;
+    }
+    let mut merger = Merger::new(workflow);
+    let mut parts = parts.into_iter().peekable();
+    for (n, job) in std::mem::take(&mut workflow.jobs).into_iter().enumerate() {
+        match parts.next_if(|(at, _)| at.0 as usize == n) {
+            None => merger.keep(job, workflow),
+            Some((_, part)) => merger.replace(&job, part, workflow, warnings),
+        }
+    }
+    merger.finish(workflow, problems);
+}
+
+/// What is known of one file name.
+#[derive(Clone, Debug, Default)]
+struct Meeting {
+    /// Whose file it is, and a job that uses it: the first, and the first of another owner.
+    first: Option<(u32, JobIndex)>,
+    other: Option<(u32, JobIndex)>,
+    written: bool,
+    /// A sub-workflow shares it with the workflow around it.
+    shared: bool,
+}
+
+struct Merger {
+    jobs: Vec<Job>,
+    /// Of each new job, the part that it comes from, 0 for the workflow itself.
+    origins: Vec<u32>,
+    /// Of each old job, its first and its last jobs in the new order.
+    ends: Vec<(Vec<JobIndex>, Vec<JobIndex>)>,
+    edges: Vec<(JobIndex, JobIndex)>,
+    files: Vec<Meeting>,
+    parts: u32,
+}
+
+impl Merger {
+    fn new(workflow: &Workflow) -> Self {
+        Merger {
+            jobs: Vec::with_capacity(workflow.jobs.len()),
+            origins: Vec::new(),
+            ends: Vec::with_capacity(workflow.jobs.len()),
+            edges: Vec::new(),
+            files: vec![Meeting::default(); workflow.files.len()],
+            parts: 0,
+        }
+    }
+
+    fn meet(&mut self, file: FileId, owner: u32, job: JobIndex, written: bool) {
+        let meeting = &mut self.files[file.0 as usize];
+        meeting.written |= written;
+        match meeting.first {
+            None => meeting.first = Some((owner, job)),
+            Some((first, _)) if first != owner && meeting.other.is_none() => {
+                meeting.other = Some((owner, job))
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn keep(&mut self, job: Job, workflow: &Workflow) {
+        self.files.resize(workflow.files.len(), Meeting::default());
+        let index = JobIndex(self.jobs.len() as u32);
+        for file_use in &job.uses {
+            self.meet(file_use.file, 0, index, file_use.link.writes());
+        }
+        self.jobs.push(job);
+        self.origins.push(0);
+        self.ends.push((vec![index], vec![index]));
+    }
+
+    fn replace(&mut self, job: &Job, part: Workflow, workflow: &mut Workflow, warnings: &mut Vec<String>) {
+        self.parts += 1;
+        let offset = self.jobs.len() as u32;
+        let names: Vec<FileId> = (0..part.files.len() as u32)
+            .map(|n| workflow.files.intern(part.files.name(FileId(n))))
+            .collect();
+        let renamed = |file: FileId| names[file.0 as usize];
+        self.files.resize(workflow.files.len(), Meeting::default());
+        let shared: FxHashMap<FileId, usize> = job
+            .uses
+            .iter()
+            .enumerate()
+            .filter(|(_, u)| Some(u.file) != job.file)
+            .map(|(k, u)| (u.file, k))
+            .collect();
+        for &file in shared.keys() {
+            self.files[file.0 as usize].shared = true;
+        }
+        let mut made = vec![false; job.uses.len()];
+        let (mut has_parents, mut has_children) =
+            (vec![false; part.jobs.len()], vec![false; part.jobs.len()]);
+        for &(parent, child) in &part.edges {
+            has_children[parent.0 as usize] = true;
+            has_parents[child.0 as usize] = true;
+            self.edges
+                .push((JobIndex(parent.0 + offset), JobIndex(child.0 + offset)));
+        }
+        let ends = |has: &[bool]| -> Vec<JobIndex> {
+            (0..has.len())
+                .filter(|&n| !has[n])
+                .map(|n| JobIndex(n as u32 + offset))
+                .collect()
+        };
+        self.ends.push((ends(&has_parents), ends(&has_children)));
+        for mut inner in part.jobs {
+            let index = JobIndex(self.jobs.len() as u32);
+            inner.id = format!("{}.{}", job.id, inner.id);
+            inner.position = job.position;
+            for stream in [
+                &mut inner.stdin,
+                &mut inner.stdout,
+                &mut inner.stderr,
+                &mut inner.file,
+            ] {
+                *stream = stream.map(renamed);
+            }
+            for file_use in &mut inner.uses {
+                file_use.file = renamed(file_use.file);
+                let outer = shared.get(&file_use.file).copied();
+                let owner = if outer.is_some() { 0 } else { self.parts };
+                self.meet(file_use.file, owner, index, file_use.link.writes());
+                let Some(k) = outer.filter(|_| file_use.link.writes()) else {
+                    continue;
+                };
+                made[k] = true;
+                let outer = &job.uses[k];
+                if outer.link.writes() {
+                    if outer.transfer != TransferFlag::Not && file_use.transfer == TransferFlag::Not {
+                        file_use.transfer = outer.transfer;
+                    }
+                    file_use.register |= outer.register;
+                }
+            }
+            self.jobs.push(inner);
+            self.origins.push(self.parts);
+        }
+        for (k, outer) in job.uses.iter().enumerate() {
+            if outer.link.writes() && !outer.optional && !made[k] {
+                warnings.push(format!(
+                    "the job {} lists the output {}, which no job of its workflow {} writes",
+                    job.id,
+                    workflow.files.name(outer.file),
+                    part.path.display()
+                ));
+            }
+        }
+    }
+
+    fn finish(mut self, workflow: &mut Workflow, problems: &mut Vec<String>) {
+        for &(parent, child) in &workflow.edges {
+            for &last in &self.ends[parent.0 as usize].1 {
+                for &first in &self.ends[child.0 as usize].0 {
+                    self.edges.push((last, first));
+                }
+            }
+        }
+        let mut writers: FxHashMap<FileId, Vec<JobIndex>> = FxHashMap::default();
+        let shared = |file: FileId| self.files[file.0 as usize].shared;
+        for (n, job) in self.jobs.iter().enumerate() {
+            for file_use in job.uses.iter().filter(|u| u.link.writes() && shared(u.file)) {
+                writers.entry(file_use.file).or_default().push(JobIndex(n as u32));
+            }
+        }
+        // Between jobs of different parts, only the jobs that stood for them had an order.
+        for (n, job) in self.jobs.iter().enumerate() {
+            for file_use in job.uses.iter().filter(|u| u.link.reads() && shared(u.file)) {
+                for &writer in writers.get(&file_use.file).into_iter().flatten() {
+                    if self.origins[writer.0 as usize] != self.origins[n] {
+                        self.edges.push((writer, JobIndex(n as u32)));
+                    }
+                }
+            }
+        }
+        let mut shown = 0;
+        for (n, meeting) in self.files.iter().enumerate() {
+            let (Some((_, first)), Some((_, other)), true) = (meeting.first, meeting.other, meeting.written)
+            else {
+                continue;
+            };
+            shown += 1;
+            if shown > SHOWN {
+                break;
+            }
+            let name = workflow.files.name(FileId(n as u32));
+            let id = |job: JobIndex| &self.jobs[job.0 as usize].id;
+            problems.push(format!(
+                "the jobs {} and {} would have the file {name} in one work directory, though it is not the same one: \
+                 a sub-workflow shares only files that the job standing for it lists in its uses. List {name} there \
+                 if it is the same file, or give one of the two another name",
+                id(first),
+                id(other)
+            ));
+        }
+        self.edges.sort_unstable();
+        self.edges.dedup();
+        workflow.edges = self.edges;
+        workflow.jobs = self.jobs;
+    }
+}

@@ -1,0 +1,280 @@
+//! Sub-workflows: a job that stands for a workflow (`pegasusWorkflow`, `<dax>`) is replaced by the jobs of that
+//! workflow before anything else is refined, so that all of it is one DAG (sections 3.2.7 and 8.25 of the planner's
+//! specification).
+//!
+//! That takes a workflow file that is there when the plan is made. Whatever cannot be done in one plan (other
+//! sites, other outputs, other properties than those of the whole) is refused rather than passed over.
+
+mod merge;
+mod options;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::catalog::replica::ReplicaCatalog;
+use crate::catalog::site::SiteCatalog;
+use crate::catalog::transformation::TransformationCatalog;
+use crate::expand::ExpandEnv;
+use crate::input::{ReadOptions, read_workflow};
+use crate::model::{Embedded, Job, JobIndex, JobKind, Workflow};
+use crate::plan::{PlanError, Request};
+use crate::properties::Properties;
+
+use super::replicas::Replicas;
+
+/// Workflows within workflows, at most.
+const DEEPEST: usize = 32;
+/// Sub-workflows in all, at most: a chain of workflows that each have the next one twice would have no end.
+const MOST: usize = 100_000;
+
+/// What all levels share.
+pub(crate) struct Surrounding<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) properties: &'a Properties,
+    pub(crate) options: &'a ReadOptions,
+    /// Variables that workflow files may use, but for the directory of the file itself.
+    pub(crate) variables: &'a BTreeMap<String, String>,
+    /// Name of the variable with that directory.
+    pub(crate) directory_variable: &'a str,
+}
+
+/// Catalogs, to which those inside sub-workflows are added.
+pub(crate) struct Catalogs<'a> {
+    pub(crate) sites: &'a SiteCatalog,
+    pub(crate) transformations: &'a mut TransformationCatalog,
+    pub(crate) replicas: &'a mut Replicas,
+}
+
+/// Replaces the jobs that stand for workflows; gives warnings.
+///
+/// # Errors
+/// Workflows that are not there or cannot be part of one plan; all of them.
+pub(crate) fn inline(
+    workflow: &mut Workflow,
+    around: &Surrounding<'_>,
+    catalogs: Catalogs<'_>,
+) -> Result<Vec<String>, PlanError> {
+    if workflow.jobs.iter().all(|job| job.kind == JobKind::Compute) {
+        return Ok(Vec::new());
+    }
+    let mut inliner = Inliner {
+        around,
+        catalogs,
+        problems: Vec::new(),
+        warnings: Vec::new(),
+        count: 0,
+    };
+    let mut chain = vec![canonical(&workflow.path)];
+    inliner.expand(workflow, &mut chain)?;
+    if inliner.problems.is_empty() {
+        Ok(inliner.warnings)
+    } else {
+        Err(PlanError::Refinement(inliner.problems))
+    }
+}
+
+struct Inliner<'a, 'c> {
+    around: &'a Surrounding<'a>,
+    catalogs: Catalogs<'c>,
+    problems: Vec<String>,
+    warnings: Vec<String>,
+    count: usize,
+}
+
+impl Inliner<'_, '_> {
+    /// Replaces the jobs of one workflow; `chain` has the files of the workflows around it, itself last.
+    fn expand(&mut self, workflow: &mut Workflow, chain: &mut Vec<PathBuf>) -> Result<(), PlanError> {
+        let before = self.problems.len();
+        let mut parts = Vec::new();
+        for n in 0..workflow.jobs.len() {
+            let job = &workflow.jobs[n];
+            match job.kind {
+                JobKind::Compute => continue,
+                JobKind::SubDag => {
+                    let file = job.file.map_or("", |file| workflow.files.name(file));
+                    self.problems.push(format!(
+                        "the job {} runs the DAGMan file {file}, for which HTCondor is needed: take the job out and \
+                         run the file with condor_submit_dag, or put the workflow that it was planned from in its \
+                         place, as a job of the type pegasusWorkflow",
+                        job.id
+                    ));
+                }
+                JobKind::SubWorkflow => {
+                    if let Some(part) = self.part(workflow, job, chain)? {
+                        parts.push((JobIndex(n as u32), part));
+                    }
+                }
+            }
+        }
+        if self.problems.len() == before {
+            merge::merge(workflow, parts, &mut self.warnings, &mut self.problems);
+        }
+        Ok(())
+    }
+
+    /// The workflow that a job stands for, without sub-workflows of its own; `None` after a problem.
+    fn part(
+        &mut self,
+        workflow: &Workflow,
+        job: &Job,
+        chain: &mut Vec<PathBuf>,
+    ) -> Result<Option<Workflow>, PlanError> {
+        let before = self.problems.len();
+        options::check(
+            workflow,
+            job,
+            self.around,
+            self.catalogs.replicas,
+            &mut self.warnings,
+            &mut self.problems,
+        );
+        let Some(path) = self.find(workflow, job) else {
+            return Ok(None);
+        };
+        let file = canonical(&path);
+        if chain.contains(&file) {
+            self.problems.push(format!(
+                "the job {} runs {}, which is the workflow that the job is part of: there would be no end",
+                job.id,
+                path.display()
+            ));
+            return Ok(None);
+        }
+        self.count += 1;
+        if chain.len() > DEEPEST || self.count > MOST {
+            return Err(PlanError::refinement(format!(
+                "the job {}: there are more than {DEEPEST} workflows within each other, or more than {MOST} in all",
+                job.id
+            )));
+        }
+        let mut variables = self.around.variables.clone();
+        if let Some(directory) = path.parent() {
+            let directory = directory.display().to_string();
+            variables.insert(self.around.directory_variable.to_owned(), directory);
+        }
+        let env = ExpandEnv::new(&variables).with_properties(self.around.properties);
+        let mut part = read_workflow(&path, &env, self.around.options)?;
+        self.warnings
+            .extend(part.warnings.drain(..).map(|warning| warning.to_string()));
+        if !part.hooks.is_empty() || !job.hooks.is_empty() {
+            self.warnings.push(format!(
+                "the job {}: the hooks of its workflow as a whole are passed over, since its jobs become jobs of this \
+                 one; those of its jobs stay",
+                job.id
+            ));
+        }
+        let embedded = std::mem::take(&mut part.embedded);
+        self.add_catalogs(job, embedded);
+        chain.push(file);
+        let expanded = self.expand(&mut part, chain);
+        chain.pop();
+        expanded?;
+        Ok((self.problems.len() == before).then_some(part))
+    }
+
+    /// The workflow file: where the replica catalogs have it, else beside the workflow that names it.
+    fn find(&mut self, workflow: &Workflow, job: &Job) -> Option<PathBuf> {
+        let file = job.file?;
+        let lfn = workflow.files.name(file);
+        let maker = workflow
+            .jobs
+            .iter()
+            .find(|other| other.uses.iter().any(|u| u.file == file && u.link.writes()));
+        if let Some(maker) = maker {
+            self.problems.push(format!(
+                "the job {} runs the workflow {lfn}, which the job {} makes only when it runs: plan and run that part \
+                 first, and this one when {lfn} is there",
+                job.id, maker.id
+            ));
+            return None;
+        }
+        let known = self.catalogs.replicas.lookup(lfn).unwrap_or_default();
+        let mut paths: Vec<PathBuf> = known
+            .replicas
+            .iter()
+            .map(|replica| replica.pfn.strip_prefix("file://").unwrap_or(&replica.pfn))
+            .filter(|path| path.starts_with('/'))
+            .map(PathBuf::from)
+            .collect();
+        let directory = workflow.path.parent().unwrap_or(Path::new("/"));
+        paths.push(directory.join(lfn));
+        let found = paths.iter().find(|path| path.is_file());
+        if found.is_none() {
+            let places: Vec<String> = known
+                .replicas
+                .iter()
+                .map(|replica| replica.pfn.clone())
+                .chain([directory.join(lfn).display().to_string()])
+                .collect();
+            self.problems.push(format!(
+                "the job {} runs the workflow {lfn}, which must be a file of this machine when the plan is made; it is \
+                 not at {}",
+                job.id,
+                places.join(", ")
+            ));
+        }
+        found.cloned()
+    }
+
+    /// Adds the catalogs inside a sub-workflow to those of the whole; they must not contradict each other.
+    fn add_catalogs(&mut self, job: &Job, embedded: Embedded) {
+        let mut conflict = |what: String| {
+            self.problems.push(format!(
+                "the job {}: its workflow has {what} than the workflow around it; in one plan there can be one only",
+                job.id
+            ));
+        };
+        for (name, site) in embedded.sites.into_iter().flat_map(|catalog| catalog.sites) {
+            if self.catalogs.sites.get(&name) != Some(&site) {
+                conflict(format!("another site {name}"));
+            }
+        }
+        if let Some(mut new) = embedded.transformations {
+            let known = &*self.catalogs.transformations;
+            new.entries.retain(|entry| {
+                let same = known
+                    .entries
+                    .iter()
+                    .find(|e| e.name == entry.name && e.site == entry.site);
+                if same.is_some_and(|same| same != entry) {
+                    conflict(format!(
+                        "another program {} for the site {}",
+                        entry.name, entry.site
+                    ));
+                }
+                same.is_none()
+            });
+            new.compounds.retain(|(name, requires)| {
+                let same = known.compounds.iter().find(|(n, _)| n == name);
+                if same.is_some_and(|(_, other)| other != requires) {
+                    conflict(format!("another compound transformation {name}"));
+                }
+                same.is_none()
+            });
+            self.catalogs.transformations.extend(new);
+        }
+        if let Some(new) = embedded.replicas {
+            for entry in new.entries() {
+                match self.catalogs.replicas.lookup(&entry.lfn) {
+                    Some(known) if known.replicas == entry.replicas => {}
+                    Some(_) => conflict(format!("another location of the file {}", entry.lfn)),
+                    None => {
+                        let all = self
+                            .catalogs
+                            .replicas
+                            .embedded
+                            .get_or_insert_with(ReplicaCatalog::default);
+                        if all.push(entry.clone()).is_err() {
+                            conflict(format!("another pattern {}", entry.lfn));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A path by which a file is recognised.
+fn canonical(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}

@@ -1,0 +1,257 @@
+//! Jobs that stand for workflows.
+
+#[expect(dead_code, reason = "only a part of the helpers is needed here")]
+mod common;
+
+use common::Case;
+
+/// `make` writes `raw` and `mid`, the inner workflow turns `mid` into `end`, `look` reads that.
+const OUTER: &str = r#"pegasus: "5.0"
+name: outer
+jobs:
+- type: job
+  id: A
+  name: make
+  uses:
+  - {lfn: mid, type: output, stageOut: false, registerReplica: false}
+  - {lfn: own, type: output, stageOut: false, registerReplica: false}
+- type: pegasusWorkflow
+  id: S
+  file: inner.yml
+  arguments: [--output-sites, local, -vvv, --basename, in]
+  uses:
+  - {lfn: inner.yml, type: input}
+  - {lfn: mid, type: input}
+  - {lfn: end, type: output, stageOut: true, registerReplica: false}
+- type: job
+  id: Z
+  name: look
+  uses: [{lfn: end, type: input}, {lfn: own, type: input}]
+"#;
+
+const INNER: &str = r#"pegasus: "5.0"
+name: inner
+replicaCatalog: {replicas: [{lfn: table, pfns: [{site: local, pfn: /data/table}]}]}
+transformationCatalog:
+  transformations:
+  - {name: deep, sites: [{name: local, type: installed, pfn: /bin/deep}]}
+jobs:
+- type: job
+  id: B
+  name: first
+  uses: [{lfn: table, type: input}, {lfn: tmp, type: output, stageOut: false, registerReplica: false}]
+- type: job
+  id: C
+  name: deep
+  arguments: [mid]
+  stdout: end
+  uses:
+  - {lfn: tmp, type: input}
+  - {lfn: mid, type: input}
+  - {lfn: end, type: output, stageOut: false, registerReplica: false}
+- {type: job, id: D, name: first, uses: [{lfn: end, type: input}]}
+"#;
+
+const LINE: &str = "--sites local --output-sites local --dir submit";
+
+fn case() -> Case {
+    let case = Case::new(OUTER);
+    case.put("inner.yml", INNER)
+        .programs(&["make", "look", "first"])
+        .replicas(&[]);
+    case
+}
+
+#[test]
+fn its_jobs_become_jobs_of_the_plan() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    let plan = case.plan(LINE)?;
+    let mut compute: Vec<String> = plan
+        .tasks()
+        .into_iter()
+        .filter(|task| !task.contains("local"))
+        .collect();
+    compute.sort_unstable();
+    assert_eq!(
+        compute,
+        ["deep_S_C", "first_S_B", "first_S_D", "look_Z", "make_A"]
+    );
+    for (parent, child) in [
+        // Parents of the job come before all of its workflow, its workflow before the children.
+        ("make_A", "first_S_B"),
+        ("first_S_D", "look_Z"),
+        // Files that pass the border.
+        ("make_A", "deep_S_C"),
+        ("deep_S_C", "look_Z"),
+        // Within.
+        ("first_S_B", "deep_S_C"),
+        ("deep_S_C", "first_S_D"),
+    ] {
+        assert!(
+            plan.has_edge(parent, child),
+            "{parent} -> {child}: {:?}",
+            plan.edges
+        );
+    }
+    // Only the raw input of the inner workflow comes from outside, from the catalog in it.
+    let staged: Vec<_> = plan
+        .tasks()
+        .into_iter()
+        .filter(|task| task.starts_with("stage_in"))
+        .collect();
+    assert_eq!(staged.len(), 1, "{staged:?}");
+    assert_eq!(plan.orders(&staged[0])[0]["src_urls"][0]["url"], "/data/table");
+    // The job wants the output that its workflow itself would have left.
+    let out: Vec<_> = plan
+        .tasks()
+        .into_iter()
+        .filter(|task| task.starts_with("stage_out"))
+        .collect();
+    assert_eq!(out.len(), 1, "{out:?}");
+    assert_eq!(plan.orders(&out[0])[0]["lfn"], "end");
+    assert!(
+        plan.planned.warnings.iter().any(|w| w.contains("--basename")),
+        "{:?}",
+        plan.planned.warnings
+    );
+    let events = plan.file("outer-0.static.bp");
+    assert!(events.contains("task.id=\"S.C\""), "{events}");
+    Ok(())
+}
+
+#[test]
+fn workflows_within_workflows_in_xml() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    case.put(
+        "workflow.yml",
+        r#"<?xml version="1.0" encoding="UTF-8"?>
+<adag xmlns="http://pegasus.isi.edu/schema/DAX" version="3.6" name="top">
+  <dax id="X" file="outer.yml"><argument>--output-sites local</argument>
+    <uses name="end" link="output" transfer="true" register="false"/></dax>
+  <job id="Y" name="look"><uses name="end" link="input"/></job>
+  <child ref="Y"><parent ref="X"/></child>
+</adag>
+"#,
+    );
+    case.put("outer.yml", OUTER);
+    let plan = case.plan(LINE)?;
+    for (parent, child) in [
+        ("deep_X_S_C", "look_Y"),
+        ("look_X_Z", "look_Y"),
+        ("make_X_A", "deep_X_S_C"),
+    ] {
+        assert!(
+            plan.has_edge(parent, child),
+            "{parent} -> {child}: {:?}",
+            plan.edges
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn one_workflow_may_stand_in_several_places() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    let two = |uses: &str| {
+        format!(
+            "pegasus: \"5.0\"\nname: twice\njobs:\n\
+             - {{type: pegasusWorkflow, id: S, file: sub.yml, uses: [{{lfn: sub.yml, type: input}}{uses}]}}\n\
+             - {{type: pegasusWorkflow, id: T, file: sub.yml, uses: [{{lfn: sub.yml, type: input}}]}}\n"
+        )
+    };
+    case.put("workflow.yml", &two(""));
+    case.put(
+        "sub.yml",
+        "pegasus: \"5.0\"\nname: sub\njobs:\n- {type: job, id: A, name: first, uses: [{lfn: in, type: input}]}\n",
+    );
+    case.replicas(&["in"]);
+    let plan = case.plan(LINE)?;
+    assert!(plan.tasks().contains(&"first_S_A".to_owned()) && plan.tasks().contains(&"first_T_A".to_owned()));
+    // Each would write its own `out` into the one work directory.
+    case.put(
+        "sub.yml",
+        "pegasus: \"5.0\"\nname: sub\njobs:\n- {type: job, id: A, name: first, uses: [{lfn: out, type: output}]}\n",
+    );
+    let message = case.fail(LINE);
+    for word in ["S.A and T.A", "the file out", "another name"] {
+        assert!(message.contains(word), "{word}: {message}");
+    }
+    // One of them shares it with the workflow around it, the other does not.
+    case.put("workflow.yml", &two(", {lfn: out, type: output}"));
+    assert!(case.fail(LINE).contains("the file out"));
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_one_plan_is_refused() {
+    for (from, to, words) in [
+        (
+            "file: inner.yml",
+            "file: other.yml",
+            &["job S", "other.yml", "when the plan is made", "/data/"][..],
+        ),
+        (
+            "lfn: own, type: output",
+            "lfn: inner.yml, type: output",
+            &["job S", "job A makes"],
+        ),
+        (
+            "type: pegasusWorkflow",
+            "type: condorWorkflow",
+            &["job S", "DAGMan", "HTCondor", "pegasusWorkflow"],
+        ),
+        (
+            "--output-sites, local",
+            "--output-sites, far",
+            &["job S", "--output-sites far"],
+        ),
+        ("--output-sites, local", "--sites, far", &["job S", "--sites far"]),
+        (
+            "-vvv",
+            "-Dpegasus.register=false",
+            &["pegasus.register = false", "planned without"],
+        ),
+        ("-vvv", "--frobnicate", &["job S", "--frobnicate"]),
+        ("-vvv", "--input-dir, more", &["job S", "--input-dir"]),
+        ("-vvv, --basename, in", "--conf, p", &["pegasus.dir.exec = x"]),
+    ] {
+        let case = case();
+        case.put("workflow.yml", &OUTER.replace(from, to));
+        case.put("p", "pegasus.dir.exec = x\n");
+        case.replicas(&["other.yml"]);
+        let message = case.fail(LINE);
+        for word in words {
+            assert!(message.contains(word), "{to}: {word}: {message}");
+        }
+    }
+    let case = case();
+    case.put("inner.yml", &INNER.replace("name: deep\n", "name: nowhere\n"));
+    assert!(case.fail(LINE).contains("nowhere"), "problems within are told");
+    case.put("inner.yml", OUTER);
+    assert!(case.fail(LINE).contains("no end"), "a workflow within itself");
+    case.put(
+        "inner.yml",
+        &INNER
+            .replace("/bin/deep", "/bin/make")
+            .replace("name: deep", "name: make"),
+    );
+    case.put("transformations.yml", "pegasus: \"5.0\"\ntransformations:\n- name: make\n  sites: [{name: local, type: installed, pfn: /opt/make}]\n");
+    assert!(case.fail(LINE).contains("another program make"));
+    case.put("inner.yml", "pegasus: [\n");
+    assert!(case.fail(LINE).contains("inner.yml:"), "with file and line");
+}
+
+#[test]
+fn the_same_options_as_those_of_the_whole_are_taken() -> Result<(), Box<dyn std::error::Error>> {
+    let case = case();
+    case.put("p", "pegasus.register = false\n");
+    case.put(
+        "workflow.yml",
+        &OUTER.replace(
+            "-vvv",
+            "--conf, p, --sites, local, --output-dir, results, -Dpegasus.register=false",
+        ),
+    );
+    case.plan("--sites local --output-sites local --output-dir results --dir submit --conf p")?;
+    Ok(())
+}
