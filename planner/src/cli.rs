@@ -7,7 +7,8 @@ use clap::builder::styling::Styles;
 use clap::{ArgAction, Parser};
 
 use crate::output::batch::{parse_megabytes, parse_minutes};
-use crate::plan::{BatchOptions, CleanupStrategy, Planned, Request, Surroundings};
+use crate::picture::{Format, Picture, Subject};
+use crate::plan::{BatchOptions, CleanupStrategy, Looked, Planned, Request, Surroundings};
 use crate::scheduler::Scheduler;
 use crate::submit::{Submitted, command_line};
 
@@ -117,6 +118,24 @@ struct Typed {
     /// Not offered: internal to Pegasus
     #[arg(short = 'm', long, value_name = "FILE", hide = true)]
     output_map: Option<PathBuf>,
+    /// Plans without writing; prints jobs by kind, levels, files to be staged, and the estimated time
+    #[arg(long, help_heading = "Looking at plans")]
+    dry_run: bool,
+    /// Plans without writing; tells why a job is as it is. For a plan that is there: pmc-plan explain JOB DIR
+    #[arg(long, value_name = "JOB", help_heading = "Looking at plans")]
+    explain: Vec<String>,
+    /// Draws the executable workflow for graphviz
+    #[arg(long, value_name = "FILE", help_heading = "Looking at plans")]
+    dot: Option<PathBuf>,
+    /// Draws the executable workflow as SVG; more than 300 jobs are drawn in groups
+    #[arg(long, value_name = "FILE", help_heading = "Looking at plans")]
+    svg: Option<PathBuf>,
+    /// Draws the abstract workflow for graphviz
+    #[arg(long, value_name = "FILE", help_heading = "Looking at plans")]
+    abstract_dot: Option<PathBuf>,
+    /// Draws the abstract workflow as SVG
+    #[arg(long, value_name = "FILE", help_heading = "Looking at plans")]
+    abstract_svg: Option<PathBuf>,
     /// Prints the result as JSON
     #[arg(short = 'J', long)]
     json: bool,
@@ -192,6 +211,10 @@ struct Typed {
 pub enum Wish {
     /// A plan.
     Plan(Box<Request>, Voice),
+    /// A look at a plan that is not written; jobs to tell about.
+    Look(Box<Request>, Voice, Vec<String>),
+    /// Telling about jobs of a plan in a submit directory.
+    Explain(PathBuf, Vec<String>),
     /// A text, printed with exit code 0.
     Text(String),
 }
@@ -212,6 +235,9 @@ pub struct Voice {
 /// # Errors
 /// The message for a line that means nothing, with a hint to `--help`.
 pub fn parse(arguments: &[String], surroundings: Surroundings) -> Result<Wish, String> {
+    if arguments.get(1).is_some_and(|word| word == "explain") {
+        return explain(&arguments[1..], &surroundings);
+    }
     let typed = match Typed::try_parse_from(arguments) {
         Ok(typed) => typed,
         Err(e) if e.kind() == clap::error::ErrorKind::DisplayHelp => return Ok(Wish::Text(e.to_string())),
@@ -229,10 +255,49 @@ pub fn parse(arguments: &[String], surroundings: Surroundings) -> Result<Wish, S
         submit: typed.submit,
         level: i16::from(typed.verbose) - i16::from(typed.quiet),
     };
-    Ok(Wish::Plan(
-        Box::new(resolve(typed, arguments, surroundings)?),
-        voice,
-    ))
+    let (dry_run, jobs) = (typed.dry_run, typed.explain.clone());
+    if (dry_run || !jobs.is_empty()) && typed.submit {
+        return Err("--submit needs a plan that is written: leave out --dry-run and --explain".into());
+    }
+    let request = Box::new(resolve(typed, arguments, surroundings)?);
+    if dry_run || !jobs.is_empty() {
+        Ok(Wish::Look(request, voice, jobs))
+    } else {
+        Ok(Wish::Plan(request, voice))
+    }
+}
+
+/// The command `explain`.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "pmc-plan explain",
+    styles = Styles::plain(),
+    about = "Tells why jobs of a plan are as they are",
+    after_help = "The plan is made again in memory, with the command line that made it. Before there is a plan: \
+                  pmc-plan --explain JOB …"
+)]
+struct TypedExplain {
+    /// Names of jobs in the plan or ids in the workflow, then the submit directory, if it is not the working
+    /// directory
+    #[arg(value_name = "JOB… [DIR]", required = true)]
+    words: Vec<String>,
+}
+
+fn explain(arguments: &[String], surroundings: &Surroundings) -> Result<Wish, String> {
+    let typed = match TypedExplain::try_parse_from(arguments) {
+        Ok(typed) => typed,
+        Err(e) if e.kind() == clap::error::ErrorKind::DisplayHelp => return Ok(Wish::Text(e.to_string())),
+        Err(e) => return Err(e.to_string().trim_end().to_owned()),
+    };
+    let mut jobs = typed.words;
+    let directory = |word: &String| surroundings.working_dir.join(word);
+    match jobs.last().map(directory) {
+        Some(dir) if jobs.len() > 1 && dir.is_dir() => {
+            jobs.pop();
+            Ok(Wish::Explain(dir.components().collect(), jobs))
+        }
+        _ => Ok(Wish::Explain(surroundings.working_dir.clone(), jobs)),
+    }
 }
 
 fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Result<Request, String> {
@@ -304,6 +369,22 @@ fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Re
             None => (String::new(), text.trim().to_owned()),
         })
         .collect();
+    let pictures = [
+        (&typed.dot, Subject::Executable, Format::Dot),
+        (&typed.svg, Subject::Executable, Format::Svg),
+        (&typed.abstract_dot, Subject::Abstract, Format::Dot),
+        (&typed.abstract_svg, Subject::Abstract, Format::Svg),
+    ]
+    .into_iter()
+    .filter_map(|(path, subject, format)| {
+        let path = absolute(path.as_deref()?);
+        Some(Picture {
+            subject,
+            format,
+            path,
+        })
+    })
+    .collect();
     Ok(Request {
         workflow: absolute(workflow),
         conf: typed.conf.as_deref().map(absolute),
@@ -343,6 +424,8 @@ fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Re
             template_dir: typed.template_dir.as_deref().map(absolute),
         },
         arguments: arguments.get(1..).unwrap_or_default().join(" "),
+        line: arguments.get(1..).unwrap_or_default().to_vec(),
+        pictures,
         surroundings,
     })
 }
@@ -443,20 +526,13 @@ fn refuse(typed: &Typed) -> Result<(), String> {
 /// The result for people.
 pub fn tell(planned: &Planned) -> String {
     let counts = &planned.counts;
-    let mut kinds = vec![format!("{} compute", counts.compute)];
-    for (number, kind) in [
-        (counts.stage_in, "stage-in"),
-        (counts.inter_site, "inter-site"),
-        (counts.stage_out, "stage-out"),
-        (counts.register, "registration"),
-        (counts.create_dir, "create-dir"),
-        (counts.chmod, "chmod"),
-        (counts.cleanup, "clean-up"),
-    ] {
-        if number > 0 {
-            kinds.push(format!("{number} {kind}"));
-        }
-    }
+    let kinds: Vec<String> = counts
+        .kinds()
+        .into_iter()
+        .enumerate()
+        .filter(|(at, (_, number))| *at == 0 || *number > 0)
+        .map(|(_, (kind, number))| format!("{number} {kind}"))
+        .collect();
     let mut text = format!(
         "Planned {}: {} tasks ({}), {} dependencies.\nSubmit directory: {}\n",
         planned.label,
@@ -487,6 +563,24 @@ pub fn tell_submitted(submitted: &Submitted) -> String {
             "Submitted:        to {}, which did not say the job's number\n",
             submitted.scheduler
         ),
+    }
+}
+
+/// A look at a plan, for people or as a JSON object.
+pub fn tell_looked(looked: &Looked, json: bool) -> String {
+    if json {
+        let mut value = looked.summary.json();
+        if let Some(object) = value.as_object_mut() {
+            object.insert("explanations".into(), looked.explanations.clone().into());
+            object.insert("warnings".into(), looked.warnings.clone().into());
+        }
+        // A tree of strings and numbers always has a text.
+        return format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default());
+    }
+    if looked.explanations.is_empty() {
+        looked.summary.tell()
+    } else {
+        looked.explanations.join("\n")
     }
 }
 
@@ -540,6 +634,7 @@ mod tests {
         match parse(&arguments, surroundings())? {
             Wish::Plan(request, _) => Ok(*request),
             Wish::Text(text) => Err(text),
+            other => Err(format!("{other:?}")),
         }
     }
 

@@ -4,8 +4,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use pmc_plan::cli::{self, Wish};
-use pmc_plan::plan::{Surroundings, plan, wants_shell};
+use pmc_plan::cli::{self, Voice, Wish};
+use pmc_plan::plan::{Looked, Surroundings, look, plan, wants_shell};
+use pmc_plan::recipe::{self, Recipe};
 use pmc_plan::submit;
 
 fn main() -> ExitCode {
@@ -18,6 +19,13 @@ fn main() -> ExitCode {
     };
     let (mut request, voice) = match cli::parse(&arguments, surroundings) {
         Ok(Wish::Plan(request, voice)) => (*request, voice),
+        Ok(Wish::Look(request, voice, jobs)) => {
+            return match look(&request, None, &jobs) {
+                Ok(looked) => tell_looked(&looked, voice),
+                Err(e) => fail(&e.to_string(), e.exit_code()),
+            };
+        }
+        Ok(Wish::Explain(dir, jobs)) => return explain(&dir, &jobs),
         Ok(Wish::Text(text)) => return say(&text),
         Err(message) => return fail(message.strip_prefix("error: ").unwrap_or(&message), 1),
     };
@@ -69,6 +77,58 @@ fn main() -> ExitCode {
                 None => ExitCode::SUCCESS,
             }
         }
+        Err(e) => fail(&e.to_string(), e.exit_code()),
+    }
+}
+
+fn tell_looked(looked: &Looked, voice: Voice) -> ExitCode {
+    if voice.level >= 0 {
+        for warning in &looked.warnings {
+            eprintln!("pmc-plan: warning: {warning}");
+        }
+    }
+    if voice.level > 0 {
+        for note in &looked.notes {
+            eprintln!("pmc-plan: {note}");
+        }
+    }
+    say(&cli::tell_looked(looked, voice.json))
+}
+
+/// Makes the plan in a submit directory again, and tells about some of its jobs.
+fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
+    let recipe = match Recipe::read(dir) {
+        Ok(recipe) => recipe,
+        Err(e) => return fail(&e.to_string(), 1),
+    };
+    let surroundings = match Surroundings::read() {
+        Ok(surroundings) => Surroundings {
+            working_dir: recipe.directory,
+            user: recipe.user,
+            ..surroundings
+        },
+        Err(e) => return fail(&format!("cannot find out the working directory: {e}"), 1),
+    };
+    let mut line = vec!["pmc-plan".to_owned()];
+    line.extend(recipe.arguments);
+    let mut request = match cli::parse(&line, surroundings) {
+        Ok(Wish::Plan(request, _)) => *request,
+        Ok(_) => return fail("the recorded command line is none that plans", 1),
+        Err(message) => return fail(&message, 1),
+    };
+    request.pictures.clear();
+    let copy = request.workflow.file_name().map(|name| dir.join(name));
+    if let Some(copy) = copy.filter(|copy| !request.workflow.is_file() && copy.is_file()) {
+        request.workflow = copy;
+    }
+    for file in recipe::changed(dir, &request) {
+        eprintln!(
+            "pmc-plan: warning: {} has changed since the plan was made: this is what a plan would be now",
+            file.display()
+        );
+    }
+    match look(&request, Some(dir), jobs) {
+        Ok(looked) => say(&cli::tell_looked(&looked, false)),
         Err(e) => fail(&e.to_string(), e.exit_code()),
     }
 }

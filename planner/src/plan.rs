@@ -8,7 +8,9 @@ use std::time::SystemTime;
 use chrono::{DateTime, FixedOffset};
 
 use crate::error::InputErrors;
+use crate::picture::Picture;
 use crate::scheduler::Scheduler;
+use crate::summary::Summary;
 
 /// What is to be planned, and everything that the surroundings contribute.
 #[derive(Clone, Debug)]
@@ -64,6 +66,11 @@ pub struct Request {
     pub batch: BatchOptions,
     /// The command line as one text, for the records.
     pub arguments: String,
+    /// The command line without the name of the program, from which the same plan can be made again; empty if
+    /// there is none.
+    pub line: Vec<String>,
+    /// Pictures to be drawn.
+    pub pictures: Vec<Picture>,
     /// The surroundings.
     pub surroundings: Surroundings,
 }
@@ -167,6 +174,21 @@ pub struct Planned {
     pub notes: Vec<String>,
 }
 
+/// A plan that was looked at, not written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Looked {
+    /// Its figures.
+    pub summary: Summary,
+    /// What is to be told about the jobs that were asked for.
+    pub explanations: Vec<String>,
+    /// Names of all jobs.
+    pub jobs: Vec<String>,
+    /// What the user should know; each is one sentence or a few.
+    pub warnings: Vec<String>,
+    /// What was decided, for `-v`.
+    pub notes: Vec<String>,
+}
+
 /// Numbers of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -194,6 +216,22 @@ pub struct Counts {
     pub total: usize,
     /// Edges of the DAG.
     pub edges: usize,
+}
+
+impl Counts {
+    /// Kinds of jobs of the DAG and how many there are of each.
+    pub fn kinds(&self) -> [(&'static str, usize); 8] {
+        [
+            ("compute", self.compute),
+            ("stage-in", self.stage_in),
+            ("inter-site", self.inter_site),
+            ("stage-out", self.stage_out),
+            ("registration", self.register),
+            ("create-dir", self.create_dir),
+            ("chmod", self.chmod),
+            ("clean-up", self.cleanup),
+        ]
+    }
 }
 
 /// Why there is no plan.
@@ -259,7 +297,7 @@ impl PlanError {
 mod run;
 mod surroundings;
 
-pub use run::{plan, wants_shell};
+pub use run::{look, plan, wants_shell};
 
 /// Formats a time as the records of the workflow have it: ISO 8601, seconds, numeric offset.
 pub(crate) fn iso_seconds(time: SystemTime, offset: FixedOffset) -> String {

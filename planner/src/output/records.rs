@@ -306,6 +306,11 @@ pub(crate) fn properties(
         "#Properties of the run, escaped as Java reads them.\n#{}\n",
         request.surroundings.now.format("%a %b %d %H:%M:%S UTC%:z %Y")
     );
+    if !request.line.is_empty() {
+        let again = crate::recipe::Recipe::of(request);
+        // A line of its own that readers of properties pass over.
+        text.push_str(&again.comment());
+    }
     for (key, value) in &all {
         push_escaped(&mut text, key, true);
         text.push('=');

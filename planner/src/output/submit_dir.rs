@@ -59,6 +59,12 @@ impl SubmitDir {
         }
     }
 
+    /// The path that [`SubmitDir::next_run`] would take now.
+    pub(crate) fn next_path(parent: &Path) -> PathBuf {
+        let number = last_run(parent).unwrap_or_default() + 1;
+        parent.join(format!("run{number:04}"))
+    }
+
     /// Takes a directory of a given name, which may exist.
     ///
     /// # Errors

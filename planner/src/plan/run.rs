@@ -1,6 +1,7 @@
 //! The steps of planning, from reading to publishing.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::catalog::replica::{DirectoryOptions, ReplicaCatalog};
@@ -8,14 +9,17 @@ use crate::catalog::transformation::TransformationCatalog;
 use crate::catalog::{Loaded, replica, site, transformation};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
+use crate::explain::{Explainer, View};
 use crate::input::{ReadOptions, read_workflow};
 use crate::model::{TransferFlag, Workflow};
 use crate::output::events::JobEvents;
 use crate::output::layout::Layout;
 use crate::output::submit_dir::SubmitDir;
 use crate::output::{self, PROPERTIES, Plan, batch, records};
+use crate::picture::{self, Picture};
 use crate::properties::{Properties, PropertySources};
-use crate::refine::exec::{Exec, ExecJob};
+use crate::refine::cleanup::space::Sizes;
+use crate::refine::exec::{Exec, ExecJob, SiteId};
 use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
@@ -24,7 +28,9 @@ use crate::refine::sites::{Sites, made_local, own_tools};
 use crate::refine::storage::StorageMapper;
 use crate::refine::{exec::Task, further_problems, refine, subworkflow};
 
-use super::{PlanError, Planned, Request, Script, iso_seconds};
+use crate::summary::{Machine, Summary};
+
+use super::{Looked, PlanError, Planned, Request, Script, iso_seconds};
 
 /// Variable that input files may use for the directory of the workflow file.
 const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
@@ -40,19 +46,160 @@ struct Inputs {
     warnings: Vec<String>,
 }
 
+/// A plan that is about to be written, or looked at.
+struct Made<'a, 'm> {
+    plan: &'a Plan<'a>,
+    inputs: &'a Inputs,
+    mapper: &'a Mapper<'m>,
+    counts: super::Counts,
+    warnings: Vec<String>,
+    notes: Vec<String>,
+}
+
 /// Plans a workflow: reads the inputs, refines, writes the submit directory.
 ///
 /// # Errors
 /// Whatever stands in the way; nothing is left in the submit directory then.
 pub fn plan(request: &Request) -> Result<Planned, PlanError> {
+    let take = |settings: &Settings, workflow: &Workflow| {
+        let directory = submit_dir(request, settings, workflow)?;
+        Ok((directory.path().to_owned(), directory))
+    };
+    make(request, take, |made, directory| {
+        let Made {
+            plan,
+            inputs,
+            counts,
+            mut warnings,
+            notes,
+            ..
+        } = made;
+        let staging = directory.staging().to_owned();
+        let code = write(plan, request, inputs, &counts, &staging, &mut warnings)?;
+        let braindump = records::braindump(plan, request);
+        let text = monitord_compat::braindump::write(&braindump);
+        put(&staging.join("braindump.yml"), &text)?;
+        let path = directory.publish()?;
+        draw(plan, &request.pictures)?;
+        Ok(Planned {
+            dag: path.join(format!("{}.dag", plan.base)),
+            shell: code.shell.map(|name| path.join(name)),
+            scripts: code
+                .scripts
+                .into_iter()
+                .map(|script| Script {
+                    path: path.join(&script.path),
+                    ..script
+                })
+                .collect(),
+            submit_dir: path,
+            label: plan.workflow.label.clone(),
+            index: plan.workflow.index.clone(),
+            uuid: request.surroundings.uuid.clone(),
+            output_dirs: plan
+                .sites
+                .outputs
+                .iter()
+                .filter_map(|o| o.path.as_ref().map(PathBuf::from))
+                .collect(),
+            counts,
+            braindump,
+            warnings,
+            notes,
+        })
+    })
+}
+
+/// Plans without writing anything but pictures: gives the figures of the plan and tells about some of its jobs.
+/// `submit`: the submit directory that the plan is for, if it exists already.
+///
+/// # Errors
+/// Whatever stands in the way of a plan, and jobs that are not in it.
+pub fn look(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result<Looked, PlanError> {
+    let take = |settings: &Settings, workflow: &Workflow| {
+        let path = match submit {
+            Some(path) => path.to_owned(),
+            None => preview(request, settings, workflow),
+        };
+        Ok((path, ()))
+    };
+    make(request, take, |made, ()| {
+        let Made {
+            plan,
+            inputs,
+            mapper,
+            counts,
+            mut warnings,
+            notes,
+        } = made;
+        let site = main_site(plan);
+        let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
+        warnings.extend(resources.warnings());
+        check_commands(plan)?;
+        let mut sizes = Sizes::new(plan.workflow, plan.exec, &plan.settings.space)?;
+        sizes.measure(plan.exec);
+        let machine = Machine {
+            nodes: resources.nodes,
+            tasks_per_node: resources.tasks_per_node,
+        };
+        let summary = Summary::new(plan, counts, &sizes, machine);
+        let explainer = Explainer::new(View {
+            plan,
+            mapper,
+            replicas: &inputs.replicas,
+        });
+        let mut told = Vec::new();
+        let mut problems = Vec::new();
+        for job in jobs {
+            match explainer.tell(job) {
+                Ok(text) => told.push(text),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(PlanError::Refinement(problems));
+        }
+        draw(plan, &request.pictures)?;
+        Ok(Looked {
+            summary,
+            explanations: told,
+            jobs: plan.exec.jobs.iter().map(|job| job.name.to_string()).collect(),
+            warnings,
+            notes,
+        })
+    })
+}
+
+/// Draws the pictures that are asked for.
+fn draw(plan: &Plan<'_>, pictures: &[Picture]) -> Result<(), PlanError> {
+    for picture in pictures {
+        let text = picture::draw(plan.workflow, plan.exec, picture.subject, picture.format);
+        let directory = picture.path.parent().unwrap_or(Path::new("/"));
+        let failed = |e| PlanError::io("write", &picture.path, e);
+        let mut file = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
+            .tempfile_in(directory)
+            .map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        file.persist(&picture.path).map_err(|e| failed(e.error))?;
+    }
+    Ok(())
+}
+
+/// The steps up to a plan in memory. `take` says for which submit directory it is.
+fn make<D, R>(
+    request: &Request,
+    take: impl FnOnce(&Settings, &Workflow) -> Result<(PathBuf, D), PlanError>,
+    finish: impl FnOnce(Made<'_, '_>, D) -> Result<R, PlanError>,
+) -> Result<R, PlanError> {
     let properties = Properties::load(&property_sources(request))?;
     let settings = Settings::new(&properties, request)?;
     let mut inputs = read(request, properties, &settings)?;
     let mut warnings = std::mem::take(&mut inputs.warnings);
     warnings.extend(settings.warnings.iter().cloned());
     let mut notes = Vec::new();
-    let directory = submit_dir(request, &settings, &inputs.workflow)?;
-    let submit = directory.path().display().to_string();
+    let (directory, taken) = take(&settings, &inputs.workflow)?;
+    let submit = directory.display().to_string();
     let exec_rel = exec_rel(request, &inputs.workflow, &submit);
     let sites = Sites::new(&inputs.sites.catalog, request, &settings, &exec_rel)
         .map_err(|error| with_further_problems(error, request, &settings, &inputs))?;
@@ -95,37 +242,15 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         submit,
     };
     let counts = records::count(&exec, workflow.jobs.len());
-    let staging = directory.staging().to_owned();
-    let code = write(&plan, request, &inputs, &counts, &staging, &mut warnings)?;
-    let braindump = records::braindump(&plan, request);
-    let text = monitord_compat::braindump::write(&braindump);
-    put(&staging.join("braindump.yml"), &text)?;
-    let path = directory.publish()?;
-    Ok(Planned {
-        dag: path.join(format!("{}.dag", plan.base)),
-        shell: code.shell.map(|name| path.join(name)),
-        scripts: code
-            .scripts
-            .into_iter()
-            .map(|script| Script {
-                path: path.join(&script.path),
-                ..script
-            })
-            .collect(),
-        submit_dir: path,
-        label: workflow.label.clone(),
-        index: workflow.index.clone(),
-        uuid: request.surroundings.uuid.clone(),
-        output_dirs: sites
-            .outputs
-            .iter()
-            .filter_map(|o| o.path.as_ref().map(PathBuf::from))
-            .collect(),
+    let made = Made {
+        plan: &plan,
+        inputs: &inputs,
+        mapper: &mapper,
         counts,
-        braindump,
         warnings,
         notes,
-    })
+    };
+    finish(made, taken)
 }
 
 /// Whether the properties ask for a shell script instead of a DAG. Problems in them are for [`plan`] to tell.
@@ -376,6 +501,53 @@ fn submit_dir(request: &Request, settings: &Settings, workflow: &Workflow) -> Re
     SubmitDir::next_run(&parent)
 }
 
+/// The submit directory that [`submit_dir`] would take.
+fn preview(request: &Request, settings: &Settings, workflow: &Workflow) -> PathBuf {
+    let relative = request
+        .relative_submit_dir
+        .as_ref()
+        .or(request.relative_dir.as_ref());
+    if let Some(relative) = relative {
+        return normal(&request.dir.join(relative));
+    }
+    let parent = request
+        .dir
+        .join(&request.surroundings.user)
+        .join("pegasus")
+        .join(&workflow.label);
+    if settings.use_timestamp {
+        return parent.join(request.surroundings.now.format("%Y%m%dT%H%M%S%z").to_string());
+    }
+    SubmitDir::next_path(&parent)
+}
+
+/// The site whose work directory the first compute job works in.
+fn main_site(plan: &Plan<'_>) -> SiteId {
+    plan.exec
+        .jobs
+        .iter()
+        .find(|job| matches!(job.task, Task::Compute(_)))
+        .or(plan.exec.jobs.first())
+        .map_or(plan.sites.local(), |job| job.staging)
+}
+
+/// Refuses jobs that cannot be written into the DAG.
+fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
+    const SHOWN: usize = 20;
+    let problems: Vec<String> = plan
+        .order
+        .iter()
+        .filter_map(|&job| output::command::command(plan, job).err())
+        .flatten()
+        .take(SHOWN)
+        .collect();
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(PlanError::Code(problems))
+    }
+}
+
 /// A path without `.` parts; `..` stays, since a link may be before it.
 fn normal(path: &Path) -> PathBuf {
     path.components().collect()
@@ -510,13 +682,7 @@ fn write(
     warnings: &mut Vec<String>,
 ) -> Result<Code, PlanError> {
     let base = &plan.base;
-    let site = plan
-        .exec
-        .jobs
-        .iter()
-        .find(|job| matches!(job.task, Task::Compute(_)))
-        .or(plan.exec.jobs.first())
-        .map_or(plan.sites.local(), |job| job.staging);
+    let site = main_site(plan);
     let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
     warnings.extend(resources.warnings());
     output::lists::write(plan, dir)?;

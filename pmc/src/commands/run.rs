@@ -149,6 +149,8 @@ fn request(arguments: &cli::Run, workflow: PathBuf, surroundings: Surroundings) 
         job_prefix: None,
         cluster: Vec::new(),
         batch: BatchOptions::default(),
+        line: Vec::new(),
+        pictures: Vec::new(),
         arguments: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
         surroundings,
     }

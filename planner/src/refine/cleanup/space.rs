@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{InputError, InputErrors};
 use crate::model::{FileId, Position, Workflow};
 use crate::properties::Properties;
-use crate::refine::exec::Exec;
+use crate::refine::exec::{Exec, Place};
 
 /// Prefix of the properties.
 const PREFIX: &str = "pegasus.file.cleanup.constraint.";
@@ -14,6 +14,9 @@ const PREFIX: &str = "pegasus.file.cleanup.constraint.";
 const DEFAULT_ROOM: u64 = 10 << 30;
 /// Size of a file, unless told otherwise: 10 MiB.
 const DEFAULT_SIZE: u64 = 10 << 20;
+
+/// No more files than this are looked at; on a busy file system each takes its time.
+const MEASURED: usize = 20_000;
 
 /// The settings of the strategy, all in bytes.
 #[derive(Clone, Debug)]
@@ -122,6 +125,27 @@ impl Sizes {
             }
         }
         Sizes { known, default_size }
+    }
+
+    /// Looks up the size of inputs that nobody told and that can be seen from here.
+    pub(crate) fn measure(&mut self, exec: &Exec) {
+        let mut left = MEASURED;
+        for moved in exec.transfers.iter().flat_map(|set| &set.files) {
+            let Some(slot @ None) = self.known.get_mut(moved.file.0 as usize) else {
+                continue;
+            };
+            let Some((Place::Url(url, _), _)) = moved.sources.first() else {
+                continue;
+            };
+            let path = url.strip_prefix("file://").unwrap_or(url);
+            if left > 0 && path.starts_with('/') {
+                left -= 1;
+                *slot = std::fs::metadata(path)
+                    .ok()
+                    .filter(|m| m.is_file())
+                    .map(|m| m.len());
+            }
+        }
     }
 
     /// Size of a file, the default if nobody knows.

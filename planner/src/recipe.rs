@@ -1,0 +1,133 @@
+//! How a plan was made, so that it can be made again in memory: a comment in the properties of the submit
+//! directory. Nothing else has to be recorded, since the same inputs give the same plan.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::output::PROPERTIES;
+use crate::plan::Request;
+
+/// How the comment begins.
+const HEAD: &str = "#Planned with ";
+
+/// Working directory, user and command line of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Recipe {
+    /// Working directory.
+    pub directory: PathBuf,
+    /// Login name, which is part of paths.
+    pub user: String,
+    /// Command line without the name of the program.
+    pub arguments: Vec<String>,
+}
+
+/// Why a plan cannot be made again.
+#[derive(Debug, thiserror::Error)]
+pub enum RecipeError {
+    /// The file is not there.
+    #[error("{} is no submit directory of pmc-plan: cannot read {PROPERTIES} in it: {source}", dir.display())]
+    Unreadable {
+        /// Directory.
+        dir: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is no such comment in it.
+    #[error(
+        "{} does not say how it was planned; ask with the planning command line instead: pmc-plan --explain JOB …",
+        path.display()
+    )]
+    Absent {
+        /// File.
+        path: PathBuf,
+    },
+}
+
+impl Recipe {
+    pub(crate) fn of(request: &Request) -> Self {
+        Recipe {
+            directory: request.surroundings.working_dir.clone(),
+            user: request.surroundings.user.clone(),
+            arguments: request.line.clone(),
+        }
+    }
+
+    /// One line, with its end.
+    pub(crate) fn comment(&self) -> String {
+        // A list of strings always has a text; line breaks in it are escaped.
+        format!("{HEAD}{}\n", serde_json::to_string(self).unwrap_or_default())
+    }
+
+    /// From a submit directory.
+    ///
+    /// # Errors
+    /// A directory that is none, or that does not say how it was made.
+    pub fn read(dir: &Path) -> Result<Self, RecipeError> {
+        let path = dir.join(PROPERTIES);
+        let text = fs::read_to_string(&path).map_err(|source| RecipeError::Unreadable {
+            dir: dir.to_owned(),
+            source,
+        })?;
+        text.lines()
+            .filter_map(|line| serde_json::from_str(line.strip_prefix(HEAD)?).ok())
+            .next()
+            .ok_or(RecipeError::Absent { path })
+    }
+}
+
+/// Input files that are not any more what they were when the plan was made: their copies in the submit
+/// directory differ.
+pub fn changed(dir: &Path, request: &Request) -> Vec<PathBuf> {
+    let same = |a: &Path, b: &Path| match (fs::read(a), fs::read(b)) {
+        (Ok(a), Ok(b)) => a == b,
+        // Without a copy, nothing is known.
+        (_, Err(_)) => true,
+        (Err(_), Ok(_)) => false,
+    };
+    let mut files = vec![(request.workflow.clone(), dir.to_owned())];
+    let catalogs = dir.join("catalogs");
+    for name in ["sites", "transformations", "replicas"] {
+        let path = request.surroundings.working_dir.join(format!("{name}.yml"));
+        files.push((path, catalogs.clone()));
+    }
+    for path in request.cache_files.iter().chain(&request.inherited_files) {
+        files.push((path.clone(), catalogs.clone()));
+    }
+    files
+        .into_iter()
+        .filter(|(path, copies)| {
+            let copy = path.file_name().map(|name| copies.join(name));
+            copy.is_some_and(|copy| !same(path, &copy))
+        })
+        .map(|(path, _)| path)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipe_is_read_back() -> Result<(), Box<dyn std::error::Error>> {
+        let recipe = Recipe {
+            directory: "/w/a b".into(),
+            user: "tester".into(),
+            arguments: vec!["--sites".into(), "a\nb 'c' \"d\"".into()],
+        };
+        let comment = recipe.comment();
+        assert_eq!(comment.lines().count(), 1);
+        let dir = tempfile::tempdir()?;
+        assert!(matches!(
+            Recipe::read(dir.path()),
+            Err(RecipeError::Unreadable { .. })
+        ));
+        fs::write(dir.path().join(PROPERTIES), "#other\nx=1\n")?;
+        assert!(matches!(
+            Recipe::read(dir.path()),
+            Err(RecipeError::Absent { .. })
+        ));
+        fs::write(dir.path().join(PROPERTIES), format!("#other\n{comment}x=1\n"))?;
+        assert_eq!(Recipe::read(dir.path())?, recipe);
+        Ok(())
+    }
+}

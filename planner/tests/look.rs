@@ -1,0 +1,166 @@
+//! Looking at plans: figures, explanations, pictures.
+
+#[expect(dead_code, reason = "shared with other tests, which use more of it")]
+mod common;
+
+use std::process::Command;
+
+use common::Case;
+
+/// `work` makes `mid` from `in`, which is at two places, `work` makes `end` from it; another job's output exists.
+const WORKFLOW: &str = r#"pegasus: "5.0"
+name: two
+jobs:
+- type: job
+  id: A
+  name: work
+  profiles: {pegasus: {runtime: 100, memory: 4096}}
+  uses:
+  - {lfn: in, type: input}
+  - {lfn: mid, type: output, stageOut: false, registerReplica: false}
+- type: job
+  id: B
+  name: work
+  profiles: {pegasus: {runtime: 50}}
+  uses:
+  - {lfn: mid, type: input}
+  - {lfn: end, type: output, size: 2048, stageOut: true, registerReplica: true}
+- type: job
+  id: C
+  name: work
+  uses:
+  - {lfn: in, type: input}
+  - {lfn: there, type: output, stageOut: true, registerReplica: false}
+"#;
+
+const LINE: &[&str] = &[
+    "--sites",
+    "local",
+    "--output-sites",
+    "local",
+    "--dir",
+    "submit",
+    "--cleanup",
+    "inplace",
+];
+
+fn case() -> Case {
+    let case = Case::new(WORKFLOW);
+    case.programs(&["work"]).put("data/in", "12345").put(
+        "replicas.yml",
+        "pegasus: \"5.0\"\nreplicas:\n- lfn: in\n  pfns: [{site: local, pfn: \"file://@DIR@/data/in\"}, {site: far, \
+         pfn: \"http://far.example.org/in\"}]\n- lfn: there\n  pfns: [{site: local, pfn: /store/there}]\n",
+    );
+    case
+}
+
+/// Standard output and error of a run, and whether it went well.
+fn run(case: &Case, arguments: &[&str]) -> (String, String, bool) {
+    let out = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+        .args(arguments)
+        .current_dir(case.path())
+        .env("HOME", case.path())
+        .output()
+        .expect("the program runs");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (text(out.stdout), text(out.stderr), out.status.success())
+}
+
+fn line<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    LINE.iter().chain(more).copied().collect()
+}
+
+#[test]
+fn a_dry_run_tells_and_writes_nothing() {
+    let case = case();
+    let (out, _, ok) = run(&case, &line(&["--dry-run", "--nodes", "2", "--ppn", "4"]));
+    assert!(ok);
+    for part in [
+        "two: ",
+        "  compute       2\n",
+        "  not run       1 (their outputs exist)\n",
+        "  to stage in   1 files, 5 B\n",
+        "Estimated time: 2 min 30 s on 2 nodes with 4 processes each",
+        "run times of 2 of 2",
+    ] {
+        assert!(out.contains(part), "{part:?} is not in {out}");
+    }
+    assert!(!case.path().join("submit").exists());
+    let (out, _, ok) = run(&case, &line(&["--dry-run", "--json"]));
+    assert!(ok);
+    let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(value["kinds"]["compute"], 2);
+    assert_eq!(value["stage_in"]["bytes"], 5);
+    assert_eq!(value["estimate"]["longest_chain_seconds"], 150.0);
+}
+
+#[test]
+fn a_dry_run_refuses_what_a_plan_refuses() {
+    let case = case();
+    let arguments = line(&["--dry-run", "-Dpegasus.pmc_request_cpus=-1"]);
+    let (_, err, ok) = run(&case, &arguments);
+    assert!(!ok && err.contains("cpu count -1"), "{err}");
+}
+
+#[test]
+fn jobs_are_explained_before_and_after_planning() {
+    let case = case();
+    let (before, _, ok) = run(&case, &line(&["--explain", "A", "--explain", "C"]));
+    assert!(ok);
+    for part in [
+        "work_A: runs work (job A, workflow.yml:4)",
+        "memory      4096 MB, from the profile pegasus::memory of the job",
+        "cores       1, the default",
+        "in: from stage_in_remote_local_0_0, copied from file://",
+        "else from http://far.example.org/in at far",
+        "mid: removed by clean_up_local_level_4_0",
+        "C (work): does not run",
+        "there: exists at /store/there on local",
+    ] {
+        assert!(before.contains(part), "{part:?} is not in {before}");
+    }
+    let (_, _, ok) = run(&case, LINE);
+    assert!(ok);
+    let user = std::fs::read_dir(case.path().join("submit"))
+        .expect("a directory")
+        .next();
+    let user = user.expect("an entry").expect("an entry").file_name();
+    let dir = format!("submit/{}/pegasus/two/run0001", user.to_string_lossy());
+    let (after, err, ok) = run(&case, &["explain", "A", "C", &dir]);
+    assert!(ok, "{err}");
+    assert_eq!(before, after);
+    assert!(!err.contains("has changed"), "{err}");
+    case.put("workflow.yml", &WORKFLOW.replace("4096", "8192"));
+    let (after, err, ok) = run(&case, &["explain", "A", &dir]);
+    assert!(ok && after.contains("8192 MB"), "{after}");
+    assert!(
+        err.contains("workflow.yml has changed since the plan was made"),
+        "{err}"
+    );
+    let (_, err, ok) = run(&case, &["explain", "work_AA", &dir]);
+    assert!(!ok && err.contains("is work_A meant?"), "{err}");
+    let (_, err, ok) = run(&case, &["explain", "A"]);
+    assert!(!ok && err.contains("is no submit directory"), "{err}");
+}
+
+#[test]
+fn workflows_are_drawn() {
+    let case = case();
+    let files = [
+        "--dot",
+        "e.dot",
+        "--svg",
+        "e.svg",
+        "--abstract-dot",
+        "a.dot",
+        "--abstract-svg",
+        "a.svg",
+    ];
+    let (_, err, ok) = run(&case, &line(&[&["--dry-run"], &files[..]].concat()));
+    assert!(ok, "{err}");
+    let read = |name: &str| std::fs::read_to_string(case.path().join(name)).expect("a picture");
+    assert!(read("e.dot").contains("stage_in_remote_local_0_0"));
+    assert_eq!(read("a.dot").matches("->").count(), 1);
+    assert_eq!(read("a.svg").matches("rx=\"5\"").count(), 3);
+    assert!(read("e.svg").contains("clean_up_local_level_3_0"));
+}
