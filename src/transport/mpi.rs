@@ -3,8 +3,11 @@
 //! A process waits for messages by asking MPI again and again: its own blocking calls keep a core
 //! busy, which the tasks need. The pauses in between grow with the time already waited, so that
 //! a message is never late by more than a small part of that time, nor by more than two milliseconds.
+//! Processes of the same host need not wait for the end of a pause: see [`doorbell`].
 //!
 //! MPI is called by the thread that called [`Mpi::start`], and by no other.
+
+mod doorbell;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,6 +18,7 @@ use mpi::ffi;
 use mpi::topology::{AnyProcess, Communicator as _, SimpleCommunicator};
 use mpi::traits::{Equivalence as _, Source as _};
 
+use self::doorbell::Doorbells;
 use super::{MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
 use crate::message::{Rank, ToMaster, ToWorker};
@@ -29,6 +33,8 @@ const MASTER: Rank = Rank(0);
 /// Longest pause between two looks for a message: idle processes are to need less than a hundredth
 /// of a core, and to serve a message within two milliseconds.
 const LONGEST_PAUSE: Duration = Duration::from_micros(1_500);
+/// The same where every message comes with the ring of a bell.
+const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 /// How long to look without any pause.
 const SPIN: Duration = Duration::from_micros(20);
 
@@ -64,6 +70,7 @@ pub fn library_version() -> String {
 pub struct Mpi {
     universe: Universe,
     world: SimpleCommunicator,
+    bells: Option<Doorbells>,
 }
 
 impl Mpi {
@@ -81,7 +88,12 @@ impl Mpi {
             ));
         }
         let world = universe.world();
-        Ok(Self { universe, world })
+        let bells = Doorbells::join(&world);
+        Ok(Self {
+            universe,
+            world,
+            bells,
+        })
     }
 
     /// Number of this process.
@@ -101,7 +113,7 @@ impl Mpi {
     pub fn master(&self, waiting: Waiting, interrupt: Arc<Interrupt>) -> MpiMaster<'_> {
         let workers = self.size().saturating_sub(1);
         MpiMaster {
-            endpoint: Endpoint::new(&self.world, waiting, interrupt),
+            endpoint: Endpoint::new(self, waiting, interrupt),
             workers,
             early: VecDeque::new(),
             gone: vec![false; workers as usize],
@@ -115,7 +127,7 @@ impl Mpi {
     pub fn worker(&self, waiting: Waiting, interrupt: Arc<Interrupt>) -> MpiWorker<'_> {
         MpiWorker {
             rank: self.rank(),
-            endpoint: Endpoint::new(&self.world, waiting, interrupt),
+            endpoint: Endpoint::new(self, waiting, interrupt),
             released: false,
             buffer: Vec::new(),
         }
@@ -132,6 +144,7 @@ impl Mpi {
 /// What both sides share: sending without waiting, and receiving with pauses.
 struct Endpoint<'a> {
     world: &'a SimpleCommunicator,
+    bells: Option<&'a Doorbells>,
     waiting: Waiting,
     interrupt: Arc<Interrupt>,
     /// Requests that whoever waits here has been told of.
@@ -146,12 +159,13 @@ struct Send {
 }
 
 impl<'a> Endpoint<'a> {
-    fn new(world: &'a SimpleCommunicator, waiting: Waiting, interrupt: Arc<Interrupt>) -> Self {
+    fn new(mpi: &'a Mpi, waiting: Waiting, interrupt: Arc<Interrupt>) -> Self {
         if let Err(error) = nix::sys::prctl::set_timerslack(1_000) {
             tracing::debug!("Unable to make timers precise: {error}");
         }
         Self {
-            world,
+            world: &mpi.world,
+            bells: mpi.bells.as_ref(),
             waiting,
             interrupt,
             requests: 0,
@@ -166,7 +180,8 @@ impl<'a> Endpoint<'a> {
     fn send(&mut self, to: Rank, tag: mpi::Tag, bytes: Vec<u8>) -> Result<(), TransportError> {
         let too_long = |_| TransportError(format!("Message of {} bytes is too long for MPI", bytes.len()));
         let count = i32::try_from(bytes.len()).map_err(too_long)?;
-        let to = i32::try_from(to.0).map_err(|_| TransportError(format!("There is no rank {}", to.0)))?;
+        let no_rank = |_| TransportError(format!("There is no rank {}", to.0));
+        let rank = i32::try_from(to.0).map_err(no_rank)?;
         let mut request = std::mem::MaybeUninit::uninit();
         // SAFETY: the bytes are on the heap and stay there, unchanged, in the queue until MPI is
         // done with them; the communicator is that of the running program.
@@ -175,7 +190,7 @@ impl<'a> Endpoint<'a> {
                 bytes.as_ptr().cast(),
                 count,
                 ffi::RSMPI_UINT8_T,
-                to,
+                rank,
                 tag,
                 ffi::RSMPI_COMM_WORLD,
                 request.as_mut_ptr(),
@@ -187,6 +202,9 @@ impl<'a> Endpoint<'a> {
             request,
         });
         self.progress();
+        if let Some(bells) = self.bells {
+            bells.ring(to);
+        }
         Ok(())
     }
 
@@ -224,23 +242,40 @@ impl<'a> Endpoint<'a> {
         if let Some(received) = self.poll(buffer) {
             return Some(received);
         }
-        let began = Instant::now();
+        let asked = Instant::now();
+        let mut began = asked;
+        let mut heard = self.bells.map(Doorbells::rings);
         loop {
-            let waited = began.elapsed();
+            let (waited, left) = (began.elapsed(), timeout.saturating_sub(asked.elapsed()));
             let requests = self.interrupt.requests();
-            if waited >= timeout || self.interrupt.signal().is_some() || requests != self.requests {
+            if left.is_zero() || self.interrupt.signal().is_some() || requests != self.requests {
                 self.requests = requests;
                 return None;
             }
             match self.waiting {
-                Waiting::Sleep if waited >= SPIN => {
-                    std::thread::sleep((waited / 8).min(LONGEST_PAUSE).min(timeout - waited));
-                }
+                Waiting::Sleep if waited >= SPIN => self.pause(waited, left, heard),
                 Waiting::Sleep | Waiting::Busy => std::thread::yield_now(),
+            }
+            let rings = self.bells.map(Doorbells::rings);
+            if rings != heard {
+                // If there is no message yet, it will not take long.
+                (heard, began) = (rings, Instant::now());
             }
             if let Some(received) = self.poll(buffer) {
                 return Some(received);
             }
+        }
+    }
+
+    fn pause(&self, waited: Duration, left: Duration, heard: Option<u32>) {
+        let pause = (waited / 8).min(LONGEST_PAUSE).min(left);
+        match (self.bells, heard) {
+            // What is not sent yet needs this process to look.
+            (Some(bells), Some(heard)) if bells.are_complete() && self.sends.is_empty() => {
+                bells.sleep(heard, LONGEST_SLEEP.min(left));
+            }
+            (Some(bells), Some(heard)) => bells.sleep(heard, pause),
+            _ => std::thread::sleep(pause),
         }
     }
 }

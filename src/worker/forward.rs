@@ -5,19 +5,21 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pmc_dag::Forward;
 
 use super::kill::KillSwitch;
+use super::watch::Watch;
 use crate::message::ForwardedData;
 
 /// Longest file that is forwarded; longer data belongs into files of its own.
 pub const LONGEST_FILE: u64 = 1 << 20;
 
-/// How often a worker that reads pipes looks whether it is to end, in milliseconds.
-const LOOK: u8 = 100;
+/// How often a worker that reads pipes looks whether it is to end, if nothing else is to be looked after.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The pipes of one try of a task.
 pub(super) struct Pipes<'a> {
@@ -55,17 +57,24 @@ impl<'a> Pipes<'a> {
     }
 
     /// Reads until all writers have closed their ends, or the task is to be ended.
-    pub(super) fn read(mut self, kill: &KillSwitch) -> io::Result<Vec<ForwardedData>> {
+    pub(super) fn read(mut self, kill: &KillSwitch, watch: &mut dyn Watch) -> io::Result<Vec<ForwardedData>> {
         self.write.clear();
         let mut data = vec![Vec::new(); self.read.len()];
         let mut open: Vec<usize> = (0..self.read.len()).collect();
         let mut buffer = vec![0; 64 * 1024];
+        let every = watch.every().unwrap_or(LOOK);
+        let timeout = PollTimeout::try_from(every).unwrap_or(PollTimeout::ZERO);
+        let mut looked = Instant::now();
         while !open.is_empty() && !kill.is_aborted() {
+            if looked.elapsed() >= every {
+                watch.look();
+                looked = Instant::now();
+            }
             let mut polled: Vec<PollFd<'_>> = open
                 .iter()
                 .map(|at| PollFd::new(self.read[*at].as_fd(), PollFlags::POLLIN))
                 .collect();
-            match poll(&mut polled, LOOK) {
+            match poll(&mut polled, timeout) {
                 Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
                 Ok(_) => {}
                 Err(error) => return Err(error.into()),
@@ -163,6 +172,7 @@ pub(super) fn remove_files(forwards: &[Forward]) {
 mod tests {
     use std::io::Write as _;
 
+    use super::super::watch::Nothing;
     use super::*;
 
     fn forward(source: &Path) -> Vec<Forward> {
@@ -203,7 +213,7 @@ mod tests {
         );
         let mut end: File = pipes.write.pop().unwrap().into();
         let writer = std::thread::spawn(move || end.write_all(&vec![9; 300_000]));
-        let data = pipes.read(&KillSwitch::new()).unwrap();
+        let data = pipes.read(&KillSwitch::new(), &mut Nothing).unwrap();
         writer.join().unwrap().unwrap();
         assert_eq!(data.len(), 1);
         assert_eq!(
@@ -219,7 +229,7 @@ mod tests {
         let held = pipes.write[0].try_clone().unwrap();
         let kill = KillSwitch::new();
         kill.terminate();
-        assert_eq!(pipes.read(&kill).unwrap(), []);
+        assert_eq!(pipes.read(&kill, &mut Nothing).unwrap(), []);
         drop(held);
     }
 }

@@ -16,6 +16,7 @@ use super::kill::KillSwitch;
 use super::program;
 use super::spawn::{Spawn, Spawner};
 use super::task::{Failure, reap};
+use super::watch::Watch;
 
 /// How long the script may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -43,6 +44,7 @@ impl HostScript {
         input: &std::fs::File,
         spawner: &mut Spawner,
         kill: &KillSwitch,
+        watch: &mut dyn Watch,
     ) -> Result<Self, Failure> {
         let file = program::find_in_path(script.as_os_str().as_bytes(), path);
         let failed = |what: &str| Failure::Fatal(format!("Host script {what}"));
@@ -64,6 +66,7 @@ impl HostScript {
             memory: None,
             cpus: None,
             die_with_parent: false,
+            descriptor: false,
         };
         let child = match kill.start(|| spawn.start(spawner)) {
             None => return Err(Failure::Aborted),
@@ -76,11 +79,11 @@ impl HostScript {
             let text = format!("Unable to exec host script: {}\n", reason(error));
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
-        let ended = wait(child.pid, LIMIT);
+        let ended = wait(child.pid, LIMIT, watch);
         if !ended {
             let _ = killpg(child.pid, Signal::SIGKILL);
         }
-        kill.wait(child.pid);
+        kill.wait(&child, watch);
         if kill.is_aborted() {
             let _ = reap(child.pid);
             return Err(Failure::Aborted);
@@ -122,7 +125,7 @@ impl HostScript {
 }
 
 /// Waits for the end of a process, which stays to be reaped. False if it takes longer than `limit`.
-fn wait(pid: Pid, limit: Duration) -> bool {
+fn wait(pid: Pid, limit: Duration, watch: &mut dyn Watch) -> bool {
     let began = Instant::now();
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
     loop {
@@ -133,6 +136,7 @@ fn wait(pid: Pid, limit: Duration) -> bool {
         if began.elapsed() >= limit {
             return false;
         }
+        watch.look();
         std::thread::sleep(LOOK);
     }
 }

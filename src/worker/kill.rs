@@ -1,13 +1,16 @@
 //! Ending the task that runs, from another thread.
 
+use std::os::fd::AsFd as _;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use super::spawn::Child;
+use super::watch::Watch;
 
 /// Knows the process group of a worker's running task and can end it.
 ///
@@ -92,10 +95,13 @@ impl KillSwitch {
         Some(start().inspect(|child| state.group = Some(child.pid)))
     }
 
-    /// Waits for the end of the group's leader, which stays to be reaped, and forgets the group.
-    pub(super) fn wait(&self, leader: Pid) {
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-        while waitid(Id::Pid(leader), flags) == Err(nix::errno::Errno::EINTR) {}
+    /// Waits for the end of the group's leader, which stays to be reaped, and forgets the group. Looks
+    /// after `watch` meanwhile.
+    pub(super) fn wait(&self, leader: &Child, watch: &mut dyn Watch) {
+        match watch.every() {
+            None => while !has_ended(leader.pid, WaitPidFlag::empty()) {},
+            Some(every) => watch_and_wait(leader, every, watch),
+        }
         self.state().group = None;
         self.idle.notify_all();
     }
@@ -113,4 +119,38 @@ impl KillSwitch {
         // The state is valid at every moment, whatever a thread that held it did.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn watch_and_wait(leader: &Child, every: Duration, watch: &mut dyn Watch) {
+    let began = Instant::now();
+    let mut looked = began;
+    loop {
+        let ended = match &leader.descriptor {
+            Some(descriptor) => {
+                let mut ended = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
+                let timeout = PollTimeout::try_from(every).unwrap_or(PollTimeout::ZERO);
+                matches!(poll(&mut ended, timeout), Ok(1..))
+            }
+            None => {
+                std::thread::sleep((began.elapsed() / 8).min(every));
+                has_ended(leader.pid, WaitPidFlag::WNOHANG)
+            }
+        };
+        if ended {
+            return;
+        }
+        if looked.elapsed() >= every {
+            watch.look();
+            looked = Instant::now();
+        }
+    }
+}
+
+/// Whether a child has ended; it stays to be reaped. Waits for that without `WNOHANG`.
+fn has_ended(pid: Pid, how: WaitPidFlag) -> bool {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | how;
+    !matches!(
+        waitid(Id::Pid(pid), flags),
+        Ok(WaitStatus::StillAlive) | Err(nix::errno::Errno::EINTR)
+    )
 }

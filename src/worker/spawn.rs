@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 use std::ptr;
 
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
@@ -31,6 +31,8 @@ pub(super) struct Spawn<'a> {
     pub(super) cpus: Option<nix::sched::CpuSet>,
     /// The process gets SIGKILL if the thread that started it ends.
     pub(super) die_with_parent: bool,
+    /// Whether a descriptor of the process is wanted.
+    pub(super) descriptor: bool,
 }
 
 /// A process that was started.
@@ -39,6 +41,8 @@ pub(super) struct Child {
     pub(super) pid: Pid,
     /// Why the program could not be executed; the process has then ended with exit code 1.
     pub(super) failure: Option<io::Error>,
+    /// Can be read from when the process has ended. Kernels before 5.2 have none.
+    pub(super) descriptor: Option<OwnedFd>,
 }
 
 /// What [`Spawn::start`] needs besides and can use again.
@@ -89,12 +93,19 @@ impl Spawn<'_> {
             errno: 0,
         };
         let top = spawner.stack.as_mut_ptr_range().end;
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        let mut flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        if self.descriptor {
+            flags |= libc::CLONE_PIDFD;
+        }
+        let mut descriptor: c_int = -1;
         // SAFETY: CLONE_VFORK stops this thread until the child has left the shared memory by
         // execve or _exit, so `shared` and the stack outlive their use, and nobody else uses them.
         // The stack grows down from `top`, which is aligned to 16 bytes. `child` only makes
         // system calls. Signals are blocked until it has removed all handlers.
-        let pid = unsafe { libc::clone(child, top.cast(), flags, (&raw mut shared).cast()) };
+        let pid = unsafe {
+            let shared = (&raw mut shared).cast();
+            libc::clone(child, top.cast(), flags, shared, &raw mut descriptor)
+        };
         let result = if pid < 0 {
             Err(io::Error::last_os_error())
         } else {
@@ -104,9 +115,13 @@ impl Spawn<'_> {
         // SAFETY: `shared` is ours; the child has written to it behind the compiler's back.
         let errno = unsafe { ptr::read_volatile(&raw const shared.errno) };
         let failure = (errno != 0).then(|| io::Error::from_raw_os_error(errno));
+        let pid = result?;
+        // SAFETY: the kernel has made the descriptor for this process, and nobody else knows it.
+        let descriptor = (descriptor >= 0).then(|| unsafe { OwnedFd::from_raw_fd(descriptor) });
         Ok(Child {
-            pid: result?,
+            pid,
             failure,
+            descriptor,
         })
     }
 }

@@ -19,6 +19,7 @@ use super::host_script::HostScript;
 use super::kill::KillSwitch;
 use super::spawn::{Child, Spawn, Spawner};
 use super::stdio::{self, Pair, SharedStdio};
+use super::watch::Watch;
 use crate::message::{Assignment, ForwardedData, Rank, TaskResult};
 use crate::options::WorkerOptions;
 
@@ -115,7 +116,7 @@ impl Runner {
 
     /// Takes note of the worker's number among those of its host. The first one runs the host
     /// script. Tells whether the master waits to hear that the host is prepared.
-    pub(super) fn set_up(&mut self, host_rank: u32) -> Result<bool, Failure> {
+    pub(super) fn set_up(&mut self, host_rank: u32, watch: &mut dyn Watch) -> Result<bool, Failure> {
         self.host_rank = host_rank;
         let Some(script) = &self.options.host_script else {
             return Ok(false);
@@ -123,7 +124,8 @@ impl Runner {
         if host_rank == 0 {
             let (path, environment) = (&self.path, &self.environment);
             let spawner = &mut self.spawner;
-            let run = HostScript::run(script, path, environment, &self.input, spawner, &self.kill);
+            let kill = &self.kill;
+            let run = HostScript::run(script, path, environment, &self.input, spawner, kill, watch);
             self.host_script = Some(run?);
         }
         Ok(true)
@@ -141,8 +143,8 @@ impl Runner {
         }
     }
 
-    /// Executes a task and waits for its end.
-    pub(super) fn run(&mut self, task: &Assignment) -> Result<TaskResult, Failure> {
+    /// Executes a task and waits for its end; looks after `watch` meanwhile.
+    pub(super) fn run(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, Failure> {
         let name = String::from_utf8_lossy(&task.name);
         tracing::debug!("Running task {name}");
         let own;
@@ -178,6 +180,7 @@ impl Runner {
             inherited: &self.environment,
             path: &self.path,
             options: &self.options,
+            watched: watch.every().is_some(),
         };
         let spawner = &mut self.spawner;
         let child = match self.kill.start(|| spawn.start(spawner)) {
@@ -192,7 +195,7 @@ impl Runner {
         if let Some(error) = &child.failure {
             complain(files, program, task, error);
         }
-        let Run { status, forwards } = self.finish_in_time(task, pipes, child.pid)?;
+        let Run { status, forwards } = self.finish_in_time(task, pipes, &child, watch)?;
         let runtime = began.elapsed();
         log_end(task, status, runtime);
         let mut record = Vec::with_capacity(256 + task.name.len() + program.len());
@@ -252,10 +255,16 @@ impl Runner {
     }
 
     /// As [`Self::finish`], but ends the task when its time is over.
-    fn finish_in_time(&self, task: &Assignment, pipes: Pipes<'_>, pid: Pid) -> Result<Run, Failure> {
+    fn finish_in_time(
+        &self,
+        task: &Assignment,
+        pipes: Pipes<'_>,
+        child: &Child,
+        watch: &mut dyn Watch,
+    ) -> Result<Run, Failure> {
         let limit = task.runtime_limit.or(self.options.runtime_limit);
         let Some(limit) = limit.filter(|limit| !limit.is_zero()) else {
-            return self.finish(task, pipes, pid);
+            return self.finish(task, pipes, child, watch);
         };
         std::thread::scope(|scope| {
             let name = String::from_utf8_lossy(&task.name);
@@ -263,22 +272,28 @@ impl Runner {
                 let seconds = limit.as_secs_f64();
                 tracing::error!("Task {name} is ended: its limit of {seconds} seconds is over");
             };
-            let watch = || self.kill.end_after(limit, LIMIT_GRACE, notice);
+            let limiter = || self.kill.end_after(limit, LIMIT_GRACE, notice);
             let thread = std::thread::Builder::new().name("limit".to_owned());
-            if let Err(error) = thread.spawn_scoped(scope, watch) {
+            if let Err(error) = thread.spawn_scoped(scope, limiter) {
                 let name = String::from_utf8_lossy(&task.name);
                 tracing::error!("Task {name}: Unable to watch its time: {}", reason(&error));
                 self.kill.end_now();
             }
-            self.finish(task, pipes, pid)
+            self.finish(task, pipes, child, watch)
         })
     }
 
     /// Reads what the task sends, waits for its end and reads what it leaves.
-    fn finish(&self, task: &Assignment, pipes: Pipes<'_>, pid: Pid) -> Result<Run, Failure> {
-        let piped = pipes.read(&self.kill);
-        self.kill.wait(pid);
-        let mut status = reap(pid)
+    fn finish(
+        &self,
+        task: &Assignment,
+        pipes: Pipes<'_>,
+        child: &Child,
+        watch: &mut dyn Watch,
+    ) -> Result<Run, Failure> {
+        let piped = pipes.read(&self.kill, watch);
+        self.kill.wait(child, watch);
+        let mut status = reap(child.pid)
             .map_err(|error| Failure::Fatal(format!("Unable to wait for a task: {}", reason(&error))))?;
         if self.kill.is_aborted() {
             return Err(Failure::Aborted);
@@ -316,6 +331,8 @@ struct Execution<'a> {
     inherited: &'a [CString],
     path: &'a [PathBuf],
     options: &'a WorkerOptions,
+    /// Something else is to be looked after while the process runs.
+    watched: bool,
 }
 
 impl Execution<'_> {
@@ -353,6 +370,7 @@ impl Execution<'_> {
             memory: limit.then(|| self.task.memory_mb.saturating_mul(1 << 20)),
             cpus,
             die_with_parent: true,
+            descriptor: self.watched,
         }
         .start(spawner)
     }

@@ -1,0 +1,160 @@
+//! Waking a process of the same host that waits for a message.
+//!
+//! MPI has no way to wait that leaves the core to others. Processes of one host share a page in
+//! memory with a bell for each: whoever sends a message rings the receiver's bell, and the receiver
+//! sleeps until it rings. The bell says that a look is worth while, and nothing more: messages still
+//! come by MPI, and who hears nothing looks now and then.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use memmap2::{MmapOptions, MmapRaw};
+use mpi::topology::{Communicator as _, SimpleCommunicator};
+use mpi::traits::{CommunicatorCollectives as _, Root as _};
+use rustix::thread::futex;
+
+use crate::message::Rank;
+
+/// Bytes of a bell: a cache line, so that bells do not disturb each other.
+const BELL: usize = 64;
+
+/// A folder in memory.
+const FOLDER: &str = "/dev/shm";
+
+/// Longest path of the shared file.
+const LONGEST_PATH: usize = 256;
+
+/// Each bell has three numbers.
+#[derive(Clone, Copy)]
+enum Part {
+    /// How often it was rung.
+    Rings = 0,
+    /// Whether its owner sleeps.
+    Sleeping = 1,
+    /// Whether its owner hears it.
+    Present = 2,
+}
+
+/// The bells of this host.
+pub(super) struct Doorbells {
+    page: MmapRaw,
+    /// Ranks by bell.
+    ranks: Vec<i32>,
+    own: usize,
+    /// Every process of the program is on this host and has a bell.
+    complete: bool,
+}
+
+impl Doorbells {
+    /// Joins the other processes of this host, all of which call this, as do those of other hosts.
+    /// None where memory cannot be shared.
+    pub(super) fn join(world: &SimpleCommunicator) -> Option<Self> {
+        let host = world.split_shared(world.rank());
+        let (size, own) = (host.size() as usize, host.rank() as usize);
+        let mut ranks = vec![0; size];
+        host.all_gather_into(&world.rank(), &mut ranks[..]);
+        let len = size * BELL;
+        let mut file = (own == 0).then(|| create(len).ok()).flatten();
+        let mut path = [0_u8; LONGEST_PATH];
+        if let Some(file) = &file {
+            let name = file.path().as_os_str().as_bytes();
+            if name.len() < LONGEST_PATH {
+                path[..name.len()].copy_from_slice(name);
+            }
+        }
+        host.process_at_rank(0).broadcast_into(&mut path[..]);
+        let name = path.split(|byte| *byte == 0).next().unwrap_or_default();
+        let page = map(Path::new(std::ffi::OsStr::from_bytes(name)), len);
+        let bells = page
+            .map_err(|error| tracing::debug!("No doorbells: {error}"))
+            .ok();
+        let mut bells = bells.map(|page| Self {
+            page,
+            ranks,
+            own,
+            complete: false,
+        });
+        if let Some(bells) = &bells {
+            bells.part(own, Part::Present).store(1, Ordering::SeqCst);
+        }
+        host.barrier();
+        // Everybody has it open.
+        drop(file.take());
+        if let Some(bells) = &mut bells {
+            let present = |bell| bells.part(bell, Part::Present).load(Ordering::SeqCst) == 1;
+            bells.complete = size == world.size() as usize && (0..size).all(present);
+        }
+        bells
+    }
+
+    /// Whether every sender there is rings.
+    pub(super) fn are_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Rings the bell of a process, if it is on this host.
+    pub(super) fn ring(&self, rank: Rank) {
+        let Ok(rank) = i32::try_from(rank.0) else { return };
+        // Sorted, since the order on the host is that in the world.
+        let Ok(bell) = self.ranks.binary_search(&rank) else {
+            return;
+        };
+        self.part(bell, Part::Rings).fetch_add(1, Ordering::SeqCst);
+        if self.part(bell, Part::Sleeping).load(Ordering::SeqCst) == 1 {
+            // A process that is not woken looks by itself a little later.
+            let _ = futex::wake(self.part(bell, Part::Rings), futex::Flags::empty(), 1);
+        }
+    }
+
+    /// How often the bell of this process was rung.
+    pub(super) fn rings(&self) -> u32 {
+        self.part(self.own, Part::Rings).load(Ordering::SeqCst)
+    }
+
+    /// Sleeps until the bell of this process is rung, unless it was since there were `heard` rings, or
+    /// until `timeout` is over.
+    pub(super) fn sleep(&self, heard: u32, timeout: Duration) {
+        let Ok(timeout) = timeout.try_into() else { return };
+        let sleeping = self.part(self.own, Part::Sleeping);
+        sleeping.store(1, Ordering::SeqCst);
+        // Whatever ended it, the caller looks.
+        let rings = self.part(self.own, Part::Rings);
+        let _ = futex::wait(rings, futex::Flags::empty(), heard, Some(&timeout));
+        sleeping.store(0, Ordering::SeqCst);
+    }
+
+    #[expect(unsafe_code, reason = "memory that is shared with other processes")]
+    fn part(&self, bell: usize, part: Part) -> &AtomicU32 {
+        debug_assert!(bell < self.ranks.len());
+        // SAFETY: the page has a bell for each rank, is aligned, lives as long as `self`, and is only
+        // ever used through atomics.
+        unsafe {
+            AtomicU32::from_ptr(
+                self.page
+                    .as_mut_ptr()
+                    .add(bell * BELL)
+                    .cast::<u32>()
+                    .add(part as usize),
+            )
+        }
+    }
+}
+
+/// The shared file; its name goes when this is dropped. Others of this user may open it.
+fn create(len: usize) -> io::Result<tempfile::NamedTempFile> {
+    let file = tempfile::Builder::new().prefix("pmc-").tempfile_in(FOLDER)?;
+    file.as_file().set_len(len as u64)?;
+    Ok(file)
+}
+
+fn map(path: &Path, len: usize) -> io::Result<MmapRaw> {
+    let file: File = OpenOptions::new().read(true).write(true).open(path)?;
+    if file.metadata()?.len() != len as u64 {
+        return Err(io::Error::other("the shared file is another one"));
+    }
+    MmapOptions::new().len(len).map_raw(&file)
+}

@@ -1,0 +1,135 @@
+//! What a worker looks after while it waits for a task's process.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::GRACE;
+use super::kill::KillSwitch;
+use crate::interrupt::Interrupt;
+use crate::message::{ToMaster, ToWorker};
+use crate::transport::{TransportError, WorkerTransport};
+
+/// How often a worker looks for messages while its task runs; nothing but an abort is urgent.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How long a worker that was told by a signal to end waits for the master's word: mostly the
+/// whole run is told so, and the master then ends it in good order.
+const SIGNAL_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Something to be looked after in between.
+pub(super) trait Watch {
+    /// How often to look; never, if somebody else does.
+    fn every(&self) -> Option<Duration>;
+    /// Looks.
+    fn look(&mut self);
+}
+
+/// Somebody else looks after everything.
+pub(super) struct Nothing;
+
+impl Watch for Nothing {
+    fn every(&self) -> Option<Duration> {
+        None
+    }
+
+    fn look(&mut self) {}
+}
+
+/// Messages of the master, and signals. A worker that is a process of its own has but one thread,
+/// since handing each task and its result to another one would take longer than a small task.
+pub(super) struct Messages<'a, T> {
+    transport: &'a mut T,
+    kill: &'a KillSwitch,
+    interrupt: &'a Interrupt,
+    /// Came while a task ran.
+    early: VecDeque<ToWorker>,
+    /// When the running task was asked to end.
+    ending: Option<Instant>,
+    /// When a signal was seen.
+    signalled: Option<Instant>,
+    told: bool,
+    error: Option<TransportError>,
+}
+
+impl<'a, T: WorkerTransport> Messages<'a, T> {
+    pub(super) fn new(transport: &'a mut T, kill: &'a KillSwitch, interrupt: &'a Interrupt) -> Self {
+        Self {
+            transport,
+            kill,
+            interrupt,
+            early: VecDeque::new(),
+            ending: None,
+            signalled: None,
+            told: false,
+            error: None,
+        }
+    }
+
+    pub(super) fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
+        self.transport.send(message)
+    }
+
+    /// The next message. Waits at most `timeout`, or until there is a signal.
+    pub(super) fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        if let Some(message) = self.early.pop_front() {
+            return Ok(Some(message));
+        }
+        self.signals()?;
+        if self.signalled.is_some() {
+            // The transport does not wait any more.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.transport.receive(timeout)
+    }
+
+    /// Asks the running task to end, and lets no other one start.
+    pub(super) fn end(&mut self) {
+        if self.ending.is_none() {
+            self.kill.terminate();
+            self.ending = Some(Instant::now());
+        }
+    }
+
+    fn signals(&mut self) -> Result<(), TransportError> {
+        let Some(signal) = self.interrupt.signal() else {
+            return Ok(());
+        };
+        self.end();
+        let since = *self.signalled.get_or_insert_with(Instant::now);
+        if since.elapsed() >= SIGNAL_PATIENCE && !self.told {
+            self.told = true;
+            let message = format!("Stopped by signal {signal}");
+            self.transport.send(ToMaster::Failed { message })?;
+        }
+        Ok(())
+    }
+
+    fn messages(&mut self) -> Result<(), TransportError> {
+        while let Some(message) = self.transport.receive(Duration::ZERO)? {
+            if message == ToWorker::Abort {
+                self.end();
+            }
+            self.early.push_back(message);
+        }
+        self.signals()
+    }
+}
+
+impl<T: WorkerTransport> Watch for Messages<'_, T> {
+    fn every(&self) -> Option<Duration> {
+        Some(LOOK)
+    }
+
+    fn look(&mut self) {
+        if let Err(error) = self.messages() {
+            self.error = Some(error);
+            self.end();
+        }
+        if self.ending.is_some_and(|since| since.elapsed() >= GRACE) {
+            self.kill.kill();
+        }
+    }
+}
