@@ -27,6 +27,11 @@ pub enum ToMaster {
     Ready,
     /// A task has ended.
     Finished(TaskResult),
+    /// These tasks, which were sent in advance, were not begun and will not be.
+    Returned {
+        /// Which executions.
+        submits: Vec<SubmitId>,
+    },
     /// The worker cannot go on (its files cannot be written, say); the run must be aborted.
     Failed {
         /// What happened, as a sentence for the user.
@@ -79,8 +84,10 @@ pub enum ToWorker {
         /// Number of this worker among those of its host, from 0.
         host_rank: u32,
     },
-    /// Run this task.
+    /// Run this task; if one runs, after it.
     Run(Box<Assignment>),
+    /// Give back the tasks that were not begun.
+    Recall,
     /// No more tasks: close the files and end.
     Shutdown,
     /// Stop at once: kill what runs and end.

@@ -39,6 +39,9 @@ use crate::transport::{LendingTransport, MasterTransport, TransportError};
 /// Status of a task whose forwarded data could not be written.
 const NOT_FORWARDED: i32 = 256;
 
+/// How long a worker that has another task may wait for an answer.
+const UNHURRIED: Duration = Duration::from_millis(1);
+
 /// How long workers may take to end, the grace of tasks and host scripts included.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -88,7 +91,7 @@ fn start<T: MasterTransport>(
         at: Instant::now(),
         time: Local::now().fixed_offset(),
     };
-    let result = prepare(options, transport.workers())
+    let result = prepare(options, transport.workers(), transport.is_distant())
         .and_then(|ready| Driver::new(ready, transport, options, interrupt, observer, begin).run(work));
     result.map_err(|mut error| {
         if !error.is_closed() {
@@ -117,7 +120,7 @@ struct Ready {
 }
 
 /// Opens everything, in the order of the original: what fails first leaves the same files behind.
-fn prepare(options: &Options, workers: u32) -> Result<Ready, RunError> {
+fn prepare(options: &Options, workers: u32, distant: bool) -> Result<Ready, RunError> {
     let lock = if options.lock {
         tracing::debug!("Locking DAG file...");
         Some(DagLock::acquire(&options.dag)?)
@@ -141,7 +144,10 @@ fn prepare(options: &Options, workers: u32) -> Result<Ready, RunError> {
         tries: options.tries,
         max_failures: options.max_failures,
     };
-    let master = Master::new(Arc::clone(&dag), done, workers, config);
+    let mut master = Master::new(Arc::clone(&dag), done, workers, config);
+    if distant {
+        master = master.sending_ahead();
+    }
     Ok(Ready {
         _lock: lock,
         dag,
@@ -415,6 +421,9 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
     fn receive(&mut self) -> Result<(), RunError> {
         let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
         let mut timeout = self.next_deadline().map_or(Duration::MAX, until);
+        if self.master.has_sent_ahead() {
+            timeout = timeout.min(UNHURRIED);
+        }
         // A timeout of zero would not wait at all; the deadline is looked at after this call.
         timeout = timeout.max(Duration::from_micros(1));
         while let Some((from, message)) = self.out.transport.receive(timeout)? {
@@ -438,6 +447,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
                 return Ok(());
             }
             ToMaster::Finished(result) => Event::Finished(from, self.forward(from, result)?),
+            ToMaster::Returned { submits } => Event::Returned(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
         };
         Ok(self.master.handle(event, &mut self.out)?)

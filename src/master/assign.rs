@@ -1,6 +1,7 @@
 //! Gives ready tasks to workers.
 
 use std::mem;
+use std::ops::Range;
 
 use pmc_dag::TaskId;
 
@@ -14,7 +15,11 @@ impl Master {
     /// Queues all tasks that have become ready, then starts as many as fit. Does nothing before
     /// the start, after a drain, and when too many tasks have failed.
     pub fn schedule(&mut self, out: &mut impl Outbox) {
-        if self.phase != Phase::Started || self.is_stopped() {
+        if self.phase != Phase::Started {
+            return;
+        }
+        if self.is_stopped() {
+            self.recall(out);
             return;
         }
         for task in mem::take(&mut self.ready) {
@@ -46,11 +51,40 @@ impl Master {
             if let Some(next) = self.queue.first(shape) {
                 self.dag.touch(next);
             }
-            self.begin(task, submit, host, grant, out);
+            let assignment = self.assignment(task, submit, grant.block.clone());
+            let rank = grant.rank;
+            self.started(task, submit, host, grant, out);
+            out.send(rank, ToWorker::Run(Box::new(assignment)));
+        }
+        self.send_ahead(out);
+    }
+
+    /// What a worker needs to know to run a task.
+    pub(super) fn assignment(&self, task: TaskId, submit: SubmitId, block: Option<Range<u32>>) -> Assignment {
+        let line = self.dag.task(task);
+        Assignment {
+            submit,
+            name: line.name.to_vec(),
+            id: line.id.map(<[u8]>::to_vec),
+            command: line.command.to_vec(),
+            memory_mb: line.memory_mb,
+            cpus: line.cpus,
+            cpu_set: block.map_or_else(Vec::new, Iterator::collect),
+            runtime_limit: line.runtime_limit,
+            pipe_forwards: line.pipe_forwards.to_vec(),
+            file_forwards: line.file_forwards.to_vec(),
         }
     }
 
-    fn begin(&mut self, task: TaskId, submit: SubmitId, host: u32, grant: Grant, out: &mut impl Outbox) {
+    /// Takes note of a task that runs now.
+    pub(super) fn started(
+        &mut self,
+        task: TaskId,
+        submit: SubmitId,
+        host: u32,
+        grant: Grant,
+        out: &mut impl Outbox,
+    ) {
         let Grant {
             rank,
             block,
@@ -61,23 +95,10 @@ impl Master {
         }
         out.record(Record::Started(task, submit, rank));
         self.record_resources(host, out);
-        let line = self.dag.task(task);
-        let assignment = Assignment {
-            submit,
-            name: line.name.to_vec(),
-            id: line.id.map(<[u8]>::to_vec),
-            command: line.command.to_vec(),
-            memory_mb: line.memory_mb,
-            cpus: line.cpus,
-            cpu_set: block.clone().map_or_else(Vec::new, Iterator::collect),
-            runtime_limit: line.runtime_limit,
-            pipe_forwards: line.pipe_forwards.to_vec(),
-            file_forwards: line.file_forwards.to_vec(),
-        };
         self.nodes[task.index()].state = State::Running;
         self.slots[rank.0 as usize - 1].running = Some(Running { task, submit, block });
         self.running += 1;
         self.summary.submitted += 1;
-        out.send(rank, ToWorker::Run(Box::new(assignment)));
+        self.ahead.begun(rank);
     }
 }

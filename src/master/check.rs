@@ -37,7 +37,7 @@ impl Master {
             let released = parents_left[task.index()] == 0;
             match self.nodes[task.index()].state {
                 State::Waiting if released => return Err(format!("{task:?} should be ready")),
-                State::Ready | State::Queued | State::Running | State::Failed if !released => {
+                State::Ready | State::Queued | State::Ahead | State::Running | State::Failed if !released => {
                     return Err(format!("{task:?} was released before its parents were done"));
                 }
                 _ => {}
@@ -57,6 +57,9 @@ impl Master {
         let running = sorted(self.assignments().map(|(_, task, _)| task).collect());
         if running != expected(State::Running) || running.len() != self.running {
             return Err("the workers do not run exactly the running tasks".to_owned());
+        }
+        if sorted(self.check_ahead()?) != expected(State::Ahead) {
+            return Err("the workers do not have exactly the tasks that were sent in advance".to_owned());
         }
         let summary = &self.summary;
         if summary.done != expected(State::Done).len()

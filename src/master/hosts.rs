@@ -158,6 +158,19 @@ impl Hosts {
         grant
     }
 
+    /// Takes a slot that was just given back, with as much memory and CPUs; no CPU numbers.
+    pub(crate) fn take_slot(&mut self, index: u32, rank: Rank, cpus: u32, memory_mb: u64) {
+        self.leave(index);
+        let host = &mut self.hosts[index as usize];
+        if let Some(at) = host.free_slots.iter().position(|free| *free == rank) {
+            host.free_slots.remove(at);
+            self.free_slots -= 1;
+        }
+        host.free_memory_mb -= memory_mb;
+        host.free_cpus -= cpus;
+        self.enter(index);
+    }
+
     /// Gives back what [`Hosts::take`] took.
     pub(crate) fn give_back(
         &mut self,

@@ -23,7 +23,8 @@
 //! order in which their last parent ended, the children of one task in the order of their EDGE
 //! lines; a failed try goes to the end. In this order `schedule` gives them submit numbers. Then
 //! it starts tasks by priority, among equals by submit number. A task that fits nowhere now is
-//! overtaken by tasks that ask for something else, never by one that asks for the same.
+//! overtaken by tasks that ask for something else, never by one that asks for the same. Very short
+//! tasks may be sent to a worker a few milliseconds before it can begin them (`ahead`).
 //!
 //! # Cost
 //!
@@ -37,6 +38,7 @@
 //!
 //! So the number of tasks, ready or not, does not matter, nor how many of them wait for memory.
 
+mod ahead;
 mod assign;
 mod bits;
 mod check;
@@ -65,6 +67,8 @@ pub enum Event {
     Registered(Rank, Registration),
     /// An execution ended; forwarded data has been written already (or `status` says it was not).
     Finished(Rank, TaskResult),
+    /// A worker gives back tasks that it was sent in advance and has not begun.
+    Returned(Rank, Vec<SubmitId>),
     /// A worker cannot go on, and says why. The run must be aborted.
     Failed(Rank, String),
     /// Start nothing new (drain, or the end of the wall time).

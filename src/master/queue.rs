@@ -60,6 +60,7 @@ struct Chain {
     shape: ShapeId,
     first: u32,
     last: u32,
+    len: usize,
 }
 
 /// Shapes with one number of CPUs.
@@ -82,6 +83,8 @@ pub(crate) struct Queue {
     classes: Vec<Class>,
     chains: Vec<Chain>,
     len: usize,
+    /// Highest priority of all chains.
+    highest: i64,
 }
 
 impl Queue {
@@ -98,6 +101,7 @@ impl Queue {
             classes: Vec::new(),
             chains: Vec::new(),
             len: 0,
+            highest: sets.iter().map(|(_, _, priority)| *priority).max().unwrap_or(0),
         };
         let mut chain_of = vec![0; sets.len()];
         for set in order {
@@ -149,6 +153,7 @@ impl Queue {
                 shape,
                 first: NO_TASK,
                 last: NO_TASK,
+                len: 0,
             });
         }
         self.chains.len() as u32 - 1
@@ -180,6 +185,7 @@ impl Queue {
         let number = node.chain;
         let chain = &mut self.chains[number as usize];
         self.len += 1;
+        chain.len += 1;
         if chain.first == NO_TASK {
             chain.first = task.0;
             chain.last = task.0;
@@ -201,6 +207,7 @@ impl Queue {
         let task = TaskId(chain.first);
         let node = &nodes[task.index()];
         chain.first = node.next;
+        chain.len -= 1;
         if chain.first == NO_TASK {
             chain.last = NO_TASK;
             shape.filled.remove(place);
@@ -208,6 +215,49 @@ impl Queue {
         self.len -= 1;
         self.update(nodes, id);
         Some((task, SubmitId(node.submit)))
+    }
+
+    /// Puts back a task that was taken, to where it was.
+    pub(crate) fn put_back(&mut self, nodes: &mut [Node], task: TaskId, submit: SubmitId) {
+        let number = nodes[task.index()].chain;
+        let first = self.chains[number as usize].first;
+        if first == NO_TASK {
+            self.push(nodes, task, submit);
+            return;
+        }
+        nodes[task.index()].submit = submit.0;
+        let before = |other: u32| other != NO_TASK && nodes[other as usize].submit < submit.0;
+        // Few tasks are taken before others come back, so that it stands near the front.
+        let mut last = None;
+        let mut next = first;
+        while before(next) {
+            last = Some(next);
+            next = nodes[next as usize].next;
+        }
+        nodes[task.index()].next = next;
+        match last {
+            Some(last) => nodes[last as usize].next = task.0,
+            None => self.chains[number as usize].first = task.0,
+        }
+        if next == NO_TASK {
+            self.chains[number as usize].last = task.0;
+        }
+        self.len += 1;
+        self.chains[number as usize].len += 1;
+        let shape = self.chains[number as usize].shape;
+        self.update(nodes, shape);
+    }
+
+    /// The chain of all tasks, if they are all of one.
+    pub(crate) fn only_chain(&self) -> Option<u32> {
+        let shape = &self.shapes[self.best(|_| Some(u64::MAX))?.index()];
+        let chain = shape.first_chain + shape.filled.first()? as u32;
+        (self.chains[chain as usize].len == self.len).then_some(chain)
+    }
+
+    /// Whether no other chain has a higher priority.
+    pub(crate) fn is_highest(&self, chain: u32) -> bool {
+        self.chains[chain as usize].priority == self.highest
     }
 
     /// The first task of a shape.

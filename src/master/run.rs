@@ -1,5 +1,6 @@
 //! State of a run, and how events change it.
 
+use std::collections::VecDeque;
 use std::hint::black_box;
 use std::mem;
 use std::ops::Range;
@@ -10,6 +11,7 @@ use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
 use rustc_hash::FxHashMap;
 
+use crate::master::ahead::{Ahead, AheadState};
 use crate::master::hosts::{Host, Hosts, Placement};
 use crate::master::queue::Queue;
 use crate::master::tasks::{NO_TASK, Node, State};
@@ -55,6 +57,8 @@ pub struct Summary {
 pub(super) struct Slot {
     pub(super) host: u32,
     pub(super) running: Option<Running>,
+    /// What it begins next, without asking.
+    pub(super) ahead: VecDeque<Ahead>,
 }
 
 /// What a worker runs, and which CPU numbers it holds for that.
@@ -91,6 +95,7 @@ pub struct Master {
     /// Tasks for the next `schedule`, in order.
     pub(super) ready: Vec<TaskId>,
     pub(super) queue: Queue,
+    pub(super) ahead: AheadState,
     pub(super) last_submit: u64,
     pub(super) running: usize,
     pub(super) summary: Summary,
@@ -139,6 +144,7 @@ impl Master {
             failures: FxHashMap::default(),
             ready,
             queue,
+            ahead: AheadState::default(),
             last_submit: 0,
             running: 0,
             summary: Summary {
@@ -161,6 +167,7 @@ impl Master {
         match event {
             Event::Registered(rank, registration) => self.register(rank, registration, out),
             Event::Finished(rank, result) => self.finished(rank, &result, out),
+            Event::Returned(rank, submits) => self.returned(rank, &submits),
             Event::Failed(rank, message) => Err(MasterError::WorkerFailed { rank, message }),
             Event::Drain => {
                 self.draining = true;
@@ -291,7 +298,11 @@ impl Master {
                 hosts.len() as u32 - 1
             });
             hosts[host as usize].add(Rank(rank));
-            self.slots.push(Slot { host, running: None });
+            self.slots.push(Slot {
+                host,
+                running: None,
+                ahead: VecDeque::new(),
+            });
         }
         let requests: Vec<u32> = self.queue.shapes().iter().map(|shape| shape.cpus).collect();
         let narrow = requests.iter().all(|cpus| *cpus <= 1);
@@ -361,9 +372,9 @@ impl Master {
             black_box(child.map(|child| self.nodes[child.index()].parents_left));
         }
         self.running -= 1;
-        let shape = self
-            .queue
-            .shape(self.queue.shape_of(self.nodes[task.index()].chain));
+        let chain = self.nodes[task.index()].chain;
+        let shape = self.queue.shape(self.queue.shape_of(chain));
+        self.ahead.ended(chain, result.runtime);
         self.hosts
             .give_back(host, rank, shape.cpus, shape.memory_mb, running.block);
         self.summary.runtime = self.summary.runtime.saturating_add(result.runtime);
@@ -383,6 +394,7 @@ impl Master {
         } else {
             self.failed(task);
         }
+        self.begin_next(rank, out);
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! `PMC_SIM_SEED=<seed> cargo test simulated` runs only that one.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +54,8 @@ struct Plan {
     one_in_fails: u64,
     /// Drain after so many results.
     drain_after: Option<u64>,
+    /// Workers take tasks in advance.
+    ahead: bool,
     /// Check all cross-references after each step.
     thorough: bool,
 }
@@ -62,6 +64,8 @@ struct Plan {
 enum State {
     Waiting,
     Queued(SubmitId),
+    /// Sent to a worker that runs something else.
+    Ahead(SubmitId, Rank),
     Running(SubmitId, Rank),
     Done,
     Failed,
@@ -95,6 +99,8 @@ struct Model {
     starting: bool,
     stopped: bool,
     failed_tasks: u32,
+    /// What each worker was sent in advance.
+    ahead: BTreeMap<Rank, VecDeque<SubmitId>>,
     /// CPU numbers given to the executions that run.
     held: BTreeMap<SubmitId, Vec<u32>>,
     sent: Vec<(Rank, ToWorker)>,
@@ -139,6 +145,7 @@ impl Model {
             starting: false,
             stopped: false,
             failed_tasks: 0,
+            ahead: BTreeMap::new(),
             held: BTreeMap::new(),
             sent: Vec::new(),
             thorough: plan.thorough,
@@ -191,21 +198,24 @@ impl Model {
     }
 
     fn start(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
-        self.starting = true;
         self.started += 1;
         let state = self.states[task.index()];
+        if state == State::Ahead(submit, rank) {
+            let next = self.ahead.get_mut(&rank).and_then(VecDeque::pop_front);
+            self.check(next == Some(submit), || {
+                format!("{task:?} is begun before {next:?}, which was sent before")
+            });
+            self.occupy(task, submit, rank);
+            return;
+        }
+        self.starting = true;
         self.check(state == State::Queued(submit), || {
             format!("{task:?} started while {state:?}")
         });
         self.check(!self.stopped, || {
             format!("{task:?} started although the run is to stop")
         });
-        let shape = self.shape(task);
-        let key = (Reverse(self.dag.priority(task)), submit);
-        let first = self.queued.get_mut(&shape).and_then(BTreeSet::pop_first);
-        self.check(first == Some(key), || {
-            format!("{task:?} started before {first:?} of its shape")
-        });
+        let key = self.take_first(task, submit);
         if self.thorough {
             let overtaken: Vec<_> = self
                 .queued
@@ -219,6 +229,62 @@ impl Model {
                 format!("{task:?} overtakes what would fit: {overtaken:?}")
             });
         }
+        self.occupy(task, submit, rank);
+    }
+
+    /// Takes the task out of the queue, where it must be the first of its shape.
+    fn take_first(&mut self, task: TaskId, submit: SubmitId) -> (Reverse<i64>, SubmitId) {
+        let key = (Reverse(self.dag.priority(task)), submit);
+        let shape = self.shape(task);
+        let first = self.queued.get_mut(&shape).and_then(BTreeSet::pop_first);
+        self.check(first == Some(key), || {
+            format!("{task:?} started before {first:?} of its shape")
+        });
+        key
+    }
+
+    /// A task was sent to a worker that runs another one.
+    fn send_ahead(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+        let key = self.take_first(task, submit);
+        let better = self.queued.values().flatten().any(|other| *other < key);
+        let free = self.hosts.values().any(|host| host.slots > 0);
+        self.check(!better && !free && !self.stopped, || {
+            format!("{task:?} is sent in advance although something is better")
+        });
+        let runs_alike = self.dag.clone().ids().any(|other| {
+            matches!(self.states[other.index()], State::Running(_, at) if at == rank)
+                && self.shape(other) == self.shape(task)
+        });
+        self.check(runs_alike, || {
+            format!("{task:?} is sent in advance to {rank:?}, which runs no task like it")
+        });
+        self.states[task.index()] = State::Ahead(submit, rank);
+        self.ahead.entry(rank).or_default().push_back(submit);
+    }
+
+    /// A worker gives back everything that it has not begun.
+    fn give_back(&mut self, rank: Rank, submits: &[SubmitId]) {
+        self.ahead
+            .entry(rank)
+            .or_default()
+            .retain(|submit| !submits.contains(submit));
+        for task in self.dag.clone().ids() {
+            if let State::Ahead(submit, at) = self.states[task.index()]
+                && at == rank
+                && submits.contains(&submit)
+            {
+                self.states[task.index()] = State::Queued(submit);
+                let (shape, priority) = (self.shape(task), self.dag.priority(task));
+                self.queued
+                    .entry(shape)
+                    .or_default()
+                    .insert((Reverse(priority), submit));
+            }
+        }
+    }
+
+    fn occupy(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+        let shape = self.shape(task);
         self.states[task.index()] = State::Running(submit, rank);
         let host = self.host_of[rank.0 as usize - 1].clone();
         let free = self
@@ -287,7 +353,7 @@ impl Model {
                 State::Done | State::Failed => true,
                 State::Waiting => stopped || left > 0,
                 State::Queued(_) => stopped,
-                State::Running(..) => false,
+                State::Ahead(..) | State::Running(..) => false,
             };
             self.check(explained, || {
                 format!("the run has ended, but {task:?} is {state:?}")
@@ -300,6 +366,13 @@ impl Outbox for Model {
     fn send(&mut self, to: Rank, message: ToWorker) {
         if let ToWorker::Run(assignment) = &message {
             let task = self.dag.find(&assignment.name);
+            if let Some(task) = task
+                && self.states[task.index()] == State::Queued(assignment.submit)
+            {
+                self.send_ahead(task, assignment.submit, to);
+                self.sent.push((to, message));
+                return;
+            }
             let state = task.map(|task| self.states[task.index()]);
             self.check(state == Some(State::Running(assignment.submit, to)), || {
                 format!("{to:?} is sent {:?} without record", assignment.submit)
@@ -349,11 +422,87 @@ impl Outbox for Model {
     }
 }
 
+/// What a worker says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Said {
+    Ended(SubmitId),
+    Returned(Vec<SubmitId>),
+}
+
+/// The workers: what each has to run, the running one first, and what they have said that is still
+/// on its way.
+struct Workers {
+    tasks: Vec<VecDeque<SubmitId>>,
+    /// When the end of each running task is known to the master.
+    end: Vec<u64>,
+    /// By time of arrival.
+    arriving: BinaryHeap<Reverse<(u64, Rank, Said)>>,
+}
+
+impl Workers {
+    fn new(count: u32) -> Self {
+        Self {
+            tasks: vec![VecDeque::new(); count as usize],
+            end: vec![0; count as usize],
+            arriving: BinaryHeap::new(),
+        }
+    }
+
+    fn run(&mut self, rank: Rank, submit: SubmitId, now: u64, random: &mut Random) {
+        let tasks = &mut self.tasks[rank.0 as usize - 1];
+        tasks.push_back(submit);
+        if tasks.len() == 1 {
+            self.begin(rank, submit, now, random);
+        } else if random.one_in(3) {
+            self.give_back(rank, now, random);
+        }
+    }
+
+    fn begin(&mut self, rank: Rank, submit: SubmitId, now: u64, random: &mut Random) {
+        // Way there, execution, way back.
+        let time = now + random.below(5) + random.below(100) + random.below(5);
+        self.end[rank.0 as usize - 1] = time;
+        self.arriving.push(Reverse((time, rank, Said::Ended(submit))));
+    }
+
+    fn give_back(&mut self, rank: Rank, now: u64, random: &mut Random) {
+        // Once the running task has ended, the next one has begun.
+        let left = self.end[rank.0 as usize - 1].saturating_sub(now);
+        let tasks = &mut self.tasks[rank.0 as usize - 1];
+        if left == 0 || tasks.len() < 2 {
+            return;
+        }
+        let back = tasks.drain(1..).collect();
+        let time = now + random.below(left);
+        self.arriving.push(Reverse((time, rank, Said::Returned(back))));
+    }
+
+    /// When the next message arrives.
+    fn next(&self) -> Option<u64> {
+        self.arriving.peek().map(|Reverse((time, ..))| *time)
+    }
+
+    fn take(&mut self, random: &mut Random) -> Option<(Rank, Said)> {
+        let Reverse((time, rank, said)) = self.arriving.pop()?;
+        if let Said::Ended(_) = said {
+            let tasks = &mut self.tasks[rank.0 as usize - 1];
+            tasks.pop_front();
+            if let Some(next) = tasks.front().copied() {
+                self.begin(rank, next, time, random);
+            }
+        }
+        Some((rank, said))
+    }
+}
+
 /// Runs a plan to its end.
 fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     let mut model = Model::new(&plan);
     let workers = plan.workers.len() as u32;
     let mut master = Master::new(plan.dag.clone(), plan.done, workers, plan.config);
+    if plan.ahead {
+        master = master.sending_ahead();
+    }
     let mut order: Vec<u32> = (1..=workers).collect();
     for at in (1..order.len()).rev() {
         order.swap(at, random.below(at as u64 + 1) as usize);
@@ -369,8 +518,7 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     let mut now = 0;
     let mut results = 0;
     let mut drained = false;
-    // Results on their way, by time of arrival; the submit number makes the order definite.
-    let mut arriving: BinaryHeap<Reverse<(u64, SubmitId, Rank)>> = BinaryHeap::new();
+    let mut at = Workers::new(workers);
     let mut setups = 0;
     loop {
         master.schedule(&mut model);
@@ -381,11 +529,8 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
         model.starting = false;
         for (rank, message) in std::mem::take(&mut model.sent) {
             match message {
-                ToWorker::Run(assignment) => {
-                    // Way there, execution, way back.
-                    let time = now + random.below(5) + random.below(100) + random.below(5);
-                    arriving.push(Reverse((time, assignment.submit, rank)));
-                }
+                ToWorker::Run(assignment) => at.run(rank, assignment.submit, now, random),
+                ToWorker::Recall => at.give_back(rank, now, random),
                 ToWorker::Setup { .. } => setups += 1,
                 other => return Err(format!("the master says {other:?}")),
             }
@@ -398,7 +543,7 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
         }
         // Some messages are there already when the first one is worked off.
         for taken in 0..1 + random.below(4) {
-            let Some(Reverse((time, submit, rank))) = arriving.peek().copied() else {
+            let Some(time) = at.next() else {
                 if taken == 0 {
                     return Err("the run has not ended, but nothing runs".to_owned());
                 }
@@ -407,8 +552,17 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
             if taken > 0 && time > now + 2 {
                 break;
             }
-            arriving.pop();
             now = now.max(time);
+            let (rank, submit) = match at.take(random) {
+                Some((rank, Said::Ended(submit))) => (rank, submit),
+                Some((rank, Said::Returned(submits))) => {
+                    model.give_back(rank, &submits);
+                    let returned = Event::Returned(rank, submits);
+                    master.handle(returned, &mut model).map_err(|e| e.to_string())?;
+                    continue;
+                }
+                None => break,
+            };
             let failed = plan.one_in_fails > 0 && random.one_in(plan.one_in_fails);
             let result = TaskResult {
                 submit,
@@ -530,6 +684,7 @@ fn random_plan(random: &mut Random) -> Plan {
         },
         one_in_fails: random.pick(&[0, 3, 10]),
         drain_after: random.one_in(5).then(|| random.below(50)),
+        ahead: random.one_in(2),
         thorough: true,
     }
 }
@@ -569,6 +724,7 @@ fn thousands_of_workers_run_a_large_workflow() {
         },
         one_in_fails: 50,
         drain_after: None,
+        ahead: true,
         thorough: false,
     };
     let master = run(plan, &mut random).unwrap();

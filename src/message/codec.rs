@@ -15,16 +15,18 @@ use thiserror::Error;
 use super::{Assignment, ForwardedData, Registration, SubmitId, TaskResult, ToMaster, ToWorker};
 
 /// Version of the encoding.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 const REGISTER: u8 = 1;
 const FINISHED: u8 = 2;
 const FAILED: u8 = 3;
 const READY: u8 = 4;
+const RETURNED: u8 = 5;
 const SETUP: u8 = 17;
 const RUN: u8 = 18;
 const SHUTDOWN: u8 = 19;
 const ABORT: u8 = 20;
+const RECALL: u8 = 21;
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -91,6 +93,13 @@ impl ToMaster {
                 }
             }
             Self::Ready => out.bytes(&[READY]),
+            Self::Returned { submits } => {
+                out.bytes(&[RETURNED]);
+                out.number(submits.len() as u64);
+                for submit in submits {
+                    out.number(submit.0);
+                }
+            }
             Self::Failed { message } => {
                 out.bytes(&[FAILED]);
                 out.string(message.as_bytes());
@@ -137,6 +146,9 @@ impl ToMaster {
                 message: input.text()?,
             },
             READY => Self::Ready,
+            RETURNED => Self::Returned {
+                submits: input.list(1, |input| Ok(SubmitId(input.number()?)))?,
+            },
             other => return Err(DecodeError::Kind(other)),
         };
         input.close(message)
@@ -196,6 +208,7 @@ impl ToWorker {
             }
             Self::Shutdown => out.bytes(&[SHUTDOWN]),
             Self::Abort => out.bytes(&[ABORT]),
+            Self::Recall => out.bytes(&[RECALL]),
         }
     }
 
@@ -227,6 +240,7 @@ impl ToWorker {
             })),
             SHUTDOWN => Self::Shutdown,
             ABORT => Self::Abort,
+            RECALL => Self::Recall,
             other => return Err(DecodeError::Kind(other)),
         };
         input.close(message)
@@ -436,6 +450,7 @@ mod tests {
             run,
             Just(ToWorker::Shutdown),
             Just(ToWorker::Abort),
+            Just(ToWorker::Recall),
         ]
     }
 

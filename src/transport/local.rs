@@ -107,6 +107,10 @@ impl MasterTransport for LocalMaster {
         Ok(received)
     }
 
+    fn is_distant(&self) -> bool {
+        false
+    }
+
     fn traffic(&self) -> Traffic {
         self.traffic
     }

@@ -26,6 +26,9 @@ pub trait MasterTransport {
     /// The next message of any worker. Waits at most `timeout`; `None` when nothing came by then
     /// or when a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
+    /// Whether messages take so long that workers should have short tasks in advance. They then
+    /// give back what they do not get round to.
+    fn is_distant(&self) -> bool;
     /// Bytes sent to and received from workers so far.
     fn traffic(&self) -> Traffic;
     /// Waits until all workers, which have been sent [`ToWorker::Shutdown`] or
@@ -48,6 +51,10 @@ pub trait WorkerTransport {
     fn rank(&self) -> Rank;
     /// Sends to the master.
     fn send(&mut self, message: ToMaster) -> Result<(), TransportError>;
+    /// Sends to the master a message that can wait a millisecond: the worker has another task.
+    fn send_unhurriedly(&mut self, message: ToMaster) -> Result<(), TransportError> {
+        self.send(message)
+    }
     /// The next message of the master. Waits at most `timeout`.
     fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError>;
 }

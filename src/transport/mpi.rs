@@ -35,8 +35,11 @@ const MASTER: Rank = Rank(0);
 const LONGEST_PAUSE: Duration = Duration::from_micros(1_500);
 /// The same where every message comes with the ring of a bell.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
-/// How long to look without any pause.
-const SPIN: Duration = Duration::from_micros(20);
+/// How long the master looks without any pause: others need its core.
+const MASTER_SPIN: Duration = Duration::from_micros(20);
+/// The same for a worker, which mostly has just told the master that it has nothing to do: the answer
+/// takes about as long as falling asleep and being woken.
+const WORKER_SPIN: Duration = Duration::from_micros(150);
 
 /// How processes wait for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +149,7 @@ struct Endpoint<'a> {
     world: &'a SimpleCommunicator,
     bells: Option<&'a Doorbells>,
     waiting: Waiting,
+    spin: Duration,
     interrupt: Arc<Interrupt>,
     /// Requests that whoever waits here has been told of.
     requests: u32,
@@ -167,6 +171,11 @@ impl<'a> Endpoint<'a> {
             world: &mpi.world,
             bells: mpi.bells.as_ref(),
             waiting,
+            spin: if mpi.rank() == MASTER {
+                MASTER_SPIN
+            } else {
+                WORKER_SPIN
+            },
             interrupt,
             requests: 0,
             sends: VecDeque::new(),
@@ -202,10 +211,14 @@ impl<'a> Endpoint<'a> {
             request,
         });
         self.progress();
-        if let Some(bells) = self.bells {
-            bells.ring(to);
-        }
         Ok(())
+    }
+
+    /// Wakes the receiver of what was sent, if it sleeps on this host.
+    fn ring(&self, rank: Rank) {
+        if let Some(bells) = self.bells {
+            bells.ring(rank);
+        }
     }
 
     /// Forgets messages that have been sent. They need not end in the order of sending, but
@@ -239,43 +252,44 @@ impl<'a> Endpoint<'a> {
 
     /// Waits for a message until `timeout` is over or somebody asks for something.
     fn wait(&mut self, timeout: Duration, buffer: &mut Vec<u8>) -> Option<(Rank, mpi::Tag)> {
-        if let Some(received) = self.poll(buffer) {
-            return Some(received);
-        }
         let asked = Instant::now();
+        // When the bell was rung last, or the waiting began.
         let mut began = asked;
         let mut heard = self.bells.map(Doorbells::rings);
+        let mut rung = false;
         loop {
-            let (waited, left) = (began.elapsed(), timeout.saturating_sub(asked.elapsed()));
+            if let Some(received) = self.poll(buffer) {
+                return Some(received);
+            }
+            let now = Instant::now();
+            let left = timeout.saturating_sub(now - asked);
             let requests = self.interrupt.requests();
             if left.is_zero() || self.interrupt.signal().is_some() || requests != self.requests {
                 self.requests = requests;
                 return None;
             }
-            match self.waiting {
-                Waiting::Sleep if waited >= SPIN => self.pause(waited, left, heard),
-                Waiting::Sleep | Waiting::Busy => std::thread::yield_now(),
+            let waited = now - began;
+            // A message may come a little after the ring, but what is not sent yet needs this
+            // process to look.
+            let quiet = self.sends.is_empty() && (!rung || waited > LONGEST_PAUSE);
+            match self.bells.zip(heard) {
+                _ if self.waiting == Waiting::Busy => std::thread::yield_now(),
+                _ if waited < self.spin => std::thread::yield_now(),
+                Some((bells, heard)) if bells.are_complete() && quiet => {
+                    bells.sleep(heard, LONGEST_SLEEP.min(left));
+                }
+                bells => {
+                    let pause = (waited / 8).min(LONGEST_PAUSE).min(left);
+                    match bells {
+                        Some((bells, heard)) => bells.sleep(heard, pause),
+                        None => std::thread::sleep(pause),
+                    }
+                }
             }
             let rings = self.bells.map(Doorbells::rings);
             if rings != heard {
-                // If there is no message yet, it will not take long.
-                (heard, began) = (rings, Instant::now());
+                (heard, rung, began) = (rings, true, Instant::now());
             }
-            if let Some(received) = self.poll(buffer) {
-                return Some(received);
-            }
-        }
-    }
-
-    fn pause(&self, waited: Duration, left: Duration, heard: Option<u32>) {
-        let pause = (waited / 8).min(LONGEST_PAUSE).min(left);
-        match (self.bells, heard) {
-            // What is not sent yet needs this process to look.
-            (Some(bells), Some(heard)) if bells.are_complete() && self.sends.is_empty() => {
-                bells.sleep(heard, LONGEST_SLEEP.min(left));
-            }
-            (Some(bells), Some(heard)) => bells.sleep(heard, pause),
-            _ => std::thread::sleep(pause),
         }
     }
 }
@@ -308,6 +322,7 @@ impl MpiMaster<'_> {
         for rank in 1..=self.workers {
             // A worker that cannot be reached needs no release.
             let _ = self.endpoint.send(Rank(rank), GOODBYE, Vec::new());
+            self.endpoint.ring(Rank(rank));
         }
     }
 
@@ -336,7 +351,9 @@ impl MasterTransport for MpiMaster<'_> {
         let mut bytes = Vec::with_capacity(message.encoded_len());
         message.encode(&mut bytes);
         self.traffic.sent += bytes.len() as u64;
-        self.endpoint.send(to, MESSAGE, bytes)
+        self.endpoint.send(to, MESSAGE, bytes)?;
+        self.endpoint.ring(to);
+        Ok(())
     }
 
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError> {
@@ -354,6 +371,10 @@ impl MasterTransport for MpiMaster<'_> {
                 return Ok(Some(message));
             }
         }
+    }
+
+    fn is_distant(&self) -> bool {
+        true
     }
 
     fn traffic(&self) -> Traffic {
@@ -391,6 +412,7 @@ impl MpiWorker<'_> {
     /// itself waits busily.
     pub fn goodbye(&mut self) -> Result<(), TransportError> {
         self.endpoint.send(MASTER, GOODBYE, Vec::new())?;
+        self.endpoint.ring(MASTER);
         while !self.released || !self.endpoint.sends.is_empty() {
             let mut buffer = std::mem::take(&mut self.buffer);
             match self.endpoint.poll(&mut buffer) {
@@ -409,6 +431,12 @@ impl WorkerTransport for MpiWorker<'_> {
     }
 
     fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
+        self.send_unhurriedly(message)?;
+        self.endpoint.ring(MASTER);
+        Ok(())
+    }
+
+    fn send_unhurriedly(&mut self, message: ToMaster) -> Result<(), TransportError> {
         let mut bytes = Vec::with_capacity(message.encoded_len());
         message.encode(&mut bytes);
         self.endpoint.send(MASTER, MESSAGE, bytes)

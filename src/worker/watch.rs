@@ -66,7 +66,15 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
     }
 
     pub(super) fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
-        self.transport.send(message)
+        if self.early.is_empty()
+            && let Some(next) = self.transport.receive(Duration::ZERO)?
+        {
+            self.early.push_back(next);
+        }
+        match self.early.front() {
+            Some(ToWorker::Run(_)) => self.transport.send_unhurriedly(message),
+            _ => self.transport.send(message),
+        }
     }
 
     /// The next message. Waits at most `timeout`, or until there is a signal.
@@ -109,12 +117,33 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
 
     fn messages(&mut self) -> Result<(), TransportError> {
         while let Some(message) = self.transport.receive(Duration::ZERO)? {
-            if message == ToWorker::Abort {
-                self.end();
+            match message {
+                ToWorker::Abort => self.end(),
+                // All tasks are given back anyway.
+                ToWorker::Recall => continue,
+                _ => {}
             }
             self.early.push_back(message);
         }
+        // Others may have nothing to do while the task here takes its time.
+        self.give_back()?;
         self.signals()
+    }
+
+    /// Gives back the tasks that were sent in advance.
+    pub(super) fn give_back(&mut self) -> Result<(), TransportError> {
+        let mut submits = Vec::new();
+        self.early.retain(|message| match message {
+            ToWorker::Run(task) => {
+                submits.push(task.submit);
+                false
+            }
+            _ => true,
+        });
+        if submits.is_empty() {
+            return Ok(());
+        }
+        self.transport.send(ToMaster::Returned { submits })
     }
 }
 
