@@ -24,13 +24,13 @@ use crate::master::{MasterError, Outbox};
 use crate::message::{Rank, SubmitId, ToWorker};
 
 /// How much work a worker has in advance.
-const ENOUGH: Duration = Duration::from_millis(4);
+const ENOUGH: Duration = Duration::from_millis(8);
 
 /// The longest tasks that are sent in advance.
 const SHORT: Duration = Duration::from_millis(5);
 
 /// Most tasks that a worker has in advance.
-const MOST: u32 = 4;
+const MOST: u32 = 8;
 
 /// A task that was sent to a worker which has not begun it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,10 +230,10 @@ mod tests {
         };
         assert_eq!(state.depth(3), 0, "nothing is known");
         state.ended(3, Duration::from_millis(2));
-        assert_eq!((state.depth(3), state.depth(0)), (2, 0));
+        assert_eq!((state.depth(3), state.depth(0)), (4, 0));
         state.ended(3, Duration::ZERO);
         state.ended(1, Duration::ZERO);
-        assert_eq!((state.depth(3), state.depth(1)), (2, MOST));
+        assert_eq!((state.depth(3), state.depth(1)), (5, MOST));
         state.ended(3, Duration::from_secs(1));
         assert_eq!(state.depth(3), 0);
     }

@@ -26,6 +26,8 @@ pub struct KillSwitch {
 struct State {
     group: Option<Pid>,
     aborted: bool,
+    /// Threads that wait for the end of the group.
+    waiting: u32,
 }
 
 impl KillSwitch {
@@ -79,11 +81,14 @@ impl KillSwitch {
     /// Waits until no task runs, but not longer than `timeout`. True if none runs.
     #[must_use]
     pub fn wait_idle(&self, timeout: Duration) -> bool {
-        let state = self.state();
+        let mut state = self.state();
+        state.waiting += 1;
         let waited = self
             .idle
             .wait_timeout_while(state, timeout, |state| state.group.is_some());
-        waited.is_ok_and(|(state, _)| state.group.is_none())
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state.group.is_none()
     }
 
     /// Starts a process that leads its own group, unless the end was asked for.
@@ -102,8 +107,11 @@ impl KillSwitch {
             None => while !has_ended(leader.pid, WaitPidFlag::empty()) {},
             Some(every) => watch_and_wait(leader, every, watch),
         }
-        self.state().group = None;
-        self.idle.notify_all();
+        let mut state = self.state();
+        state.group = None;
+        if state.waiting > 0 {
+            self.idle.notify_all();
+        }
     }
 
     fn signal(&self, signal: Signal) {

@@ -1,5 +1,6 @@
 //! Workers: each executes one task at a time and owns the files its output goes to.
 
+mod environment;
 mod forward;
 mod host_script;
 mod kill;

@@ -14,6 +14,7 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use pmc_dag::{reason, words};
 
+use super::environment::{TASK_VARIABLES, is_inherited};
 use super::forward::{self, Pipes};
 use super::host_script::HostScript;
 use super::kill::KillSwitch;
@@ -28,16 +29,6 @@ const OWN_FAILURE: i32 = 256;
 
 /// How long a task whose time is over may take to end before it is killed.
 const LIMIT_GRACE: Duration = Duration::from_secs(5);
-
-/// Variables that every task gets; what the worker itself has inherited under these names is left
-/// out.
-const TASK_VARIABLES: [&[u8]; 5] = [
-    b"PMC_TASK",
-    b"PMC_MEMORY",
-    b"PMC_CPUS",
-    b"PMC_RANK",
-    b"PMC_HOST_RANK",
-];
 
 /// Why a worker cannot go on.
 #[derive(Debug)]
@@ -84,10 +75,8 @@ impl Runner {
         } else {
             Some(stdio::open_shared(&options.dag, rank.0)?)
         };
-        let inherited = options.environment.iter().filter(|(name, _)| {
-            let name = name.as_bytes();
-            !TASK_VARIABLES.contains(&name)
-        });
+        let inherited = options.environment.iter();
+        let inherited = inherited.filter(|(name, _)| is_inherited(name.as_bytes()));
         let environment = inherited
             .filter_map(|(name, value)| variable(name.as_bytes(), value.as_bytes()).ok())
             .collect();
