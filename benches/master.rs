@@ -151,6 +151,7 @@ fn run(dag: &Arc<Dag>) -> Duration {
             memory_mb: 64_000,
             threads: SLOTS_PER_HOST,
             cores: SLOTS_PER_HOST,
+            gpus: 0,
             sockets: 2,
         };
         master
@@ -183,6 +184,7 @@ fn baseline(dag: &Dag) -> Duration {
             command: line.command.to_vec(),
             memory_mb: line.memory_mb,
             cpus: line.cpus,
+            gpu_set: Vec::new(),
             cpu_set: Vec::new(),
             runtime_limit: line.runtime_limit,
             pipe_forwards: Vec::new(),

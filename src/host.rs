@@ -10,10 +10,10 @@ pub fn name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }
 
-/// Memory and CPUs of this machine. Where `memory_mb` or `cpus` is not 0, it is taken for the
-/// truth; so many CPUs then count as the cores of one socket.
+/// Memory and CPUs of this machine, and so many GPUs. Where `memory_mb` or `cpus` is not 0, it is taken
+/// for the truth; so many CPUs then count as the cores of one socket.
 #[must_use]
-pub fn describe(memory_mb: u32, cpus: u32) -> Registration {
+pub fn describe(memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
     let memory_mb = if memory_mb > 0 {
         memory_mb.into()
     } else {
@@ -46,6 +46,7 @@ pub fn describe(memory_mb: u32, cpus: u32) -> Registration {
         threads,
         cores,
         sockets,
+        gpus,
     }
 }
 
@@ -164,12 +165,12 @@ mod tests {
 
     #[test]
     fn options_count_more_than_the_machine() {
-        let host = describe(100, 3);
+        let host = describe(100, 3, 2);
         assert_eq!(
             (host.memory_mb, host.threads, host.cores, host.sockets),
             (100, 3, 3, 1)
         );
-        let host = describe(0, 0);
+        let host = describe(0, 0, 0);
         assert!(host.memory_mb > 0 && host.threads > 0 && host.cores > 0 && host.sockets > 0);
     }
 }

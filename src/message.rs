@@ -52,6 +52,8 @@ pub struct Registration {
     pub cores: u32,
     /// Sockets of the host.
     pub sockets: u32,
+    /// GPUs that the worker may use.
+    pub gpus: u32,
 }
 
 /// How one execution of a task ended.
@@ -111,6 +113,8 @@ pub struct Assignment {
     pub cpus: u32,
     /// Numbers of the CPUs granted, where the task got a block of its own.
     pub cpu_set: Vec<u32>,
+    /// Which of the GPUs of the worker were granted, counted from 0.
+    pub gpu_set: Vec<u32>,
     /// How long it may take, if the task says so; zero for as long as it wants. In milliseconds when
     /// encoded.
     pub runtime_limit: Option<Duration>,

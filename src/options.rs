@@ -102,6 +102,8 @@ pub struct WorkerOptions {
     pub host_memory: u32,
     /// CPUs of the host; 0 to find out.
     pub host_cpus: u32,
+    /// GPUs of the host; 0 to find out.
+    pub host_gpus: u32,
     /// Limit the memory of tasks to what they asked for.
     pub strict_limits: bool,
     /// Bind tasks to the CPUs that were granted.
@@ -204,6 +206,7 @@ impl WorkerOptions {
             per_task_stdio: typed.per_task_stdio,
             host_memory: typed.host_memory,
             host_cpus: typed.host_cpus,
+            host_gpus: typed.host_gpus,
             strict_limits: typed.strict_limits,
             set_affinity: typed.set_affinity,
             host_script: typed.host_script.clone(),

@@ -681,3 +681,33 @@ fn forwarded_data_is_appended_by_the_master_alone() {
     done.sort();
     assert_eq!(done, ["a", "b"]);
 }
+
+#[test]
+fn gpus_are_shared_out_by_name() {
+    let dag = "TASK a -g 1 ./gpus.sh\nTASK b -g 2 ./gpus.sh\nTASK c ./gpus.sh\nEDGE a b\nEDGE b c\n";
+    let run = Run::new(dag);
+    run.script(
+        "gpus.sh",
+        "echo $PMC_TASK $CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES >> seen",
+    );
+    let go = |arguments: &[&str]| {
+        let mut command = run.command(arguments);
+        command
+            .env("CUDA_VISIBLE_DEVICES", "5,7")
+            .env_remove("ROCR_VISIBLE_DEVICES");
+        command.output().unwrap()
+    };
+    assert!(go(&["x.dag"]).status.success());
+    assert_eq!(run.read("seen"), "a 5 0\nb 5,7 0,1\nc 5,7\n");
+    // More than there are.
+    run.write("y.dag", "TASK a -g 3 ./gpus.sh\n");
+    let output = go(&["y.dag"]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("No host is capable of running task a"),
+        "{stderr}"
+    );
+    let output = go(&["--host-gpus", "3", "y.dag"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}

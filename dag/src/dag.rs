@@ -53,6 +53,17 @@ pub(crate) struct Entry {
 /// `id_len` of a task without identifier.
 pub(crate) const NO_ID: u32 = u32::MAX;
 
+/// What a task asks of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Request {
+    /// GPUs.
+    pub gpus: u32,
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory in MB; 0 if it does not matter.
+    pub memory_mb: u64,
+}
+
 /// One task with all that its line says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task<'a> {
@@ -66,6 +77,8 @@ pub struct Task<'a> {
     pub memory_mb: u64,
     /// CPUs asked for; 1 unless the task says otherwise.
     pub cpus: u32,
+    /// GPUs asked for.
+    pub gpus: u32,
     /// How often to try, if the task says so. 0 means once, too.
     pub tries: Option<u32>,
     /// Larger values first; 0 unless the task says otherwise.
@@ -154,11 +167,15 @@ impl Dag {
         self.entries[task.index()].options as usize
     }
 
-    /// Memory in MB, CPUs and priority of each set of options.
-    pub fn option_sets(&self) -> impl ExactSizeIterator<Item = (u64, u32, i64)> + '_ {
-        self.options
-            .iter()
-            .map(|set| (u64::from(set.memory_mb), set.cpus, set.priority))
+    /// Request and priority of each set of options.
+    pub fn option_sets(&self) -> impl ExactSizeIterator<Item = (Request, i64)> + '_ {
+        self.options.iter().map(|set| (set.request(), set.priority))
+    }
+
+    /// What a task asks for.
+    #[must_use]
+    pub fn request(&self, task: TaskId) -> Request {
+        self.options(task).request()
     }
 
     /// Memory in MB that a task asks for; 0 if it does not matter.
@@ -198,6 +215,7 @@ impl Dag {
             command: range(&self.text, entry.name + entry.command as usize, entry.command_len),
             memory_mb: u64::from(options.memory_mb),
             cpus: options.cpus,
+            gpus: options.gpus,
             tries: options.tries,
             priority: options.priority,
             runtime_limit: options.runtime_limit,

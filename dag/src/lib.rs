@@ -27,7 +27,7 @@ mod text;
 pub mod words;
 pub mod write;
 
-pub use dag::{Dag, Forward, Task};
+pub use dag::{Dag, Forward, Request, Task};
 pub use error::{DagError, DagErrorKind, reason};
 
 /// Number of a task, in the order of the TASK lines of the DAG file, from 0.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::dag::Forward;
+use crate::dag::{Forward, Request};
 use crate::error::DagErrorKind;
 use crate::number;
 use crate::text::lossy;
@@ -13,6 +13,7 @@ use crate::words::Words;
 pub(crate) struct Options {
     pub(crate) memory_mb: u32,
     pub(crate) cpus: u32,
+    pub(crate) gpus: u32,
     pub(crate) tries: Option<u32>,
     pub(crate) priority: i64,
     pub(crate) runtime_limit: Option<Duration>,
@@ -27,11 +28,22 @@ pub(crate) struct Forwards {
     pub(crate) files: Vec<Forward>,
 }
 
+impl Options {
+    pub(crate) fn request(&self) -> Request {
+        Request {
+            gpus: self.gpus,
+            cpus: self.cpus,
+            memory_mb: u64::from(self.memory_mb),
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
             memory_mb: 0,
             cpus: 1,
+            gpus: 0,
             tries: None,
             priority: 0,
             runtime_limit: None,
@@ -73,6 +85,10 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
             b"-c" | b"--request-cpus" => {
                 let value = value("-c/--request-cpus", "N")?;
                 options.cpus = request("CPU requirement", &value, name)?;
+            }
+            b"-g" | b"--request-gpus" => {
+                let value = value("-g/--request-gpus", "N")?;
+                options.gpus = request("GPU requirement", &value, name)?;
             }
             b"-t" | b"--tries" => {
                 let value = value("-t/--tries", "N")?;
@@ -130,7 +146,7 @@ fn invalid(what: &'static str, value: &[u8], name: &[u8]) -> DagErrorKind {
     }
 }
 
-/// Memory in MB or a number of CPUs: single precision, rounded up. The limit of 32 bits is ours;
+/// Memory in MB or a number of CPUs or GPUs: single precision, rounded up. The limit of 32 bits is ours;
 /// beyond it the original's conversion is undefined.
 fn request(what: &'static str, value: &[u8], name: &[u8]) -> Result<u32, DagErrorKind> {
     let number = number::float(value).ok_or_else(|| invalid(what, value, name))?;

@@ -51,6 +51,8 @@ pub struct TaskLine<'a> {
     pub memory_mb: Option<u64>,
     /// `-c`: CPUs.
     pub cpus: Option<u32>,
+    /// `-g`: GPUs.
+    pub gpus: Option<u32>,
     /// `-p`: priority.
     pub priority: Option<i64>,
     /// More options, as they are written in the line; may be empty.
@@ -92,6 +94,9 @@ pub fn task(out: &mut String, line: &TaskLine<'_>) -> Result<(), WriteError> {
     }
     if let Some(cpus) = line.cpus {
         let _ = write!(out, "-c {cpus} ");
+    }
+    if let Some(gpus) = line.gpus {
+        let _ = write!(out, "-g {gpus} ");
     }
     if let Some(priority) = line.priority {
         let _ = write!(out, "-p {priority} ");
@@ -158,6 +163,7 @@ mod tests {
             name: "gen_ID01",
             memory_mb: Some(1024),
             cpus: Some(1),
+            gpus: Some(2),
             priority: Some(-10),
             options: " -t 3 ",
             command: "/bin/kickstart  -n gen ",
@@ -176,7 +182,7 @@ mod tests {
         assert_eq!(
             out,
             "#@ 7 gen:4.0 ID01 \n\
-             TASK gen_ID01 -m 1024 -c 1 -p -10 -t 3 /bin/kickstart  -n gen \n\
+             TASK gen_ID01 -m 1024 -c 1 -g 2 -p -10 -t 3 /bin/kickstart  -n gen \n\
              TASK b /bin/true\n\
              EDGE gen_ID01 b\n"
         );

@@ -192,6 +192,11 @@ fn refuses_with_the_words_of_the_original() {
             1,
         ),
         (
+            "TASK one -g many /bin/true",
+            "Invalid GPU requirement 'many' for task one",
+            1,
+        ),
+        (
             "TASK one -c few /bin/true",
             "Invalid CPU requirement 'few' for task one",
             1,

@@ -112,6 +112,9 @@ pub struct Execution {
     /// CPUs that tasks may ask for [default: those of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub host_cpus: Option<u32>,
+    /// GPUs that tasks may ask for [default: those of this machine]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub host_gpus: Option<u32>,
     /// Times a task is tried before it counts as failed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub tries: u32,

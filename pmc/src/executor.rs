@@ -10,6 +10,7 @@ use pegasus_mpi_cluster::host;
 use pegasus_mpi_cluster::interrupt::Interrupt;
 use pegasus_mpi_cluster::options::{Options, Stdio, WorkerOptions};
 use pegasus_mpi_cluster::run::{LocalRun, run_local};
+use pegasus_mpi_cluster::worker;
 use pmc_dag::{Dag, TaskId};
 
 use crate::cli;
@@ -89,6 +90,7 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
             per_task_stdio: true,
             host_memory: execution.host_memory.unwrap_or(0),
             host_cpus: execution.host_cpus.unwrap_or(0),
+            host_gpus: execution.host_gpus.unwrap_or(0),
             strict_limits: false,
             set_affinity: false,
             host_script: None,
@@ -101,12 +103,20 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
 
 /// Checks that each task fits on this machine. The master would refuse the first that does not; a user
 /// wants to know what it asks for, and what there is.
-pub fn check_fit(dag: &Dag, execution: &cli::Execution) -> Result<(), Failure> {
+pub fn check_fit(
+    dag: &Dag,
+    execution: &cli::Execution,
+    environment: &[(OsString, OsString)],
+) -> Result<(), Failure> {
     let host = host::describe(
         execution.host_memory.unwrap_or(0),
         execution.host_cpus.unwrap_or(0),
+        worker::count_gpus(execution.host_gpus.unwrap_or(0), environment),
     );
-    let fits = |task: &TaskId| dag.memory_mb(*task) <= host.memory_mb && dag.cpus(*task) <= host.threads;
+    let fits = |task: &TaskId| {
+        let asked = dag.request(*task);
+        asked.memory_mb <= host.memory_mb && asked.cpus <= host.threads && asked.gpus <= host.gpus
+    };
     let too_large: Vec<TaskId> = dag.ids().filter(|task| !fits(task)).collect();
     let Some(&first) = too_large.first() else {
         return Ok(());
@@ -116,14 +126,22 @@ pub fn check_fit(dag: &Dag, execution: &cli::Execution) -> Result<(), Failure> {
         0 => String::new(),
         others => format!(", and {} more", text::count(others, "task")),
     };
+    let asked = dag.request(first);
+    let list = |memory_mb: u64, cpus: u32, gpus: u32| {
+        let cpus = text::count(cpus as usize, "CPU");
+        if asked.gpus > 0 {
+            format!("{memory_mb} MB, {cpus} and {}", text::count(gpus as usize, "GPU"))
+        } else {
+            format!("{memory_mb} MB and {cpus}")
+        }
+    };
     let error = anyhow!(
-        "the task {name}{others} asks for more than this machine has: {} MB and {} of {} MB and {}",
-        dag.memory_mb(first),
-        text::count(dag.cpus(first) as usize, "CPU"),
-        host.memory_mb,
-        text::count(host.threads as usize, "CPU"),
+        "the task {name}{others} asks for more than this machine has: {} of {}",
+        list(asked.memory_mb, asked.cpus, asked.gpus),
+        list(host.memory_mb, host.threads, host.gpus),
     );
-    Err(Failure::new(exit::NOT_RUN, error).hint("--host-memory and --host-cpus count the machine as larger"))
+    let hint = "--host-memory, --host-cpus and --host-gpus count the machine as larger";
+    Err(Failure::new(exit::NOT_RUN, error).hint(hint))
 }
 
 /// A path with something appended to its last part.

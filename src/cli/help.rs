@@ -46,6 +46,7 @@ Without an MPI launcher the tasks run on this machine, one per CPU:
    --workers N          Run N tasks at a time
 
 Not in the list above:
+   --host-gpus N        Number of GPUs per host
    --no-forward-journal Forwarded data need not be there exactly once after a crash
    --sync-interval MS   Bring rescue file and forwarded data to the disk this often;
                         0 for never [default: 1000]

@@ -39,6 +39,8 @@ pub struct Typed {
     pub host_memory: u32,
     /// `--host-cpus` or its variable; 0 to find out.
     pub host_cpus: u32,
+    /// `--host-gpus` or its variable; 0 to find out.
+    pub host_gpus: u32,
     /// `--strict-limits`.
     pub strict_limits: bool,
     /// `--max-wall-time` or its variable, in minutes.
@@ -145,6 +147,9 @@ fn read_environment(
     if let Some(text) = value("PMC_HOST_CPUS") {
         typed.host_cpus = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_CPUS"))?;
     }
+    if let Some(text) = value("PMC_HOST_GPUS") {
+        typed.host_gpus = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_GPUS"))?;
+    }
     if let Some(text) = value("PMC_MAX_WALL_TIME") {
         let minutes = number::float(&text).ok_or_else(|| invalid("PMC_MAX_WALL_TIME"))?;
         typed.max_wall_time = Some(minutes);
@@ -204,6 +209,11 @@ fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Inste
                 let n = value("--host-cpus requires N")?;
                 typed.host_cpus = number::unsigned(n.as_bytes())
                     .ok_or_else(|| Instead::refuse("Invalid value for --host-cpus"))?;
+            }
+            b"--host-gpus" => {
+                let n = value("--host-gpus requires N")?;
+                typed.host_gpus = number::unsigned(n.as_bytes())
+                    .ok_or_else(|| Instead::refuse("Invalid value for --host-gpus"))?;
             }
             b"--strict-limits" => typed.strict_limits = true,
             b"--max-wall-time" => {
@@ -327,6 +337,8 @@ mod tests {
             ("--host-memory 0 a.dag", "--host-memory must be an integer >= 1\n"),
             ("--host-cpus", "--host-cpus requires N\n"),
             ("--host-cpus few a.dag", "Invalid value for --host-cpus\n"),
+            ("--host-gpus", "--host-gpus requires N\n"),
+            ("--host-gpus all a.dag", "Invalid value for --host-gpus\n"),
             ("--runtime-limit", "--runtime-limit requires SECONDS\n"),
             ("--runtime-limit -1 a.dag", "Invalid value for --runtime-limit\n"),
             ("--drain-grace", "--drain-grace requires SECONDS\n"),
@@ -360,7 +372,7 @@ mod tests {
     #[test]
     fn everything_at_once() {
         let line = "-v -v -q -o out -e err -s -m 3 -t 2x -n a.dag -r res --host-script hs --host-memory 100 \
-                    --host-cpus 4 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
+                    --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                     --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
                     --no-forward-journal --sync-interval 20 --drain-grace 2.5 \
                     --runtime-limit 60";
@@ -378,6 +390,7 @@ mod tests {
             host_script: Some("hs".into()),
             host_memory: 100,
             host_cpus: 4,
+            host_gpus: 3,
             strict_limits: true,
             max_wall_time: Some(0.5),
             per_task_stdio: true,
@@ -418,7 +431,12 @@ mod tests {
             (typed.host_cpus, typed.host_memory, typed.max_wall_time),
             (2, 0, Some(2.5))
         );
-        for name in ["PMC_HOST_CPUS", "PMC_HOST_MEMORY", "PMC_MAX_WALL_TIME"] {
+        for name in [
+            "PMC_HOST_CPUS",
+            "PMC_HOST_GPUS",
+            "PMC_HOST_MEMORY",
+            "PMC_MAX_WALL_TIME",
+        ] {
             let refused = parse_with("--host-cpus 2 a.dag", &[(name, "x")]);
             assert_eq!(
                 refused,

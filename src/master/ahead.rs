@@ -110,8 +110,9 @@ impl Master {
             return;
         };
         let shape = self.queue.shape_of(chain);
-        // CPUs beyond the first come with numbers, which may be others each time.
-        let narrow = self.queue.shape(shape).cpus <= 1;
+        // GPUs, and CPUs beyond the first, come with numbers, which may be others each time.
+        let request = self.queue.shape(shape).request;
+        let narrow = request.cpus <= 1 && request.gpus == 0;
         if !narrow || !self.queue.is_highest(chain) {
             return;
         }
@@ -133,7 +134,7 @@ impl Master {
                 self.nodes[task.index()].state = State::Ahead;
                 self.slots[index].ahead.push_back(Ahead { task, submit });
                 self.ahead.count += 1;
-                let assignment = self.assignment(task, submit, None);
+                let assignment = self.assignment(task, submit, &Grant::plain(rank));
                 out.send(rank, ToWorker::Run(Box::new(assignment)));
             }
         }
@@ -150,13 +151,8 @@ impl Master {
         let shape = self
             .queue
             .shape(self.queue.shape_of(self.nodes[task.index()].chain));
-        self.hosts.take_slot(host, rank, shape.cpus, shape.memory_mb);
-        let grant = Grant {
-            rank,
-            block: None,
-            fragmented: false,
-        };
-        self.started(task, submit, host, grant, out);
+        self.hosts.take_slot(host, rank, shape.request);
+        self.started(task, submit, host, Grant::plain(rank), out);
     }
 
     /// A worker gives back tasks that it has not begun.

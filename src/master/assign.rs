@@ -1,7 +1,6 @@
 //! Gives ready tasks to workers.
 
 use std::mem;
-use std::ops::Range;
 
 use pmc_dag::TaskId;
 
@@ -30,18 +29,18 @@ impl Master {
             self.nodes[task.index()].state = State::Queued;
         }
         while self.hosts.free_slots() > 0 && self.queue.len() > 0 {
-            let Some(shape) = self.queue.best(|cpus| self.hosts.most_free_memory(cpus)) else {
+            let Some(shape) = self
+                .queue
+                .best(|cpus, gpus| self.hosts.most_free_memory(cpus, gpus))
+            else {
                 break;
             };
-            let (cpus, memory_mb) = {
-                let shape = self.queue.shape(shape);
-                (shape.cpus, shape.memory_mb)
-            };
+            let request = self.queue.shape(shape).request;
             // The queue has just been told that there is room, so all three succeed.
-            let Some(host) = self.hosts.find(cpus, memory_mb) else {
+            let Some(host) = self.hosts.find(request) else {
                 break;
             };
-            let Some(grant) = self.hosts.take(host, cpus, memory_mb) else {
+            let Some(grant) = self.hosts.take(host, request) else {
                 break;
             };
             let Some((task, submit)) = self.queue.pop(&self.nodes, shape) else {
@@ -51,7 +50,7 @@ impl Master {
             if let Some(next) = self.queue.first(shape) {
                 self.dag.touch(next);
             }
-            let assignment = self.assignment(task, submit, grant.block.clone());
+            let assignment = self.assignment(task, submit, &grant);
             let rank = grant.rank;
             self.started(task, submit, host, grant, out);
             out.send(rank, ToWorker::Run(Box::new(assignment)));
@@ -60,7 +59,7 @@ impl Master {
     }
 
     /// What a worker needs to know to run a task.
-    pub(super) fn assignment(&self, task: TaskId, submit: SubmitId, block: Option<Range<u32>>) -> Assignment {
+    pub(super) fn assignment(&self, task: TaskId, submit: SubmitId, grant: &Grant) -> Assignment {
         let line = self.dag.task(task);
         Assignment {
             submit,
@@ -69,7 +68,8 @@ impl Master {
             command: line.command.to_vec(),
             memory_mb: line.memory_mb,
             cpus: line.cpus,
-            cpu_set: block.map_or_else(Vec::new, Iterator::collect),
+            cpu_set: grant.block.clone().map_or_else(Vec::new, Iterator::collect),
+            gpu_set: grant.gpus.numbers().collect(),
             runtime_limit: line.runtime_limit,
             pipe_forwards: line.pipe_forwards.to_vec(),
             file_forwards: line.file_forwards.to_vec(),
@@ -88,6 +88,7 @@ impl Master {
         let Grant {
             rank,
             block,
+            gpus,
             fragmented,
         } = grant;
         if fragmented {
@@ -96,7 +97,12 @@ impl Master {
         out.record(Record::Started(task, submit, rank));
         self.record_resources(host, out);
         self.nodes[task.index()].state = State::Running;
-        self.slots[rank.0 as usize - 1].running = Some(Running { task, submit, block });
+        self.slots[rank.0 as usize - 1].running = Some(Running {
+            task,
+            submit,
+            block,
+            gpus,
+        });
         self.running += 1;
         self.summary.submitted += 1;
         self.ahead.begun(rank);

@@ -76,6 +76,7 @@ impl Master {
         self.hosts.check()?;
         for (index, host) in (0..).zip(self.hosts.all()) {
             let (mut memory_mb, mut cpus, mut numbers, mut busy) = (0, 0, 0, 0);
+            let mut gpus = host.free_gpus;
             for rank in &host.ranks {
                 let slot = &self.slots[rank.0 as usize - 1];
                 if slot.host != index {
@@ -88,6 +89,10 @@ impl Master {
                 busy += 1;
                 memory_mb += self.dag.memory_mb(running.task);
                 cpus += u64::from(self.dag.cpus(running.task));
+                if running.gpus.overlaps(gpus) || running.gpus.len() != self.dag.request(running.task).gpus {
+                    return Err(format!("{:?} has the wrong GPUs", running.task));
+                }
+                gpus.put_back(running.gpus);
                 if let Some(block) = &running.block {
                     numbers += block.len();
                     if block.len() != self.dag.cpus(running.task) as usize || !host.cpu_set.is_taken(block) {
@@ -102,6 +107,7 @@ impl Master {
                 || u64::from(host.free_cpus) + cpus != u64::from(host.cpus)
                 || host.free_slots.len() + busy != host.ranks.len()
                 || host.cpu_set.count_taken() != numbers
+                || gpus.len() != host.gpus
             {
                 return Err(format!("host {} does not add up", host.name));
             }

@@ -8,7 +8,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
+use pmc_dag::Request;
+
 use crate::master::cpuset::CpuSet;
+use crate::master::gpus::{GpuIndex, GpuSet};
 use crate::message::{Rank, Registration};
 
 /// Up to here, every number of free CPUs is a level of its own.
@@ -34,6 +37,8 @@ pub(crate) struct Host {
     pub(crate) free_slots: VecDeque<Rank>,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) cpu_set: CpuSet,
+    pub(crate) gpus: u32,
+    pub(crate) free_gpus: GpuSet,
 }
 
 impl Host {
@@ -48,7 +53,21 @@ impl Host {
             free_slots: VecDeque::new(),
             ranks: Vec::new(),
             cpu_set: CpuSet::new(registration.threads, registration.cores, registration.sockets),
+            gpus: GpuSet::first(registration.gpus).len(),
+            free_gpus: GpuSet::first(registration.gpus),
         }
+    }
+
+    /// Whether it has what is asked for when nothing else runs there.
+    pub(crate) fn could_take(&self, request: Request) -> bool {
+        self.memory_mb >= request.memory_mb && self.cpus >= request.cpus && self.gpus >= request.gpus
+    }
+
+    /// Whether it has that now.
+    fn can_take(&self, request: Request) -> bool {
+        self.free_memory_mb >= request.memory_mb
+            && self.free_cpus >= request.cpus
+            && self.free_gpus.len() >= request.gpus
     }
 
     /// Adds a worker; its number on this host.
@@ -66,8 +85,22 @@ pub(crate) struct Grant {
     pub(crate) rank: Rank,
     /// CPU numbers, if the task got any.
     pub(crate) block: Option<Range<u32>>,
-    /// It should have got some, but the free ones are scattered.
+    /// GPUs, if the task asked for any.
+    pub(crate) gpus: GpuSet,
+    /// It should have got a block of CPUs, but the free ones are scattered.
     pub(crate) fragmented: bool,
+}
+
+impl Grant {
+    /// Nothing that has a number.
+    pub(crate) fn plain(rank: Rank) -> Self {
+        Self {
+            rank,
+            block: None,
+            gpus: GpuSet::default(),
+            fragmented: false,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -77,6 +110,7 @@ pub(crate) struct Hosts {
     levels: Vec<u32>,
     members: Vec<BTreeSet<(u64, u32)>>,
     most_memory: MaxTree,
+    gpus: GpuIndex,
     free_slots: usize,
     placement: Placement,
 }
@@ -92,6 +126,7 @@ impl Hosts {
         let mut this = Self {
             members: vec![BTreeSet::new(); levels.len()],
             most_memory: MaxTree::new(levels.len()),
+            gpus: GpuIndex::new(hosts.iter().map(|host| host.gpus).max().unwrap_or(0)),
             levels,
             free_slots: hosts.iter().map(|host| host.free_slots.len()).sum(),
             hosts,
@@ -116,14 +151,28 @@ impl Hosts {
         self.free_slots
     }
 
-    /// The most free memory among hosts with a free slot and at least so many free CPUs.
-    pub(crate) fn most_free_memory(&self, cpus: u32) -> Option<u64> {
+    /// The most free memory among hosts with a free slot and at least so many free CPUs and GPUs.
+    pub(crate) fn most_free_memory(&self, cpus: u32, gpus: u32) -> Option<u64> {
+        if gpus > 0 {
+            let hosts = self.gpus.with(gpus).map(|host| self.get(host));
+            let able = hosts.filter(|host| host.free_cpus >= cpus);
+            return able.map(|host| host.free_memory_mb).max();
+        }
         let level = self.levels.partition_point(|least| *least < cpus);
         self.most_memory.max_from(level)
     }
 
-    /// A host with a free slot, at least so many free CPUs, and so much free memory.
-    pub(crate) fn find(&self, cpus: u32, memory_mb: u64) -> Option<u32> {
+    /// A host with a free slot and what is asked for.
+    pub(crate) fn find(&self, request: Request) -> Option<u32> {
+        let Request {
+            gpus,
+            cpus,
+            memory_mb,
+        } = request;
+        if gpus > 0 {
+            let mut able = self.gpus.with(gpus);
+            return able.find(|host| self.get(*host).can_take(request));
+        }
         let first = self.levels.partition_point(|least| *least < cpus);
         let level = match self.placement {
             Placement::Pack => self.most_memory.first_from(first, memory_mb),
@@ -135,8 +184,13 @@ impl Hosts {
             .map(|(_, host)| *host)
     }
 
-    /// Takes a slot, memory and CPUs of a host that [`Hosts::find`] has found for them.
-    pub(crate) fn take(&mut self, index: u32, cpus: u32, memory_mb: u64) -> Option<Grant> {
+    /// Takes a slot, memory, CPUs and GPUs of a host that [`Hosts::find`] has found for them.
+    pub(crate) fn take(&mut self, index: u32, request: Request) -> Option<Grant> {
+        let Request {
+            gpus,
+            cpus,
+            memory_mb,
+        } = request;
         self.leave(index);
         let host = &mut self.hosts[index as usize];
         let rank = host.free_slots.pop_front();
@@ -152,22 +206,23 @@ impl Hosts {
                 rank,
                 fragmented: cpus > 1 && block.is_none(),
                 block,
+                gpus: host.free_gpus.take(gpus),
             }
         });
         self.enter(index);
         grant
     }
 
-    /// Takes a slot that was just given back, with as much memory and CPUs; no CPU numbers.
-    pub(crate) fn take_slot(&mut self, index: u32, rank: Rank, cpus: u32, memory_mb: u64) {
+    /// Takes a slot that was just given back, with as much memory and CPUs; nothing with numbers.
+    pub(crate) fn take_slot(&mut self, index: u32, rank: Rank, request: Request) {
         self.leave(index);
         let host = &mut self.hosts[index as usize];
         if let Some(at) = host.free_slots.iter().position(|free| *free == rank) {
             host.free_slots.remove(at);
             self.free_slots -= 1;
         }
-        host.free_memory_mb -= memory_mb;
-        host.free_cpus -= cpus;
+        host.free_memory_mb -= request.memory_mb;
+        host.free_cpus -= request.cpus;
         self.enter(index);
     }
 
@@ -176,16 +231,17 @@ impl Hosts {
         &mut self,
         index: u32,
         rank: Rank,
-        cpus: u32,
-        memory_mb: u64,
+        request: Request,
         block: Option<Range<u32>>,
+        gpus: GpuSet,
     ) {
         self.leave(index);
         let host = &mut self.hosts[index as usize];
         // The slot that was used last: its worker may be just asking for more.
         host.free_slots.push_front(rank);
-        host.free_memory_mb += memory_mb;
-        host.free_cpus += cpus;
+        host.free_memory_mb += request.memory_mb;
+        host.free_cpus += request.cpus;
+        host.free_gpus.put_back(gpus);
         if let Some(block) = block {
             host.cpu_set.release(block);
         }
@@ -203,6 +259,7 @@ impl Hosts {
         if !host.free_slots.is_empty() {
             let (level, memory) = (self.level(host.free_cpus), host.free_memory_mb);
             self.members[level].remove(&(memory, index));
+            self.gpus.remove(index, self.hosts[index as usize].free_gpus);
             self.update(level);
         }
     }
@@ -212,6 +269,7 @@ impl Hosts {
         if !host.free_slots.is_empty() {
             let (level, memory) = (self.level(host.free_cpus), host.free_memory_mb);
             self.members[level].insert((memory, index));
+            self.gpus.insert(index, self.hosts[index as usize].free_gpus);
             self.update(level);
         }
     }
@@ -234,6 +292,14 @@ impl Hosts {
             } else {
                 vec![self.level(host.free_cpus)]
             };
+            let listed = if host.free_slots.is_empty() {
+                GpuSet::default()
+            } else {
+                host.free_gpus
+            };
+            if !self.gpus.contains(index, listed) {
+                return Err(format!("the GPUs of host {} are indexed wrongly", host.name));
+            }
             if indexed != expected {
                 return Err(format!(
                     "host {} is in levels {indexed:?}, not {expected:?}",
@@ -382,6 +448,14 @@ mod tests {
         }
     }
 
+    fn request(cpus: u32, memory_mb: u64) -> Request {
+        Request {
+            gpus: 0,
+            cpus,
+            memory_mb,
+        }
+    }
+
     fn host(name: &str, memory_mb: u64, threads: u32, ranks: &[u32]) -> Host {
         let mut host = Host::new(&Registration {
             host: name.to_owned(),
@@ -389,6 +463,7 @@ mod tests {
             threads,
             cores: threads,
             sockets: 1,
+            gpus: 0,
         });
         for rank in ranks {
             host.add(Rank(*rank));
@@ -407,21 +482,21 @@ mod tests {
     #[test]
     fn takes_and_gives_back() {
         let mut hosts = two(Placement::Pack);
-        assert_eq!(hosts.find(1, 60), Some(0));
-        let grant = hosts.take(0, 2, 60).unwrap();
+        assert_eq!(hosts.find(request(1, 60)), Some(0));
+        let grant = hosts.take(0, request(2, 60)).unwrap();
         assert_eq!(
             (grant.rank, grant.block.clone(), grant.fragmented),
             (Rank(1), Some(0..2), false)
         );
         hosts.check().unwrap();
-        assert_eq!(hosts.find(1, 60), None);
-        assert_eq!(hosts.find(3, 0), Some(1));
-        assert_eq!(hosts.most_free_memory(0), Some(50));
-        hosts.give_back(0, Rank(1), 2, 60, grant.block);
+        assert_eq!(hosts.find(request(1, 60)), None);
+        assert_eq!(hosts.find(request(3, 0)), Some(1));
+        assert_eq!(hosts.most_free_memory(0, 0), Some(50));
+        hosts.give_back(0, Rank(1), request(2, 60), grant.block, grant.gpus);
         hosts.check().unwrap();
-        assert_eq!(hosts.most_free_memory(0), Some(100));
+        assert_eq!(hosts.most_free_memory(0, 0), Some(100));
         assert_eq!(
-            hosts.take(0, 1, 0).unwrap().rank,
+            hosts.take(0, request(1, 0)).unwrap().rank,
             Rank(1),
             "the slot that was used last"
         );
@@ -430,18 +505,18 @@ mod tests {
     #[test]
     fn a_host_without_free_slot_is_not_found() {
         let mut hosts = two(Placement::Pack);
-        hosts.take(1, 0, 0).unwrap();
-        assert_eq!(hosts.find(5, 0), None);
-        assert_eq!(hosts.most_free_memory(5), None);
+        hosts.take(1, request(0, 0)).unwrap();
+        assert_eq!(hosts.find(request(5, 0)), None);
+        assert_eq!(hosts.most_free_memory(5, 0), None);
         assert_eq!(hosts.free_slots(), 2);
         hosts.check().unwrap();
     }
 
     #[test]
     fn packing_and_spreading_choose_by_free_cpus() {
-        assert_eq!(two(Placement::Pack).find(1, 0), Some(0));
-        assert_eq!(two(Placement::Spread).find(1, 0), Some(1));
-        assert_eq!(two(Placement::Spread).find(1, 51), Some(0));
+        assert_eq!(two(Placement::Pack).find(request(1, 0)), Some(0));
+        assert_eq!(two(Placement::Spread).find(request(1, 0)), Some(1));
+        assert_eq!(two(Placement::Spread).find(request(1, 51)), Some(0));
     }
 
     #[test]
@@ -451,7 +526,7 @@ mod tests {
             &[5500, 7000],
             Placement::Pack,
         );
-        assert_eq!(hosts.find(5500, 0), Some(1));
-        assert_eq!(hosts.find(7000, 0), None);
+        assert_eq!(hosts.find(request(5500, 0)), Some(1));
+        assert_eq!(hosts.find(request(7000, 0)), None);
     }
 }

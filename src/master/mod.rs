@@ -28,8 +28,8 @@
 //!
 //! # Cost
 //!
-//! Tasks that ask for the same memory and CPUs are of one *shape*; shapes with the same number of
-//! CPUs form a *class*. With H hosts, S shapes in a class and C classes:
+//! Tasks that ask for the same memory, CPUs and GPUs are of one *shape*; shapes with the same number
+//! of CPUs and of GPUs form a *class*. With H hosts, S shapes in a class and C classes:
 //!
 //! * A task that ends: O(log H), and O(1) for each of its edges.
 //! * A task that becomes ready: O(log S).
@@ -44,6 +44,7 @@ mod bits;
 mod check;
 mod cpuset;
 mod error;
+mod gpus;
 mod hosts;
 mod queue;
 mod run;

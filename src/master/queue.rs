@@ -1,14 +1,14 @@
 //! Tasks that are ready, indexed by what they ask for.
 //!
-//! Tasks that ask for the same memory and CPUs are of one *shape*: either the first of them fits
+//! Tasks that ask for the same memory, CPUs and GPUs are of one *shape*: either the first of them fits
 //! somewhere or none does, so only the first is ever looked at. Shapes with the same number of
-//! CPUs form a *class*, ordered by memory; a tree over them finds, for a given free memory, the
+//! CPUs and GPUs form a *class*, ordered by memory; a tree over them finds, for a given free memory, the
 //! shape whose first task comes first of all.
 //!
 //! Within a shape, tasks of one priority form a *chain*, linked through the tasks themselves. All
 //! chains are known from the DAG, so a set of bits says which of them are not empty.
 
-use pmc_dag::{Dag, TaskId};
+use pmc_dag::{Dag, Request, TaskId};
 
 use crate::master::bits::BitSet;
 use crate::master::tasks::{NO_TASK, Node};
@@ -42,8 +42,7 @@ impl ShapeId {
 
 #[derive(Debug)]
 pub(crate) struct Shape {
-    pub(crate) memory_mb: u64,
-    pub(crate) cpus: u32,
+    pub(crate) request: Request,
     class: u32,
     /// Position in the class.
     leaf: u32,
@@ -63,10 +62,11 @@ struct Chain {
     len: usize,
 }
 
-/// Shapes with one number of CPUs.
+/// Shapes with one number of CPUs and of GPUs.
 #[derive(Debug)]
 struct Class {
     cpus: u32,
+    gpus: u32,
     /// Ascending by memory.
     shapes: Vec<ShapeId>,
     memories: Vec<u64>,
@@ -90,18 +90,18 @@ pub(crate) struct Queue {
 impl Queue {
     /// An empty queue, and the chain of each of the DAG's sets of options.
     pub(crate) fn new(dag: &Dag) -> (Self, Vec<u32>) {
-        let sets: Vec<(u64, u32, i64)> = dag.option_sets().collect();
+        let sets: Vec<(Request, i64)> = dag.option_sets().collect();
         let mut order: Vec<usize> = (0..sets.len()).collect();
         order.sort_unstable_by_key(|set| {
-            let (memory_mb, cpus, priority) = sets[*set];
-            (cpus, memory_mb, std::cmp::Reverse(priority))
+            let (request, priority) = sets[*set];
+            (request, std::cmp::Reverse(priority))
         });
         let mut this = Self {
             shapes: Vec::new(),
             classes: Vec::new(),
             chains: Vec::new(),
             len: 0,
-            highest: sets.iter().map(|(_, _, priority)| *priority).max().unwrap_or(0),
+            highest: sets.iter().map(|(_, priority)| *priority).max().unwrap_or(0),
         };
         let mut chain_of = vec![0; sets.len()];
         for set in order {
@@ -119,28 +119,25 @@ impl Queue {
     }
 
     /// The chain for a request that is not before the last one in the order of chains.
-    fn chain(&mut self, (memory_mb, cpus, priority): (u64, u32, i64)) -> u32 {
-        if self.classes.last().is_none_or(|class| class.cpus != cpus) {
-            self.classes.push(Class::new(cpus));
+    fn chain(&mut self, (request, priority): (Request, i64)) -> u32 {
+        let Request { cpus, gpus, .. } = request;
+        let other = |class: &Class| (class.cpus, class.gpus) != (cpus, gpus);
+        if self.classes.last().is_none_or(other) {
+            self.classes.push(Class::new(cpus, gpus));
         }
-        if self
-            .shapes
-            .last()
-            .is_none_or(|shape| (shape.memory_mb, shape.cpus) != (memory_mb, cpus))
-        {
+        if self.shapes.last().is_none_or(|shape| shape.request != request) {
             let id = ShapeId(self.shapes.len() as u32);
             let class = self.classes.len() as u32 - 1;
             let members = &mut self.classes[class as usize];
             self.shapes.push(Shape {
-                memory_mb,
-                cpus,
+                request,
                 class,
                 leaf: members.shapes.len() as u32,
                 first_chain: self.chains.len() as u32,
                 filled: BitSet::new(0),
             });
             members.shapes.push(id);
-            members.memories.push(memory_mb);
+            members.memories.push(request.memory_mb);
         }
         let shape = ShapeId(self.shapes.len() as u32 - 1);
         if self
@@ -250,7 +247,7 @@ impl Queue {
 
     /// The chain of all tasks, if they are all of one.
     pub(crate) fn only_chain(&self) -> Option<u32> {
-        let shape = &self.shapes[self.best(|_| Some(u64::MAX))?.index()];
+        let shape = &self.shapes[self.best(|_, _| Some(u64::MAX))?.index()];
         let chain = shape.first_chain + shape.filled.first()? as u32;
         (self.chains[chain as usize].len == self.len).then_some(chain)
     }
@@ -268,8 +265,9 @@ impl Queue {
     }
 
     /// The shape whose first task comes first of all that fit. `most_free_memory` says, for a
-    /// number of CPUs, how much memory can be had together with them; nothing if the CPUs cannot.
-    pub(crate) fn best(&self, most_free_memory: impl Fn(u32) -> Option<u64>) -> Option<ShapeId> {
+    /// number of CPUs and of GPUs, how much memory can be had together with them; nothing if they
+    /// cannot.
+    pub(crate) fn best(&self, most_free_memory: impl Fn(u32, u32) -> Option<u64>) -> Option<ShapeId> {
         let mut best = None;
         let mut best_key = Key::NONE;
         for class in &self.classes {
@@ -277,7 +275,7 @@ impl Queue {
             if class.keys[class.winners[1] as usize] <= best_key {
                 continue;
             }
-            let Some(memory_mb) = most_free_memory(class.cpus) else {
+            let Some(memory_mb) = most_free_memory(class.cpus, class.gpus) else {
                 continue;
             };
             let Some(leaf) = class.best(memory_mb) else {
@@ -353,9 +351,10 @@ impl Queue {
 }
 
 impl Class {
-    fn new(cpus: u32) -> Self {
+    fn new(cpus: u32, gpus: u32) -> Self {
         Self {
             cpus,
+            gpus,
             shapes: Vec::new(),
             memories: Vec::new(),
             keys: Vec::new(),
@@ -437,7 +436,7 @@ mod tests {
         ) {
             memories.sort_unstable();
             memories.dedup();
-            let mut class = Class::new(1);
+            let mut class = Class::new(1, 0);
             class.shapes = (0..memories.len() as u32).map(ShapeId).collect();
             class.memories = memories.clone();
             class.set_up();

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmc_dag::rescue::DoneSet;
-use pmc_dag::{Dag, TaskId};
+use pmc_dag::{Dag, Request, TaskId};
 use rustc_hash::FxHashMap;
 
 use crate::master::ahead::{Ahead, AheadState};
+use crate::master::gpus::GpuSet;
 use crate::master::hosts::{Host, Hosts, Placement};
 use crate::master::queue::Queue;
 use crate::master::tasks::{NO_TASK, Node, State};
@@ -67,6 +68,7 @@ pub(super) struct Running {
     pub(super) task: TaskId,
     pub(super) submit: SubmitId,
     pub(super) block: Option<Range<u32>>,
+    pub(super) gpus: GpuSet,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,7 +306,12 @@ impl Master {
                 ahead: VecDeque::new(),
             });
         }
-        let requests: Vec<u32> = self.queue.shapes().iter().map(|shape| shape.cpus).collect();
+        let requests: Vec<u32> = self
+            .queue
+            .shapes()
+            .iter()
+            .map(|shape| shape.request.cpus)
+            .collect();
         let narrow = requests.iter().all(|cpus| *cpus <= 1);
         let placement = if narrow {
             Placement::Spread
@@ -318,26 +325,15 @@ impl Master {
 
     /// The first task in byte order that is not done and asks for more than any host has.
     fn task_without_host(&self) -> Option<TaskId> {
-        let fits = |memory_mb, cpus| {
-            self.hosts
-                .all()
-                .iter()
-                .any(|host| host.memory_mb >= memory_mb && host.cpus >= cpus)
+        let fits = |request: Request| {
+            let all = self.hosts.all();
+            all.iter().any(|host| host.could_take(request))
         };
-        if self
-            .queue
-            .shapes()
-            .iter()
-            .all(|shape| fits(shape.memory_mb, shape.cpus))
-        {
+        let shapes = self.queue.shapes();
+        let unfit: Vec<bool> = shapes.iter().map(|shape| !fits(shape.request)).collect();
+        if !unfit.contains(&true) {
             return None;
         }
-        let unfit: Vec<bool> = self
-            .queue
-            .shapes()
-            .iter()
-            .map(|shape| !fits(shape.memory_mb, shape.cpus))
-            .collect();
         self.dag
             .ids()
             .filter(|task| {
@@ -376,7 +372,7 @@ impl Master {
         let shape = self.queue.shape(self.queue.shape_of(chain));
         self.ahead.ended(chain, result.runtime);
         self.hosts
-            .give_back(host, rank, shape.cpus, shape.memory_mb, running.block);
+            .give_back(host, rank, shape.request, running.block, running.gpus);
         self.summary.runtime = self.summary.runtime.saturating_add(result.runtime);
 
         let done = result.status == 0;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmc_dag::rescue::DoneSet;
-use pmc_dag::{Dag, TaskId};
+use pmc_dag::{Dag, Request, TaskId};
 
 use crate::master::{Event, Master, MasterConfig, Outbox, Record};
 use crate::message::{Rank, Registration, SubmitId, TaskResult, ToWorker};
@@ -80,6 +80,15 @@ struct ModelHost {
     cpus: u32,
     slots: u32,
     numbers: BTreeSet<u32>,
+    gpus: BTreeSet<u32>,
+    /// GPUs that no task has reserved.
+    free_gpus: u32,
+}
+
+impl ModelHost {
+    fn has(&self, asked: Request) -> bool {
+        self.memory_mb >= asked.memory_mb && self.cpus >= asked.cpus && self.free_gpus >= asked.gpus
+    }
 }
 
 /// Follows the records and messages on its own and notes the first thing that is wrong.
@@ -91,8 +100,8 @@ struct Model {
     states: Vec<State>,
     parents_left: Vec<u32>,
     tries_left: Vec<u32>,
-    /// Queued tasks by memory and CPUs.
-    queued: BTreeMap<(u64, u32), Waiting>,
+    /// Queued tasks by what they ask for.
+    queued: BTreeMap<Request, Waiting>,
     submits: u64,
     started: u64,
     /// A task has been started in this `schedule`: nothing more may be queued.
@@ -103,6 +112,8 @@ struct Model {
     ahead: BTreeMap<Rank, VecDeque<SubmitId>>,
     /// CPU numbers given to the executions that run.
     held: BTreeMap<SubmitId, Vec<u32>>,
+    /// GPUs given to the executions that run.
+    held_gpus: BTreeMap<SubmitId, Vec<u32>>,
     sent: Vec<(Rank, ToWorker)>,
     thorough: bool,
     wrong: Option<String>,
@@ -117,6 +128,8 @@ impl Model {
                 cpus: worker.threads,
                 slots: 0,
                 numbers: (0..worker.threads).collect(),
+                gpus: (0..worker.gpus).collect(),
+                free_gpus: worker.gpus,
             });
             host.slots += 1;
         }
@@ -147,6 +160,7 @@ impl Model {
             failed_tasks: 0,
             ahead: BTreeMap::new(),
             held: BTreeMap::new(),
+            held_gpus: BTreeMap::new(),
             sent: Vec::new(),
             thorough: plan.thorough,
             wrong: None,
@@ -154,14 +168,12 @@ impl Model {
         }
     }
 
-    fn shape(&self, task: TaskId) -> (u64, u32) {
-        (self.dag.memory_mb(task), self.dag.cpus(task))
+    fn shape(&self, task: TaskId) -> Request {
+        self.dag.request(task)
     }
 
-    fn fits_somewhere(&self, (memory_mb, cpus): (u64, u32)) -> bool {
-        self.hosts
-            .values()
-            .any(|h| h.slots > 0 && h.memory_mb >= memory_mb && h.cpus >= cpus)
+    fn fits_somewhere(&self, asked: Request) -> bool {
+        self.hosts.values().any(|host| host.slots > 0 && host.has(asked))
     }
 
     fn check(&mut self, right: bool, what: impl FnOnce() -> String) {
@@ -290,12 +302,13 @@ impl Model {
         let free = self
             .hosts
             .get_mut(&host)
-            .filter(|host| host.slots > 0 && host.memory_mb >= shape.0 && host.cpus >= shape.1);
+            .filter(|host| host.slots > 0 && host.has(shape));
         match free {
             Some(free) => {
                 free.slots -= 1;
-                free.memory_mb -= shape.0;
-                free.cpus -= shape.1;
+                free.memory_mb -= shape.memory_mb;
+                free.cpus -= shape.cpus;
+                free.free_gpus -= shape.gpus;
             }
             None => self.check(false, || format!("{task:?} oversubscribes {host}")),
         }
@@ -309,8 +322,11 @@ impl Model {
         let shape = self.shape(task);
         if let Some(host) = self.hosts.get_mut(&self.host_of[rank.0 as usize - 1]) {
             host.slots += 1;
-            host.memory_mb += shape.0;
-            host.cpus += shape.1;
+            host.memory_mb += shape.memory_mb;
+            host.cpus += shape.cpus;
+            host.free_gpus += shape.gpus;
+            host.gpus
+                .extend(self.held_gpus.remove(&submit).unwrap_or_default());
             host.numbers.extend(self.held.remove(&submit).unwrap_or_default());
         }
         if done {
@@ -385,6 +401,22 @@ impl Outbox for Model {
                     .is_some_and(|host| host.numbers.remove(cpu));
                 self.check(free, || format!("CPU {cpu} of {host} is given to two tasks"));
             }
+            for gpu in &assignment.gpu_set {
+                let free = self
+                    .hosts
+                    .get_mut(&host)
+                    .is_some_and(|host| host.gpus.remove(gpu));
+                self.check(free, || format!("GPU {gpu} of {host} is given to two tasks"));
+            }
+            let asked = task.map_or(0, |task| self.shape(task).gpus);
+            self.check(assignment.gpu_set.len() == asked as usize, || {
+                format!(
+                    "{:?} gets {:?} of {asked} GPUs",
+                    assignment.submit, assignment.gpu_set
+                )
+            });
+            self.held_gpus
+                .insert(assignment.submit, assignment.gpu_set.clone());
             if !assignment.cpu_set.is_empty() {
                 self.held.insert(assignment.submit, assignment.cpu_set.clone());
             }
@@ -629,7 +661,7 @@ fn random_dag(random: &mut Random, tasks: u64, requests: &[&str]) -> Dag {
     Dag::parse(text.into_bytes()).unwrap()
 }
 
-const REQUESTS: [&str; 8] = [
+const REQUESTS: [&str; 10] = [
     "",
     "-c 0",
     "-m 100",
@@ -638,6 +670,8 @@ const REQUESTS: [&str; 8] = [
     "-c 3 -m 500",
     "-c 4",
     "-m 1e3 -c 0",
+    "-g 1",
+    "-g 2 -c 2 -m 500",
 ];
 
 fn random_plan(random: &mut Random) -> Plan {
@@ -652,21 +686,22 @@ fn random_plan(random: &mut Random) -> Plan {
         }
     }
     let kinds = [
-        (2000, 4, 2, 1),
-        (3000, 8, 8, 2),
-        (2500, 16, 4, 2),
-        (8000, 6, 6, 1),
+        (2000, 4, 2, 1, 2),
+        (3000, 8, 8, 2, 4),
+        (2500, 16, 4, 2, 3),
+        (8000, 6, 6, 1, 8),
     ];
     let workers = (0..random.pick(&[1, 2, 5, 40]))
         .map(|_| {
             let host = random.below(5);
-            let (memory_mb, threads, cores, sockets) = kinds[host as usize % kinds.len()];
+            let (memory_mb, threads, cores, sockets, gpus) = kinds[host as usize % kinds.len()];
             Registration {
                 host: format!("host{host}"),
                 memory_mb,
                 threads,
                 cores,
                 sockets,
+                gpus,
             }
         })
         .collect();
@@ -716,6 +751,7 @@ fn thousands_of_workers_run_a_large_workflow() {
                 threads: 20,
                 cores: 20,
                 sockets: 2,
+                gpus: 0,
             })
             .collect(),
         config: MasterConfig {

@@ -64,6 +64,7 @@ fn registration(host: &str) -> Registration {
         threads: 4,
         cores: 4,
         sockets: 1,
+        gpus: 0,
     }
 }
 
@@ -195,7 +196,7 @@ fn first_tasks_are_taken_in_byte_order_of_names() {
 #[test]
 fn an_assignment_says_all_that_the_line_says() {
     let mut run = Run::new(
-        "#@ 7 tr id7\nTASK t -m 60 -c 2 -T 1.5 -f A=/a -F s=/d prog 'a b'\n",
+        "#@ 7 tr id7\nTASK t -m 60 -c 2 -g 0 -T 1.5 -f A=/a -F s=/d prog 'a b'\n",
         1,
     );
     assert_eq!(
@@ -208,6 +209,7 @@ fn an_assignment_says_all_that_the_line_says() {
             memory_mb: 60,
             cpus: 2,
             cpu_set: vec![0, 1],
+            gpu_set: vec![],
             runtime_limit: Some(Duration::from_millis(1500)),
             pipe_forwards: vec![(b"A".to_vec(), b"/a".to_vec())],
             file_forwards: vec![(b"s".to_vec(), b"/d".to_vec())],
@@ -509,4 +511,45 @@ fn scattered_cpus_are_reported() {
     run.end(1, 3, 0);
     run.end(2, 2, 0);
     assert!(run.master.summary().success);
+}
+
+#[test]
+fn gpus_are_given_out_and_come_back() {
+    let text = "TASK a -g 1 x\nTASK b -g 2 x\nTASK c -g 1 x\nTASK d x\n";
+    let config = MasterConfig {
+        tries: 1,
+        max_failures: 0,
+    };
+    let mut run = Run {
+        master: Master::new(dag(text), DoneSet::new(), 4, config),
+        log: Log::default(),
+    };
+    for rank in 1..=4 {
+        let three = Registration {
+            gpus: 3,
+            ..registration("h")
+        };
+        run.master
+            .handle(Event::Registered(Rank(rank), three), &mut run.log)
+            .unwrap();
+    }
+    run.start().unwrap();
+    run.schedule();
+    let sets: Vec<_> = run
+        .log
+        .assignments
+        .iter()
+        .map(|a| (a.name.clone(), a.gpu_set.clone()))
+        .collect();
+    assert_eq!(
+        sets,
+        [
+            (b"a".to_vec(), vec![0]),
+            (b"b".to_vec(), vec![1, 2]),
+            (b"d".to_vec(), vec![])
+        ],
+        "c waits for a GPU, and d does not"
+    );
+    run.end(1, 1, 0);
+    assert_eq!(run.log.assignments.last().unwrap().gpu_set, [0]);
 }

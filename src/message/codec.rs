@@ -78,6 +78,7 @@ impl ToMaster {
                 out.number(registration.threads.into());
                 out.number(registration.cores.into());
                 out.number(registration.sockets.into());
+                out.number(registration.gpus.into());
             }
             Self::Finished(result) => {
                 out.bytes(&[FINISHED]);
@@ -120,6 +121,7 @@ impl ToMaster {
                 threads: input.small()?,
                 cores: input.small()?,
                 sockets: input.small()?,
+                gpus: input.small()?,
             }),
             FINISHED => Self::Finished(TaskResult {
                 submit: SubmitId(input.number()?),
@@ -190,9 +192,11 @@ impl ToWorker {
                 out.string(&assignment.command);
                 out.number(assignment.memory_mb);
                 out.number(assignment.cpus.into());
-                out.number(assignment.cpu_set.len() as u64);
-                for cpu in &assignment.cpu_set {
-                    out.number((*cpu).into());
+                for set in [&assignment.cpu_set, &assignment.gpu_set] {
+                    out.number(set.len() as u64);
+                    for number in set {
+                        out.number((*number).into());
+                    }
                 }
                 // 0 is no limit, so that others are one more.
                 out.number(assignment.runtime_limit.map_or(0, |limit| {
@@ -234,6 +238,7 @@ impl ToWorker {
                 memory_mb: input.number()?,
                 cpus: input.small()?,
                 cpu_set: input.list(1, Input::small)?,
+                gpu_set: input.list(1, Input::small)?,
                 runtime_limit: input.number()?.checked_sub(1).map(Duration::from_millis),
                 pipe_forwards: input.list(2, Input::pair)?,
                 file_forwards: input.list(2, Input::pair)?,
@@ -376,14 +381,16 @@ mod tests {
             any::<u32>(),
             any::<u32>(),
             any::<u32>(),
+            any::<u32>(),
         )
-            .prop_map(|(host, memory_mb, threads, cores, sockets)| {
+            .prop_map(|(host, memory_mb, threads, cores, sockets, gpus)| {
                 ToMaster::Register(Registration {
                     host,
                     memory_mb,
                     threads,
                     cores,
                     sockets,
+                    gpus,
                 })
             });
         let forwards = vec(
@@ -409,6 +416,7 @@ mod tests {
             registration,
             result,
             Just(ToMaster::Ready),
+            vec(any::<u64>().prop_map(SubmitId), 0..9).prop_map(|submits| ToMaster::Returned { submits }),
             any::<String>().prop_map(|message| ToMaster::Failed { message })
         ]
     }
@@ -420,7 +428,7 @@ mod tests {
             (
                 any::<u64>(),
                 any::<u32>(),
-                vec(any::<u32>(), 0..9),
+                (vec(any::<u32>(), 0..9), vec(any::<u32>(), 0..9)),
                 proptest::option::of(0..u64::MAX),
                 forwards(),
                 forwards(),
@@ -429,7 +437,7 @@ mod tests {
             .prop_map(
                 |(
                     (submit, name, id, command),
-                    (memory_mb, cpus, cpu_set, limit, pipe_forwards, file_forwards),
+                    (memory_mb, cpus, (cpu_set, gpu_set), limit, pipe_forwards, file_forwards),
                 )| {
                     ToWorker::Run(Box::new(Assignment {
                         submit: SubmitId(submit),
@@ -439,6 +447,7 @@ mod tests {
                         memory_mb,
                         cpus,
                         cpu_set,
+                        gpu_set,
                         runtime_limit: limit.map(Duration::from_millis),
                         pipe_forwards,
                         file_forwards,

@@ -2,6 +2,7 @@
 
 mod environment;
 mod forward;
+mod gpus;
 mod host_script;
 mod kill;
 mod program;
@@ -10,10 +11,12 @@ mod stdio;
 mod task;
 mod watch;
 
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use forward::LONGEST_FILE;
+use gpus::Devices;
 pub use kill::KillSwitch;
 pub(crate) use stdio::fill_numbers;
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
@@ -21,12 +24,25 @@ use task::{Failure, Runner};
 use watch::{Messages, Nothing};
 
 use crate::interrupt::Interrupt;
-use crate::message::{TaskResult, ToMaster, ToWorker};
+use crate::message::{Registration, TaskResult, ToMaster, ToWorker};
 use crate::options::WorkerOptions;
 use crate::transport::{TransportError, WorkerTransport};
 
 /// How long a task that was asked to end may take before it is killed.
 pub const GRACE: Duration = Duration::from_millis(500);
+
+/// GPUs that tasks may use: `wanted`, or if that is 0 as many as there are.
+#[must_use]
+pub fn count_gpus(wanted: u32, environment: &[(OsString, OsString)]) -> u32 {
+    Devices::named(environment).count(wanted)
+}
+
+/// What this machine has for tasks.
+#[must_use]
+pub fn describe_host(options: &WorkerOptions) -> Registration {
+    let gpus = count_gpus(options.host_gpus, &options.environment);
+    crate::host::describe(options.host_memory, options.host_cpus, gpus)
+}
 
 /// Runs a worker until the master sends it home. The tasks are executed by this very thread:
 /// somebody else must use `kill` if the master wants an end while one runs.
@@ -38,7 +54,7 @@ pub fn serve(
     options: Arc<WorkerOptions>,
     kill: Arc<KillSwitch>,
 ) -> Result<(), TransportError> {
-    let host = crate::host::describe(options.host_memory, options.host_cpus);
+    let host = describe_host(&options);
     let runner = Runner::new(options, kill, transport.rank(), host.host.clone());
     let mut runner = match runner {
         Ok(runner) => runner,
@@ -99,7 +115,7 @@ pub fn serve_watchfully(
     options: Arc<WorkerOptions>,
     interrupt: &Interrupt,
 ) -> Result<(), TransportError> {
-    let host = crate::host::describe(options.host_memory, options.host_cpus);
+    let host = describe_host(&options);
     let kill = Arc::new(KillSwitch::new());
     let runner = Runner::new(options, Arc::clone(&kill), transport.rank(), host.host.clone());
     let mut messages = Messages::new(transport, &kill, interrupt);

@@ -16,6 +16,7 @@ use pmc_dag::{reason, words};
 
 use super::environment::{TASK_VARIABLES, is_inherited};
 use super::forward::{self, Pipes};
+use super::gpus::Devices;
 use super::host_script::HostScript;
 use super::kill::KillSwitch;
 use super::spawn::{Child, Spawn, Spawner};
@@ -49,6 +50,7 @@ pub(super) struct Runner {
     input: File,
     shared: Option<SharedStdio>,
     environment: Vec<CString>,
+    devices: Devices,
     path: Vec<PathBuf>,
     spawner: Spawner,
     host_script: Option<HostScript>,
@@ -75,6 +77,7 @@ impl Runner {
         } else {
             Some(stdio::open_shared(&options.dag, rank.0)?)
         };
+        let devices = Devices::named(&options.environment);
         let inherited = options.environment.iter();
         let inherited = inherited.filter(|(name, _)| is_inherited(name.as_bytes()));
         let environment = inherited
@@ -97,6 +100,7 @@ impl Runner {
             input,
             shared,
             environment,
+            devices,
             path,
             spawner: Spawner::new(),
             host_script: None,
@@ -240,6 +244,11 @@ impl Runner {
             let numbers: Vec<String> = task.cpu_set.iter().map(u32::to_string).collect();
             environment.push(variable(b"PMC_AFFINITY", numbers.join(",").as_bytes())?);
         }
+        if !task.gpu_set.is_empty() {
+            for (name, value) in self.devices.variables(&task.gpu_set) {
+                environment.push(variable(name.as_bytes(), value.as_bytes())?);
+            }
+        }
         Ok(Prepared { pipes, environment })
     }
 
@@ -342,7 +351,8 @@ impl Execution<'_> {
         };
         // Variables of the task replace inherited ones. Few tasks have any beyond those that the
         // inherited ones were already cleared of.
-        let replaces = !self.task.pipe_forwards.is_empty() || !self.task.cpu_set.is_empty();
+        let task = self.task;
+        let replaces = !task.pipe_forwards.is_empty() || !task.cpu_set.is_empty() || !task.gpu_set.is_empty();
         let inherited = self.inherited.iter().filter(|v| !replaces || !set(v));
         let mut envp: Vec<*const c_char> = inherited.map(|v| v.as_ptr()).collect();
         envp.extend(self.environment.iter().map(|v| v.as_ptr()));

@@ -24,6 +24,7 @@ pub(crate) struct Command {
     pub(crate) memory_mb: Option<u64>,
     /// `-c`.
     pub(crate) cpus: Option<u32>,
+    pub(crate) gpus: Option<u32>,
     /// `-p`.
     pub(crate) priority: Option<i64>,
     /// More task options.

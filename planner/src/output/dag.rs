@@ -124,6 +124,7 @@ fn task(
             name: &job.name,
             memory_mb: command.memory_mb,
             cpus: command.cpus,
+            gpus: command.gpus,
             priority: command.priority,
             options: &command.options,
             command: line.trim_end_matches([' ', '\t']),

@@ -93,6 +93,15 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
             )),
         }
     }
+    if let Some(value) = text("pmc_request_gpus").or_else(|| text("gpus")) {
+        match value.parse::<u32>() {
+            Ok(gpus) => command.gpus = (gpus > 0).then_some(gpus),
+            Err(_) => problems.push(format!(
+                "Invalid Value specified for gpu count {value} for job {}: it must be a whole number",
+                job.name
+            )),
+        }
+    }
     if let Some(value) = text("pmc_priority") {
         match value.parse::<i64>() {
             Ok(priority) => command.priority = Some(priority),

@@ -44,7 +44,8 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         .with_context(|| format!("cannot use the DAG {}", submit.dag.display()))
         .or_code(exit::NOT_RUN)?;
     check_programs(&dag)?;
-    executor::check_fit(&dag, &request.execution)?;
+    let environment: Vec<_> = std::env::vars_os().collect();
+    executor::check_fit(&dag, &request.execution, &environment)?;
     let rescue_path = executor::with_suffix(&submit.dag, ".rescue");
     let before = rescue::read(&rescue_path, &dag)
         .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))
@@ -81,7 +82,6 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         // A run of nothing would only add to the logs.
         executor::Ended::nothing_left()
     } else {
-        let environment = std::env::vars_os().collect();
         executor::run(&submit.dag, &request.execution, environment, &mut |event| {
             watch.note(event)
         })

@@ -1,0 +1,123 @@
+//! Which GPUs of a host are free, and which hosts have how many.
+
+use std::collections::BTreeSet;
+
+/// Hosts that claim more GPUs than this hand out only so many.
+pub(crate) const MOST: u32 = 64;
+
+/// A set of GPUs of one host, counted from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GpuSet(u64);
+
+impl GpuSet {
+    /// The first so many.
+    pub(crate) fn first(count: u32) -> Self {
+        Self(u64::MAX.checked_shr(u64::BITS - count.min(MOST)).unwrap_or(0))
+    }
+
+    pub(crate) fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Their numbers.
+    pub(crate) fn numbers(self) -> impl Iterator<Item = u32> {
+        (0..MOST).filter(move |gpu| self.0 >> gpu & 1 == 1)
+    }
+
+    /// Takes out the first so many, of which there must be enough.
+    pub(crate) fn take(&mut self, count: u32) -> Self {
+        let mut taken = 0;
+        for _ in 0..count {
+            let lowest = self.0 & self.0.wrapping_neg();
+            taken |= lowest;
+            self.0 &= !lowest;
+        }
+        Self(taken)
+    }
+
+    /// Puts back what was taken.
+    pub(crate) fn put_back(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    /// Whether both have a GPU.
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// Hosts with a free slot and free GPUs, by number of the latter. There are few of these numbers, so
+/// that a request for more than any host has costs next to nothing.
+#[derive(Debug, Default)]
+pub(crate) struct GpuIndex {
+    by_free: Vec<BTreeSet<u32>>,
+}
+
+impl GpuIndex {
+    /// For hosts with at most so many GPUs.
+    pub(crate) fn new(most: u32) -> Self {
+        Self {
+            by_free: vec![BTreeSet::new(); most.min(MOST) as usize + 1],
+        }
+    }
+
+    pub(crate) fn insert(&mut self, host: u32, free: GpuSet) {
+        if free.len() > 0 {
+            self.by_free[free.len() as usize].insert(host);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, host: u32, free: GpuSet) {
+        if free.len() > 0 {
+            self.by_free[free.len() as usize].remove(&host);
+        }
+    }
+
+    /// Hosts with at least so many free GPUs, those with the fewest first.
+    pub(crate) fn with(&self, gpus: u32) -> impl Iterator<Item = u32> + '_ {
+        self.by_free.iter().skip(gpus as usize).flatten().copied()
+    }
+
+    /// Whether the index has this host with so many free GPUs.
+    pub(crate) fn contains(&self, host: u32, free: GpuSet) -> bool {
+        self.by_free
+            .iter()
+            .enumerate()
+            .all(|(count, hosts)| hosts.contains(&host) == (count > 0 && count == free.len() as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_taken_and_put_back() {
+        assert_eq!(GpuSet::first(0).len(), 0);
+        assert_eq!(GpuSet::first(64).len(), 64);
+        assert_eq!(GpuSet::first(65).len(), 64);
+        let mut free = GpuSet::first(4);
+        let two = free.take(2);
+        assert_eq!(two.numbers().collect::<Vec<_>>(), [0, 1]);
+        let one = free.take(1);
+        assert_eq!(one.numbers().collect::<Vec<_>>(), [2]);
+        free.put_back(two);
+        assert_eq!(free.numbers().collect::<Vec<_>>(), [0, 1, 3]);
+        assert!(!free.overlaps(one));
+    }
+
+    #[test]
+    fn the_host_with_the_fewest_comes_first() {
+        let mut index = GpuIndex::new(4);
+        index.insert(7, GpuSet::first(4));
+        index.insert(8, GpuSet::first(1));
+        index.insert(9, GpuSet::first(2));
+        index.insert(3, GpuSet::first(0));
+        assert_eq!(index.with(1).collect::<Vec<_>>(), [8, 9, 7]);
+        assert_eq!(index.with(3).collect::<Vec<_>>(), [7]);
+        assert_eq!(index.with(5).next(), None);
+        index.remove(7, GpuSet::first(4));
+        assert_eq!(index.with(3).next(), None);
+        assert!(index.contains(9, GpuSet::first(2)) && !index.contains(7, GpuSet::first(4)));
+    }
+}
