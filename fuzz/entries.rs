@@ -1,10 +1,14 @@
 //! What is fuzzed: each entry takes any bytes and must neither panic nor break its promises.
 //! The targets of `cargo fuzz` and the test `fuzz_corpus` share it.
 
+use std::path::Path;
+
 use pegasus_mpi_cluster::forward_journal;
 use pegasus_mpi_cluster::message::{ToMaster, ToWorker};
 use pmc_dag::rescue;
 use pmc_dag::{Dag, words};
+use pmc_plan::catalog::{replica, site, transformation};
+use pmc_plan::properties::Properties;
 
 /// Text of a DAG. What was read can be asked for, and its words can be written again.
 pub fn dag(data: &[u8]) {
@@ -91,5 +95,56 @@ pub fn journal(data: &[u8]) {
         }
         assert_eq!(forward_journal::decode(&bytes), Ok(content));
         assert!(bytes.len() <= data.len());
+    }
+}
+
+/// A site catalog, as YAML and as XML. Each site is found by its name.
+pub fn sites(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for kind in ["YAML", "XML"] {
+        if let Ok(catalog) = site::parse(Path::new("sites"), &text, Some(kind)) {
+            for (name, site) in &catalog.sites {
+                assert_eq!(*name, site.name);
+            }
+        }
+    }
+}
+
+/// A transformation catalog, as YAML and as text. Each entry is found by its name.
+pub fn transformations(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for kind in ["YAML", "Text"] {
+        if let Ok(catalog) = transformation::parse(Path::new("tc"), &text, Some(kind)) {
+            for entry in &catalog.entries {
+                assert!(!entry.name.name.is_empty() && !entry.pfn.is_empty());
+                assert!(catalog.entries(&entry.name).any(|found| found == entry));
+            }
+        }
+    }
+}
+
+/// A replica catalog of each kind. A file is known if it has a location.
+pub fn replicas(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for kind in ["YAML", "File", "SimpleFile", "Meta"] {
+        if let Ok(catalog) = replica::parse(Path::new("rc"), &text, Some(kind)) {
+            for entry in catalog.entries() {
+                let found = catalog.lookup(&entry.lfn);
+                let has_locations = found.as_ref().is_some_and(|found| !found.replicas.is_empty());
+                assert_eq!(catalog.knows(&entry.lfn), has_locations);
+                assert!(entry.regex || found.is_some());
+            }
+        }
+    }
+}
+
+/// A file of properties. Each key has its value.
+pub fn properties(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    if let Ok(properties) = Properties::parse(Path::new("properties"), &text) {
+        for (key, value) in properties.iter() {
+            assert_eq!(properties.get(key), Some(value));
+        }
+        let _ = properties.profiles();
     }
 }

@@ -89,6 +89,11 @@ fn check(name: &str, input: &[u8], entry: fn(&[u8])) {
 }
 
 fn fuzz(name: &str, entry: fn(&[u8])) {
+    fuzz_some(name, entry, 1);
+}
+
+/// With fewer changed inputs than others by this factor, for what takes longer.
+fn fuzz_some(name: &str, entry: fn(&[u8]), fewer: u64) {
     let corpus = corpus(name);
     for input in &corpus {
         check(name, input, entry);
@@ -97,7 +102,7 @@ fn fuzz(name: &str, entry: fn(&[u8])) {
         }
     }
     let mut random = Random(setting("PMC_FUZZ_SEED", 1));
-    for _ in 0..setting("PMC_FUZZ_ROUNDS", 20_000) {
+    for _ in 0..setting("PMC_FUZZ_ROUNDS", 20_000) / fewer {
         let mut input = corpus[random.below(corpus.len())].clone();
         for _ in 0..=random.below(5) {
             change(&mut input, &corpus, &mut random);
@@ -129,6 +134,56 @@ fn to_worker() {
 #[test]
 fn journal() {
     fuzz("journal", entries::journal);
+}
+
+#[test]
+fn sites() {
+    fuzz_some("sites", entries::sites, 10);
+}
+
+#[test]
+fn transformations() {
+    fuzz_some("transformations", entries::transformations, 10);
+}
+
+#[test]
+fn replicas() {
+    fuzz_some("replicas", entries::replicas, 10);
+}
+
+#[test]
+fn properties() {
+    fuzz_some("properties", entries::properties, 4);
+}
+
+/// The catalogs of the corpus are such as users write.
+#[test]
+fn catalogs_of_the_corpus_can_be_read() {
+    use pmc_plan::catalog::{replica, site, transformation};
+    let text = |name: &str, n: usize| String::from_utf8(corpus(name)[n].clone()).unwrap();
+    let path = Path::new("corpus");
+    for n in 0..3 {
+        assert!(
+            !site::parse(path, &text("sites", n), None)
+                .unwrap()
+                .sites
+                .is_empty()
+        );
+    }
+    for n in 0..2 {
+        let catalog = transformation::parse(path, &text("transformations", n), None).unwrap();
+        assert!(!catalog.entries.is_empty());
+        assert!(
+            !replica::parse(path, &text("replicas", n), None)
+                .unwrap()
+                .is_empty()
+        );
+    }
+    let properties = pmc_plan::properties::Properties::parse(path, &text("properties", 0)).unwrap();
+    assert_eq!(
+        properties.get("pegasus.catalog.site.file"),
+        Some("/data/sites.yml")
+    );
 }
 
 /// A changed encoding must not leave a corpus of messages that nobody understands.

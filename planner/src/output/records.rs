@@ -342,6 +342,29 @@ fn push_escaped(text: &mut String, part: &str, is_key: bool) {
 mod tests {
     use super::*;
 
+    proptest::proptest! {
+        #[test]
+        fn properties_are_read_as_they_were(
+            pairs in proptest::collection::btree_map("[a-z.=:# \\\\é!]{1,8}", "[^$\\x00-\\x1f]{0,12}", 0..6),
+        ) {
+            let mut text = String::new();
+            for (key, value) in &pairs {
+                push_escaped(&mut text, key, true);
+                text.push('=');
+                push_escaped(&mut text, value, false);
+                text.push('\n');
+            }
+            let read = Properties::parse(Path::new("p"), &text).map_err(|e| e.to_string());
+            let read: Vec<(String, String)> = read
+                .map(|p| p.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
+                .unwrap_or_default();
+            // Values lose the blanks around them, as in all files.
+            let expected: Vec<(String, String)> =
+                pairs.into_iter().map(|(k, v)| (k, v.trim().to_owned())).collect();
+            proptest::prop_assert_eq!(read, expected, "{}", text);
+        }
+    }
+
     #[test]
     fn properties_are_escaped() {
         let mut text = String::new();

@@ -3,6 +3,7 @@
 
 mod syntax;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -53,10 +54,8 @@ impl Properties {
     pub fn load(sources: &PropertySources) -> Result<Self, InputErrors> {
         let environment = ExpandEnv::new(sources.environment.iter().map(|(k, v)| (k, v.clone())));
         let mut loader = Loader {
-            properties: Properties::default(),
             environment,
-            command_line: BTreeMap::new(),
-            problems: Vec::new(),
+            ..Loader::default()
         };
         loader.read_command_line(&sources.command_line);
         for file in [&sources.system_file, &sources.user_file, &sources.working_file]
@@ -80,9 +79,16 @@ impl Properties {
             let origin = PathBuf::from(format!("-D{key}"));
             loader.properties.insert(key, value, origin, None);
         }
-        loader.check_profiles();
-        InputErrors::check(loader.problems)?;
-        Ok(loader.properties)
+        loader.finish()
+    }
+    /// Reads the text of one file.
+    ///
+    /// # Errors
+    /// Bad syntax; values of profiles that cannot be used.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, InputErrors> {
+        let mut loader = Loader::default();
+        loader.read_text(file, text);
+        loader.finish()
     }
     fn insert(&mut self, key: String, text: String, file: PathBuf, position: Option<Position>) {
         self.values.insert(key, Value { text, file, position });
@@ -197,14 +203,37 @@ fn key_of_variable(name: &str) -> Option<String> {
 
 /// References inside the value of a reference; what goes deeper refers to itself.
 const SUBSTITUTION_DEPTH: usize = 16;
-/// Longest value, in bytes, that references may make: they can double it at each level.
-const VALUE_LIMIT: usize = 1 << 20;
+/// How many references are replaced, and how many bytes they make: references can double values again and again.
+const BUDGET: Budget = Budget {
+    references: 1 << 15,
+    bytes: 1 << 22,
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    references: usize,
+    bytes: usize,
+}
 
 struct Loader {
     properties: Properties,
     environment: ExpandEnv,
     command_line: BTreeMap<String, String>,
     problems: Vec<InputError>,
+    /// What is left of it.
+    budget: Cell<Budget>,
+}
+
+impl Default for Loader {
+    fn default() -> Self {
+        Loader {
+            properties: Properties::default(),
+            environment: ExpandEnv::default(),
+            command_line: BTreeMap::new(),
+            problems: Vec::new(),
+            budget: Cell::new(BUDGET),
+        }
+    }
 }
 
 impl Loader {
@@ -239,11 +268,14 @@ impl Loader {
         if !required && !file.exists() {
             return;
         }
-        let settings = match text::load(file) {
-            Ok(text) => syntax::parse(file, &text),
-            Err(error) => Err(vec![error]),
-        };
-        let settings = match settings {
+        match text::load(file) {
+            Ok(text) => self.read_text(file, &text),
+            Err(error) => self.problems.push(error),
+        }
+    }
+
+    fn read_text(&mut self, file: &Path, text: &str) {
+        let settings = match syntax::parse(file, text) {
             Ok(settings) => settings,
             Err(problems) => {
                 self.problems.extend(problems);
@@ -278,8 +310,15 @@ impl Loader {
             out.push_str(&rest[..open]);
             let name = &rest[open + 2..open + 2 + length];
             rest = &rest[open + 3 + length..];
-            if depth < SUBSTITUTION_DEPTH && out.len() < VALUE_LIMIT {
-                out.push_str(&self.reference(name, depth));
+            let mut budget = self.budget.get();
+            if depth < SUBSTITUTION_DEPTH && budget.references > 0 && budget.bytes > 0 {
+                budget.references -= 1;
+                self.budget.set(budget);
+                let value = self.reference(name, depth);
+                budget = self.budget.get();
+                budget.bytes = budget.bytes.saturating_sub(value.len());
+                self.budget.set(budget);
+                out.push_str(&value);
             }
         }
         out.push_str(rest);
@@ -302,6 +341,24 @@ impl Loader {
             other => other,
         };
         self.environment.get(variable).unwrap_or_default().to_owned()
+    }
+
+    /// What was read, if nothing is wrong with it.
+    fn finish(mut self) -> Result<Properties, InputErrors> {
+        self.check_profiles();
+        let Budget { references, bytes } = self.budget.get();
+        if references == 0 || bytes == 0 {
+            self.problems.push(InputError::file(
+                Path::new("properties"),
+                format!(
+                    "references make more than {} MB of text, or are more than {}: does one lead back to itself?",
+                    BUDGET.bytes >> 20,
+                    BUDGET.references
+                ),
+            ));
+        }
+        InputErrors::check(self.problems)?;
+        Ok(self.properties)
     }
 
     /// Profiles are checked as those in files are; unknown keys are no profiles but other properties.
@@ -389,6 +446,26 @@ mod tests {
         let properties = Properties::load(&sources).expect("loads");
         assert_eq!(properties.get("pegasus.x"), Some("y-z/h"));
         assert_eq!(properties.get("pegasus.l"), Some(""));
+    }
+
+    #[test]
+    fn references_cannot_take_all_memory_or_time() {
+        let endless = format!("pegasus.a = {}", "${pegasus.a}".repeat(100));
+        let mut doubling = String::from("pegasus.b0 = 0123456789\n");
+        for n in 1..200 {
+            doubling.push_str(&format!(
+                "pegasus.b{n} = ${{pegasus.b{}}}${{pegasus.b{}}}\n",
+                n - 1,
+                n - 1
+            ));
+        }
+        for text in [endless, doubling] {
+            let error = Properties::parse(Path::new("p"), &text).expect_err("too much");
+            assert!(
+                error.to_string().contains("does one lead back to itself?"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -255,26 +255,34 @@ fn fill_groups(pfn: &str, groups: &regex::Captures<'_>) -> String {
 /// # Errors
 /// All problems of the file.
 pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<ReplicaCatalog, InputErrors> {
+    parse(path, &read(path, env)?, kind)
+}
+
+/// Reads the text of a replica catalog, in which variables have been replaced; `path` is for messages and to guess
+/// the type.
+///
+/// # Errors
+/// All problems of the text.
+pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<ReplicaCatalog, InputErrors> {
     let kind = kind.unwrap_or_default().to_ascii_lowercase();
-    let text = read(path, env)?;
     let mut quotation = true;
     let syntax = match kind.as_str() {
-        "" => guess(path, &text),
+        "" => guess(path, text),
         "yaml" => Syntax::Yaml,
         "file" | "regex" => Syntax::Text,
         "simplefile" => {
             quotation = false;
             Syntax::Text
         }
-        "meta" => return metadata::read(path, &text),
+        "meta" => return metadata::read(path, text),
         other => return Err(unknown_kind(path, other, "replica", &FILE_KINDS.join(", "))),
     };
     match syntax {
         Syntax::Xml => Err(InputError::file(path, "a replica catalog cannot be XML")
             .with_hint("write it as YAML or as text")
             .into()),
-        Syntax::Yaml => read_yaml(path, &text, yaml::read),
-        Syntax::Text => text::read(path, &text, quotation),
+        Syntax::Yaml => read_yaml(path, text, yaml::read),
+        Syntax::Text => text::read(path, text, quotation),
     }
 }
 

@@ -196,16 +196,24 @@ pub fn load_from_properties(
 /// # Errors
 /// All problems of the file.
 pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<SiteCatalog, InputErrors> {
-    let text = read(path, env)?;
+    parse(path, &read(path, env)?, kind)
+}
+
+/// Reads the text of a site catalog, in which variables have been replaced; `path` is for messages and to guess
+/// the type.
+///
+/// # Errors
+/// All problems of the text.
+pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<SiteCatalog, InputErrors> {
     let syntax = match kind.unwrap_or_default().to_ascii_lowercase().as_str() {
-        "" => guess(path, &text),
+        "" => guess(path, text),
         "yaml" => Syntax::Yaml,
         "xml" | "xml3" | "xml4" => Syntax::Xml,
         other => return Err(unknown_kind(path, other, "site", "YAML, XML")),
     };
     match syntax {
-        Syntax::Xml => xml::read(path, &text),
-        Syntax::Yaml | Syntax::Text => read_yaml(path, &text, yaml::read),
+        Syntax::Xml => xml::read(path, text),
+        Syntax::Yaml | Syntax::Text => read_yaml(path, text, yaml::read),
     }
 }
 

@@ -152,9 +152,18 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<Transfor
     if kind == "directory" {
         return from_directory(path, &SysInfo::default());
     }
-    let text = read(path, env)?;
+    parse(path, &read(path, env)?, Some(&kind))
+}
+
+/// Reads the text of a transformation catalog, in which variables have been replaced; `path` is for messages and
+/// to guess the type.
+///
+/// # Errors
+/// All problems of the text.
+pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<TransformationCatalog, InputErrors> {
+    let kind = kind.unwrap_or_default().to_ascii_lowercase();
     let syntax = match kind.as_str() {
-        "" => guess(path, &text),
+        "" => guess(path, text),
         "yaml" => Syntax::Yaml,
         "text" => Syntax::Text,
         other => {
@@ -170,8 +179,8 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<Transfor
         Syntax::Xml => Err(InputError::file(path, "a transformation catalog cannot be XML")
             .with_hint("write it as YAML or as text")
             .into()),
-        Syntax::Yaml => read_yaml(path, &text, yaml::read),
-        Syntax::Text => text::read(path, &text),
+        Syntax::Yaml => read_yaml(path, text, yaml::read),
+        Syntax::Text => text::read(path, text),
     }
 }
 
