@@ -128,12 +128,12 @@ impl SummaryRecord<'_> {
 }
 
 /// `2026-03-04T05:06:07.089+01:00`, rounded to milliseconds.
-fn iso_time(at: DateTime<FixedOffset>) -> impl std::fmt::Display {
+pub(crate) fn iso_time(at: DateTime<FixedOffset>) -> impl std::fmt::Display {
     at.round_subsecs(3).format("%Y-%m-%dT%H:%M:%S%.3f%:z")
 }
 
 /// Seconds with three decimals, rounded.
-fn seconds(duration: Duration) -> String {
+pub(crate) fn seconds(duration: Duration) -> String {
     let millis = (duration.as_nanos() + 500_000) / 1_000_000;
     format!("{}.{:03}", millis / 1000, millis % 1000)
 }

@@ -14,6 +14,7 @@ pub mod job_output_reader;
 pub mod jobstate_log;
 pub mod record_reader;
 pub mod resource_log;
+pub mod sequence_record;
 pub mod static_bp;
 pub mod static_bp_reader;
 pub mod yaml;

@@ -196,8 +196,10 @@ pub struct Counts {
     pub tasks: usize,
     /// Jobs of the abstract workflow that data reuse removed.
     pub deleted: usize,
-    /// Compute jobs.
+    /// Compute jobs outside of clusters.
     pub compute: usize,
+    /// Clusters of compute jobs.
+    pub clustered: usize,
     /// Stage-in jobs.
     pub stage_in: usize,
     /// Stage-out jobs.

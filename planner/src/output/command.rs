@@ -52,11 +52,16 @@ pub(crate) fn quote(word: &str) -> Cow<'_, str> {
 /// Profiles that make no sense; each message names the job.
 pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>> {
     let job = plan.job(id);
+    if let Task::Cluster(..) = job.task {
+        return super::cluster::command(plan, id);
+    }
     let setup = &plan.exec.setups[job.setup as usize];
     let mut problems = Vec::new();
     let mut command = Command::default();
     limits::resources(plan, id, &mut command, &mut problems);
-    command.environment = environment(&setup.profiles);
+    if !super::cluster::inherits_environment(plan, id) {
+        command.environment = environment(&setup.profiles);
+    }
     let wrapped = is_wrapped(plan, id);
     let arguments = arguments(plan, id, wrapped, &mut problems);
     let launcher = setup
@@ -125,7 +130,8 @@ fn spaced(text: &str) -> Cow<'_, str> {
 pub(crate) fn is_wrapped(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
     let gridstart = plan.exec.setups[job.setup as usize].profiles.pegasus("gridstart");
-    !matches!(job.task, Task::NoOp) && !gridstart.is_some_and(|g| g.trim().eq_ignore_ascii_case("none"))
+    !matches!(job.task, Task::NoOp | Task::Cluster(..))
+        && !gridstart.is_some_and(|g| g.trim().eq_ignore_ascii_case("none"))
 }
 
 fn kickstart(plan: &Plan<'_>, id: JobId, setup: &Setup) -> String {
@@ -221,6 +227,9 @@ fn kickstart_options(
     if let Task::Compute(JobIndex(n)) = job.task {
         let of = &plan.workflow.jobs[n as usize];
         (stdout, stderr) = (of.stdout, of.stderr);
+    }
+    if super::cluster::is_later_member(plan, id) {
+        line.push_str(" -H");
     }
     let transformation = plan.transformation(job);
     let _ = write!(
@@ -353,7 +362,9 @@ fn arguments(plan: &Plan<'_>, id: JobId, wrapped: bool, problems: &mut Vec<Strin
             }
             text
         }
-        Task::CreateDir | Task::CleanUp(_) | Task::RemoveDir | Task::NoOp => String::new(),
+        Task::CreateDir | Task::CleanUp(_) | Task::RemoveDir | Task::NoOp | Task::Cluster(..) => {
+            String::new()
+        }
     };
     ProgramArguments { text, words: None }
 }
@@ -439,6 +450,7 @@ fn append_program(
     let settings = plan.settings;
     let is_long = line.len() + setup.executable.len() + arguments.text.len() > settings.invoke_length;
     let wants_file = matches!(job.task, Task::Compute(_))
+        && !plan.is_member(id)
         && !settings.invoke_disable
         && (settings.invoke_always || is_long);
     if wants_file && let Some(words) = &arguments.words {
@@ -508,7 +520,7 @@ pub(crate) fn shell_quote(word: &str) -> Cow<'_, str> {
 }
 
 /// `/usr/bin/env K=V … `, or nothing. It stands before kickstart, which listens to some variables itself.
-fn environment(profiles: &Profiles) -> String {
+pub(crate) fn environment(profiles: &Profiles) -> String {
     let mut text = String::new();
     for (key, value) in profiles.of(Namespace::Env) {
         if text.is_empty() {

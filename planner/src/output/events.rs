@@ -87,11 +87,9 @@ impl<'a> JobEvents<'a> {
                 .with("key", key)
                 .with("value", value);
         }
-        for job in &plan.exec.jobs {
-            if let Task::Compute(n) = job.task {
-                self.metadata_of(plan, n, job.setup);
-                self.flush_text()?;
-            }
+        for (job, n) in plan.exec.computing() {
+            self.metadata_of(plan, n, job.setup);
+            self.flush_text()?;
         }
         self.events.begin(&mut self.text, "static.meta.end");
         self.flush_text()
@@ -159,18 +157,22 @@ impl<'a> JobEvents<'a> {
         let (kind, description) = job.task.kind();
         let profiles = &plan.exec.setups[job.setup as usize].profiles;
         let retries = profiles.get(Namespace::Dagman, "retry").map_or("1", str::trim);
-        let is_compute = matches!(job.task, Task::Compute(_));
+        let (clustered, tasks) = match job.task {
+            Task::Cluster(n, _) => ("1", plan.exec.clusters[n as usize].members.len() as u64),
+            Task::Compute(_) => ("0", 1),
+            _ => ("0", 0),
+        };
         self.events
             .begin(&mut self.text, "job.info")
             .with("job.id", &job.name)
             .with("submit_file", &format!("{}/{}.sub", plan.layout.of(id), job.name))
             .with_number("type", kind.into())
             .with("type_desc", description)
-            .with("clustered", "0")
+            .with("clustered", clustered)
             .with("max_retries", retries)
             .with("executable", &command.program)
             .with("argv", &command.arguments)
-            .with_number("task_count", is_compute.into());
+            .with_number("task_count", tasks);
         self.flush_text()
     }
 
@@ -182,12 +184,21 @@ impl<'a> JobEvents<'a> {
     pub(crate) fn finish(mut self, plan: &Plan<'_>) -> Result<(), PlanError> {
         for &id in &plan.order {
             let job = plan.job(id);
-            if let Task::Compute(n) = job.task {
-                self.events
-                    .begin(&mut self.text, "wf.map.task_job")
-                    .with("job.id", &job.name)
-                    .with("task.id", &plan.workflow.jobs[n.0 as usize].id);
-                self.flush_text()?;
+            let members = match job.task {
+                Task::Cluster(n, _) => {
+                    let members = &plan.exec.clusters[n as usize].members;
+                    &plan.exec.members[members.start as usize..members.end as usize]
+                }
+                _ => std::slice::from_ref(job),
+            };
+            for member in members {
+                if let Task::Compute(n) = member.task {
+                    self.events
+                        .begin(&mut self.text, "wf.map.task_job")
+                        .with("job.id", &job.name)
+                        .with("task.id", &plan.workflow.jobs[n.0 as usize].id);
+                    self.flush_text()?;
+                }
             }
         }
         for &(parent, child) in &plan.exec.edges {

@@ -26,9 +26,9 @@ impl Layout {
         };
         let mut numbers: rustc_hash::FxHashMap<String, u32> = rustc_hash::FxHashMap::default();
         for (n, job) in exec.jobs.iter().enumerate() {
-            let directory = match (mapper, job.task) {
+            let directory = match (mapper, exec.leading(job.task)) {
                 (SubmitMapper::Hashed { levels, multiplier }, _) => hashed(n as u64, *levels, *multiplier),
-                (SubmitMapper::Named, Task::Compute(JobIndex(k))) => {
+                (SubmitMapper::Named, Some(JobIndex(k))) => {
                     let profiles = &exec.setups[job.setup as usize].profiles;
                     let name = match profiles.pegasus("relative.submit.dir") {
                         Some(directory) => directory,
@@ -48,6 +48,16 @@ impl Layout {
                 }
             };
             this.of_job.push(number);
+        }
+        // Jobs of a cluster have their files beside its own.
+        let jobs = exec.jobs.len();
+        this.of_job.resize(jobs + exec.members.len(), 0);
+        for (n, job) in exec.jobs.iter().enumerate() {
+            if let Task::Cluster(cluster, _) = job.task {
+                let members = &exec.clusters[cluster as usize].members;
+                let own = this.of_job[n];
+                this.of_job[jobs + members.start as usize..jobs + members.end as usize].fill(own);
+            }
         }
         this
     }

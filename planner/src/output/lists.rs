@@ -10,6 +10,9 @@ use crate::refine::exec::{FileTransfer, JobId, Place, Task};
 
 use super::Plan;
 
+/// Problems of this many jobs are shown.
+const SHOWN: usize = 20;
+
 /// Which lists of files kickstart gets for a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StatLists {
@@ -49,9 +52,23 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<(), PlanError> {
         std::fs::create_dir_all(&path).map_err(|e| PlanError::io("make the directory", &path, e))?;
     }
     let mut text = String::new();
-    for id in 0..plan.exec.jobs.len() as u32 {
+    let mut problems = Vec::new();
+    for id in 0..(plan.exec.jobs.len() + plan.exec.members.len()) as u32 {
         text.clear();
         orders(plan, id, &mut text);
+        if matches!(plan.job(id).task, Task::Cluster(..)) {
+            if let Err(more) = super::cluster::list(plan, id, &mut text) {
+                problems.extend(more);
+                if problems.len() > SHOWN {
+                    break;
+                }
+                continue;
+            }
+            // Without kickstart's records, monitoring takes from the list what the tasks are.
+            if super::cluster::has_bare_member(plan, id) {
+                link_for_monitoring(plan, dir, id)?;
+            }
+        }
         if !text.is_empty() {
             put(plan, dir, id, ".in", &text)?;
         }
@@ -62,7 +79,11 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<(), PlanError> {
             write_lists(plan, dir, id, &mut text)?;
         }
     }
-    Ok(())
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(PlanError::Code(problems))
+    }
 }
 
 fn put(plan: &Plan<'_>, dir: &Path, id: JobId, suffix: &str, text: &str) -> Result<(), PlanError> {
@@ -206,7 +227,7 @@ fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
             }
             text.push_str("\n]\n");
         }
-        Task::Compute(_) | Task::Chmod(_) | Task::NoOp => {}
+        Task::Compute(_) | Task::Cluster(..) | Task::Chmod(_) | Task::NoOp => {}
     }
 }
 

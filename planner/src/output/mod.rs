@@ -1,6 +1,7 @@
 //! Everything that a plan leaves in the submit directory, one kind of file a module.
 
 pub(crate) mod batch;
+pub(crate) mod cluster;
 pub(crate) mod command;
 pub(crate) mod dag;
 pub(crate) mod events;
@@ -48,9 +49,20 @@ pub(crate) struct Plan<'a> {
 pub(crate) const PROPERTIES: &str = "pegasus.1.properties";
 
 impl Plan<'_> {
-    /// A job.
+    /// A job, be it one of the plan or one in a cluster.
     pub(crate) fn job(&self, id: JobId) -> &ExecJob {
-        &self.exec.jobs[id as usize]
+        match self.exec.jobs.get(id as usize) {
+            Some(job) => job,
+            None => &self.exec.members[id as usize - self.exec.jobs.len()],
+        }
+    }
+    /// Number of a job in a cluster, by its position in [`Exec::members`].
+    pub(crate) fn member(&self, position: u32) -> JobId {
+        self.exec.jobs.len() as u32 + position
+    }
+    /// Whether a job runs in a cluster.
+    pub(crate) fn is_member(&self, id: JobId) -> bool {
+        id as usize >= self.exec.jobs.len()
     }
     /// Absolute path of a file of a job, with its suffix.
     pub(crate) fn job_file(&self, id: JobId, suffix: &str) -> String {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::model::{Hook, Link, Workflow};
 use crate::plan::{Counts, PlanError, Request};
 use crate::properties::Properties;
-use crate::refine::exec::{Exec, Task};
+use crate::refine::exec::{Exec, ExecJob, Task};
 use crate::refine::settings::Generator;
 
 use super::{PROPERTIES, Plan};
@@ -31,6 +31,7 @@ pub(crate) fn count(exec: &Exec, tasks: usize) -> Counts {
     for job in &exec.jobs {
         let kind = match job.task {
             Task::Compute(_) => &mut counts.compute,
+            Task::Cluster(..) => &mut counts.clustered,
             Task::StageIn(_) => &mut counts.stage_in,
             Task::StageOut(_) => &mut counts.stage_out,
             Task::InterSite(_) => &mut counts.inter_site,
@@ -148,7 +149,7 @@ pub(crate) fn metrics(
             "dax_output_files": outputs,
             "dax_total_files": inputs + between + outputs,
             "compute_jobs": counts.compute,
-            "clustered_jobs": 0,
+            "clustered_jobs": counts.clustered,
             "si_tx_jobs": counts.stage_in,
             "so_tx_jobs": counts.stage_out,
             "inter_tx_jobs": counts.inter_site,
@@ -220,16 +221,27 @@ pub(crate) fn notify(plan: &Plan<'_>) -> String {
         &mut plan.workflow.hooks.iter(),
         false,
     );
+    let mut of_job = |job: &ExecJob, head: &str| {
+        let Task::Compute(n) = job.task else { return };
+        let own = &plan.workflow.jobs[n.0 as usize].hooks;
+        let entry = plan.exec.setups[job.setup as usize].entry;
+        let program = entry.map(|e| &plan.catalog.entries[e as usize].hooks);
+        if own.is_empty() && program.is_none_or(|hooks| hooks.is_empty()) {
+            return;
+        }
+        let mut hooks = own.iter().chain(program.into_iter().flatten());
+        add(head, &mut hooks, true);
+    };
     for job in &plan.exec.jobs {
-        if let Task::Compute(n) = job.task {
-            let own = &plan.workflow.jobs[n.0 as usize].hooks;
-            let entry = plan.exec.setups[job.setup as usize].entry;
-            let program = entry.map(|e| &plan.catalog.entries[e as usize].hooks);
-            if own.is_empty() && program.is_none_or(|hooks| hooks.is_empty()) {
-                continue;
+        match job.task {
+            Task::Cluster(n, _) => {
+                let members = plan.exec.clusters[n as usize].members.clone();
+                for (k, member) in members.enumerate() {
+                    let head = format!("INVOCATION {} {}", job.name, k + 1);
+                    of_job(&plan.exec.members[member as usize], &head);
+                }
             }
-            let mut hooks = own.iter().chain(program.into_iter().flatten());
-            add(&format!("JOB {}", job.name), &mut hooks, true);
+            _ => of_job(job, &format!("JOB {}", job.name)),
         }
     }
     text

@@ -208,13 +208,7 @@ fn make<D, R>(
     let prefix = request.job_prefix.as_deref().unwrap_or_default();
     let mut mapper = Mapper::new(&sites, &programs, &settings, own_tools(request), prefix);
     let files = records::count_files(&inputs.workflow);
-    let exec = refine(
-        &mut inputs.workflow,
-        &mut mapper,
-        &inputs.replicas,
-        &request.cluster,
-        &mut notes,
-    )?;
+    let exec = refine(&mut inputs.workflow, &mut mapper, &inputs.replicas, &mut notes)?;
     note_sites(&exec, &sites, &mut notes);
     warnings.extend(bypass(&inputs.workflow, &inputs.properties)?);
     warnings.extend(exec.warnings.iter().cloned());
@@ -593,12 +587,10 @@ fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites) -> Option<
     if !sites.outputs.is_empty() {
         return None;
     }
-    let wanted = |job: &&ExecJob| match job.task {
-        Task::Compute(n) => workflow.jobs[n.0 as usize]
-            .uses
-            .iter()
-            .any(|u| u.link.writes() && u.transfer != TransferFlag::Not),
-        _ => false,
+    let wanted = |job: &&ExecJob| {
+        let uses = exec.uses(workflow, job.task);
+        uses.iter()
+            .any(|u| u.link.writes() && u.transfer != TransferFlag::Not)
     };
     let job = exec.jobs.iter().find(wanted)?;
     let directory = sites.get(job.staging).scratch.as_ref()?;

@@ -49,12 +49,14 @@ pub(crate) fn staying(workflow: &Workflow, exec: &mut Exec, kept: &[String]) -> 
     }
     let graph = exec.graph();
     for (id, job) in exec.jobs.iter().enumerate() {
-        let Task::Compute(n) = job.task else { continue };
+        if !matches!(job.task, Task::Compute(_) | Task::Cluster(..)) {
+            continue;
+        }
         let mut children = graph.children(id as JobId).iter();
         if children.any(|&c| matches!(exec.jobs[c as usize].task, Task::StageOut(_))) {
             continue;
         }
-        for file_use in &workflow.jobs[n.0 as usize].uses {
+        for file_use in exec.uses(workflow, job.task) {
             staying[file_use.file.0 as usize] |=
                 file_use.link.writes() && file_use.transfer != TransferFlag::Not;
         }
@@ -198,7 +200,7 @@ fn levels_of_site(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Vec<Vec<JobId>>
 fn is_of_site(exec: &Exec, job: JobId, site: SiteId) -> bool {
     let this = &exec.jobs[job as usize];
     match this.task {
-        Task::Compute(_) | Task::StageOut(_) => this.staging == site,
+        Task::Compute(_) | Task::Cluster(..) | Task::StageOut(_) => this.staging == site,
         Task::InterSite(n) => exec.transfers[n as usize]
             .files
             .iter()
@@ -269,8 +271,8 @@ fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId) -> Vec<FileI
     let may_go = |file: FileId| !uses.staying[file.0 as usize] && !exec.in_place.contains(&(file, site));
     let this = &exec.jobs[job as usize];
     match this.task {
-        Task::Compute(n) if this.staging == site => uses.workflow.jobs[n.0 as usize]
-            .uses
+        Task::Compute(_) | Task::Cluster(..) if this.staging == site => exec
+            .uses(uses.workflow, this.task)
             .iter()
             .filter(|u| u.link.reads() || u.link.writes())
             .map(|u| u.file)

@@ -16,6 +16,7 @@ pub(crate) struct Names<'a> {
 fn works_there(task: Task) -> bool {
     match task {
         Task::Compute(_)
+        | Task::Cluster(..)
         | Task::StageIn(_)
         | Task::StageOut(_)
         | Task::InterSite(_)

@@ -1,7 +1,9 @@
 //! The executable workflow: the jobs of the abstract workflow plus those that move, register and
 //! remove files. Jobs, sites and sets of files are dense numbers, so that a million jobs fit.
 
-use crate::model::{FileId, JobIndex};
+use crate::model::{FileId, FileUse, JobIndex, Workflow};
+
+use super::cluster::{Aggregator, Cluster};
 
 /// Number of a job of the executable workflow, in order of creation.
 pub(crate) type JobId = u32;
@@ -30,6 +32,8 @@ pub(crate) struct ExecJob {
 pub(crate) enum Task {
     /// Runs a job of the abstract workflow.
     Compute(JobIndex),
+    /// Runs several jobs of the abstract workflow: [`Exec::clusters`].
+    Cluster(u32, Aggregator),
     /// Copies inputs into the work directory: [`Exec::transfers`].
     StageIn(u32),
     /// Copies outputs to the output sites: [`Exec::transfers`].
@@ -54,7 +58,7 @@ impl Task {
     /// Type and its description in the event file.
     pub(crate) fn kind(self) -> (u8, &'static str) {
         match self {
-            Task::Compute(_) => (1, "compute"),
+            Task::Compute(_) | Task::Cluster(..) => (1, "compute"),
             Task::StageIn(_) => (2, "stage-in-tx"),
             Task::StageOut(_) => (3, "stage-out-tx"),
             Task::Register(_) => (4, "registration"),
@@ -69,6 +73,7 @@ impl Task {
     pub(crate) fn transformation(self) -> &'static str {
         match self {
             Task::Compute(_) => "",
+            Task::Cluster(_, aggregator) => aggregator.transformation(),
             Task::StageIn(_) | Task::StageOut(_) | Task::InterSite(_) => "pegasus::transfer",
             Task::Register(_) => "pegasus::rc-client",
             Task::CreateDir => "pegasus::dirmanager",
@@ -144,6 +149,10 @@ pub(crate) struct Setup {
 pub(crate) struct Exec {
     /// Jobs in order of creation.
     pub(crate) jobs: Vec<ExecJob>,
+    /// Clusters of compute jobs.
+    pub(crate) clusters: Vec<Cluster>,
+    /// Compute jobs that run in clusters; where their numbers and those of [`Exec::jobs`] meet, theirs follow.
+    pub(crate) members: Vec<ExecJob>,
     /// (parent, child), kept free of duplicates by [`Exec::tidy_edges`].
     pub(crate) edges: Vec<(JobId, JobId)>,
     /// File lists of transfer jobs.
@@ -175,6 +184,37 @@ impl Exec {
     pub(crate) fn add(&mut self, job: ExecJob) -> JobId {
         self.jobs.push(job);
         (self.jobs.len() - 1) as JobId
+    }
+    /// Files that a job of the abstract workflow, or a cluster of them, uses.
+    pub(crate) fn uses<'a>(&'a self, workflow: &'a Workflow, task: Task) -> &'a [FileUse] {
+        match task {
+            Task::Compute(n) => &workflow.jobs[n.0 as usize].uses,
+            Task::Cluster(n, _) => &self.clusters[n as usize].uses,
+            _ => &[],
+        }
+    }
+    /// The job of the abstract workflow that a job runs, the first one if it runs several.
+    pub(crate) fn leading(&self, task: Task) -> Option<JobIndex> {
+        match task {
+            Task::Compute(n) => Some(n),
+            Task::Cluster(n, _) => {
+                let first = self.clusters[n as usize].members.start;
+                self.members
+                    .get(first as usize)
+                    .and_then(|job| self.leading(job.task))
+            }
+            _ => None,
+        }
+    }
+    /// Jobs that run a job of the abstract workflow, with its number, clustered or not.
+    pub(crate) fn computing(&self) -> impl Iterator<Item = (&ExecJob, JobIndex)> {
+        self.jobs
+            .iter()
+            .chain(&self.members)
+            .filter_map(|job| match job.task {
+                Task::Compute(n) => Some((job, n)),
+                _ => None,
+            })
     }
     /// Sorts the edges by parent and child and drops duplicates.
     pub(crate) fn tidy_edges(&mut self) {

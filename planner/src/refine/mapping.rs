@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::catalog::transformation::TransformationKind;
+use crate::catalog::transformation::{TransformationEntry, TransformationKind};
 use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName, Workflow,
 };
@@ -325,6 +325,13 @@ impl<'a> Mapper<'a> {
         file
     }
 
+    /// The catalog's entry for an auxiliary job on a site, if there is one.
+    pub(crate) fn auxiliary_entry(&self, task: Task, site: SiteId) -> Option<&'a TransformationEntry> {
+        let name = auxiliary_name(task.transformation());
+        let entry = self.programs.usable(&name, self.sites.get(site))?;
+        Some(self.programs.entry(entry))
+    }
+
     /// Program and profiles of an auxiliary job on a site.
     pub(crate) fn auxiliary_setup(&mut self, task: Task, site: SiteId, exec: &mut Exec) -> u32 {
         let transformation = task.transformation();
@@ -357,7 +364,7 @@ impl<'a> Mapper<'a> {
 }
 
 /// Name of a staged program in the work directory.
-fn staged_name(name: &TransformationName, delimiter: &str) -> String {
+pub(crate) fn staged_name(name: &TransformationName, delimiter: &str) -> String {
     let mut text = String::new();
     if let Some(namespace) = &name.namespace {
         text.push_str(namespace);

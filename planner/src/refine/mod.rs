@@ -1,11 +1,11 @@
 //! Refinement: from the abstract to the executable workflow, one step a module, each linear in jobs, edges
 //! and file uses.
 //!
-//! Order: [`reuse`], [`mapping`], [`transfer`], [`directories`] (create), [`cleanup`], [`directories`]
+//! Order: [`reuse`], [`mapping`], [`cluster`], [`transfer`], [`directories`] (create), [`cleanup`], [`directories`]
 //! (remove).
 
 pub(crate) mod cleanup;
-pub(crate) mod clustering;
+pub(crate) mod cluster;
 pub(crate) mod directories;
 pub(crate) mod exec;
 pub(crate) mod files;
@@ -38,7 +38,6 @@ pub(crate) fn refine(
     workflow: &mut Workflow,
     mapper: &mut Mapper<'_>,
     replicas: &Replicas,
-    cluster: &[String],
     notes: &mut Vec<String>,
 ) -> Result<Exec, PlanError> {
     let mut exec = Exec::default();
@@ -47,7 +46,7 @@ pub(crate) fn refine(
     if graph.topological().is_none() {
         return Err(PlanError::refinement("Abstract Workflow has cycles"));
     }
-    let reduced = reuse::reduce(workflow, &graph, replicas, mapper.settings.reuse);
+    let mut reduced = reuse::reduce(workflow, &graph, replicas, mapper.settings.reuse);
     exec.deleted = reduced.kept.iter().filter(|kept| !**kept).count();
     if exec.deleted > 0 {
         notes.push(format!(
@@ -56,7 +55,7 @@ pub(crate) fn refine(
             workflow.jobs.len()
         ));
     }
-    let mapped = match mapper.map(workflow, &reduced, &mut exec, notes) {
+    let mut mapped = match mapper.map(workflow, &reduced, &mut exec, notes) {
         Err(PlanError::Refinement(mut problems)) => {
             problems.extend(replicas::missing(
                 workflow,
@@ -68,7 +67,7 @@ pub(crate) fn refine(
         }
         mapped => mapped?,
     };
-    clustering::refuse(workflow, &exec, &reduced, cluster)?;
+    cluster::form(workflow, &mut exec, mapper, &mut mapped, &mut reduced, notes)?;
     transfer::add(workflow, &mut exec, mapper, replicas, &mapped, &reduced)?;
     let names = directories::Names {
         label: &workflow.label.clone(),
@@ -145,10 +144,11 @@ pub(crate) fn further_problems(
 /// Two jobs of one name would be one task.
 fn check_names(exec: &Exec) -> Result<(), PlanError> {
     let mut names = rustc_hash::FxHashSet::default();
-    names.reserve(exec.jobs.len());
+    names.reserve(exec.jobs.len() + exec.members.len());
     let twice: Vec<String> = exec
         .jobs
         .iter()
+        .chain(&exec.members)
         .filter(|job| !names.insert(&*job.name))
         .take(20)
         .map(|job| format!("two jobs have the name {}: give one of them another id", job.name))

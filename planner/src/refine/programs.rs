@@ -134,6 +134,8 @@ pub(crate) fn default_program(transformation: &str, site_tools: &str, own_tools:
     match transformation {
         "pegasus::rc-client" => format!("{own_tools}/pegasus-rc-client"),
         "pegasus::kickstart" => format!("{site_tools}/pegasus-kickstart"),
+        "pegasus::seqexec" => format!("{site_tools}/pegasus-cluster"),
+        "pegasus::mpiexec" => format!("{site_tools}/pegasus-mpi-cluster"),
         "system::chmod" => "/bin/chmod".into(),
         "pegasus::noop" => "/bin/true".into(),
         _ => format!("{site_tools}/pegasus-transfer"),

@@ -6,6 +6,7 @@ use crate::profiles::Profiles;
 use crate::properties::Properties;
 
 use super::cleanup::space::SpaceSettings;
+use super::cluster::settings::ClusterSettings;
 use super::select::ranking::{self, ReplicaSelector};
 use super::sites::{self, selection::SiteSelector};
 use super::storage::{self, StorageMapper};
@@ -121,6 +122,8 @@ pub(crate) struct Settings {
     pub(crate) site_selector: SiteSelector,
     /// Where chance begins.
     pub(crate) seed: u64,
+    /// Job clustering.
+    pub(crate) cluster: ClusterSettings,
     pub(crate) cache_adds: bool,
     pub(crate) workflow_adds: bool,
     pub(crate) transformations: TransformationChoice,
@@ -281,6 +284,7 @@ impl Settings {
         );
         let site_selector = sites::settings::selector(properties, request, &mut problems);
         let seed = sites::settings::seed(properties, request, &mut problems);
+        let cluster = ClusterSettings::new(properties, request, &mut problems)?;
         let reuse = match properties.get("pegasus.data.reuse.scope").map(str::trim) {
             _ if request.force => ReuseScope::None,
             Some(word) if word.eq_ignore_ascii_case("none") => ReuseScope::None,
@@ -341,6 +345,7 @@ impl Settings {
             replica_selector,
             site_selector,
             seed,
+            cluster,
             cache_adds: properties.get_bool("pegasus.catalog.replica.cache.asrc", false)?,
             workflow_adds: properties.get_bool("pegasus.catalog.replica.dax.asrc", false)?,
             transformations,

@@ -76,7 +76,7 @@ pub(crate) fn add(
     mapped: &Mapped,
     reduced: &Reduced,
 ) -> Result<(), PlanError> {
-    let graph = Graph::new(workflow.jobs.len(), &reduced.edges);
+    let graph = Graph::new(reduced.kept.len(), &reduced.edges);
     let roots = (0..graph.len() as u32)
         .filter(|&n| reduced.kept[n as usize] && graph.parents(n).is_empty())
         .collect();
@@ -91,8 +91,9 @@ pub(crate) fn add(
             .push((mapped.numbers[p as usize], mapped.numbers[c as usize]));
     }
     let mut producers = vec![u32::MAX; workflow.files.len()];
-    for (n, job) in workflow.jobs.iter().enumerate().filter(|(n, _)| reduced.kept[*n]) {
-        for file_use in job.uses.iter().filter(|u| u.link.writes()) {
+    for n in (0..reduced.kept.len()).filter(|&n| reduced.kept[n]) {
+        let task = exec.jobs[mapped.numbers[n] as usize].task;
+        for file_use in exec.uses(workflow, task).iter().filter(|u| u.link.writes()) {
             producers[file_use.file.0 as usize] = n as u32;
         }
     }
@@ -183,11 +184,15 @@ impl Builder<'_, '_> {
     fn stage_job(&mut self, n: u32, level: u32, width: u32, graph: &Graph) {
         let job = self.numbers[n as usize];
         let site = self.exec.jobs[job as usize].staging;
-        let mut uses = std::mem::take(&mut self.workflow.jobs[n as usize].uses);
+        let mut uses = std::mem::take(self.uses_of(n));
         let mut programs = Vec::new();
         let mut kept = vec![true; uses.len()];
         for k in self.dealt(&uses, Link::reads) {
             kept[k] = self.stage_input(n, job, site, level, width, graph, &uses[k], &mut programs);
+        }
+        if kept.contains(&false) {
+            let dropped = uses.iter().zip(&kept).filter(|(_, kept)| !**kept);
+            self.forget(job, &dropped.map(|(u, _)| u.file).collect::<Vec<_>>());
         }
         let mut kept = kept.into_iter();
         uses.retain(|_| kept.next() != Some(false));
@@ -199,7 +204,29 @@ impl Builder<'_, '_> {
                 self.stage_output(job, site, level, width, file_use, output as u16);
             }
         }
-        self.workflow.jobs[n as usize].uses = uses;
+        *self.uses_of(n) = uses;
+    }
+
+    /// Files that a job of the graph uses, which may be a cluster.
+    fn uses_of(&mut self, n: u32) -> &mut Vec<FileUse> {
+        match self.exec.jobs[self.numbers[n as usize] as usize].task {
+            Task::Cluster(cluster, _) => &mut self.exec.clusters[cluster as usize].uses,
+            _ => &mut self.workflow.jobs[n as usize].uses,
+        }
+    }
+
+    /// Takes inputs that are nowhere from the jobs of a cluster.
+    fn forget(&mut self, job: JobId, files: &[FileId]) {
+        let Task::Cluster(cluster, _) = self.exec.jobs[job as usize].task else {
+            return;
+        };
+        let members = self.exec.clusters[cluster as usize].members.clone();
+        for member in members {
+            if let Task::Compute(n) = self.exec.members[member as usize].task {
+                let uses = &mut self.workflow.jobs[n.0 as usize].uses;
+                uses.retain(|u| !files.contains(&u.file));
+            }
+        }
     }
 
     /// Positions of a job's inputs, or outputs, in the order in which they are dealt.

@@ -139,7 +139,8 @@ impl Builder<'_, '_> {
                 ))
             }
             None if self.producers[file.0 as usize] != u32::MAX => {
-                let producer = &self.workflow.jobs[self.producers[file.0 as usize] as usize].id;
+                let producer = self.producers[file.0 as usize];
+                let producer = &self.exec.jobs[self.numbers[producer as usize] as usize].name;
                 Some(format!(
                     "the job {producer} writes it, but there is no dependency on that job"
                 ))

@@ -1,0 +1,92 @@
+//! Reads the list, line by line, so that its length does not matter.
+
+use std::io::{self, BufRead};
+
+use pmc_dag::list::{ListError, split};
+
+/// The commands of a list.
+pub struct List {
+    reader: Box<dyn BufRead + Send>,
+    /// Lines read.
+    lines: u64,
+    /// Commands read.
+    commands: u64,
+}
+
+/// A command of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its number, from 1.
+    pub number: u64,
+    /// Its line, from 1.
+    pub line: u64,
+    /// Its words, at least one; or what is wrong with them.
+    pub words: Result<Vec<Vec<u8>>, ListError>,
+}
+
+impl List {
+    /// From a file or standard input.
+    #[must_use]
+    pub fn new(reader: Box<dyn BufRead + Send>) -> Self {
+        Self {
+            reader,
+            lines: 0,
+            commands: 0,
+        }
+    }
+
+    /// Lines read so far.
+    #[must_use]
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// The next command; `None` at the end.
+    ///
+    /// # Errors
+    /// The list cannot be read.
+    pub fn next_command(&mut self) -> io::Result<Option<Listed>> {
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if self.reader.read_until(b'\n', &mut line)? == 0 {
+                return Ok(None);
+            }
+            self.lines += 1;
+            let words = split(&line);
+            if words.as_ref().is_ok_and(Vec::is_empty) {
+                continue;
+            }
+            self.commands += 1;
+            return Ok(Some(Listed {
+                number: self.commands,
+                line: self.lines,
+                words,
+            }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_and_numbers() {
+        let text: &[u8] = b"#@ 1 sim T1 \n/bin/a 1\r\n\n  # more\n/bin/b 'x\n/bin/c \"y z\" # end";
+        let mut list = List::new(Box::new(text));
+        let mut found = Vec::new();
+        while let Some(listed) = list.next_command().unwrap() {
+            found.push(listed);
+        }
+        let words = |text: &[&str]| Ok(text.iter().map(|w| w.as_bytes().to_vec()).collect());
+        let expected = [
+            (1, 2, words(&["/bin/a", "1"])),
+            (2, 5, Err(ListError::Unclosed('\''))),
+            (3, 6, words(&["/bin/c", "y z"])),
+        ];
+        let found: Vec<_> = found.into_iter().map(|l| (l.number, l.line, l.words)).collect();
+        assert_eq!(found, expected);
+        assert_eq!(list.lines(), 6);
+    }
+}

@@ -1,0 +1,304 @@
+//! Clusters: the task that runs one, and the list or DAG of its jobs (section 6.5 of the planner's
+//! specification).
+//!
+//! Each job is wrapped by kickstart as it would be outside, so that monitoring sees it as it is. What runs the
+//! jobs is not wrapped: pegasus-cluster and pegasus-mpi-cluster change no directory and write records of
+//! their own.
+
+use std::fmt::Write as _;
+
+use pmc_dag::list;
+use pmc_dag::write::{self, TaskLine, WriteError};
+
+use crate::profiles::{Namespace, Profiles};
+use crate::refine::cluster::{Aggregator, Cluster};
+use crate::refine::exec::{JobId, Task};
+
+use super::Plan;
+use super::command::{self, Command, environment, is_wrapped, quote};
+use super::limits;
+
+/// Variables by which pegasus-mpi-cluster would take itself for a part of the MPI job that it runs in.
+const LAUNCHER_VARIABLES: &[&str] = &[
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMIX_RANK",
+    "MV2_COMM_WORLD_RANK",
+    "PALS_RANKID",
+    "SLURM_STEP_NUM_TASKS",
+];
+/// Minutes that a run inside a cluster leaves for its end, if it has at least twice as many.
+const MARGIN: u64 = 5;
+
+fn cluster<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p Cluster> {
+    match plan.job(id).task {
+        Task::Cluster(n, _) => plan.exec.clusters.get(n as usize),
+        _ => None,
+    }
+}
+
+/// The cluster that a job runs in.
+fn cluster_of<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p Cluster> {
+    let position = (id as usize).checked_sub(plan.exec.jobs.len())? as u32;
+    let clusters = &plan.exec.clusters;
+    let after = clusters.partition_point(|cluster| cluster.members.start <= position);
+    clusters.get(after.checked_sub(1)?)
+}
+
+/// Whether a job comes after another one in a list for pegasus-cluster: its record need not repeat what is
+/// known of the machine.
+pub(crate) fn is_later_member(plan: &Plan<'_>, id: JobId) -> bool {
+    cluster_of(plan, id).is_some_and(|cluster| {
+        cluster.aggregator == Aggregator::SeqExec && plan.member(cluster.members.start) != id
+    })
+}
+
+/// Whether a job in a cluster has all of its environment from that.
+pub(crate) fn inherits_environment(plan: &Plan<'_>, id: JobId) -> bool {
+    let profiles = |id: JobId| &plan.exec.setups[plan.job(id).setup as usize].profiles;
+    cluster_of(plan, id).is_some_and(|cluster| {
+        let outer = profiles(cluster.job);
+        profiles(id)
+            .of(Namespace::Env)
+            .all(|(key, value)| outer.get(Namespace::Env, key) == Some(value))
+    })
+}
+
+/// Whether a list has a job without kickstart.
+pub(crate) fn has_bare_member(plan: &Plan<'_>, id: JobId) -> bool {
+    cluster(plan, id).is_some_and(|cluster| {
+        let mut members = cluster.members.clone();
+        cluster.aggregator == Aggregator::SeqExec && members.any(|m| !is_wrapped(plan, plan.member(m)))
+    })
+}
+
+/// What the jobs of a cluster need.
+#[derive(Debug, Default)]
+struct Needs {
+    largest_memory: Option<u64>,
+    all_memory: u64,
+    most_cpus: Option<u32>,
+    priority: Option<i64>,
+    options: Vec<String>,
+}
+
+impl Needs {
+    fn of(plan: &Plan<'_>, cluster: &Cluster) -> Self {
+        let mut needs = Needs::default();
+        for member in cluster.members.clone() {
+            let mut one = Command::default();
+            // Problems are reported with the list.
+            limits::resources(plan, plan.member(member), &mut one, &mut Vec::new());
+            needs.largest_memory = needs.largest_memory.max(one.memory_mb);
+            needs.all_memory = needs.all_memory.saturating_add(one.memory_mb.unwrap_or(0));
+            needs.most_cpus = needs.most_cpus.max(one.cpus);
+            needs.priority = match (needs.priority, one.priority) {
+                (Some(a), Some(b)) => Some(a.max(b)),
+                (a, b) => a.or(b),
+            };
+            if !one.options.is_empty() && !needs.options.contains(&one.options) {
+                needs.options.push(one.options);
+            }
+        }
+        needs
+    }
+}
+
+/// The command of a cluster.
+///
+/// # Errors
+/// Profiles that make no sense.
+pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>> {
+    let Some(cluster) = cluster(plan, id) else {
+        return Err(vec![format!("the job {} is no cluster", plan.job(id).name)]);
+    };
+    let setup = &plan.exec.setups[plan.job(id).setup as usize];
+    let mut problems = Vec::new();
+    let mut command = Command::default();
+    // What the catalog says of the program that runs the cluster; else what its jobs need.
+    limits::resources(plan, id, &mut command, &mut problems);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let needs = Needs::of(plan, cluster);
+    command.cpus = command.cpus.max(needs.most_cpus);
+    command.priority = command.priority.or(needs.priority);
+    command.environment = environment(&setup.profiles);
+    command.program = quote(&setup.executable).into_owned();
+    let own = setup.profiles.pegasus("job.aggregator.arguments").map(str::trim);
+    let more = own
+        .filter(|text| !text.is_empty())
+        .or(plan.settings.cluster.arguments.as_deref())
+        .unwrap_or_default();
+    let mut words: Vec<String> = Vec::new();
+    match cluster.aggregator {
+        Aggregator::SeqExec => {
+            command.memory_mb = command.memory_mb.max(needs.largest_memory);
+            if command.options.is_empty() {
+                command.options = needs.options.join(" ");
+            }
+            let settings = &plan.settings.cluster;
+            if settings.first_job_fail {
+                words.push("-f".into());
+            }
+            if settings.log {
+                let log = if settings.global_log {
+                    format!("{}/{}.log", plan.submit, plan.base)
+                } else {
+                    plan.job_file(id, ".log")
+                };
+                words.push(format!("-R {}", quote(&log)));
+            }
+        }
+        Aggregator::MpiExec => {
+            let cpus = command.cpus.unwrap_or(1);
+            let at_a_time = u64::from(cpus / needs.most_cpus.unwrap_or(1)).max(1);
+            let together = needs
+                .largest_memory
+                .map(|mb| mb.saturating_mul(at_a_time).min(needs.all_memory));
+            command.memory_mb = command.memory_mb.or(together).max(needs.largest_memory);
+            words.push(format!("--workers {cpus} --host-cpus {cpus}"));
+            if let Some(memory) = command.memory_mb {
+                words.push(format!("--host-memory {memory}"));
+            }
+            words.push("--no-resource-log".into());
+            if let Some(minutes) = wall_time(&setup.profiles, &plan.settings.profiles) {
+                words.push(format!("--max-wall-time {minutes}"));
+            }
+            let mut without = String::from("/usr/bin/env");
+            for variable in LAUNCHER_VARIABLES {
+                // Writing into a String cannot fail.
+                let _ = write!(without, " -u {variable}");
+            }
+            let with = command.environment.strip_prefix("/usr/bin/env").unwrap_or(" ");
+            command.environment = format!("{without}{with}");
+        }
+    }
+    if !more.is_empty() {
+        words.push(more.to_owned());
+    }
+    words.push(quote(&plan.job_file(id, ".in")).into_owned());
+    command.arguments = words.join(" ");
+    Ok(command)
+}
+
+/// Minutes that a run inside a cluster may take.
+fn wall_time(own: &Profiles, of_all: &Profiles) -> Option<u64> {
+    let number =
+        |profiles: &Profiles, namespace, key| profiles.get(namespace, key)?.trim().parse::<u64>().ok();
+    let minutes = [own, of_all].iter().find_map(|profiles| {
+        number(profiles, Namespace::Pegasus, "maxwalltime")
+            .or_else(|| number(profiles, Namespace::Globus, "maxwalltime"))
+            .or_else(|| number(profiles, Namespace::Pegasus, "runtime").map(|seconds| seconds / 60))
+    })?;
+    let minutes = if minutes > 2 * MARGIN {
+        minutes - MARGIN
+    } else {
+        minutes
+    };
+    (minutes > 1).then_some(minutes)
+}
+
+/// Appends what the program that runs a cluster reads.
+///
+/// # Errors
+/// Jobs that cannot be expressed.
+pub(crate) fn list(plan: &Plan<'_>, id: JobId, text: &mut String) -> Result<(), Vec<String>> {
+    let Some(cluster) = cluster(plan, id) else {
+        return Ok(());
+    };
+    let mut problems = Vec::new();
+    for (k, position) in cluster.members.clone().enumerate() {
+        let member = plan.member(position);
+        match command::command(plan, member) {
+            Ok(command) => {
+                if let Err(problem) = entry(plan, cluster, member, k as u64 + 1, &command, text) {
+                    problems.push(problem.to_string());
+                }
+            }
+            Err(more) => problems.extend(more),
+        }
+    }
+    if cluster.aggregator == Aggregator::MpiExec {
+        text.push('\n');
+        for &(parent, child) in &cluster.edges {
+            let name = |position: u32| &plan.job(plan.member(position)).name;
+            if let Err(problem) = write::edge(text, name(parent), name(child)) {
+                problems.push(problem.to_string());
+            }
+        }
+    }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(problems)
+    }
+}
+
+fn entry(
+    plan: &Plan<'_>,
+    cluster: &Cluster,
+    member: JobId,
+    number: u64,
+    command: &Command,
+    text: &mut String,
+) -> Result<(), WriteError> {
+    let job = plan.job(member);
+    let blank_free = |name: &str| name.replace(char::is_whitespace, "_");
+    let transformation = blank_free(&plan.transformation(job));
+    write::comment(text, number, &transformation, &blank_free(plan.logical_id(job)))?;
+    let line = format!("{}{} {}", command.environment, command.program, command.arguments);
+    let line = line.trim_end_matches([' ', '\t']);
+    match cluster.aggregator {
+        Aggregator::SeqExec => {
+            if line.contains(['\n', '\r']) {
+                return Err(WriteError::LineBreak {
+                    what: "command",
+                    task: job.name.to_string(),
+                });
+            }
+            list::translate(line, text);
+            Ok(())
+        }
+        Aggregator::MpiExec => write::task(
+            text,
+            &TaskLine {
+                name: &job.name,
+                memory_mb: command.memory_mb,
+                cpus: command.cpus,
+                priority: command.priority,
+                options: &command.options,
+                command: line,
+            },
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wall_times_leave_room() {
+        let of = |namespace, key: &str, value: &str| {
+            let mut profiles = Profiles::default();
+            profiles.set(namespace, key, value);
+            profiles
+        };
+        let none = Profiles::default();
+        assert_eq!(wall_time(&none, &none), None);
+        assert_eq!(
+            wall_time(&of(Namespace::Globus, "maxwalltime", "30"), &none),
+            Some(25)
+        );
+        assert_eq!(
+            wall_time(&none, &of(Namespace::Globus, "maxwalltime", "10")),
+            Some(10)
+        );
+        assert_eq!(
+            wall_time(&of(Namespace::Pegasus, "runtime", "1200"), &none),
+            Some(15)
+        );
+        assert_eq!(wall_time(&of(Namespace::Pegasus, "runtime", "60"), &none), None);
+    }
+}

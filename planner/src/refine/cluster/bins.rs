@@ -1,0 +1,239 @@
+//! Clusters by run time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::groups::Units;
+
+/// Units with their run times, the longest first.
+fn sorted(units: &impl Units, group: &[u32]) -> Result<Vec<(f64, u32)>, Vec<String>> {
+    let mut problems = Vec::new();
+    let mut all = Vec::with_capacity(group.len());
+    for &unit in group {
+        match units.runtime(unit) {
+            Ok(Some(seconds)) => all.push((seconds, unit)),
+            Ok(None) => problems.push(format!(
+                "clustering by run time needs the run time of the job {}: give it, or its transformation, the profile \
+                 pegasus::runtime (seconds)",
+                units.name(unit)
+            )),
+            Err(problem) => problems.push(problem),
+        }
+        if problems.len() >= super::SHOWN {
+            break;
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    // Stable: of equal ones, the first in the workflow comes first.
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    Ok(all)
+}
+
+/// Clusters that run no longer than `longest` (seconds), each unit in the first one with room. Longer units
+/// stay alone.
+pub(super) fn bounded(
+    units: &impl Units,
+    group: &[u32],
+    longest: &str,
+    allow_single: bool,
+) -> Result<Vec<Vec<u32>>, Vec<String>> {
+    let name = group.first().map_or("", |&first| units.name(first));
+    let longest = super::seconds(longest).map_err(|e| {
+        vec![format!(
+            "the profile pegasus::clusters.maxruntime of the job {name} {e}"
+        )]
+    })?;
+    let all = sorted(units, group)?;
+    let mut bins: Vec<Vec<u32>> = Vec::new();
+    let mut room = Room::new(all.len(), longest);
+    for (seconds, unit) in all {
+        if seconds > longest {
+            continue;
+        }
+        let Some(bin) = room.take(seconds) else { continue };
+        if bin >= bins.len() {
+            bins.resize(bin + 1, Vec::new());
+        }
+        bins[bin].push(unit);
+    }
+    Ok(in_order(bins, allow_single))
+}
+
+/// So many clusters, each unit in the one that is shortest so far.
+pub(super) fn balanced(
+    units: &impl Units,
+    group: &[u32],
+    clusters: usize,
+    allow_single: bool,
+) -> Result<Vec<Vec<u32>>, Vec<String>> {
+    let all = sorted(units, group)?;
+    let clusters = clusters.min(all.len());
+    let mut bins = vec![Vec::new(); clusters];
+    let mut shortest: BinaryHeap<Reverse<(Seconds, usize)>> =
+        (0..clusters).map(|bin| Reverse((Seconds(0.0), bin))).collect();
+    for (seconds, unit) in all {
+        let Some(Reverse((Seconds(length), bin))) = shortest.pop() else {
+            break;
+        };
+        bins[bin].push(unit);
+        shortest.push(Reverse((Seconds(length + seconds), bin)));
+    }
+    Ok(in_order(bins, allow_single))
+}
+
+/// Units of each bin in the order of the workflow; bins of one unit are none.
+fn in_order(mut bins: Vec<Vec<u32>>, allow_single: bool) -> Vec<Vec<u32>> {
+    bins.retain(|bin| bin.len() > 1 || (allow_single && !bin.is_empty()));
+    for bin in &mut bins {
+        bin.sort_unstable();
+    }
+    bins
+}
+
+/// A finite number that can be compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Seconds(f64);
+
+impl Eq for Seconds {}
+impl PartialOrd for Seconds {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Seconds {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// Room that is left in bins: a tree whose nodes know the most room below them, so that the first bin with
+/// room is found in logarithmic time.
+struct Room {
+    leaves: usize,
+    most: Vec<f64>,
+}
+
+impl Room {
+    fn new(bins: usize, each: f64) -> Self {
+        let leaves = bins.next_power_of_two();
+        Room {
+            leaves,
+            most: vec![each; 2 * leaves],
+        }
+    }
+    /// Takes room in the first bin that has it.
+    fn take(&mut self, amount: f64) -> Option<usize> {
+        // Sums of fractions are not exact: a bin that is full up to the last bit counts as having room.
+        let fits = |room: f64| room + 1e-9 * amount.max(1.0) >= amount;
+        if !fits(self.most[1]) {
+            return None;
+        }
+        let mut node = 1;
+        while node < self.leaves {
+            node = if fits(self.most[2 * node]) {
+                2 * node
+            } else {
+                2 * node + 1
+            };
+        }
+        let bin = node - self.leaves;
+        self.most[node] -= amount;
+        while node > 1 {
+            node /= 2;
+            self.most[node] = self.most[2 * node].max(self.most[2 * node + 1]);
+        }
+        Some(bin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Times(Vec<f64>);
+
+    impl Units for Times {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn transformation(&self, _: u32) -> u32 {
+            0
+        }
+        fn site(&self, _: u32) -> (u16, &str) {
+            (0, "local")
+        }
+        fn profile(&self, _: u32, _: &str) -> Option<&str> {
+            None
+        }
+        fn runtime(&self, unit: u32) -> Result<Option<f64>, String> {
+            let seconds = self.0[unit as usize];
+            Ok((seconds >= 0.0).then_some(seconds))
+        }
+        fn name(&self, _: u32) -> &str {
+            "job"
+        }
+    }
+
+    fn all(times: &Times) -> Vec<u32> {
+        (0..times.len() as u32).collect()
+    }
+
+    #[test]
+    fn first_fit_of_the_longest_first() {
+        let times = Times(vec![40.0, 80.0, 100.0, 60.0, 250.0, 20.0]);
+        let bins = bounded(&times, &all(&times), "200", false).expect("run times");
+        // 100 + 80 + 20, 60 + 40; 250 is too long.
+        assert_eq!(bins, [vec![1, 2, 5], vec![0, 3]]);
+    }
+
+    #[test]
+    fn the_shortest_bin_is_next() {
+        let times = Times(vec![10.0, 20.0, 30.0, 40.0]);
+        let bins = balanced(&times, &all(&times), 2, false).expect("run times");
+        assert_eq!(bins, [vec![0, 3], vec![1, 2]]);
+        assert!(
+            balanced(&times, &all(&times), 9, false)
+                .expect("run times")
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn a_missing_run_time_names_the_job() {
+        let times = Times(vec![10.0, -1.0]);
+        let problems = balanced(&times, &all(&times), 1, false).expect_err("no run time");
+        assert!(problems[0].contains("run time of the job job"), "{problems:?}");
+        assert!(bounded(&times, &all(&times), "-3", false).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_first_fit(seconds in prop::collection::vec(0u32..50, 2..60), longest in 1u32..100) {
+            let times = Times(seconds.iter().map(|&s| f64::from(s)).collect());
+            let found = bounded(&times, &all(&times), &longest.to_string(), true).expect("run times");
+            let mut order: Vec<u32> = (0..seconds.len() as u32).collect();
+            order.sort_by_key(|&n| Reverse(seconds[n as usize]));
+            let mut bins: Vec<(u32, Vec<u32>)> = Vec::new();
+            for n in order {
+                let s = seconds[n as usize];
+                if s > longest {
+                    continue;
+                }
+                match bins.iter_mut().find(|(used, _)| used + s <= longest) {
+                    Some((used, bin)) => {
+                        *used += s;
+                        bin.push(n);
+                    }
+                    None => bins.push((s, vec![n])),
+                }
+            }
+            let mut expected: Vec<Vec<u32>> = bins.into_iter().map(|(_, bin)| bin).collect();
+            expected.iter_mut().for_each(|bin| bin.sort_unstable());
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Which units go together: one function a technique. A unit is a job, or a cluster that an earlier technique
+//! has formed.
+
+use rustc_hash::FxHashMap;
+
+use crate::refine::graph::{Graph, by_depth};
+
+use super::bins;
+use super::settings::ClusterSettings;
+
+/// What the techniques look at.
+pub(super) trait Units {
+    /// How many there are.
+    fn len(&self) -> usize;
+    /// Number of what a unit runs; jobs of one transformation have one number.
+    fn transformation(&self, unit: u32) -> u32;
+    /// Site of a unit: its number, and its name.
+    fn site(&self, unit: u32) -> (u16, &str);
+    /// A profile of the namespace pegasus.
+    fn profile(&self, unit: u32, key: &str) -> Option<&str>;
+    /// Seconds that a unit runs, if all its jobs say so.
+    ///
+    /// # Errors
+    /// A value that is no number.
+    fn runtime(&self, unit: u32) -> Result<Option<f64>, String>;
+    /// Name of a unit, for messages.
+    fn name(&self, unit: u32) -> &str;
+}
+
+/// Units that become a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    /// Name without `merge_`, except for what names the transformation.
+    pub(super) name: GroupName,
+    /// Units in order.
+    pub(super) units: Vec<u32>,
+}
+
+/// What a cluster is named after.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum GroupName {
+    /// The transformation of its first unit, its level, and a number, both from 1.
+    Level(u32, u32),
+    /// A label.
+    Label(String),
+    /// The workflow.
+    Whole,
+}
+
+/// Units of one level, transformation and site.
+pub(super) fn horizontal(
+    units: &impl Units,
+    graph: &Graph,
+    settings: &ClusterSettings,
+    by_runtime: bool,
+) -> Result<Vec<Group>, Vec<String>> {
+    // The graph has no cycle: it is checked after each technique.
+    let order = graph.topological().unwrap_or_default();
+    let depths = graph.depths(&order);
+    let mut groups = Vec::new();
+    let mut problems = Vec::new();
+    for (depth, level) in by_depth(&depths).iter().enumerate() {
+        let mut numbers: FxHashMap<(u32, u16), usize> = FxHashMap::default();
+        let mut found: Vec<Vec<u32>> = Vec::new();
+        for &unit in level {
+            let key = (units.transformation(unit), units.site(unit).0);
+            let number = *numbers.entry(key).or_insert_with(|| {
+                found.push(Vec::new());
+                found.len() - 1
+            });
+            found[number].push(unit);
+        }
+        // Clusters of one transformation are numbered through, whatever their sites are.
+        let mut next: FxHashMap<u32, u32> = FxHashMap::default();
+        for group in found {
+            let Some(&first) = group.first() else { continue };
+            match parts(units, &group, settings, by_runtime) {
+                Ok(parts) => {
+                    for units_of_part in parts {
+                        let number = next.entry(units.transformation(first)).or_default();
+                        *number += 1;
+                        groups.push(Group {
+                            name: GroupName::Level(depth as u32 + 1, *number),
+                            units: units_of_part,
+                        });
+                    }
+                }
+                Err(more) => problems.extend(more),
+            }
+        }
+    }
+    if problems.is_empty() {
+        Ok(groups)
+    } else {
+        problems.dedup();
+        problems.truncate(super::SHOWN);
+        Err(problems)
+    }
+}
+
+/// How the units of one level, transformation and site are parted; what is left out stays as it is.
+fn parts(
+    units: &impl Units,
+    group: &[u32],
+    settings: &ClusterSettings,
+    by_runtime: bool,
+) -> Result<Vec<Vec<u32>>, Vec<String>> {
+    let Some(&first) = group.first() else {
+        return Ok(Vec::new());
+    };
+    if group.len() == 1 && !settings.allow_single {
+        return Ok(Vec::new());
+    }
+    let number = |key: &str| -> Result<Option<usize>, Vec<String>> {
+        let Some(text) = units.profile(first, key).map(str::trim) else {
+            return Ok(None);
+        };
+        match text.parse::<usize>() {
+            Ok(n) if n > 0 => Ok(Some(n)),
+            _ => Err(vec![format!(
+                "the profile pegasus::{key} of the job {} must be a positive number, not {text}",
+                units.name(first)
+            )]),
+        }
+    };
+    let (clusters, size) = (number("clusters.num")?, number("clusters.size")?);
+    let size = size.or_else(|| settings.nodes.get(units.site(first).1).map(|&n| n as usize));
+    // A size of 1 says that there are to be no clusters.
+    if by_runtime && (clusters.is_some() || size != Some(1)) {
+        let longest = units.profile(first, "clusters.maxruntime");
+        match (longest, clusters) {
+            (Some(longest), _) => return bins::bounded(units, group, longest, settings.allow_single),
+            (None, Some(clusters)) => return bins::balanced(units, group, clusters, settings.allow_single),
+            (None, None) => {}
+        }
+    }
+    let (size, rest) = match clusters {
+        Some(clusters) => (group.len() / clusters, group.len() % clusters),
+        None => (size.unwrap_or(1), 0),
+    };
+    Ok(slices(group, size, rest, settings.allow_single))
+}
+
+/// Consecutive units: the first `rest` slices one unit longer than `size`.
+fn slices(group: &[u32], size: usize, mut rest: usize, allow_single: bool) -> Vec<Vec<u32>> {
+    if size == 1 && rest == 0 && !allow_single {
+        return Vec::new();
+    }
+    let mut parts = Vec::new();
+    let mut left = group;
+    while !left.is_empty() {
+        let wanted = size + usize::from(rest > 0);
+        rest = rest.saturating_sub(1);
+        // As in Pegasus, a last slice may be of one job, but not one that was meant to be.
+        if wanted == 0 || (wanted == 1 && !allow_single) {
+            break;
+        }
+        let (part, more) = left.split_at(wanted.min(left.len()));
+        parts.push(part.to_vec());
+        left = more;
+    }
+    parts
+}
+
+/// Units with one label.
+pub(super) fn label(units: &impl Units, settings: &ClusterSettings) -> Vec<Group> {
+    let mut numbers: FxHashMap<&str, usize> = FxHashMap::default();
+    let mut found: Vec<(&str, Vec<u32>)> = Vec::new();
+    for unit in 0..units.len() as u32 {
+        let Some(label) = units.profile(unit, &settings.label_key).map(str::trim) else {
+            continue;
+        };
+        let number = *numbers.entry(label).or_insert_with(|| {
+            found.push((label, Vec::new()));
+            found.len() - 1
+        });
+        found[number].1.push(unit);
+    }
+    found
+        .into_iter()
+        .filter(|(_, units)| units.len() > 1 || settings.allow_single)
+        .map(|(label, units)| Group {
+            name: GroupName::Label(label.to_owned()),
+            units,
+        })
+        .collect()
+}
+
+/// All units.
+pub(super) fn whole(units: &impl Units, settings: &ClusterSettings) -> Vec<Group> {
+    let count = units.len();
+    if count == 0 || (count == 1 && !settings.allow_single) {
+        return Vec::new();
+    }
+    vec![Group {
+        name: GroupName::Whole,
+        units: (0..count as u32).collect(),
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(jobs: u32, size: usize, rest: usize, allow_single: bool) -> Vec<usize> {
+        let group: Vec<u32> = (0..jobs).collect();
+        let parts = slices(&group, size, rest, allow_single);
+        let joined: Vec<u32> = parts.concat();
+        assert_eq!(joined, group[..joined.len()]);
+        parts.iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn slices_by_size() {
+        assert_eq!(sizes(10, 4, 0, false), [4, 4, 2]);
+        assert_eq!(sizes(9, 4, 0, false), [4, 4, 1]);
+        assert_eq!(sizes(3, 4, 0, false), [3]);
+        assert_eq!(sizes(3, 1, 0, false), [] as [usize; 0]);
+        assert_eq!(sizes(3, 1, 0, true), [1, 1, 1]);
+    }
+
+    #[test]
+    fn slices_by_number() {
+        // Three clusters of eleven, of four, of two jobs.
+        assert_eq!(sizes(11, 3, 2, false), [4, 4, 3]);
+        assert_eq!(sizes(4, 1, 1, false), [2]);
+        assert_eq!(sizes(2, 0, 2, false), [] as [usize; 0]);
+    }
+}

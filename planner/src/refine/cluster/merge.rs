@@ -1,0 +1,185 @@
+//! What a cluster inherits from its jobs: files and profiles.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{FileId, FileKind, FileUse, Link, Workflow};
+use crate::profiles::{Namespace, Profiles, parse_bool};
+
+/// Files that the jobs use together. What one job writes and another one reads is an output only.
+pub(super) fn uses(workflow: &Workflow, jobs: &[u32]) -> Vec<FileUse> {
+    let of = |job: u32| &workflow.jobs[job as usize].uses;
+    let mut writers: FxHashMap<FileId, u32> = FxHashMap::default();
+    for &job in jobs {
+        for file_use in of(job).iter().filter(|u| u.link.writes()) {
+            writers.entry(file_use.file).or_insert(job);
+        }
+    }
+    let mut places: FxHashMap<FileId, usize> = FxHashMap::default();
+    let mut all: Vec<FileUse> = Vec::new();
+    for &job in jobs {
+        for file_use in of(job) {
+            if !file_use.link.reads() && !file_use.link.writes() {
+                continue;
+            }
+            let writer = writers.get(&file_use.file);
+            if file_use.link == Link::Input && writer.is_some_and(|&writer| writer != job) {
+                continue;
+            }
+            let Some(&place) = places.get(&file_use.file) else {
+                places.insert(file_use.file, all.len());
+                all.push(file_use.clone());
+                continue;
+            };
+            let together = &mut all[place];
+            together.optional &= file_use.optional;
+            together.bypass &= file_use.bypass;
+            together.register |= file_use.register;
+            if file_use.kind == FileKind::Executable {
+                together.kind = FileKind::Executable;
+            }
+        }
+    }
+    all
+}
+
+/// Keys that kickstart or the executor go by, for each job of a cluster on its own.
+fn is_of_the_job(namespace: Namespace, key: &str) -> bool {
+    match namespace {
+        Namespace::Env | Namespace::Metadata | Namespace::Selector => true,
+        Namespace::Pegasus => {
+            key.starts_with("gridstart")
+                || key.starts_with("pmc_")
+                || matches!(
+                    key,
+                    "memory"
+                        | "cores"
+                        | "diskspace"
+                        | "checkpoint.time"
+                        | "checkpoint_time"
+                        | "create.dir"
+                        | "change.dir"
+                )
+        }
+        _ => false,
+    }
+}
+
+/// How values of one key come together, where the last one does not win.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    Sum,
+    Most,
+    Any,
+    All,
+}
+
+/// Section 5.4 of the planner's specification; resources are not looked up here, but from job to job.
+fn rule(namespace: Namespace, key: &str) -> Option<Rule> {
+    Some(match (namespace, key) {
+        (Namespace::Pegasus, "runtime" | "maxwalltime")
+        | (Namespace::Globus, "maxtime" | "maxcputime" | "maxwalltime") => Rule::Sum,
+        (Namespace::Pegasus, "gpus" | "nodes" | "ppn") | (Namespace::Globus, "maxmemory" | "minmemory") => {
+            Rule::Most
+        }
+        (Namespace::Pegasus, "nosymlink") => Rule::Any,
+        (Namespace::Pegasus, "exitcode.failuremsg" | "exitcode.successmsg") => Rule::All,
+        _ => return None,
+    })
+}
+
+/// Profiles of a cluster from those of its jobs: times are added, of sizes the largest counts, of other values
+/// the last one.
+pub(super) fn profiles<'p>(jobs: impl Iterator<Item = &'p Profiles>) -> Profiles {
+    let mut all = Profiles::default();
+    let mut before: Option<*const Profiles> = None;
+    let mut sums: FxHashMap<(Namespace, &'p str), f64> = FxHashMap::default();
+    for profiles in jobs {
+        // Most jobs of a cluster share one set of profiles, which has sums to add only.
+        let same = before.replace(profiles) == Some(profiles);
+        for (namespace, key, value) in profiles.iter() {
+            let rule = rule(namespace, key);
+            if is_of_the_job(namespace, key) || (same && rule != Some(Rule::Sum)) {
+                continue;
+            }
+            let old = all.get(namespace, key);
+            match (rule, value.trim().parse::<f64>().ok()) {
+                (Some(Rule::Sum), Some(number)) => *sums.entry((namespace, key)).or_default() += number,
+                (Some(Rule::Most), Some(number)) => {
+                    if old
+                        .and_then(|o| o.trim().parse::<f64>().ok())
+                        .is_none_or(|o| o < number)
+                    {
+                        all.set(namespace, key, value);
+                    }
+                }
+                (Some(Rule::Any), _) => {
+                    if old.and_then(parse_bool) != Some(true) {
+                        all.set(namespace, key, value);
+                    }
+                }
+                (Some(Rule::All), _) => {
+                    let joined = match old {
+                        Some(old) if old.split('@').any(|part| part == value) => continue,
+                        Some(old) => format!("{old}@{value}"),
+                        None => value.to_owned(),
+                    };
+                    all.set(namespace, key, &joined);
+                }
+                _ => all.set(namespace, key, value),
+            }
+        }
+    }
+    for ((namespace, key), sum) in sums {
+        all.set(namespace, key, &sum.to_string());
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(entries: &[(Namespace, &str, &str)]) -> Profiles {
+        let mut profiles = Profiles::default();
+        for (namespace, key, value) in entries {
+            profiles.set(*namespace, key, value);
+        }
+        profiles
+    }
+
+    #[test]
+    fn times_add_up_and_the_largest_size_counts() {
+        use Namespace::{Dagman, Env, Globus, Pegasus};
+        let a = of(&[
+            (Pegasus, "runtime", "30"),
+            (Pegasus, "nosymlink", "true"),
+            (Pegasus, "gpus", "2"),
+            (Globus, "maxwalltime", "5"),
+            (Globus, "maxmemory", "900"),
+            (Dagman, "retry", "3"),
+            (Env, "A", "1"),
+            (Pegasus, "exitcode.failuremsg", "bad"),
+        ]);
+        let b = of(&[
+            (Pegasus, "runtime", "1.5"),
+            (Pegasus, "nosymlink", "false"),
+            (Pegasus, "gpus", "1"),
+            (Globus, "maxwalltime", "7"),
+            (Globus, "maxmemory", "80"),
+            (Dagman, "retry", "2"),
+            (Pegasus, "memory", "7"),
+            (Pegasus, "exitcode.failuremsg", "worse"),
+        ]);
+        let merged = profiles([&a, &a, &b].into_iter());
+        let expected = of(&[
+            (Pegasus, "runtime", "61.5"),
+            (Pegasus, "nosymlink", "true"),
+            (Pegasus, "gpus", "2"),
+            (Globus, "maxwalltime", "17"),
+            (Globus, "maxmemory", "900"),
+            (Dagman, "retry", "2"),
+            (Pegasus, "exitcode.failuremsg", "bad@worse"),
+        ]);
+        assert_eq!(merged, expected);
+    }
+}

@@ -1,0 +1,558 @@
+//! Job clustering: several compute jobs become one job of the plan (section 6.5 of the planner's
+//! specification). Linear in jobs and edges, apart from sorting.
+//!
+//! The techniques are applied one after the other to units: jobs, and clusters of an earlier technique. A
+//! cluster of clusters is one cluster of all their jobs. At the end the jobs move from [`Exec::jobs`] to
+//! [`Exec::members`], and the rest of the refinement sees the clusters instead of them.
+
+mod bins;
+mod groups;
+mod merge;
+pub(crate) mod settings;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::model::{FileUse, JobIndex, TransformationName, Workflow};
+use crate::plan::PlanError;
+use crate::profiles::Namespace;
+
+use super::exec::{Exec, ExecJob, JobId, Setup, Task};
+use super::graph::Graph;
+use super::mapping::{Mapped, Mapper, job_name, staged_name};
+use super::reuse::Reduced;
+
+use groups::{Group, GroupName, Units};
+use settings::Technique;
+
+/// Problems of this many jobs are shown.
+const SHOWN: usize = 20;
+
+/// What runs the jobs of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Aggregator {
+    /// pegasus-cluster, one after the other.
+    #[default]
+    SeqExec,
+    /// pegasus-mpi-cluster, on a DAG of its own.
+    MpiExec,
+}
+
+impl Aggregator {
+    /// By its name in properties and profiles.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        match name.trim().to_ascii_lowercase().as_str() {
+            "seqexec" | "pegasus-cluster" => Some(Aggregator::SeqExec),
+            "mpiexec" | "pegasus-mpi-cluster" => Some(Aggregator::MpiExec),
+            _ => None,
+        }
+    }
+    /// Its transformation.
+    pub(crate) fn transformation(self) -> &'static str {
+        match self {
+            Aggregator::SeqExec => "pegasus::seqexec",
+            Aggregator::MpiExec => "pegasus::mpiexec",
+        }
+    }
+}
+
+/// Jobs that run as one.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    /// Its jobs, parents before children: a part of [`Exec::members`].
+    pub(crate) members: Range<u32>,
+    /// The job that they run as.
+    pub(crate) job: JobId,
+    /// What runs them.
+    pub(crate) aggregator: Aggregator,
+    /// Files that they use together.
+    pub(crate) uses: Vec<FileUse>,
+    /// (parent, child) among them: positions in [`Exec::members`].
+    pub(crate) edges: Vec<(u32, u32)>,
+}
+
+/// A number of seconds.
+///
+/// # Errors
+/// What is wrong, as the end of a sentence.
+fn seconds(text: &str) -> Result<f64, String> {
+    text.trim()
+        .parse::<f64>()
+        .ok()
+        .filter(|s| s.is_finite() && *s >= 0.0)
+        .ok_or_else(|| format!("must be a number of seconds, not {text}"))
+}
+
+/// A job, or several.
+#[derive(Clone, Debug)]
+struct Unit {
+    /// Numbers in [`Exec::jobs`], ascending.
+    jobs: Vec<JobId>,
+    /// Name, if it is a cluster.
+    cluster: Option<Box<str>>,
+}
+
+/// The units as the techniques see them.
+struct View<'a> {
+    workflow: &'a Workflow,
+    exec: &'a Exec,
+    mapper: &'a Mapper<'a>,
+    units: &'a [Unit],
+    /// Number of each job's transformation.
+    transformations: &'a [u32],
+}
+
+impl View<'_> {
+    fn profile_of_job(&self, job: JobId, key: &str) -> Option<&str> {
+        let setup = self.exec.jobs[job as usize].setup;
+        self.exec.setups[setup as usize].profiles.pegasus(key)
+    }
+}
+
+impl Units for View<'_> {
+    fn len(&self) -> usize {
+        self.units.len()
+    }
+    fn transformation(&self, unit: u32) -> u32 {
+        let unit = &self.units[unit as usize];
+        match (&unit.cluster, unit.jobs.first()) {
+            (None, Some(&job)) => self.transformations[job as usize],
+            // Clusters go with clusters.
+            _ => u32::MAX,
+        }
+    }
+    fn site(&self, unit: u32) -> (u16, &str) {
+        let site = self.units[unit as usize]
+            .jobs
+            .first()
+            .map_or(self.mapper.sites.local(), |&job| {
+                self.exec.jobs[job as usize].site
+            });
+        (site.0, &self.mapper.sites.get(site).name)
+    }
+    fn profile(&self, unit: u32, key: &str) -> Option<&str> {
+        let mut jobs = self.units[unit as usize].jobs.iter().rev();
+        jobs.find_map(|&job| self.profile_of_job(job, key))
+    }
+    fn runtime(&self, unit: u32) -> Result<Option<f64>, String> {
+        let mut sum = 0.0;
+        for &job in &self.units[unit as usize].jobs {
+            let Some(text) = self.profile_of_job(job, "runtime") else {
+                return Ok(None);
+            };
+            sum += seconds(text).map_err(|e| {
+                format!(
+                    "the profile pegasus::runtime of the job {} {e}",
+                    self.exec.jobs[job as usize].name
+                )
+            })?;
+        }
+        Ok(Some(sum))
+    }
+    fn name(&self, unit: u32) -> &str {
+        let unit = &self.units[unit as usize];
+        match (&unit.cluster, unit.jobs.first()) {
+            (None, Some(&job)) => &self.exec.jobs[job as usize].name,
+            (Some(name), _) => name,
+            (None, None) => "",
+        }
+    }
+}
+
+/// Forms the clusters that the settings ask for. All jobs are compute jobs still, numbered in document order.
+///
+/// # Errors
+/// Profiles that make no sense, clusters over several sites, clusters that wait for each other.
+pub(crate) fn form(
+    workflow: &Workflow,
+    exec: &mut Exec,
+    mapper: &mut Mapper<'_>,
+    mapped: &mut Mapped,
+    reduced: &mut Reduced,
+    notes: &mut Vec<String>,
+) -> Result<(), PlanError> {
+    let techniques = &mapper.settings.cluster.techniques;
+    if techniques.is_empty() || exec.jobs.is_empty() {
+        return Ok(());
+    }
+    let job_edges: Vec<(u32, u32)> = reduced
+        .edges
+        .iter()
+        .map(|&(p, c)| (mapped.numbers[p as usize], mapped.numbers[c as usize]))
+        .collect();
+    let mut units: Vec<Unit> = (0..exec.jobs.len() as u32)
+        .map(|job| Unit {
+            jobs: vec![job],
+            cluster: None,
+        })
+        .collect();
+    let transformations = number_transformations(workflow, exec);
+    let mut edges = job_edges.clone();
+    for &technique in techniques {
+        let graph = Graph::new(units.len(), &edges);
+        let view = View {
+            workflow,
+            exec,
+            mapper,
+            units: &units,
+            transformations: &transformations,
+        };
+        let settings = &mapper.settings.cluster;
+        let groups = match technique {
+            Technique::Horizontal => groups::horizontal(&view, &graph, settings, settings.by_runtime),
+            Technique::Runtime => groups::horizontal(&view, &graph, settings, true),
+            Technique::Label => Ok(groups::label(&view, settings)),
+            Technique::Whole => Ok(groups::whole(&view, settings)),
+        }
+        .map_err(PlanError::Refinement)?;
+        if groups.is_empty() {
+            continue;
+        }
+        check_sites(&view, &groups)?;
+        let joined = join(&view, groups, &edges);
+        (units, edges) = joined;
+        let graph = Graph::new(units.len(), &edges);
+        if graph.topological().is_none() {
+            let view = View {
+                workflow,
+                exec,
+                mapper,
+                units: &units,
+                transformations: &transformations,
+            };
+            return Err(cycle(&view, &graph));
+        }
+    }
+    if units.iter().all(|unit| unit.cluster.is_none()) {
+        return Ok(());
+    }
+    settle(workflow, exec, mapper, mapped, reduced, units, &job_edges, notes)
+}
+
+/// A number for each transformation; those of the jobs, in order.
+fn number_transformations(workflow: &Workflow, exec: &Exec) -> Vec<u32> {
+    let mut numbers: FxHashMap<&Arc<TransformationName>, u32> = FxHashMap::default();
+    exec.jobs
+        .iter()
+        .map(|job| match job.task {
+            Task::Compute(JobIndex(n)) => {
+                let next = numbers.len() as u32;
+                *numbers
+                    .entry(&workflow.jobs[n as usize].transformation)
+                    .or_insert(next)
+            }
+            _ => u32::MAX,
+        })
+        .collect()
+}
+
+/// A cluster runs on one site.
+fn check_sites(view: &View<'_>, groups: &[Group]) -> Result<(), PlanError> {
+    let mut problems = Vec::new();
+    for group in groups {
+        let Some(&first) = group.units.first() else {
+            continue;
+        };
+        if let Some(&other) = group
+            .units
+            .iter()
+            .find(|&&unit| view.site(unit) != view.site(first))
+        {
+            let what = match &group.name {
+                GroupName::Label(label) => format!("the label {label}"),
+                GroupName::Whole => "the technique whole".to_owned(),
+                GroupName::Level(..) => "horizontal clustering".to_owned(),
+            };
+            problems.push(format!(
+                "{what} puts jobs of several sites into one cluster: {} runs on {}, {} on {}",
+                view.name(first),
+                view.site(first).1,
+                view.name(other),
+                view.site(other).1
+            ));
+        }
+    }
+    problems.truncate(SHOWN);
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(PlanError::Refinement(problems))
+    }
+}
+
+/// The units with each group as one, and the edges between them.
+fn join(view: &View<'_>, groups: Vec<Group>, edges: &[(u32, u32)]) -> (Vec<Unit>, Vec<(u32, u32)>) {
+    const ALONE: u32 = u32::MAX;
+    let mut group_of = vec![ALONE; view.units.len()];
+    for (number, group) in groups.iter().enumerate() {
+        for &unit in &group.units {
+            group_of[unit as usize] = number as u32;
+        }
+    }
+    let mut names: FxHashSet<Box<str>> = view
+        .units
+        .iter()
+        .filter_map(|unit| unit.cluster.clone())
+        .collect();
+    let mut units: Vec<Unit> = Vec::with_capacity(view.units.len());
+    let mut number_of = vec![0u32; view.units.len()];
+    // A cluster stands where its first unit stood.
+    for (old, unit) in view.units.iter().enumerate() {
+        let number = units.len() as u32;
+        if group_of[old] == ALONE {
+            number_of[old] = number;
+            units.push(unit.clone());
+            continue;
+        }
+        let group = &groups[group_of[old] as usize];
+        if group.units.first() != Some(&(old as u32)) {
+            continue;
+        }
+        let mut jobs: Vec<JobId> = Vec::new();
+        for &member in &group.units {
+            number_of[member as usize] = number;
+            jobs.extend(&view.units[member as usize].jobs);
+        }
+        jobs.sort_unstable();
+        let name = free_name(view, group, &mut names);
+        units.push(Unit {
+            jobs,
+            cluster: Some(name),
+        });
+    }
+    let mut joined: Vec<(u32, u32)> = edges
+        .iter()
+        .map(|&(p, c)| (number_of[p as usize], number_of[c as usize]))
+        .filter(|(p, c)| p != c)
+        .collect();
+    joined.sort_unstable();
+    joined.dedup();
+    (units, joined)
+}
+
+/// Name of a cluster that no other one has.
+fn free_name(view: &View<'_>, group: &Group, taken: &mut FxHashSet<Box<str>>) -> Box<str> {
+    let clean = |text: &str| {
+        job_name("merge_", text, "")
+            .trim_end_matches('_')
+            .replace('=', "_")
+    };
+    let base = match &group.name {
+        GroupName::Level(level, number) => {
+            let first = group.units.first().map(|&unit| &view.units[unit as usize]);
+            let job = first
+                .filter(|unit| unit.cluster.is_none())
+                .and_then(|unit| unit.jobs.first());
+            let name = match job.map(|&job| view.exec.jobs[job as usize].task) {
+                Some(Task::Compute(JobIndex(n))) => staged_name(
+                    &view.workflow.jobs[n as usize].transformation,
+                    &view.mapper.settings.staging_delimiter,
+                ),
+                _ => "cluster".to_owned(),
+            };
+            format!("{}_PID{level}_ID{number}", clean(&name))
+        }
+        GroupName::Label(label) => clean(label),
+        GroupName::Whole => "merge_whole-wf".to_owned(),
+    };
+    let mut name: Box<str> = base.as_str().into();
+    let mut more = 1;
+    while !taken.insert(name.clone()) {
+        more += 1;
+        name = format!("{base}_{more}").into();
+    }
+    name
+}
+
+/// Which clusters wait for each other.
+fn cycle(view: &View<'_>, graph: &Graph) -> PlanError {
+    let count = graph.len() as u32;
+    let mut waiting: Vec<u32> = (0..count).map(|v| graph.parents(v).len() as u32).collect();
+    let mut free: Vec<u32> = (0..count).filter(|&v| waiting[v as usize] == 0).collect();
+    while let Some(node) = free.pop() {
+        for &child in graph.children(node) {
+            waiting[child as usize] -= 1;
+            if waiting[child as usize] == 0 {
+                free.push(child);
+            }
+        }
+    }
+    // Whoever still waits has a parent that still waits; following these leads into a cycle.
+    let mut path: Vec<u32> = (0..count).filter(|&v| waiting[v as usize] > 0).take(1).collect();
+    let mut place: FxHashMap<u32, usize> = FxHashMap::default();
+    while let Some(&node) = path.last() {
+        if let Some(&start) = place.get(&node) {
+            path.drain(..start);
+            break;
+        }
+        place.insert(node, path.len() - 1);
+        match graph.parents(node).iter().find(|&&p| waiting[p as usize] > 0) {
+            Some(&parent) => path.push(parent),
+            None => break,
+        }
+    }
+    let mut names: Vec<&str> = path.iter().map(|&unit| view.name(unit)).collect();
+    let length = names.len();
+    names.truncate(10);
+    let dots = if length > names.len() { " needs …" } else { "" };
+    PlanError::refinement(format!(
+        "these clusters would wait for each other: {}{dots}; give the jobs between jobs of one label that label, too, \
+         or give jobs that are far apart different labels",
+        names.join(" needs ")
+    ))
+}
+
+/// Puts the clusters into the plan.
+#[expect(clippy::too_many_arguments, reason = "all of what the step before has made")]
+fn settle(
+    workflow: &Workflow,
+    exec: &mut Exec,
+    mapper: &mut Mapper<'_>,
+    mapped: &mut Mapped,
+    reduced: &mut Reduced,
+    units: Vec<Unit>,
+    job_edges: &[(u32, u32)],
+    notes: &mut Vec<String>,
+) -> Result<(), PlanError> {
+    let graph = Graph::new(exec.jobs.len(), job_edges);
+    let depths = graph.depths(&graph.topological().unwrap_or_default());
+    let mut old: Vec<Option<ExecJob>> = std::mem::take(&mut exec.jobs).into_iter().map(Some).collect();
+    // What a job of the abstract workflow is in the graph that the next steps go by: itself, or its cluster.
+    let mut node_of: Vec<u32> = (0..workflow.jobs.len() as u32).collect();
+    let mut place = vec![u32::MAX; old.len()];
+    let mut unit_of = vec![0u32; old.len()];
+    for (number, unit) in units.into_iter().enumerate() {
+        for &job in &unit.jobs {
+            unit_of[job as usize] = number as u32;
+        }
+        let Some(name) = unit.cluster else {
+            for job in unit.jobs.iter().filter_map(|&job| old[job as usize].take()) {
+                let id = exec.jobs.len() as u32;
+                if let Task::Compute(JobIndex(n)) = job.task {
+                    mapped.numbers[n as usize] = id;
+                }
+                exec.add(job);
+            }
+            continue;
+        };
+        let mut jobs = unit.jobs;
+        jobs.sort_unstable_by_key(|&job| (depths[job as usize], job));
+        let first = exec.members.len() as u32;
+        let node = reduced.kept.len() as u32;
+        let mut abstract_jobs = Vec::with_capacity(jobs.len());
+        for &job in &jobs {
+            place[job as usize] = exec.members.len() as u32;
+            let Some(member) = old[job as usize].take() else {
+                continue;
+            };
+            if let Task::Compute(JobIndex(n)) = member.task {
+                abstract_jobs.push(n);
+                node_of[n as usize] = node;
+                reduced.kept[n as usize] = false;
+                mapped.numbers[n as usize] = u32::MAX;
+            }
+            exec.members.push(member);
+        }
+        let members = first..exec.members.len() as u32;
+        let uses = merge::uses(workflow, &abstract_jobs);
+        let job = cluster_job(exec, mapper, name, &members)?;
+        let Task::Cluster(_, aggregator) = job.task else {
+            continue;
+        };
+        exec.clusters.push(Cluster {
+            members,
+            job: exec.jobs.len() as u32,
+            aggregator,
+            uses,
+            edges: Vec::new(),
+        });
+        reduced.kept.push(true);
+        mapped.numbers.push(exec.jobs.len() as u32);
+        exec.add(job);
+    }
+    for &(parent, child) in job_edges {
+        let unit = unit_of[parent as usize];
+        if unit != unit_of[child as usize] {
+            continue;
+        }
+        if let Task::Cluster(n, _) = exec.jobs[unit as usize].task {
+            let edge = (place[parent as usize], place[child as usize]);
+            exec.clusters[n as usize].edges.push(edge);
+        }
+    }
+    for edge in &mut reduced.edges {
+        *edge = (node_of[edge.0 as usize], node_of[edge.1 as usize]);
+    }
+    reduced.edges.retain(|(p, c)| p != c);
+    reduced.edges.sort_unstable();
+    reduced.edges.dedup();
+    notes.push(format!(
+        "{} jobs run together in {} clusters",
+        exec.members.len(),
+        exec.clusters.len()
+    ));
+    Ok(())
+}
+
+/// The job that runs the members.
+fn cluster_job(
+    exec: &mut Exec,
+    mapper: &mut Mapper<'_>,
+    name: Box<str>,
+    members: &Range<u32>,
+) -> Result<ExecJob, PlanError> {
+    let jobs = &exec.members[members.start as usize..members.end as usize];
+    let setups = &exec.setups;
+    let mut profiles = merge::profiles(jobs.iter().map(|job| &setups[job.setup as usize].profiles));
+    let chosen = ["job.aggregator", "collapser"]
+        .iter()
+        .find_map(|key| profiles.pegasus(key));
+    let aggregator = match chosen {
+        None => mapper.settings.cluster.aggregator,
+        Some(chosen) => Aggregator::parse(chosen).ok_or_else(|| {
+            PlanError::refinement(format!(
+                "the profile pegasus::job.aggregator of the jobs in {name} must be seqexec or mpiexec, not {chosen}"
+            ))
+        })?,
+    };
+    if aggregator == Aggregator::MpiExec {
+        // The jobs run side by side: how long that takes is not the sum.
+        for (namespace, key) in [
+            (Namespace::Pegasus, "runtime"),
+            (Namespace::Pegasus, "maxwalltime"),
+            (Namespace::Globus, "maxwalltime"),
+        ] {
+            profiles.remove(namespace, key);
+        }
+    }
+    let (site, staging) = jobs
+        .first()
+        .map_or((mapper.sites.local(), mapper.sites.local()), |job| {
+            (job.site, job.staging)
+        });
+    let task = Task::Cluster(exec.clusters.len() as u32, aggregator);
+    let own = mapper.auxiliary_setup(task, site, exec);
+    let own = &exec.setups[own as usize];
+    if let Some(entry) = mapper.auxiliary_entry(task, site) {
+        profiles.overlay(&entry.profiles);
+    }
+    for (key, value) in own.profiles.of(Namespace::Env) {
+        profiles.set(Namespace::Env, key, value);
+    }
+    let executable = Arc::clone(&own.executable);
+    exec.setups.push(Setup {
+        executable,
+        profiles,
+        staged: false,
+        entry: None,
+    });
+    Ok(ExecJob {
+        name,
+        task,
+        site,
+        staging,
+        setup: (exec.setups.len() - 1) as u32,
+    })
+}
