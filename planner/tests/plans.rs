@@ -595,8 +595,8 @@ fn what_is_not_offered_is_refused() {
         assert!(message.contains(word), "{property}: {message}");
     }
     case.put("pegasus.properties", "");
-    let message = case.fail(&format!("{LINE} --cluster whole"));
-    assert!(message.contains("Unable to generate code"), "{message}");
+    let message = case.fail(&format!("{LINE} --cluster vertical"));
+    assert!(message.contains("known are horizontal"), "{message}");
 }
 
 /// `open` makes four pieces, four jobs make a small file of each, `close` makes one of those.

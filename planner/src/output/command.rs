@@ -92,7 +92,7 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
         }
     } else if matches!(job.task, Task::NoOp) {
         command.program = quote(&setup.executable).into_owned();
-    } else if plan.settings.generator == Generator::Shell
+    } else if is_called_by_script(plan, id)
         && launcher.is_none()
         && !has_outputs(plan, job.task)
     {
@@ -124,6 +124,11 @@ fn spaced(text: &str) -> Cow<'_, str> {
     } else {
         Cow::Owned(format!(" {text}"))
     }
+}
+
+/// Whether the script of the generator Shell starts a job, and not what runs the cluster that it is in.
+fn is_called_by_script(plan: &Plan<'_>, id: JobId) -> bool {
+    plan.settings.generator == Generator::Shell && !plan.is_member(id)
 }
 
 /// Whether kickstart is put around the program.
@@ -217,7 +222,7 @@ fn kickstart_options(
     problems: &mut Vec<String>,
 ) -> String {
     let job = plan.job(id);
-    let by_script = plan.settings.generator == Generator::Shell;
+    let by_script = is_called_by_script(plan, id);
     let mut line = String::with_capacity(512);
     // Writing into a String cannot fail.
     if !by_script && let Some(path) = input(plan, id) {

@@ -27,8 +27,8 @@ pub(crate) fn of_job(workflow: &Workflow, exec: &Exec, job: JobId, mut each: imp
         writes,
     };
     match this.task {
-        Task::Compute(n) => {
-            for u in &workflow.jobs[n.0 as usize].uses {
+        Task::Compute(_) | Task::Cluster(..) => {
+            for u in exec.uses(workflow, this.task) {
                 if u.link.reads() || u.link.writes() {
                     each(access(u.file, this.staging, u.link.reads(), u.link.writes()));
                 }
