@@ -92,10 +92,7 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
         }
     } else if matches!(job.task, Task::NoOp) {
         command.program = quote(&setup.executable).into_owned();
-    } else if is_called_by_script(plan, id)
-        && launcher.is_none()
-        && !has_outputs(plan, job.task)
-    {
+    } else if is_called_by_script(plan, id) && launcher.is_none() && !has_outputs(plan, job.task) {
         command.stdin = input(plan, id);
         command.program = quote(&setup.executable).into_owned();
         command.arguments = arguments.text;

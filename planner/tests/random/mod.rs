@@ -81,6 +81,16 @@ fn list(plan: &Plan, task: &str, suffix: &str) -> Vec<String> {
         .collect()
 }
 
+/// Jobs in a cluster, by the comments of its list.
+fn members(plan: &Plan, task: &str) -> Vec<String> {
+    let path = plan.planned.submit_dir.join(format!("00/00/{task}.in"));
+    let text = std::fs::read_to_string(path).expect("the list of a cluster");
+    text.lines()
+        .filter(|line| line.starts_with("#@"))
+        .filter_map(|line| Some(format!("work_{}", line.split(' ').nth(3)?)))
+        .collect()
+}
+
 /// What each task does to the files of the work directory.
 #[derive(Default)]
 struct Deeds {
@@ -135,6 +145,20 @@ fn check(plan: &Plan, made: &BTreeMap<String, bool>, outputs: bool) -> Result<()
                 .extend(list(plan, task, ".in.lof").into_iter().map(|file| (n, file)));
             for file in list(plan, task, ".out.lof") {
                 deeds.writes.insert(file, n);
+            }
+        } else if task.starts_with("merge_") {
+            let mut own = BTreeSet::new();
+            for member in members(plan, task) {
+                for file in list(plan, &member, ".in.lof") {
+                    // What an earlier job of the cluster has made is there.
+                    if !own.contains(&file) {
+                        deeds.reads.push((n, file));
+                    }
+                }
+                for file in list(plan, &member, ".out.lof") {
+                    own.insert(file.clone());
+                    deeds.writes.insert(file, n);
+                }
             }
         }
     }
@@ -199,6 +223,7 @@ proptest! {
         refiner in prop::sample::select(vec!["BalancedCluster", "Cluster", "Basic", "Bundle"]),
         clusters in 1u32..4,
         outputs in any::<bool>(),
+        cluster in prop::sample::select(vec!["", "--cluster horizontal", "--cluster whole"]),
     ) {
         let (text, made) = workflow(&jobs);
         let case = Case::new(&text);
@@ -207,11 +232,11 @@ proptest! {
             "pegasus.properties",
             &format!(
                 "pegasus.transfer.refiner = {refiner}\npegasus.stagein.clusters = {clusters}\n\
-                 pegasus.file.cleanup.clusters.num = {clusters}\n"
+                 pegasus.file.cleanup.clusters.num = {clusters}\npegasus.clusters.size = {clusters}\n"
             ),
         );
         let sites = if outputs { "--output-sites local" } else { "" };
-        let line = format!("--sites local --dir submit --force --cleanup {cleanup} {sites}");
+        let line = format!("--sites local --dir submit --force --cleanup {cleanup} {cluster} {sites}");
         let plan = case.plan(&line).map_err(|e| TestCaseError::fail(e.to_string()))?;
         check(&plan, &made, outputs)?;
         let again = case.plan(&line).map_err(|e| TestCaseError::fail(e.to_string()))?;
