@@ -92,6 +92,13 @@ impl<'a, 'm> Explainer<'a, 'm> {
         if let Some(found) = found {
             return Ok(self.job(found as JobId));
         }
+        let clustered = exec.members.iter().position(|job| match job.task {
+            Task::Compute(n) => &*job.name == name || is_id(n),
+            _ => false,
+        });
+        if let Some(found) = clustered {
+            return Ok(self.job(self.view.plan.member(found as u32)));
+        }
         let prefix = self.view.mapper.prefix.as_str();
         let pruned = self.workflow().jobs.iter().position(|job| {
             job.id == name
@@ -124,6 +131,11 @@ impl<'a, 'm> Explainer<'a, 'm> {
                     own.position.line
                 )
             }
+            Task::Cluster(n, aggregator) => format!(
+                "runs {} jobs of the workflow together, with {}",
+                plan.exec.clusters[n as usize].members.len(),
+                aggregator.transformation()
+            ),
             Task::StageIn(_) => "brings inputs into a work directory".into(),
             Task::StageOut(_) => "brings outputs to the output site".into(),
             Task::InterSite(_) => "copies files from one work directory to another".into(),
@@ -139,6 +151,11 @@ impl<'a, 'm> Explainer<'a, 'm> {
             Task::Compute(n) => self.compute(id, n, &mut page),
             _ => self.auxiliary(id, &mut page),
         }
+        let within = crate::output::cluster::home(plan, id);
+        if let Some(cluster) = within {
+            page.line("cluster", &self.name(cluster));
+        }
+        let id = within.unwrap_or(id);
         let names = |jobs: &[JobId]| jobs.iter().map(|&j| self.name(j)).collect::<Vec<_>>().into_iter();
         page.lines("after", names(self.graph.parents(id)));
         page.lines("before", names(self.graph.children(id)));
@@ -451,6 +468,10 @@ impl<'a, 'm> Explainer<'a, 'm> {
                     page.line("directory", &scratch.path);
                 }
             }
+            Task::Cluster(n, _) => {
+                let members = plan.exec.clusters[n as usize].members.clone();
+                page.lines("jobs", members.map(|member| self.name(plan.member(member))));
+            }
             Task::Compute(_) | Task::NoOp => {}
         }
     }
@@ -465,17 +486,8 @@ impl<'a, 'm> Explainer<'a, 'm> {
             own.id, own.transformation
         );
         let partial = self.view.mapper.settings.reuse == ReuseScope::Partial;
-        let running: Vec<u32> = self
-            .view
-            .plan
-            .exec
-            .jobs
-            .iter()
-            .filter_map(|job| match job.task {
-                Task::Compute(n) => Some(n.0),
-                _ => None,
-            })
-            .collect();
+        let mut running: Vec<u32> = self.view.plan.exec.computing().map(|(_, n)| n.0).collect();
+        running.sort_unstable();
         let runs = |n: u32| running.binary_search(&n).is_ok();
         page.lines(
             "makes",

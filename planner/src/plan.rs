@@ -225,6 +225,7 @@ impl Counts {
     pub fn kinds(&self) -> [(&'static str, usize); 8] {
         [
             ("compute", self.compute),
+            ("clustered", self.clustered),
             ("stage-in", self.stage_in),
             ("inter-site", self.inter_site),
             ("stage-out", self.stage_out),

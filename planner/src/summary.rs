@@ -114,10 +114,8 @@ impl Summary {
                 .map(|n| &exec.transfers[n as usize])
         };
         let mut sites: std::collections::BTreeMap<&str, usize> = Default::default();
-        for job in &exec.jobs {
-            if matches!(job.task, Task::Compute(_)) {
-                *sites.entry(&plan.sites.get(job.site).name).or_default() += 1;
-            }
+        for (job, _) in exec.computing() {
+            *sites.entry(&plan.sites.get(job.site).name).or_default() += 1;
         }
         Summary {
             label: plan.workflow.label.clone(),
@@ -194,7 +192,7 @@ impl Summary {
                     duration(e.longest_chain),
                     duration(e.work),
                     e.known,
-                    counts.compute,
+                    counts.compute + counts.clustered,
                 );
             }
         }
@@ -256,7 +254,7 @@ fn estimate(plan: &Plan<'_>, graph: &Graph, machine: Machine) -> Option<Estimate
     let mut times = vec![0.0f64; exec.jobs.len()];
     let mut cores = vec![1u32; exec.jobs.len()];
     for (n, job) in exec.jobs.iter().enumerate() {
-        if !matches!(job.task, Task::Compute(_)) {
+        if !matches!(job.task, Task::Compute(_) | Task::Cluster(..)) {
             continue;
         }
         let profiles = &exec.setups[job.setup as usize].profiles;

@@ -9,6 +9,7 @@
 
 mod bad_input;
 mod chains;
+mod clusters;
 mod failure;
 mod first_run;
 mod golden_executor;

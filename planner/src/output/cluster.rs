@@ -45,6 +45,11 @@ fn cluster_of<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p Cluster> {
     clusters.get(after.checked_sub(1)?)
 }
 
+/// The job that a clustered job runs in.
+pub(crate) fn home(plan: &Plan<'_>, id: JobId) -> Option<JobId> {
+    cluster_of(plan, id).map(|cluster| cluster.job)
+}
+
 /// Whether a job comes after another one in a list for pegasus-cluster: its record need not repeat what is
 /// known of the machine.
 pub(crate) fn is_later_member(plan: &Plan<'_>, id: JobId) -> bool {

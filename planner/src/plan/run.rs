@@ -520,7 +520,7 @@ fn main_site(plan: &Plan<'_>) -> SiteId {
     plan.exec
         .jobs
         .iter()
-        .find(|job| matches!(job.task, Task::Compute(_)))
+        .find(|job| matches!(job.task, Task::Compute(_) | Task::Cluster(..)))
         .or(plan.exec.jobs.first())
         .map_or(plan.sites.local(), |job| job.staging)
 }
@@ -531,7 +531,9 @@ fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
     let problems: Vec<String> = plan
         .order
         .iter()
-        .filter_map(|&job| output::command::command(plan, job).err())
+        .copied()
+        .chain((0..plan.exec.members.len() as u32).map(|position| plan.member(position)))
+        .filter_map(|job| output::command::command(plan, job).err())
         .flatten()
         .take(SHOWN)
         .collect();

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::command::Run;
 
 /// What every installation holds besides the executor.
-const COMPANIONS: [&str; 6] = [
+const COMPANIONS: [&str; 7] = [
     "pmc-plan",
     "pegasus-kickstart",
     "pegasus-transfer",
     "pegasus-rc-client",
+    "pegasus-cluster",
     "pmc-monitord",
     "pmc",
 ];
