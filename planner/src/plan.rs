@@ -222,7 +222,7 @@ pub struct Counts {
 
 impl Counts {
     /// Kinds of jobs of the DAG and how many there are of each.
-    pub fn kinds(&self) -> [(&'static str, usize); 8] {
+    pub fn kinds(&self) -> [(&'static str, usize); 9] {
         [
             ("compute", self.compute),
             ("clustered", self.clustered),
