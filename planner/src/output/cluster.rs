@@ -83,6 +83,7 @@ struct Needs {
     largest_memory: Option<u64>,
     all_memory: u64,
     most_cpus: Option<u32>,
+    most_gpus: Option<u32>,
     priority: Option<i64>,
     options: Vec<String>,
 }
@@ -97,6 +98,7 @@ impl Needs {
             needs.largest_memory = needs.largest_memory.max(one.memory_mb);
             needs.all_memory = needs.all_memory.saturating_add(one.memory_mb.unwrap_or(0));
             needs.most_cpus = needs.most_cpus.max(one.cpus);
+            needs.most_gpus = needs.most_gpus.max(one.gpus);
             needs.priority = match (needs.priority, one.priority) {
                 (Some(a), Some(b)) => Some(a.max(b)),
                 (a, b) => a.or(b),
@@ -127,6 +129,7 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
     }
     let needs = Needs::of(plan, cluster);
     command.cpus = command.cpus.max(needs.most_cpus);
+    command.gpus = command.gpus.max(needs.most_gpus);
     command.priority = command.priority.or(needs.priority);
     command.environment = environment(&setup.profiles);
     command.program = quote(&setup.executable).into_owned();
@@ -165,6 +168,9 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
             words.push(format!("--workers {cpus} --host-cpus {cpus}"));
             if let Some(memory) = command.memory_mb {
                 words.push(format!("--host-memory {memory}"));
+            }
+            if let Some(gpus) = command.gpus {
+                words.push(format!("--host-gpus {gpus}"));
             }
             words.push("--no-resource-log".into());
             if let Some(minutes) = wall_time(&setup.profiles, &plan.settings.profiles) {
@@ -271,6 +277,7 @@ fn entry(
                 name: &job.name,
                 memory_mb: command.memory_mb,
                 cpus: command.cpus,
+                gpus: command.gpus,
                 priority: command.priority,
                 options: &command.options,
                 command: line,

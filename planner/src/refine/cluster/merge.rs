@@ -53,6 +53,7 @@ fn is_of_the_job(namespace: Namespace, key: &str) -> bool {
                     key,
                     "memory"
                         | "cores"
+                        | "gpus"
                         | "diskspace"
                         | "checkpoint.time"
                         | "checkpoint_time"
@@ -78,9 +79,7 @@ fn rule(namespace: Namespace, key: &str) -> Option<Rule> {
     Some(match (namespace, key) {
         (Namespace::Pegasus, "runtime" | "maxwalltime")
         | (Namespace::Globus, "maxtime" | "maxcputime" | "maxwalltime") => Rule::Sum,
-        (Namespace::Pegasus, "gpus" | "nodes" | "ppn") | (Namespace::Globus, "maxmemory" | "minmemory") => {
-            Rule::Most
-        }
+        (Namespace::Pegasus, "nodes" | "ppn") | (Namespace::Globus, "maxmemory" | "minmemory") => Rule::Most,
         (Namespace::Pegasus, "nosymlink") => Rule::Any,
         (Namespace::Pegasus, "exitcode.failuremsg" | "exitcode.successmsg") => Rule::All,
         _ => return None,
@@ -153,7 +152,7 @@ mod tests {
         let a = of(&[
             (Pegasus, "runtime", "30"),
             (Pegasus, "nosymlink", "true"),
-            (Pegasus, "gpus", "2"),
+            (Pegasus, "ppn", "2"),
             (Globus, "maxwalltime", "5"),
             (Globus, "maxmemory", "900"),
             (Dagman, "retry", "3"),
@@ -163,7 +162,7 @@ mod tests {
         let b = of(&[
             (Pegasus, "runtime", "1.5"),
             (Pegasus, "nosymlink", "false"),
-            (Pegasus, "gpus", "1"),
+            (Pegasus, "ppn", "1"),
             (Globus, "maxwalltime", "7"),
             (Globus, "maxmemory", "80"),
             (Dagman, "retry", "2"),
@@ -174,7 +173,7 @@ mod tests {
         let expected = of(&[
             (Pegasus, "runtime", "61.5"),
             (Pegasus, "nosymlink", "true"),
-            (Pegasus, "gpus", "2"),
+            (Pegasus, "ppn", "2"),
             (Globus, "maxwalltime", "17"),
             (Globus, "maxmemory", "900"),
             (Dagman, "retry", "2"),
