@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::fs;
-use std::hint::black_box;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use crate::TaskId;
 use crate::error::{DagError, DagErrorKind};
 use crate::names::{self, NameIndex};
 use crate::options::Options;
+use crate::prefetch::prefetch;
 use crate::reader;
 
 /// Variable and path of a `-f VAR=PATH`, or source and destination of a `-F SRC=DEST`.
@@ -224,16 +224,25 @@ impl Dag {
         }
     }
 
-    /// Reads the beginning and the end of a task's line and drops them, so that they are in the
-    /// cache when [`Dag::task`] is called soon after. The processor does not wait for such a read
-    /// as long as it has other work.
-    pub fn touch(&self, task: TaskId) {
+    /// Asks for what [`Dag::prefetch_line`] reads.
+    pub fn prefetch_entry(&self, task: TaskId) {
+        prefetch(&self.entries[task.index()]);
+    }
+
+    /// Asks for the beginning and the end of a task's line, which [`Dag::task`] reads.
+    pub fn prefetch_line(&self, task: TaskId) {
         let entry = &self.entries[task.index()];
         let end = entry.name + entry.command as usize + entry.command_len as usize;
-        black_box((
-            self.text.get(entry.name).copied(),
-            self.text.get(end - 1).copied(),
-        ));
+        for at in [entry.name, end - 1] {
+            if let Some(byte) = self.text.get(at) {
+                prefetch(byte);
+            }
+        }
+    }
+
+    /// Asks for where the children of a task stand.
+    pub fn prefetch_children(&self, task: TaskId) {
+        prefetch(&self.first_child[task.index()]);
     }
 
     /// Sorts tasks by the bytes of their names.

@@ -22,6 +22,7 @@ pub mod list;
 mod names;
 pub mod number;
 mod options;
+mod prefetch;
 mod reader;
 pub mod rescue;
 mod text;
@@ -30,6 +31,7 @@ pub mod write;
 
 pub use dag::{Dag, Forward, Request, Task};
 pub use error::{DagError, DagErrorKind, reason};
+pub use prefetch::prefetch;
 
 /// Number of a task, in the order of the TASK lines of the DAG file, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

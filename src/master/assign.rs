@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use pmc_dag::TaskId;
+use pmc_dag::{TaskId, prefetch};
 
 use crate::master::hosts::Grant;
 use crate::master::run::{Master, Phase, Running};
@@ -46,10 +46,17 @@ impl Master {
             let Some((task, submit)) = self.queue.pop(&self.nodes, shape) else {
                 break;
             };
-            // The next of this shape is likely to start soon; its line is far away in a large DAG.
-            if let Some(next) = self.queue.first(shape) {
-                self.dag.touch(next);
+            // The next of this shape are likely to start soon, and in a large DAG all that is known of
+            // them is far away. Where the line is stands in the entry, so that one comes after the other.
+            let (next, second) = self.queue.next_two(&self.nodes, shape);
+            if let Some(next) = next {
+                self.dag.prefetch_line(next);
             }
+            if let Some(second) = second {
+                prefetch(&self.nodes[second.index()]);
+                self.dag.prefetch_entry(second);
+            }
+            self.dag.prefetch_children(task);
             let assignment = self.assignment(task, submit, &grant);
             let rank = grant.rank;
             self.started(task, submit, host, grant, out);

@@ -49,6 +49,23 @@ impl BitSet {
             .is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
+    /// The smallest number in the set that is larger than this one.
+    pub(crate) fn after(&self, number: usize) -> Option<usize> {
+        let mut at = number;
+        for (depth, level) in self.levels.iter().enumerate() {
+            let rest = level.get(at / 64)? & (u64::MAX << (at % 64) << 1);
+            at /= 64;
+            if rest != 0 {
+                let mut found = at * 64 + rest.trailing_zeros() as usize;
+                for lower in self.levels[..depth].iter().rev() {
+                    found = found * 64 + lower[found].trailing_zeros() as usize;
+                }
+                return Some(found);
+            }
+        }
+        None
+    }
+
     /// The smallest number in the set.
     pub(crate) fn first(&self) -> Option<usize> {
         let mut at = 0;
@@ -90,6 +107,7 @@ mod tests {
                 }
                 prop_assert_eq!(set.first(), model.first().copied());
                 prop_assert_eq!(set.contains(number), insert);
+                prop_assert_eq!(set.after(number), model.range(number + 1..).next().copied());
             }
         }
     }

@@ -257,11 +257,19 @@ impl Queue {
         self.chains[chain as usize].priority == self.highest
     }
 
-    /// The first task of a shape.
-    pub(crate) fn first(&self, id: ShapeId) -> Option<TaskId> {
+    /// The first two tasks of a shape.
+    pub(crate) fn next_two(&self, nodes: &[Node], id: ShapeId) -> (Option<TaskId>, Option<TaskId>) {
         let shape = &self.shapes[id.index()];
-        let place = shape.filled.first()?;
-        Some(TaskId(self.chains[shape.first_chain as usize + place].first))
+        let Some(place) = shape.filled.first() else {
+            return (None, None);
+        };
+        let first_of = |place: usize| self.chains[shape.first_chain as usize + place].first;
+        let first = first_of(place);
+        let second = match nodes[first as usize].next {
+            NO_TASK => shape.filled.after(place).map(first_of),
+            next => Some(next),
+        };
+        (Some(TaskId(first)), second.map(TaskId))
     }
 
     /// The shape whose first task comes first of all that fit. `most_free_memory` says, for a
