@@ -1,6 +1,6 @@
-//! What the executor costs beside the tasks themselves: as a ratio to bare spawn-and-wait loops.
+//! What the executor costs beside the tasks themselves: as ratios to something bare in the same run.
 //!
-//! `cargo bench --bench throughput` measures the local transport. To measure under MPI, name a
+//! `cargo bench --bench throughput` measures the local transport. To measure under MPI, too, name a
 //! program built with the feature `mpi` and its launcher:
 //!
 //! ```text
@@ -8,84 +8,214 @@
 //! ```
 //!
 //! Each figure is the best of several rounds, executor and bare loop taking turns in the same
-//! process, so that a machine that is busy for a while does not favour either.
+//! process, so that a machine that is busy for a while does not favour either. Times are those of whole
+//! programs, from their start to their end; the time that a launcher takes for a program that does
+//! nothing is shown beside.
+//!
+//! `PMC_BENCH_TASKS` and `PMC_BENCH_CHAIN` are the numbers of tasks, a word on the command line selects
+//! lines of the table.
 
-use std::path::Path;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "/bin/true";
 const ROUNDS: usize = 3;
 
-fn main() {
-    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let independent = number("PMC_BENCH_TASKS", 20_000);
-    let chain = number("PMC_BENCH_CHAIN", 2_000);
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let many = folder.path().join("many.dag");
-    std::fs::write(&many, many_dag(independent)).expect("the temporary folder can be written");
-    let one_by_one = folder.path().join("chain.dag");
-    std::fs::write(&one_by_one, chain_dag(chain)).expect("the temporary folder can be written");
+/// How long the task of the measurement at rest takes.
+const REST: Duration = Duration::from_secs(5);
 
-    println!(
-        "{:<52} {:>12} {:>12} {:>8}",
-        "tasks", "bare loop/s", "executor/s", "ratio"
-    );
-    let local = |workers: usize| {
-        vec![
-            env!("CARGO_BIN_EXE_pegasus-mpi-cluster").to_owned(),
-            "--workers".to_owned(),
-            workers.to_string(),
-        ]
-    };
-    compare(
-        &format!("{independent} independent, {cpus} workers, local"),
-        independent,
-        cpus,
-        &local(cpus),
-        &many,
-    );
-    compare(
-        &format!("chain of {chain}, 2 workers, local"),
-        chain,
-        1,
-        &local(2),
-        &one_by_one,
-    );
-    if let Ok(launcher) = std::env::var("PMC_BENCH_MPI") {
-        let launcher: Vec<String> = launcher.split_whitespace().map(str::to_owned).collect();
-        compare(
-            &format!("{independent} independent, MPI"),
-            independent,
-            cpus,
-            &launcher,
-            &many,
-        );
-        compare(
-            &format!("chain of {chain}, MPI"),
-            chain,
-            1,
-            &launcher,
-            &one_by_one,
-        );
+fn main() {
+    let bench = Bench::new();
+    bench.line("independent tasks, local", Bench::independent_local);
+    bench.line("chain, local", Bench::chain_local);
+    bench.line("forwarding", Bench::forwarding);
+    bench.line("sync and resource log", Bench::logs);
+    bench.line("at rest, local", Bench::rest_local);
+    if bench.mpi.is_some() {
+        bench.line("independent tasks, MPI", Bench::independent_mpi);
+        bench.line("chain, MPI", Bench::chain_mpi);
+        bench.line("at rest, MPI", Bench::rest_mpi);
     }
 }
 
-/// One line of the table.
-fn compare(what: &str, tasks: usize, loops: usize, executor: &[String], dag: &Path) {
-    let mut bare = Duration::MAX;
-    let mut ours = Duration::MAX;
-    for _ in 0..ROUNDS {
-        bare = bare.min(spawn_loops(tasks, loops));
-        ours = ours.min(run(executor, dag));
+struct Bench {
+    folder: tempfile::TempDir,
+    cpus: usize,
+    tasks: usize,
+    chain: usize,
+    mpi: Option<Vec<String>>,
+    filter: String,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mpi = std::env::var("PMC_BENCH_MPI").ok();
+        Self {
+            folder: tempfile::tempdir().expect("a temporary folder"),
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            tasks: number("PMC_BENCH_TASKS", 20_000),
+            chain: number("PMC_BENCH_CHAIN", 2_000),
+            mpi: mpi.map(|words| words.split_whitespace().map(str::to_owned).collect()),
+            filter: std::env::args()
+                .skip(1)
+                .find(|argument| !argument.starts_with('-'))
+                .unwrap_or_default(),
+        }
     }
-    let rate = |time: Duration| tasks as f64 / time.as_secs_f64();
-    println!(
-        "{what:<52} {:>12.0} {:>12.0} {:>8.3}",
-        rate(bare),
-        rate(ours),
-        rate(ours) / rate(bare)
-    );
+
+    fn line(&self, what: &str, measure: fn(&Self) -> String) {
+        if what.contains(&self.filter) {
+            println!("{what:<28} {}", measure(self));
+        }
+    }
+
+    fn independent_local(&self) -> String {
+        self.throughput(
+            self.tasks,
+            self.cpus,
+            &local(self.cpus),
+            &self.many(self.tasks),
+            "",
+        )
+    }
+
+    fn chain_local(&self) -> String {
+        self.throughput(self.chain, 1, &local(2), &self.one_by_one(), "")
+    }
+
+    fn independent_mpi(&self) -> String {
+        let start = self.launch();
+        self.throughput(self.tasks, self.cpus, self.mpi(), &self.many(self.tasks), &start)
+    }
+
+    fn chain_mpi(&self) -> String {
+        self.throughput(self.chain, 1, self.mpi(), &self.one_by_one(), &self.launch())
+    }
+
+    fn throughput(&self, tasks: usize, loops: usize, executor: &[String], dag: &Path, more: &str) -> String {
+        let (mut bare, mut ours) = (Duration::MAX, Duration::MAX);
+        for _ in 0..ROUNDS {
+            bare = bare.min(spawn_loops(tasks, loops));
+            ours = ours.min(run(executor, dag, &[]));
+        }
+        let rate = |time: Duration| tasks as f64 / time.as_secs_f64();
+        let (bare, ours) = (rate(bare), rate(ours));
+        format!(
+            "{:.2} of a bare loop ({ours:.0} of {bare:.0} tasks/s{more})",
+            ours / bare
+        )
+    }
+
+    /// What the launcher takes for one task.
+    fn launch(&self) -> String {
+        let one = self.write("one.dag", &many_dag(1));
+        let times = (0..ROUNDS).map(|_| run(self.mpi(), &one, &[]));
+        let least = times.min().unwrap_or_default();
+        format!("; {:.2} s of it to start and end MPI", least.as_secs_f64())
+    }
+
+    fn forwarding(&self) -> String {
+        let tasks = self.tasks / 2;
+        let script = self.write(
+            "forward.sh",
+            "exec head -c 1024 /dev/zero > /proc/self/fd/${FD:-1}\n",
+        );
+        let dag = |forward: bool| {
+            let mut text = String::new();
+            for n in 0..tasks {
+                let option = if forward {
+                    format!("-f FD=all.{} ", n % 4)
+                } else {
+                    String::new()
+                };
+                let _ = writeln!(text, "TASK t{n} {option}/bin/sh {}", script.display());
+            }
+            text
+        };
+        let with = self.write("forward.dag", &dag(true));
+        let without = self.write("plain.dag", &dag(false));
+        let (mut plain, mut forwarding) = (Duration::MAX, Duration::MAX);
+        for _ in 0..ROUNDS {
+            plain = plain.min(run(&local(self.cpus), &without, &["-o", "/dev/null"]));
+            forwarding = forwarding.min(run(&local(self.cpus), &with, &[]));
+        }
+        let ratio = forwarding.as_secs_f64() / plain.as_secs_f64();
+        format!("{ratio:.2} of the time of {tasks} tasks that print their 1 KB, into 4 files")
+    }
+
+    fn logs(&self) -> String {
+        let dag = self.many(self.tasks / 2);
+        let mut times = [Duration::MAX; 3];
+        for _ in 0..ROUNDS {
+            let options: [&[&str]; 3] = [&[], &["--sync-interval", "0"], &["--no-resource-log"]];
+            for (time, options) in times.iter_mut().zip(options) {
+                *time = (*time).min(run(&local(self.cpus), &dag, options));
+            }
+        }
+        let [all, no_sync, no_log] = times.map(|time| time.as_secs_f64());
+        let percent = |without: f64| (all / without - 1.0) * 100.0;
+        format!(
+            "{:+.1} % and {:+.1} % of the time",
+            percent(no_sync),
+            percent(no_log)
+        )
+    }
+
+    fn rest_local(&self) -> String {
+        self.rest(&local(2))
+    }
+
+    fn rest_mpi(&self) -> String {
+        self.rest(self.mpi())
+    }
+
+    /// CPU time of the executor's processes while one task sleeps.
+    fn rest(&self, executor: &[String]) -> String {
+        let dag = self.write("rest.dag", &format!("TASK t /bin/sleep {}\n", REST.as_secs()));
+        let mut child = command(executor, &dag, &[]).spawn().expect("the executor starts");
+        // Past the start.
+        std::thread::sleep(REST / 4);
+        let processes = executors(child.id());
+        let before: Vec<f64> = processes.iter().map(|pid| cpu_seconds(*pid)).collect();
+        let (began, span) = (Instant::now(), REST / 2);
+        std::thread::sleep(span);
+        let elapsed = began.elapsed().as_secs_f64();
+        let shares = processes.iter().zip(before);
+        let shares: Vec<String> = shares
+            .map(|(pid, before)| format!("{:.2} %", (cpu_seconds(*pid) - before) / elapsed * 100.0))
+            .collect();
+        assert!(child.wait().is_ok_and(|status| status.success()));
+        format!("{} of a core, by process", shares.join(", "))
+    }
+
+    fn mpi(&self) -> &[String] {
+        self.mpi.as_deref().unwrap_or_default()
+    }
+
+    fn many(&self, tasks: usize) -> PathBuf {
+        self.write("many.dag", &many_dag(tasks))
+    }
+
+    fn one_by_one(&self) -> PathBuf {
+        let edges = (1..self.chain).map(|n| format!("EDGE t{} t{n}\n", n - 1));
+        self.write("chain.dag", &(many_dag(self.chain) + &edges.collect::<String>()))
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, text).expect("the temporary folder can be written");
+        path
+    }
+}
+
+fn local(workers: usize) -> Vec<String> {
+    vec![
+        env!("CARGO_BIN_EXE_pegasus-mpi-cluster").to_owned(),
+        "--workers".to_owned(),
+        workers.to_string(),
+    ]
 }
 
 /// Spawns and waits for the program `tasks` times, from as many threads as asked for.
@@ -105,29 +235,75 @@ fn spawn_loops(tasks: usize, threads: usize) -> Duration {
     start.elapsed()
 }
 
-/// Runs a DAG from the start and says how long the whole program took.
-fn run(executor: &[String], dag: &Path) -> Duration {
-    let start = Instant::now();
-    let output = Command::new(&executor[0])
+fn command(executor: &[String], dag: &Path, options: &[&str]) -> Command {
+    let mut command = Command::new(&executor[0]);
+    command
         .args(&executor[1..])
         .arg("-s")
+        .args(options)
         .arg(dag)
+        .current_dir(dag.parent().unwrap_or(Path::new(".")))
         .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
+}
+
+/// Runs a DAG from the start and says how long the whole program took.
+fn run(executor: &[String], dag: &Path, options: &[&str]) -> Duration {
+    let start = Instant::now();
+    let output = command(executor, dag, options)
+        .stderr(Stdio::piped())
         .output()
         .expect("the executor starts");
     let time = start.elapsed();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "the run must succeed:\n{stderr}");
+    let last: Vec<&str> = stderr.lines().rev().take(5).collect();
+    assert!(output.status.success(), "the run must succeed: {last:?}");
     time
+}
+
+/// Processes of the executor among a process and what descends from it.
+fn executors(root: u32) -> Vec<u32> {
+    let mut family = vec![root];
+    let mut at = 0;
+    while at < family.len() {
+        let path = format!("/proc/{0}/task/{0}/children", family[at]);
+        let children = std::fs::read_to_string(path).unwrap_or_default();
+        family.extend(
+            children
+                .split_whitespace()
+                .filter_map(|pid| pid.parse::<u32>().ok()),
+        );
+        at += 1;
+    }
+    family.retain(|pid| {
+        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+        program.is_ok_and(|path| path.ends_with("pegasus-mpi-cluster"))
+    });
+    family
+}
+
+/// CPU time of a process so far, of all its threads.
+fn cpu_seconds(pid: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    let own = text
+        .split_whitespace()
+        .next()
+        .and_then(|word| word.parse::<f64>().ok());
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let threads: f64 = tasks
+        .filter_map(|task| std::fs::read_to_string(task.path().join("schedstat")).ok())
+        .filter_map(|text| text.split_whitespace().next()?.parse::<f64>().ok())
+        .sum();
+    threads.max(own.unwrap_or(0.0)) / 1e9
 }
 
 fn many_dag(tasks: usize) -> String {
     (0..tasks).map(|n| format!("TASK t{n} {PROGRAM}\n")).collect()
-}
-
-fn chain_dag(tasks: usize) -> String {
-    let edges = (1..tasks).map(|n| format!("EDGE t{} t{n}\n", n - 1));
-    many_dag(tasks) + &edges.collect::<String>()
 }
 
 fn number(variable: &str, default: usize) -> usize {
