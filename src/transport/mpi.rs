@@ -39,7 +39,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 const MASTER_SPIN: Duration = Duration::from_micros(20);
 /// The same for a worker, which mostly has just told the master that it has nothing to do: the answer
 /// takes about as long as falling asleep and being woken.
-const WORKER_SPIN: Duration = Duration::from_micros(150);
+const WORKER_SPIN: Duration = Duration::from_micros(400);
 
 /// How processes wait for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
