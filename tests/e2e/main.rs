@@ -16,5 +16,6 @@ mod golden_executor;
 mod golden_planner;
 mod kill;
 mod launch;
+mod plans_run;
 mod stampede;
 mod support;

@@ -1,0 +1,215 @@
+//! What the original does and users are not served by (section 8 of the planner's specification), where no other
+//! test shows that it is right here; the number of each defect is in the name of its test.
+
+#[expect(dead_code, reason = "only a part of the helpers is needed here")]
+mod common;
+
+use std::fs;
+
+use common::Case;
+
+const LINE: &str = "--sites local --output-sites local --dir submit";
+
+/// One job that reads `in` and writes `out`, with further keys.
+fn one(more: &str) -> Case {
+    let case = Case::new(&format!(
+        "pegasus: \"5.0\"\nname: one\njobs:\n- type: job\n  id: A\n  name: work\n  uses:\n  - {{lfn: in, type: input}}\n  \
+         - {{lfn: out, type: output, stageOut: true, registerReplica: true}}\n{more}"
+    ));
+    case.programs(&["work"]).replicas(&["in"]);
+    case
+}
+
+#[test]
+fn d11_the_site_says_how_many_transfer_jobs_there_are() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("");
+    let many: String = (0..6)
+        .map(|n| format!("  - {{lfn: in{n}, type: input}}\n"))
+        .collect();
+    let workflow = fs::read_to_string(case.path().join("workflow.yml"))?;
+    case.put(
+        "workflow.yml",
+        &workflow.replace("  - {lfn: in, type: input}\n", &many),
+    );
+    case.replicas(&["in0", "in1", "in2", "in3", "in4", "in5"]);
+    let sites = fs::read_to_string(case.path().join("sites.yml"))?;
+    case.put(
+        "sites.yml",
+        &sites.replace("    env:", "    pegasus: {stagein.clusters: 3}\n    env:"),
+    );
+    let stage_in = |line: &str| -> Result<usize, Box<dyn std::error::Error>> {
+        let tasks = case.plan(line)?.tasks();
+        Ok(tasks.iter().filter(|task| task.starts_with("stage_in")).count())
+    };
+    assert_eq!(stage_in(LINE)?, 3);
+    assert_eq!(
+        stage_in(&format!("{LINE} -Dpegasus.stagein.clusters=2"))?,
+        3,
+        "the site wins"
+    );
+    Ok(())
+}
+
+#[test]
+fn d12_both_names_of_task_arguments() -> Result<(), Box<dyn std::error::Error>> {
+    for key in ["pmc_arguments", "pmc_task_arguments"] {
+        let case = one(&format!("  profiles: {{pegasus: {{{key}: \"-t 3\"}}}}\n"));
+        let plan = case.plan(LINE)?;
+        let dag = fs::read_to_string(&plan.planned.dag)?;
+        assert!(
+            dag.contains("\nTASK work_A -m 2048 -c 1 -t 3 /opt"),
+            "{key}: {dag}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn d13_false_does_not_enable_reuse() -> Result<(), Box<dyn std::error::Error>> {
+    for (value, reused) in [("false", false), ("true", true)] {
+        let case = one(&format!(
+            "  profiles: {{pegasus: {{enable_for_data_reuse: \"{value}\"}}}}\n"
+        ));
+        case.replicas(&["in", "out"]);
+        let plan = case.plan(&format!("{LINE} -Dpegasus.data.reuse.scope=partial"))?;
+        assert_eq!(!plan.tasks().contains(&"work_A".to_owned()), reused, "{value}");
+    }
+    Ok(())
+}
+
+#[test]
+fn d14_one_base_name_for_all_files() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("");
+    let plan = case.plan(&format!("{LINE} --basename mine"))?;
+    for suffix in ["dag", "pbs", "sbatch", "cache", "metrics", "static.bp", "notify"] {
+        assert!(
+            plan.planned.submit_dir.join(format!("mine.{suffix}")).exists(),
+            "{suffix}"
+        );
+    }
+    assert!(plan.file("mine.pbs").contains(" mine.dag\n"));
+    assert!(plan.file("braindump.yml").contains("/mine.dag\""));
+    Ok(())
+}
+
+#[test]
+fn d16_d19_hooks_and_values_of_several_lines() -> Result<(), Box<dyn std::error::Error>> {
+    let case =
+        one("  metadata: {note: \"two\\nlines\"}\nhooks: {shell: [{_on: end, cmd: \"/bin/a\\n/bin/b\"}]}\n");
+    let plan = case.plan(LINE)?;
+    let uuid = "01234567-89ab-cdef-0123-456789abcdef";
+    assert_eq!(
+        plan.file("one-0.notify"),
+        format!("WORKFLOW {uuid} end /bin/a /bin/b\n")
+    );
+    let events = plan.file("one-0.static.bp");
+    assert!(events.contains("key=\"note\" value=\"two\\nlines\""), "{events}");
+    assert!(
+        events.lines().all(|line| line.starts_with("ts=2023-")),
+        "{events}"
+    );
+    Ok(())
+}
+
+#[test]
+fn d17_a_dax_without_schema_and_with_a_blank_in_its_name() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("");
+    case.put(
+        "workflow.yml",
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<adag version=\"3.6\" name=\"my work\">\
+         <job id=\"A\" name=\"work\"/></adag>\n",
+    );
+    let plan = case.plan(LINE)?;
+    assert!(plan.planned.dag.ends_with("my_work/run0001/my_work-0.dag"));
+    Ok(())
+}
+
+#[test]
+fn d23_without_kickstart_a_job_has_its_directory() -> Result<(), Box<dyn std::error::Error>> {
+    let plan = one("  stdout: out\n  profiles: {pegasus: {gridstart: None}}\n").plan(LINE)?;
+    let words = plan.command("work_A");
+    assert_eq!(words[..2], ["/bin/sh", "-c"]);
+    assert_eq!(words[2], "cd \"$0\" && exec \"$@\" >out");
+    assert!(
+        words[3].ends_with("/scratch/tester/pegasus/one/run0001"),
+        "{words:?}"
+    );
+    assert_eq!(words[4], "/bin/work");
+    Ok(())
+}
+
+#[test]
+fn d23_a_file_may_be_input_and_output() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("");
+    let workflow = fs::read_to_string(case.path().join("workflow.yml"))?;
+    case.put(
+        "workflow.yml",
+        &workflow.replace("in, type: input", "in, type: inout"),
+    );
+    let plan = case.plan(&format!("{LINE} --force"))?;
+    assert_eq!(plan.file("00/00/work_A.in.lof"), "in=in\n");
+    assert!(plan.file("00/00/work_A.out.lof").contains("in=in\n"));
+    Ok(())
+}
+
+#[test]
+fn d34_time_limits_in_properties_spare_auxiliary_jobs() -> Result<(), Box<dyn std::error::Error>> {
+    let plan = one("").plan(&format!("{LINE} -Dpegasus.maxwalltime=10 -Dpegasus.runtime=60"))?;
+    for task in plan.tasks() {
+        let limited = plan.command(&task).contains(&"-k".to_owned());
+        assert_eq!(limited, task == "work_A", "{task}");
+    }
+    Ok(())
+}
+
+#[test]
+fn compound_transformations_bring_what_they_require() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("");
+    let programs = |kind: &str| {
+        format!(
+            "pegasus: \"5.0\"\ntransformations:\n- name: work\n  requires: [helper]\n  \
+             sites: [{{name: local, type: {kind}, pfn: /opt/work}}]\n- name: helper\n  \
+             sites: [{{name: local, type: stageable, pfn: /opt/helper}}]\n"
+        )
+    };
+    case.put("transformations.yml", &programs("stageable"));
+    let plan = case.plan(LINE)?;
+    assert!(plan.file("00/00/work_A.in.lof").contains("helper=helper\n"));
+    let chmod = plan.command("chmod_work_A_0");
+    assert_eq!(
+        chmod
+            .iter()
+            .filter(|word| word.starts_with('/') && word.contains("/run0001/./"))
+            .count(),
+        2
+    );
+    // An installed program has its helpers where it is.
+    case.put("transformations.yml", &programs("installed"));
+    let plan = case.plan(LINE)?;
+    assert_eq!(plan.file("00/00/work_A.in.lof"), "in=in\n");
+    Ok(())
+}
+
+#[test]
+fn checkpoint_files_are_kept_and_limited() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("  profiles: {pegasus: {checkpoint.time: \"2\", runtime: \"600\"}}\n");
+    let workflow = fs::read_to_string(case.path().join("workflow.yml"))?;
+    case.put(
+        "workflow.yml",
+        &workflow.replace(
+            "  - {lfn: in,",
+            "  - {lfn: state, type: checkpoint}\n  - {lfn: in,",
+        ),
+    );
+    let plan = case.plan(LINE)?;
+    for list in ["in", "out"] {
+        assert!(
+            plan.file(&format!("00/00/work_A.{list}.lof"))
+                .contains("state=state\n"),
+            "{list}"
+        );
+    }
+    let words = plan.command("work_A").join(" ");
+    assert!(words.contains(" -k 120 -K 240 "), "{words}");
+    Ok(())
+}
