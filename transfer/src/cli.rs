@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::Parser;
 use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::engine::{self, Settings, Waits};
+use pegasus_transfer::protocol::Registry;
 use pegasus_transfer::{multipart, report::Report, shown, spec};
 
 use crate::log::{Level, Log};
@@ -33,6 +34,9 @@ struct Args {
     /// Wait SECONDS (after a network error: 30 times as long) before the second attempt, four times as long before the third, …
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     retry_wait: f64,
+    /// Give up a connection that is silent for SECONDS
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
+    timeout: f64,
     /// Log more
     #[arg(short, long)]
     debug: bool,
@@ -77,9 +81,30 @@ fn run(args: &Args, log: &Log, start: Instant) -> Result<bool, String> {
         .map_err(|error| format!("{name}: {error}"))?;
     log.info(&format!("{} transfers loaded", work.len()));
     stop_on_signals(&settings.cancel)?;
-    let report = engine::run(&work, &settings, log);
+    let report = engine::run_with(&registry(args, &settings.cancel), &work, &settings, log);
     finish(&report, log, start, &settings.cancel);
     Ok(report.success())
+}
+
+/// The handlers of all protocols that this program was built with.
+#[cfg(feature = "remote")]
+fn registry(args: &Args, cancel: &Cancel) -> Registry {
+    use pegasus_transfer::remote::{self, Surroundings, http::Patience};
+    let program = std::env::current_exe().ok();
+    let directory = program.and_then(|program| Some(program.parent()?.to_owned()));
+    let mut surroundings = Surroundings::new(std::env::vars_os(), directory);
+    surroundings.debug = args.debug;
+    let silence = Duration::from_secs_f64(args.timeout);
+    let patience = Patience {
+        silence,
+        connect: Patience::default().connect.min(silence),
+    };
+    remote::registry(surroundings, patience, cancel)
+}
+
+#[cfg(not(feature = "remote"))]
+fn registry(_: &Args, _: &Cancel) -> Registry {
+    Registry::default()
 }
 
 /// The first signal asks the run to stop and clean up; the second ends the program at once.
@@ -110,6 +135,9 @@ fn settings(args: &Args) -> Result<Settings, String> {
     if !(0.0..=3600.0).contains(&args.retry_wait) {
         return Err("--retry-wait must be between 0 and 3600 seconds".to_owned());
     }
+    if !(0.001..=86400.0).contains(&args.timeout) {
+        return Err("--timeout must be between 0.001 and 86400 seconds".to_owned());
+    }
     let soon = Duration::from_secs_f64(args.retry_wait);
     let error_rate = std::env::var("PEGASUS_TRANSFER_ERROR_RATE")
         .ok()
@@ -126,6 +154,10 @@ fn settings(args: &Args) -> Result<Settings, String> {
             ..Waits::default()
         },
         integrity_data: data.map(PathBuf::from),
+        temporary: ["TMPDIR", "TEMP", "TMP"]
+            .iter()
+            .find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+            .map_or_else(|| PathBuf::from("/tmp"), PathBuf::from),
         error_rate: error_rate.unwrap_or(0),
         cancel: Cancel::new(),
     })

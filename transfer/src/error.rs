@@ -92,6 +92,33 @@ pub enum TransferError {
     /// The program was asked to stop.
     #[error("interrupted")]
     Cancelled,
+    /// A server, or the way to it, failed.
+    #[error("{message}")]
+    Remote {
+        /// What was answered or happened.
+        message: String,
+        /// Whether another attempt can help.
+        retry: Retry,
+    },
+    /// A host failed again and again.
+    #[error("not attempted: {host} failed {failures} times in a row")]
+    HostGivenUp {
+        /// Protocol and host.
+        host: String,
+        /// Failures in a row.
+        failures: u32,
+    },
+    /// Credentials are missing or unusable.
+    #[error("{0}")]
+    Credentials(String),
+    /// A program that a protocol needs is not installed.
+    #[error("{program} is needed for {protocol} URLs, but is not found in PATH")]
+    ProgramMissing {
+        /// The program, or several that would do.
+        program: String,
+        /// The protocol.
+        protocol: String,
+    },
     /// An external program failed.
     #[error("{program} failed: {message}")]
     External {
@@ -105,7 +132,7 @@ pub enum TransferError {
 }
 
 fn unsupported(from: &str, to: &str, url: &str) -> String {
-    let hint = "this version knows the protocols file, symlink and moveto";
+    let hint = "see the protocols in the manual page";
     if from.is_empty() {
         format!("Unable to find handlers for '{to}': {url} ({hint})")
     } else {
@@ -123,13 +150,24 @@ impl TransferError {
         }
     }
 
+    /// A failure of a server.
+    #[must_use]
+    pub fn remote(message: impl Into<String>, retry: Retry) -> Self {
+        Self::Remote {
+            message: message.into(),
+            retry,
+        }
+    }
+
     /// Whether another attempt can help.
     #[must_use]
     pub fn retry(&self) -> Retry {
         match self {
             Self::Io { source, .. } => io_retry(source),
             Self::SizeMismatch { .. } | Self::ChecksumMismatch { .. } => Retry::Soon,
-            Self::External { retry, .. } => *retry,
+            Self::External { retry, .. } | Self::Remote { retry, .. } => *retry,
+            // Other entries may find the host well again.
+            Self::HostGivenUp { .. } => Retry::Later,
             Self::SourceMissing(_)
             | Self::LinkSourceMissing(_)
             | Self::SpecialFile(_)
@@ -139,6 +177,8 @@ impl TransferError {
             | Self::RefusedRemoval(_)
             | Self::ChecksumUnknown(_)
             | Self::Unsupported { .. }
+            | Self::Credentials(_)
+            | Self::ProgramMissing { .. }
             | Self::Skipped(_)
             | Self::Cancelled => Retry::Never,
         }

@@ -4,7 +4,8 @@
 //! The program `pegasus-transfer` is a thin shell around [`engine::run`]. The library prints nothing,
 //! never ends the process and keeps no state between calls, so that a worker can do the same work inside
 //! its own process: everything it needs comes in [`engine::Settings`], everything that happened comes back
-//! in [`report::Report`]. For single operations on local files call [`local`] directly.
+//! in [`report::Report`]. Remote protocols are handlers that [`engine::run_with`] takes: see the module `remote`,
+//! which the feature of that name (on by default) brings in. For single operations on local files call [`local`] directly.
 
 pub mod cancel;
 pub mod engine;
@@ -13,6 +14,8 @@ pub mod integrity;
 pub mod local;
 pub mod multipart;
 pub mod protocol;
+#[cfg(feature = "remote")]
+pub mod remote;
 pub mod report;
 pub mod shown;
 pub mod spec;

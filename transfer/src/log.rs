@@ -69,6 +69,8 @@ impl Observer for Log {
                 time.as_secs_f64()
             )),
             Event::Checksum(block) => self.info(&format!("checksum\n{block}")),
+            Event::Note(message) => self.info(message),
+            Event::Detail(message) => self.line(Level::Debug, message),
             Event::Warning(message) => self.line(Level::Warning, message),
         }
     }

@@ -161,10 +161,28 @@ impl Url {
         text
     }
 
-    /// The URL for messages, on one line.
+    /// The host for messages, without a password.
+    #[must_use]
+    pub fn host_shown(&self) -> String {
+        match self.host.rsplit_once('@') {
+            Some((user, host)) => match user.split_once(':') {
+                Some((user, _)) => format!("{user}:XXX@{host}"),
+                None => self.host.clone(),
+            },
+            None => self.host.clone(),
+        }
+    }
+
+    /// The URL for messages, on one line and without a password.
     #[must_use]
     pub fn shown(&self) -> String {
-        shown::bytes(&self.to_bytes()).to_string()
+        let host = self.host_shown();
+        let shown = Self {
+            scheme: self.scheme.clone(),
+            host,
+            path: self.path.clone(),
+        };
+        shown::bytes(&shown.to_bytes()).to_string()
     }
 }
 
@@ -272,6 +290,15 @@ mod tests {
             ("s3".into(), "user@amazon".into(), "/bucket/k".into())
         );
         assert_eq!(parts("http://h"), ("http".into(), "h".into(), String::new()));
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let url = Url::parse(b"http://me:secret@h:80/x", &env).expect("valid");
+        assert_eq!(url.shown(), "http://me:XXX@h:80/x");
+        assert_eq!(url.to_bytes(), b"http://me:secret@h:80/x");
+        let url = Url::parse(b"s3://me@site/x", &env).expect("valid");
+        assert_eq!(url.shown(), "s3://me@site/x");
     }
 
     #[test]

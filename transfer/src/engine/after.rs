@@ -1,8 +1,10 @@
 //! What follows an attempt of a transfer: checksums and the record of the attempt.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
+
+use tempfile::TempDir;
 
 use super::settings::random_below;
 use super::{Engine, Event, lock};
@@ -12,7 +14,8 @@ use crate::local;
 use crate::protocol::{Done, Pair};
 use crate::report::Attempt;
 use crate::shown;
-use crate::spec::Transfer;
+use crate::spec::{Location, Transfer};
+use crate::url::Url;
 
 impl Engine<'_> {
     /// What follows an attempt of a transfer: checksums and the record.
@@ -117,18 +120,16 @@ impl Engine<'_> {
         let known = self
             .known
             .get_or_init(|| integrity::known_checksums(self.context.base.unwrap_or(Path::new("."))));
-        let destination = &transfer.destination.url;
-        if !destination.is_local() {
-            self.observer.event(&Event::Warning(format!(
-                "{} cannot be verified",
-                destination.shown()
-            )));
-            return Ok(());
-        }
-        let path = done
-            .path
-            .clone()
-            .unwrap_or_else(|| self.context.path(destination));
+        let destination = &transfer.destination;
+        let (_fetched, path) = if destination.url.is_local() {
+            let path = done.path.clone();
+            (None, path.unwrap_or_else(|| self.context.path(&destination.url)))
+        } else {
+            match self.fetch_back(transfer)? {
+                Some((directory, path)) => (Some(directory), path),
+                None => return Ok(()),
+            }
+        };
         let clock = Instant::now();
         let result = integrity::verify(&transfer.lfn, &path, known, self.context.cancel);
         if !matches!(result, Err(TransferError::ChecksumUnknown(_))) {
@@ -137,6 +138,42 @@ impl Engine<'_> {
                 .add(&transfer.linkage, result.is_ok(), clock.elapsed());
         }
         result
+    }
+
+    /// Brings a remote destination into a temporary directory, if its protocol can be read.
+    fn fetch_back(&self, transfer: &Transfer) -> Result<Option<(TempDir, PathBuf)>, TransferError> {
+        let remote = &transfer.destination;
+        let Some(handler) = self.registry.for_download(remote.url.scheme()) else {
+            self.observer.event(&Event::Warning(format!(
+                "{} cannot be verified: its protocol cannot be read",
+                remote.url.shown()
+            )));
+            return Ok(None);
+        };
+        let directory = tempfile::Builder::new()
+            .prefix("pegasus-transfer-")
+            .tempdir_in(&self.settings.temporary)
+            .map_err(|error| TransferError::io("create a directory in", &self.settings.temporary, error))?;
+        let path = directory.path().join("data");
+        let back = Transfer {
+            sources: vec![remote.clone()],
+            destination: Location {
+                site: "local".to_owned(),
+                url: Url::file(path.clone()),
+                image: None,
+            },
+            generate_checksum: false,
+            verify_checksum: false,
+            ..transfer.clone()
+        };
+        let pair = Pair {
+            transfer: &back,
+            source: remote,
+            attempt: 1,
+        };
+        let answer = handler.transfer(&self.copying(), &[pair]).pop();
+        answer.unwrap_or(Err(TransferError::Skipped("its handler gave no answer")))?;
+        Ok(Some((directory, path)))
     }
 
     /// The test hook that spoils copies.

@@ -4,22 +4,27 @@
 //! in turn, until one works. Entries whose failure may heal are tried again in the next round, after a wait.
 
 mod after;
+mod hosts;
+mod item;
 mod observer;
 mod settings;
+mod staged;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use crate::error::{Retry, TransferError};
-use crate::protocol::{Context, Handler, Pair, Registry};
+use crate::protocol::{Context, Handler, Pair, Registry, Route};
 use crate::report::{Failure, Report};
-use crate::spec::Work;
+use crate::spec::{Location, Work};
+use hosts::Hosts;
+use item::{Item, Phase, Queue};
 
 pub use observer::{Event, Observer, Silent};
 pub use settings::{Settings, Waits};
 
-/// Carries out `work`. Does not fail as a whole: what failed is in the report.
+/// Carries out `work` with local files. Does not fail as a whole: what failed is in the report.
 ///
 /// Removals wait for everything else; if anything failed they are not attempted, for they might remove what
 /// a failed transfer still needs.
@@ -27,12 +32,14 @@ pub fn run(work: &[Work], settings: &Settings, observer: &dyn Observer) -> Repor
     run_with(&Registry::default(), work, settings, observer)
 }
 
-/// The same with other handlers.
+/// The same with other handlers, for instance those of remote protocols.
 pub fn run_with(registry: &Registry, work: &[Work], settings: &Settings, observer: &dyn Observer) -> Report {
     let context = Context {
         symlink: settings.symlink,
         base: settings.base.as_deref(),
+        temporary: &settings.temporary,
         cancel: &settings.cancel,
+        observer,
     };
     let engine = Engine {
         settings,
@@ -42,6 +49,7 @@ pub fn run_with(registry: &Registry, work: &[Work], settings: &Settings, observe
         report: Mutex::new(Report::default()),
         published: Mutex::new(HashSet::new()),
         known: OnceLock::new(),
+        hosts: Mutex::new(Hosts::default()),
     };
     for phase in [Phase::Make, Phase::Transfer, Phase::Remove] {
         let items = work.iter().enumerate().filter(|(_, work)| phase.has(work));
@@ -67,99 +75,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Make,
-    Transfer,
-    Remove,
-}
-
-impl Phase {
-    fn has(self, work: &Work) -> bool {
-        matches!(
-            (self, work),
-            (Self::Make, Work::Mkdir(_))
-                | (Self::Transfer, Work::Transfer(_))
-                | (Self::Remove, Work::Remove { .. })
-        )
-    }
-}
-
-/// An entry that is not done.
-struct Item<'a> {
-    entry: usize,
-    work: &'a Work,
-    /// Sources worth trying, by index; the first is next. For other work than transfers a single 0.
-    open: VecDeque<usize>,
-    /// How many of `open` were tried in this round.
-    tried: usize,
-    attempts: u32,
-    /// The failure to report, and the source it is about.
-    error: Option<TransferError>,
-    source: usize,
-}
-
-impl<'a> Item<'a> {
-    fn new(entry: usize, work: &'a Work) -> Self {
-        let sources = match work {
-            Work::Transfer(transfer) => transfer.sources.len(),
-            _ => 1,
-        };
-        Self {
-            entry,
-            work,
-            open: (0..sources).collect(),
-            tried: 0,
-            attempts: 0,
-            error: None,
-            source: 0,
-        }
-    }
-
-    fn pair(&self) -> Option<Pair<'a>> {
-        match self.work {
-            Work::Transfer(transfer) => {
-                let source = transfer.sources.get(*self.open.front()?)?;
-                Some(Pair { transfer, source })
-            }
-            _ => None,
-        }
-    }
-
-    fn what(&self) -> String {
-        match self.work {
-            Work::Transfer(transfer) => {
-                let source = transfer
-                    .sources
-                    .get(self.source)
-                    .map_or_else(String::new, |place| place.url.shown());
-                format!("{source} -> {}", transfer.destination.url.shown())
-            }
-            Work::Mkdir(place) => format!("mkdir {}", place.url.shown()),
-            Work::Remove { target, .. } => format!("remove {}", target.url.shown()),
-        }
-    }
-}
-
-/// The entries of one round, shared by its threads.
-struct Queue<'a> {
-    ready: VecDeque<Item<'a>>,
-    /// Threads that hold an entry which may come back.
-    busy: usize,
-    /// Entries for the next round.
-    later: Vec<Item<'a>>,
-    /// Attempts with remote handlers in this round that worked, and that failed.
-    remote: (usize, usize),
-}
-
-impl Queue<'_> {
-    /// Whether so many remote transfers fail that the rest is not worth the time.
-    fn hopeless(&self) -> bool {
-        let (completed, failed) = self.remote;
-        completed + failed > 10 && failed * 10 > (completed + failed) * 8
-    }
-}
-
 struct Engine<'a> {
     settings: &'a Settings,
     observer: &'a dyn Observer,
@@ -170,6 +85,31 @@ struct Engine<'a> {
     published: Mutex<HashSet<Vec<u8>>>,
     /// Checksums of the `*.meta` files, read when first needed.
     known: OnceLock<HashMap<Vec<u8>, String>>,
+    /// How the remote hosts are doing.
+    hosts: Mutex<Hosts>,
+}
+
+/// Who does a set of entries.
+#[derive(Clone, Copy)]
+enum Doer<'a> {
+    Transfer(Route<'a>),
+    Other(&'a dyn Handler),
+}
+
+impl Doer<'_> {
+    fn is_remote(self) -> bool {
+        match self {
+            Self::Transfer(Route::Direct(handler)) | Self::Other(handler) => handler.is_remote(),
+            Self::Transfer(Route::Staged(..)) => true,
+        }
+    }
+
+    fn set_size(self) -> usize {
+        match self {
+            Self::Transfer(Route::Direct(handler)) | Self::Other(handler) => handler.set_size(),
+            Self::Transfer(Route::Staged(..)) => 1,
+        }
+    }
 }
 
 impl Engine<'_> {
@@ -191,6 +131,7 @@ impl Engine<'_> {
             self.observer.event(&Event::Wait(wait));
             // A request to stop is noticed by the next round.
             let _ = self.settings.cancel.sleep(wait);
+            lock(&self.hosts).forgive();
             items = later.into();
         }
     }
@@ -241,7 +182,7 @@ impl Engine<'_> {
                 changed.notify_all();
                 return;
             }
-            let Some((mut set, handler)) = self.next_set(&mut shared) else {
+            let Some(mut set) = self.next_set(&mut shared) else {
                 if shared.busy == 0 && shared.ready.is_empty() {
                     changed.notify_all();
                     return;
@@ -251,13 +192,24 @@ impl Engine<'_> {
                 }
                 continue;
             };
+            let hosts = set.first().map(Item::hosts).unwrap_or_default();
+            if let Some(item) = set.first()
+                && let Some(error) = lock(&self.hosts).given_up(&hosts)
+            {
+                self.observer
+                    .event(&Event::Detail(format!("{}: {error}", item.what())));
+                self.failed_all(set, &error, &mut shared);
+                changed.notify_all();
+                continue;
+            }
             shared.busy += 1;
             drop(shared);
-            let results = self.attempt(&mut set, handler);
+            let (remote, results) = self.attempt(&mut set);
             shared = lock(queue);
             shared.busy -= 1;
             for (item, result) in set.into_iter().zip(results) {
-                if handler.is_some_and(Handler::is_remote) {
+                if remote {
+                    lock(&self.hosts).note(&hosts, result.as_ref().copied());
                     let counter = if result.is_ok() {
                         &mut shared.remote.0
                     } else {
@@ -274,37 +226,63 @@ impl Engine<'_> {
     }
 
     /// Takes from the queue the next item and those that its handler can do along with it.
-    fn next_set<'w>(&self, queue: &mut Queue<'w>) -> Option<(Vec<Item<'w>>, Option<&dyn Handler>)> {
-        let first = queue.ready.pop_front()?;
-        let Some(pair) = first.pair() else {
-            return Some((vec![first], None));
-        };
-        let Ok(handler) = self.registry.for_transfer(&pair) else {
-            return Some((vec![first], None));
+    fn next_set<'w>(&self, queue: &mut Queue<'w>) -> Option<Vec<Item<'w>>> {
+        let mut set = vec![queue.ready.pop_front()?];
+        let Ok(doer) = self.doer(&set[0]) else {
+            return Some(set);
         };
         let share = queue.ready.len().div_ceil(self.settings.threads.max(1)).max(1);
-        let size = handler.set_size().min(share);
-        let mut set = vec![first];
+        let size = doer.set_size().min(share);
         let mut index = 0;
         while set.len() < size && index < queue.ready.len() {
-            let fits = queue.ready[index]
-                .pair()
-                .is_some_and(|other| same_protocols(&pair, &other));
-            if fits {
+            if set[0].is_like(&queue.ready[index]) {
                 set.extend(queue.ready.remove(index));
             } else {
                 index += 1;
             }
         }
-        Some((set, Some(handler)))
+        Some(set)
+    }
+
+    fn doer(&self, item: &Item<'_>) -> Result<Doer<'_>, TransferError> {
+        match item.work {
+            Work::Transfer(_) => {
+                let pair = item
+                    .pair()
+                    .ok_or(TransferError::Skipped("it has no source left"))?;
+                self.registry.route(&pair).map(Doer::Transfer)
+            }
+            Work::Mkdir(place) | Work::Remove { target: place, .. } => {
+                self.registry.for_url(&place.url).map(Doer::Other)
+            }
+        }
+    }
+
+    /// Notes that none of a set could be tried.
+    fn failed_all<'w>(&self, set: Vec<Item<'w>>, error: &TransferError, queue: &mut Queue<'w>) {
+        for item in set {
+            if let TransferError::HostGivenUp { host, failures } = error {
+                let error = TransferError::HostGivenUp {
+                    host: host.clone(),
+                    failures: *failures,
+                };
+                self.failed(item, error, queue);
+            }
+        }
     }
 
     /// Notes a failure: the next source now, another round later, or the end.
     fn failed<'w>(&self, mut item: Item<'w>, error: TransferError, queue: &mut Queue<'w>) {
         let retry = error.retry();
         let source = item.open.pop_front().unwrap_or(0);
-        // Of several sources, report the failure that was most worth another attempt.
-        if item.error.as_ref().is_none_or(|old| old.retry() <= retry) {
+        // Of several sources, report the failure that was most worth another attempt; and rather one that
+        // happened than that nothing was tried.
+        let tried = !matches!(error, TransferError::HostGivenUp { .. });
+        if item
+            .error
+            .as_ref()
+            .is_none_or(|old| tried && old.retry() <= retry)
+        {
             item.error = Some(error);
             item.source = source;
         }
@@ -338,58 +316,87 @@ impl Engine<'_> {
         lock(&self.report).failures.push(failure);
     }
 
-    fn attempt(&self, set: &mut [Item<'_>], handler: Option<&dyn Handler>) -> Vec<Result<(), TransferError>> {
+    /// Attempts a set of like items; whether a remote service is involved, and the answers.
+    fn attempt(&self, set: &mut [Item<'_>]) -> (bool, Vec<Result<(), TransferError>>) {
         for item in set.iter_mut() {
             item.attempts += 1;
         }
-        let pairs: Vec<Pair<'_>> = set.iter().filter_map(Item::pair).collect();
-        if pairs.is_empty() {
-            return set.iter().map(|item| self.attempt_other(item)).collect();
-        }
-        let start = (SystemTime::now(), Instant::now());
-        let results = match handler {
-            Some(handler) => handler.transfer(&self.context, &pairs),
-            None => Vec::new(),
+        let set = &*set;
+        let doer = match set.first().map(|item| self.doer(item)) {
+            Some(Ok(doer)) => doer,
+            Some(Err(error)) => return (false, vec![self.refused(&set[0], error)]),
+            None => return (false, Vec::new()),
         };
-        let mut results = results.into_iter();
+        let results = match doer {
+            Doer::Transfer(Route::Direct(handler)) => self.attempt_transfers(set, handler),
+            Doer::Transfer(Route::Staged(first, second)) => set
+                .iter()
+                .filter_map(Item::pair)
+                .map(|pair| self.staged(&pair, first, second))
+                .collect(),
+            Doer::Other(handler) => self.attempt_others(set, handler),
+        };
+        (doer.is_remote(), results)
+    }
+
+    /// Records that no handler does an item.
+    fn refused(&self, item: &Item<'_>, error: TransferError) -> Result<(), TransferError> {
+        match item.pair() {
+            Some(pair) => self.finish(&pair, Err(error), (SystemTime::now(), Instant::now())),
+            None => {
+                self.observer.event(&Event::Other(&item.what(), Some(&error)));
+                Err(error)
+            }
+        }
+    }
+
+    fn attempt_transfers(&self, set: &[Item<'_>], handler: &dyn Handler) -> Vec<Result<(), TransferError>> {
+        let start = (SystemTime::now(), Instant::now());
+        let pairs: Vec<Pair<'_>> = set.iter().filter_map(Item::pair).collect();
+        let mut results = handler.transfer(&self.context, &pairs).into_iter();
         pairs
             .iter()
             .map(|pair| {
-                // A handler that is missing, or answers for too few entries, has not done the rest.
-                let result = results.next().unwrap_or_else(|| Err(self.no_handler(pair)));
+                // A handler that answers for too few entries has not done the rest.
+                let result = results.next();
+                let result = result.unwrap_or(Err(TransferError::Skipped("its handler gave no answer")));
                 self.finish(pair, result, start)
             })
             .collect()
     }
 
-    fn no_handler(&self, pair: &Pair<'_>) -> TransferError {
-        self.registry
-            .for_transfer(pair)
-            .err()
-            .unwrap_or(TransferError::Skipped("its handler gave no answer"))
+    fn attempt_others(&self, set: &[Item<'_>], handler: &dyn Handler) -> Vec<Result<(), TransferError>> {
+        let deep = matches!(set[0].work, Work::Remove { recursive: true, .. });
+        let removals: Vec<&Location> = set
+            .iter()
+            .filter_map(|item| match item.work {
+                Work::Remove { target, .. } => Some(target),
+                _ => None,
+            })
+            .collect();
+        let mut results = match set[0].work {
+            Work::Mkdir(place) => vec![handler.make_directory(&self.context, place)],
+            _ => handler.remove_set(&self.context, &removals, deep),
+        }
+        .into_iter();
+        set.iter()
+            .map(|item| {
+                let result = results.next();
+                let result = result.unwrap_or(Err(TransferError::Skipped("its handler gave no answer")));
+                self.observer
+                    .event(&Event::Other(&item.what(), result.as_ref().err()));
+                result
+            })
+            .collect()
     }
 
-    fn attempt_other(&self, item: &Item<'_>) -> Result<(), TransferError> {
-        let result = match item.work {
-            Work::Mkdir(place) => self
-                .registry
-                .for_url(&place.url)
-                .and_then(|handler| handler.make_directory(&self.context, &place.url)),
-            Work::Remove { target, recursive } => self
-                .registry
-                .for_url(&target.url)
-                .and_then(|handler| handler.remove(&self.context, &target.url, *recursive)),
-            Work::Transfer(_) => Ok(()),
-        };
-        self.observer
-            .event(&Event::Other(&item.what(), result.as_ref().err()));
-        result
+    /// The same context, but copies are never replaced by links.
+    fn copying(&self) -> Context<'_> {
+        Context {
+            symlink: false,
+            ..self.context
+        }
     }
-}
-
-fn same_protocols(one: &Pair<'_>, other: &Pair<'_>) -> bool {
-    one.source.url.scheme() == other.source.url.scheme()
-        && one.destination().url.scheme() == other.destination().url.scheme()
 }
 
 #[cfg(test)]

@@ -18,6 +18,10 @@ pub enum Event<'a> {
     Wait(Duration),
     /// A checksum that no file collects.
     Checksum(&'a str),
+    /// Something that helps to understand what happened: a program that is started, what it said.
+    Note(String),
+    /// The same, of interest only when something is searched for.
+    Detail(String),
     /// Something went wrong that does not fail the transfer.
     Warning(String),
 }

@@ -22,6 +22,8 @@ pub struct Settings {
     /// File that published checksums are appended to (`KICKSTART_INTEGRITY_DATA`); they are reported as
     /// [`Event::Checksum`] if `None`.
     pub integrity_data: Option<PathBuf>,
+    /// Directory for temporary files, among them those between two remote places.
+    pub temporary: PathBuf,
     /// Test hook: percentage of copies to spoil by appending a text.
     pub error_rate: u8,
     /// Set when the run shall stop.
@@ -37,6 +39,7 @@ impl Default for Settings {
             base: None,
             waits: Waits::default(),
             integrity_data: None,
+            temporary: PathBuf::from("/tmp"),
             error_rate: 0,
             cancel: Cancel::new(),
         }

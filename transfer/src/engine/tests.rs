@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::protocol::Done;
 use crate::spec;
-use crate::url::Url;
+use crate::spec::Location;
 
 /// What a stub answers, from the path of the source: `/ok`, `/never`, `/soon`, `/later`, or `/heals/N`,
 /// which fails N times.
@@ -81,12 +81,12 @@ impl Handler for Handle {
             .collect()
     }
 
-    fn make_directory(&self, _: &Context<'_>, url: &Url) -> Result<(), TransferError> {
-        self.0.answer(&url.path().to_string_lossy()).map(drop)
+    fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
+        self.0.answer(&place.url.path().to_string_lossy()).map(drop)
     }
 
-    fn remove(&self, _: &Context<'_>, url: &Url, _: bool) -> Result<(), TransferError> {
-        self.0.answer(&url.path().to_string_lossy()).map(drop)
+    fn remove(&self, _: &Context<'_>, place: &Location, _: bool) -> Result<(), TransferError> {
+        self.0.answer(&place.url.path().to_string_lossy()).map(drop)
     }
 }
 
@@ -196,7 +196,7 @@ fn sets_have_one_pair_of_protocols_and_a_share_of_the_work() {
 
 #[test]
 fn mass_failure_ends_the_run_early() {
-    let urls = vec![&["stub://h/later"][..]; 400];
+    let urls = vec![&["stub://h/soon"][..]; 400];
     let (report, stub) = run_stub(&transfers(&urls), 2);
     assert_eq!(report.failures.len(), 400);
     let calls = stub.calls.load(Ordering::Relaxed);
@@ -207,6 +207,22 @@ fn mass_failure_ends_the_run_early() {
         .filter(|failure| failure.attempts == 0)
         .count();
     assert_eq!(given_up + calls, 400);
+}
+
+#[test]
+fn a_host_that_keeps_failing_is_left_alone() {
+    let mut urls = vec![&["stub://h/later"][..]; 30];
+    urls.push(&["stub://h/later", "stub://well/ok"]);
+    let (report, stub) = run_stub(&transfers(&urls), 1);
+    assert_eq!(report.failures.len(), 30);
+    // A set of five in the first round, a set in each of the two others, and the one with another source.
+    let sets: Vec<_> = lock(&stub.sets).iter().map(Vec::len).collect();
+    assert_eq!(sets.iter().sum::<usize>(), 16, "{sets:?}");
+    let untried = report
+        .failures
+        .iter()
+        .filter(|failure| matches!(failure.error, TransferError::HostGivenUp { .. }));
+    assert_eq!(untried.count(), 30 - 5);
 }
 
 #[test]

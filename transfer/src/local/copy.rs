@@ -97,7 +97,7 @@ fn hash_open(file: &mut File, path: &Path, cancel: &Cancel) -> Result<Option<[u8
 }
 
 /// Opens a file for reading; does not wait for the other end of a pipe.
-pub(super) fn open_source(source: &Path) -> Result<(File, fs::Metadata), TransferError> {
+pub(crate) fn open_source(source: &Path) -> Result<(File, fs::Metadata), TransferError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let open = || rustix::fs::open(source, flags, Mode::empty());
     let opened = match open() {

@@ -5,14 +5,20 @@
 
 mod copy;
 mod data;
+#[cfg(feature = "remote")]
+mod incoming;
 mod link;
 mod place;
 mod remove;
 mod tree;
 
 pub(crate) use copy::hash_path;
+#[cfg(feature = "remote")]
+pub(crate) use copy::open_source;
 pub use copy::{Copied, CopyOptions, copy_path};
 pub use data::Method;
+#[cfg(feature = "remote")]
+pub(crate) use incoming::{Incoming, IncomingDirectory};
 pub use link::{move_path, symlink};
 pub use remove::remove;
 

@@ -101,6 +101,34 @@ impl Place {
         })
     }
 
+    /// A file that was [kept](Temporary::keep) under a temporary name.
+    #[cfg(feature = "remote")]
+    pub(super) fn adopt(&self, name: OsString) -> Temporary<'_> {
+        Temporary {
+            place: self,
+            name,
+            kind: Kind::File,
+            published: false,
+        }
+    }
+
+    /// The same for a directory.
+    #[cfg(feature = "remote")]
+    pub(super) fn adopt_directory(&self, name: OsString) -> Temporary<'_> {
+        Temporary {
+            place: self,
+            name,
+            kind: Kind::Directory,
+            published: false,
+        }
+    }
+
+    /// The path with the final name.
+    #[cfg(feature = "remote")]
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Calls `create` with new names until one is not taken. Processes on other hosts may share the
     /// directory and the process number, so a name has a random part too.
     fn unused_name<T>(
@@ -142,6 +170,13 @@ impl Temporary<'_> {
     /// Path under the temporary name.
     pub(super) fn path(&self) -> PathBuf {
         self.place.path.with_file_name(&self.name)
+    }
+
+    /// Keeps it under the temporary name, which is returned.
+    #[cfg(feature = "remote")]
+    pub(super) fn keep(mut self) -> OsString {
+        self.published = true;
+        std::mem::take(&mut self.name)
     }
 
     /// Gives it the final name, in place of what had that name.

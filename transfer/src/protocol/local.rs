@@ -3,7 +3,7 @@
 use super::{Context, Done, Handler, Pair};
 use crate::error::TransferError;
 use crate::local::{self, CopyOptions};
-use crate::url::Url;
+use crate::spec::Location;
 
 pub(super) struct Local;
 
@@ -27,12 +27,15 @@ impl Handler for Local {
         pairs.iter().map(|pair| one(context, pair)).collect()
     }
 
-    fn make_directory(&self, context: &Context<'_>, url: &Url) -> Result<(), TransferError> {
-        local::make_directory(&context.path(url))
+    fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
+        local::make_directory(&context.path(&place.url))
     }
 
-    fn remove(&self, context: &Context<'_>, url: &Url, recursive: bool) -> Result<(), TransferError> {
-        local::remove(&context.path(url), recursive && url.scheme() == "file")
+    fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
+        local::remove(
+            &context.path(&place.url),
+            recursive && place.url.scheme() == "file",
+        )
     }
 }
 

@@ -53,6 +53,14 @@ impl Case {
             "PEGASUS_MULTIPART_DIR",
             "PEGASUS_TRANSFER_THREADS",
             "PEGASUS_CREDENTIALS",
+            "http_proxy",
+            "https_proxy",
+            "all_proxy",
+            "no_proxy",
+            "HTTPS_PROXY",
+            "ALL_PROXY",
+            "NO_PROXY",
+            "OSG_SQUID_LOCATION",
         ] {
             command.env_remove(name);
         }

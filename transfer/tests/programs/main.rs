@@ -2,6 +2,10 @@
 
 mod common;
 mod failures;
+#[cfg(feature = "remote")]
+mod http;
 mod integrity;
 mod kill;
 mod local;
+#[cfg(feature = "remote")]
+mod server;

@@ -1,0 +1,130 @@
+//! Local files that come from elsewhere: written under a temporary name by whoever fetches them.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+
+use super::place::Place;
+use crate::error::TransferError;
+
+/// An open file on its way to its final name; removed when dropped before that.
+pub(crate) struct Incoming {
+    place: Place,
+    /// Empty once published.
+    name: OsString,
+    pub(crate) file: File,
+}
+
+impl Incoming {
+    /// Creates an empty file that shall become `destination`, and the directories above it.
+    pub(crate) fn create(destination: &Path) -> Result<Self, TransferError> {
+        let place = Place::open(&final_path(destination)?)?;
+        let (temporary, file) = place.create_file(Mode::from_raw_mode(0o666))?;
+        let name = temporary.keep();
+        Ok(Self { place, name, file })
+    }
+
+    /// The path under the final name.
+    pub(crate) fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// Gives the file its final name, and returns the path.
+    pub(crate) fn publish(mut self) -> Result<PathBuf, TransferError> {
+        let path = self.place.path().to_owned();
+        // Network file systems may report a full disk or a quota only now.
+        let copy = self
+            .file
+            .try_clone()
+            .map_err(|error| TransferError::io("finish writing", &path, error))?;
+        nix::unistd::close(copy).map_err(|errno| TransferError::io("finish writing", &path, errno))?;
+        let name = std::mem::take(&mut self.name);
+        self.place.adopt(name).publish()?;
+        Ok(path)
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            drop(self.place.adopt(std::mem::take(&mut self.name)));
+        }
+    }
+}
+
+/// A temporary directory beside a destination, for programs that write files themselves; removed with all in it
+/// when dropped.
+pub(crate) struct IncomingDirectory {
+    place: Place,
+    name: OsString,
+}
+
+impl IncomingDirectory {
+    /// Makes a directory beside `destination`, and the directories above it.
+    pub(crate) fn create(destination: &Path) -> Result<Self, TransferError> {
+        let place = Place::open(&final_path(destination)?)?;
+        let name = place.create_directory(Mode::from_raw_mode(0o700))?.keep();
+        Ok(Self { place, name })
+    }
+
+    /// Path of a file in the directory.
+    pub(crate) fn file(&self, name: &Path) -> PathBuf {
+        self.place.path().with_file_name(&self.name).join(name)
+    }
+
+    /// Moves a file of the directory to `destination`, which is in the same directory as the one it was made
+    /// for. Returns the path and the size.
+    pub(crate) fn publish(&self, file: &Path, destination: &Path) -> Result<(PathBuf, u64), TransferError> {
+        let path = final_path(destination)?;
+        let from = self.file(file);
+        let meta = fs::metadata(&from).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => TransferError::remote(
+                "nothing arrived, although no error was reported",
+                crate::error::Retry::Soon,
+            ),
+            _ => TransferError::io("examine", &from, error),
+        })?;
+        fs::rename(&from, &path)
+            .map_err(|error| TransferError::io("rename the finished copy to", &path, error))?;
+        Ok((path, meta.len()))
+    }
+}
+
+impl Drop for IncomingDirectory {
+    fn drop(&mut self) {
+        drop(self.place.adopt_directory(std::mem::take(&mut self.name)));
+    }
+}
+
+/// The file that is to be replaced: through a link, the one it leads to.
+fn final_path(destination: &Path) -> Result<PathBuf, TransferError> {
+    match fs::metadata(destination) {
+        Ok(meta) if meta.is_dir() => Err(TransferError::io(
+            "write to",
+            destination,
+            io::Error::from(Errno::ISDIR),
+        )),
+        Ok(meta) if !meta.is_file() => Err(TransferError::SpecialFile(destination.to_owned())),
+        Ok(_) => {
+            let link = fs::symlink_metadata(destination).is_ok_and(|meta| meta.is_symlink());
+            if link {
+                fs::canonicalize(destination)
+                    .map_err(|error| TransferError::io("examine", destination, error))
+            } else {
+                Ok(destination.to_owned())
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if fs::symlink_metadata(destination).is_ok() {
+                Err(TransferError::DanglingDestination(destination.to_owned()))
+            } else {
+                Ok(destination.to_owned())
+            }
+        }
+        Err(error) => Err(TransferError::io("examine", destination, error)),
+    }
+}

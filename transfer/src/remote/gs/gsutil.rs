@@ -1,0 +1,151 @@
+//! Google Cloud Storage with `gsutil`, for keys that only it can read.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tempfile::NamedTempFile;
+
+use crate::error::{Retry, TransferError};
+use crate::protocol::{Context, Done, Pair};
+use crate::remote::Surroundings;
+use crate::remote::program::{Tool, incoming, list_file, outgoing, sent};
+use crate::spec::Location;
+use crate::url::Url;
+
+/// The program, with a configuration that names the key.
+pub(super) struct Gsutil {
+    here: Arc<Surroundings>,
+    program: PathBuf,
+    configuration: NamedTempFile,
+}
+
+impl Gsutil {
+    pub(super) fn new(
+        here: &Arc<Surroundings>,
+        context: &Context<'_>,
+        boto: &str,
+        key: &Path,
+    ) -> Result<Self, TransferError> {
+        let text = with_key(boto, key);
+        Ok(Self {
+            here: Arc::clone(here),
+            program: here.program_of(&["gsutil"], "gs")?,
+            configuration: list_file(context, ".boto", &text)?,
+        })
+    }
+
+    fn tool(&self) -> Tool<'_> {
+        let mut tool = Tool::new(&self.program);
+        // It brings its own Python.
+        tool.env("PYTHONPATH", "")
+            .env("BOTO_CONFIG", self.configuration.path());
+        tool
+    }
+
+    pub(super) fn copy(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (source, destination) = (&pair.source.url, &pair.destination().url);
+        let run = |from: OsString, to: OsString| {
+            let mut tool = self.tool();
+            tool.args(["-q", "cp"]).arg(from).arg(to);
+            tool.run(&self.here, context).map(drop)
+        };
+        if destination.is_local() {
+            let from = address(source)?;
+            return incoming(context, pair, |path| run(from, path.into()));
+        }
+        let to = address(destination)?;
+        if !source.is_local() {
+            run(address(source)?, to)?;
+            return Ok(Done::default());
+        }
+        let (path, bytes) = outgoing(context, pair)?;
+        run(literal(path.into_os_string())?, to)?;
+        Ok(sent(bytes))
+    }
+
+    pub(super) fn make_bucket(&self, context: &Context<'_>, bucket: &str) -> Result<(), TransferError> {
+        let mut tool = self.tool();
+        tool.arg("mb").arg(format!("gs://{bucket}/"));
+        let outcome = tool.outcome(&self.here, context)?;
+        if outcome.status.success() || outcome.output.contains("already") {
+            return Ok(());
+        }
+        Err(tool.failure(&outcome, Retry::Later))
+    }
+
+    pub(super) fn remove(
+        &self,
+        context: &Context<'_>,
+        place: &Location,
+        recursive: bool,
+    ) -> Result<(), TransferError> {
+        let mut tool = self.tool();
+        tool.arg("rm");
+        if recursive {
+            tool.arg("-r");
+        }
+        tool.arg(address(&place.url)?);
+        let outcome = tool.outcome(&self.here, context)?;
+        if outcome.status.success() || outcome.output.contains("No URLs matched") {
+            return Ok(());
+        }
+        Err(tool.failure(&outcome, Retry::Later))
+    }
+}
+
+fn address(url: &Url) -> Result<OsString, TransferError> {
+    literal(OsString::from_vec(url.to_bytes()))
+}
+
+/// Refuses what the program would take for a pattern; it knows no way to say that it is none.
+fn literal(name: OsString) -> Result<OsString, TransferError> {
+    if name.as_bytes().iter().any(|byte| b"*?[".contains(byte)) {
+        return Err(TransferError::remote(
+            "gsutil cannot transfer a file with '*', '?' or '[' in its name",
+            Retry::Never,
+        ));
+    }
+    Ok(name)
+}
+
+/// The configuration with the key in its section `[Credentials]`.
+fn with_key(boto: &str, key: &Path) -> Vec<u8> {
+    let mut out = b"[Credentials]\ngs_service_key_file = ".to_vec();
+    out.extend_from_slice(key.as_os_str().as_bytes());
+    out.push(b'\n');
+    let mut inside = false;
+    let (mut own, mut others) = (String::new(), String::new());
+    for line in boto.lines() {
+        if line.trim_start().starts_with('[') {
+            inside = line.trim() == "[Credentials]";
+            if inside {
+                continue;
+            }
+        }
+        let replaced = inside && line.trim_start().starts_with("gs_service_key_file");
+        if !replaced {
+            let part = if inside { &mut own } else { &mut others };
+            part.push_str(line);
+            part.push('\n');
+        }
+    }
+    out.extend_from_slice(own.as_bytes());
+    out.extend_from_slice(others.as_bytes());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_is_put_into_its_section() {
+        let boto = "[Boto]\nx = 1\n[Credentials]\ngs_service_key_file = old\ny = 2\n[Z]\n";
+        assert_eq!(
+            String::from_utf8_lossy(&with_key(boto, Path::new("/k"))),
+            "[Credentials]\ngs_service_key_file = /k\ny = 2\n[Boto]\nx = 1\n[Z]\n"
+        );
+    }
+}

@@ -1,0 +1,400 @@
+//! `gs`: Google Cloud Storage.
+//!
+//! With the JSON key of a service account (`GOOGLE_PKCS12`, or `gs_service_key_file` in the file of `BOTO_CONFIG`; each
+//! with `_SITE` for a site) this program talks to the service itself. For keys in the older format PKCS#12 it
+//! runs `gsutil`.
+
+mod gsutil;
+mod token;
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+
+use super::Surroundings;
+use super::credentials::Credentials;
+use super::http::{Answer, Call, Client, Downloads, Payload, Wanted, encode};
+use super::surroundings::check_key_file;
+use crate::error::{Retry, TransferError};
+use crate::local::open_source;
+use crate::protocol::{Context, Done, Handler, Pair};
+use crate::spec::Location;
+use crate::url::Url;
+use gsutil::Gsutil;
+use token::{Account, Token};
+
+const SERVICE: &str = "https://storage.googleapis.com";
+
+pub(super) struct Gs {
+    here: Arc<Surroundings>,
+    client: Arc<Client>,
+    downloads: Downloads,
+    /// By key file.
+    tokens: Mutex<HashMap<PathBuf, Token>>,
+}
+
+/// How to reach the storage for a site.
+enum Way {
+    Service(Door),
+    Gsutil(Gsutil),
+}
+
+/// The service and what opens it.
+struct Door {
+    service: String,
+    token: Option<String>,
+    project: String,
+}
+
+impl Door {
+    fn call<'a>(&self, method: &'a str, rest: &str) -> Call<'a> {
+        let mut call = Call::new(method, format!("{}{rest}", self.service));
+        if let Some(token) = &self.token {
+            call.secrets
+                .push(("authorization".to_owned(), format!("Bearer {token}")));
+        }
+        call
+    }
+}
+
+/// The path of an object in the interface.
+fn object_path(bucket: &str, object: &[u8]) -> String {
+    let bucket = encode(bucket.as_bytes(), false);
+    format!("/storage/v1/b/{bucket}/o/{}", encode(object, false))
+}
+
+impl Gs {
+    pub(super) fn new(here: Arc<Surroundings>, client: Arc<Client>) -> Self {
+        Self {
+            here,
+            client,
+            downloads: Downloads::default(),
+            tokens: Mutex::new(HashMap::new()),
+        }
+    }
+
+    fn way(&self, context: &Context<'_>, place: &Location) -> Result<Way, TransferError> {
+        if let Some(service) = self.here.text("STORAGE_EMULATOR_HOST") {
+            let service = if service.contains("://") {
+                service.trim_end_matches('/').to_owned()
+            } else {
+                format!("http://{}", service.trim_end_matches('/'))
+            };
+            return Ok(Way::Service(Door {
+                service,
+                token: None,
+                project: self
+                    .here
+                    .text("GOOGLE_CLOUD_PROJECT")
+                    .unwrap_or("test")
+                    .to_owned(),
+            }));
+        }
+        let boto = self.here.of_site("BOTO_CONFIG", &place.site).map(PathBuf::from);
+        let boto_text = match &boto {
+            Some(path) => {
+                check_key_file(path, context.observer)?;
+                let text = fs::read(path).map_err(|error| TransferError::io("read", path, error))?;
+                Some(String::from_utf8_lossy(&text).into_owned())
+            }
+            None => None,
+        };
+        let named = match &boto_text {
+            Some(text) => Credentials::parse(text)
+                .map_err(|(line, message)| {
+                    TransferError::Credentials(format!("BOTO_CONFIG, line {line}: {message}"))
+                })?
+                .get("Credentials", "gs_service_key_file")
+                .map(PathBuf::from),
+            None => None,
+        };
+        let key = self
+            .here
+            .of_site("GOOGLE_PKCS12", &place.site)
+            .map(PathBuf::from)
+            .or(named)
+            .ok_or_else(|| {
+                let site = &place.site;
+                TransferError::Credentials(format!(
+                    "gs URLs need the key of a service account: in GOOGLE_PKCS12_{site} or GOOGLE_PKCS12, or named by \
+                     BOTO_CONFIG_{site} or BOTO_CONFIG"
+                ))
+            })?;
+        check_key_file(&key, context.observer)?;
+        let text = fs::read(&key).map_err(|error| TransferError::io("read", &key, error))?;
+        if text.trim_ascii_start().first() != Some(&b'{') {
+            let boto = boto_text.unwrap_or_default();
+            return Gsutil::new(&self.here, context, &boto, &key).map(Way::Gsutil);
+        }
+        let account: Account = serde_json::from_slice(&text)
+            .map_err(|error| TransferError::Credentials(format!("{}: {error}", crate::shown::path(&key))))?;
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let token = match tokens.get(&key).filter(|token| token.is_fresh()) {
+            Some(token) => token.clone(),
+            None => {
+                let token = account.token(&self.client)?;
+                tokens.insert(key, token.clone());
+                token
+            }
+        };
+        Ok(Way::Service(Door {
+            service: SERVICE.to_owned(),
+            token: Some(token.text),
+            project: account.project_id,
+        }))
+    }
+
+    fn ask(&self, call: &Call<'_>) -> Result<Value, TransferError> {
+        let mut answer = self.client.send(call)?;
+        if !(200..300).contains(&answer.status) {
+            return Err(failure(answer));
+        }
+        let text = answer.text()?;
+        Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (source, destination) = (pair.source, pair.destination());
+        let remote = if source.url.is_local() {
+            destination
+        } else {
+            source
+        };
+        let door = match self.way(context, remote)? {
+            Way::Gsutil(gsutil) => return gsutil.copy(context, pair),
+            Way::Service(door) => door,
+        };
+        if destination.url.is_local() {
+            self.get(&door, context, pair)
+        } else if source.url.is_local() {
+            self.put(&door, &context.path(&source.url), &destination.url)
+        } else {
+            self.between(&door, &source.url, &destination.url)
+        }
+    }
+
+    fn get(&self, door: &Door, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (bucket, object) = object(&pair.source.url)?;
+        let path = format!("{}?alt=media", object_path(bucket, object));
+        let call = |headers| {
+            let mut call = door.call("GET", &path);
+            call.headers = headers;
+            call.proxied = pair.attempt == 1;
+            Ok(call)
+        };
+        let wanted = Wanted {
+            name: &format!("{}{path}", door.service),
+            destination: &context.path(&pair.destination().url),
+            hash: pair.transfer.generate_checksum,
+            cancel: context.cancel,
+            failure,
+        };
+        self.downloads.fetch(&self.client, &wanted, &call)
+    }
+
+    fn put(&self, door: &Door, source: &Path, url: &Url) -> Result<Done, TransferError> {
+        let (file, meta) = open_source(source)?;
+        if !meta.is_file() {
+            return Err(TransferError::SpecialFile(source.to_owned()));
+        }
+        let (bucket, object) = object(url)?;
+        match self.upload(door, (bucket, object), (&file, meta.len())) {
+            Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => {
+                self.make_bucket(door, bucket)?;
+                self.upload(door, (bucket, object), (&file, meta.len()))?;
+            }
+            other => other?,
+        }
+        Ok(Done {
+            bytes: Some(meta.len()),
+            ..Done::default()
+        })
+    }
+
+    fn upload(
+        &self,
+        door: &Door,
+        (bucket, object): (&str, &[u8]),
+        (file, length): (&File, u64),
+    ) -> Result<(), TransferError> {
+        let path = format!(
+            "/upload/storage/v1/b/{}/o?uploadType=media&name={}",
+            encode(bucket.as_bytes(), false),
+            encode(object, false)
+        );
+        let mut call = door.call("POST", &path);
+        call.headers
+            .push(("content-type".to_owned(), "application/octet-stream".to_owned()));
+        call.payload = if length == 0 {
+            Payload::Bytes(b"")
+        } else {
+            Payload::File {
+                file,
+                start: 0,
+                length,
+            }
+        };
+        let stored = self.ask(&call)?;
+        let size = stored["size"].as_str().and_then(|size| size.parse::<u64>().ok());
+        match size {
+            Some(size) if size != length => Err(TransferError::remote(
+                format!("the store has {size} of {length} bytes"),
+                Retry::Later,
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn between(&self, door: &Door, from: &Url, to: &Url) -> Result<Done, TransferError> {
+        let (from, to) = (object(from)?, object(to)?);
+        let path = format!(
+            "{}/rewriteTo/b/{}/o/{}",
+            object_path(from.0, from.1),
+            encode(to.0.as_bytes(), false),
+            encode(to.1, false)
+        );
+        let mut token: Option<String> = None;
+        loop {
+            let path = match &token {
+                Some(token) => format!("{path}?rewriteToken={}", encode(token.as_bytes(), false)),
+                None => path.clone(),
+            };
+            let mut call = door.call("POST", &path);
+            call.headers
+                .push(("content-type".to_owned(), "application/json".to_owned()));
+            call.payload = Payload::Bytes(b"{}");
+            let answer = self.ask(&call)?;
+            match answer["rewriteToken"].as_str() {
+                Some(next) if answer["done"] != Value::Bool(true) => token = Some(next.to_owned()),
+                _ => return Ok(Done::default()),
+            }
+        }
+    }
+
+    fn make_bucket(&self, door: &Door, bucket: &str) -> Result<(), TransferError> {
+        let path = format!("/storage/v1/b?project={}", encode(door.project.as_bytes(), false));
+        let mut call = door.call("POST", &path);
+        call.headers
+            .push(("content-type".to_owned(), "application/json".to_owned()));
+        let body = serde_json::json!({ "name": bucket }).to_string();
+        call.payload = Payload::Bytes(body.as_bytes());
+        let answer = self.client.send(&call)?;
+        match answer.status {
+            // 409: it exists. If it is another's, the next request will tell.
+            200..=299 | 409 => Ok(()),
+            _ => Err(failure(answer)),
+        }
+    }
+
+    fn delete(&self, door: &Door, bucket: &str, object: &[u8]) -> Result<(), TransferError> {
+        let answer = self
+            .client
+            .send(&door.call("DELETE", &object_path(bucket, object)))?;
+        match answer.status {
+            200..=299 | 404 => Ok(()),
+            _ => Err(failure(answer)),
+        }
+    }
+
+    /// Removes all objects whose names start with `prefix`.
+    fn delete_all(
+        &self,
+        door: &Door,
+        context: &Context<'_>,
+        bucket: &str,
+        prefix: &str,
+    ) -> Result<(), TransferError> {
+        let mut page: Option<String> = None;
+        loop {
+            let mut path = format!(
+                "/storage/v1/b/{}/o?prefix={}",
+                encode(bucket.as_bytes(), false),
+                encode(prefix.as_bytes(), false)
+            );
+            if let Some(page) = &page {
+                path.push_str(&format!("&pageToken={}", encode(page.as_bytes(), false)));
+            }
+            let list = match self.ask(&door.call("GET", &path)) {
+                Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => return Ok(()),
+                other => other?,
+            };
+            let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+            for name in items.iter().filter_map(|item| item["name"].as_str()) {
+                if context.cancel.is_cancelled() {
+                    return Err(TransferError::Cancelled);
+                }
+                self.delete(door, bucket, name.as_bytes())?;
+            }
+            match list["nextPageToken"].as_str() {
+                Some(next) => page = Some(next.to_owned()),
+                None => return Ok(()),
+            }
+        }
+    }
+}
+
+/// The failure that an answer is.
+fn failure(answer: Answer) -> TransferError {
+    answer.failure()
+}
+
+/// Bucket and name of the object that a URL names.
+fn object(url: &Url) -> Result<(&str, &[u8]), TransferError> {
+    let object = url.path().as_os_str().as_bytes();
+    let object = object.strip_prefix(b"/").unwrap_or(object);
+    if url.host().is_empty() || object.is_empty() {
+        return Err(TransferError::Credentials(format!(
+            "{}: gs://BUCKET/OBJECT is needed",
+            url.shown()
+        )));
+    }
+    Ok((url.host(), object))
+}
+
+impl Handler for Gs {
+    fn transfers(&self, from: &str, to: &str) -> bool {
+        matches!((from, to), ("file", "gs") | ("gs", "file" | "gs"))
+    }
+
+    fn manages(&self, scheme: &str) -> bool {
+        scheme == "gs"
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+        pairs.iter().map(|pair| self.one(context, pair)).collect()
+    }
+
+    /// Makes the bucket; there are no directories.
+    fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
+        match self.way(context, place)? {
+            Way::Gsutil(gsutil) => gsutil.make_bucket(context, place.url.host()),
+            Way::Service(door) => self.make_bucket(&door, place.url.host()),
+        }
+    }
+
+    fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
+        let (bucket, name) = object(&place.url)?;
+        match self.way(context, place)? {
+            Way::Gsutil(gsutil) => gsutil.remove(context, place, recursive),
+            Way::Service(door) if recursive => {
+                self.delete(&door, bucket, name)?;
+                let name = String::from_utf8_lossy(name);
+                self.delete_all(
+                    &door,
+                    context,
+                    bucket,
+                    &format!("{}/", name.trim_end_matches('/')),
+                )
+            }
+            Way::Service(door) => self.delete(&door, bucket, name),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Downloads that go on where they broke off.
+
+use std::collections::HashMap;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use sha2::{Digest, Sha256};
+
+use super::client::{Answer, Call, Client, broken};
+use crate::cancel::Cancel;
+use crate::error::{Retry, TransferError};
+use crate::local::Incoming;
+use crate::protocol::Done;
+
+/// How often a download is resumed within one attempt, as long as each time brings something.
+const RESUMES: u32 = 20;
+const BUFFER: usize = 256 << 10;
+
+/// Downloads of a run, with those that are not complete: another attempt goes on with them.
+#[derive(Default)]
+pub(crate) struct Downloads(Mutex<HashMap<(String, PathBuf), Partial>>);
+
+/// What has arrived of a file.
+struct Partial {
+    incoming: Incoming,
+    /// Bytes that have arrived.
+    have: u64,
+    /// Tells whether the server still has the same file (an entity tag or a time).
+    version: Option<String>,
+    hasher: Option<Sha256>,
+}
+
+impl Partial {
+    fn new(destination: &Path, hash: bool) -> Result<Self, TransferError> {
+        Ok(Self {
+            incoming: Incoming::create(destination)?,
+            have: 0,
+            version: None,
+            hasher: hash.then(Sha256::new),
+        })
+    }
+
+    fn restart(&mut self) -> Result<(), TransferError> {
+        let Incoming { file, .. } = &mut self.incoming;
+        let emptied = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0)));
+        emptied.map_err(|error| TransferError::io("write", self.incoming.path(), error))?;
+        self.have = 0;
+        self.version = None;
+        self.hasher = self.hasher.as_ref().map(|_| Sha256::new());
+        Ok(())
+    }
+}
+
+/// What to download.
+pub(crate) struct Wanted<'a> {
+    /// The address, also the name under which an incomplete download is kept.
+    pub(crate) name: &'a str,
+    pub(crate) destination: &'a Path,
+    /// Whether the SHA-256 is computed on the way.
+    pub(crate) hash: bool,
+    pub(crate) cancel: &'a Cancel,
+    /// Makes a failure of an unwanted answer.
+    pub(crate) failure: fn(Answer) -> TransferError,
+}
+
+impl Downloads {
+    /// Downloads a file. `call` makes the request, given headers that ask for a part; it is asked again for each
+    /// connection.
+    pub(crate) fn fetch(
+        &self,
+        client: &Client,
+        wanted: &Wanted<'_>,
+        call: &dyn Fn(Vec<(String, String)>) -> Result<Call<'static>, TransferError>,
+    ) -> Result<Done, TransferError> {
+        let key = (wanted.name.to_owned(), wanted.destination.to_owned());
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let mut partial = match kept {
+            Some(partial) => partial,
+            None => Partial::new(wanted.destination, wanted.hash)?,
+        };
+        let mut resumes = 0;
+        loop {
+            let before = partial.have;
+            let error = match connection(client, &mut partial, wanted, call) {
+                Ok(()) => break,
+                Err(error) => error,
+            };
+            if wanted.cancel.is_cancelled() {
+                return Err(TransferError::Cancelled);
+            }
+            let resumable = partial.version.is_some() && partial.have > 0;
+            if resumable && partial.have > before && error.retry() == Retry::Later && resumes < RESUMES {
+                resumes += 1;
+                continue;
+            }
+            if resumable && error.retry() != Retry::Never {
+                self.0
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(key, partial);
+            }
+            return Err(error);
+        }
+        let path = partial.incoming.publish()?;
+        Ok(Done {
+            bytes: Some(partial.have),
+            sha256: partial.hasher.map(|hasher| hasher.finalize().into()),
+            path: Some(path),
+        })
+    }
+}
+
+/// Gets as much as one connection brings. Success means that all of the file is here.
+fn connection(
+    client: &Client,
+    partial: &mut Partial,
+    wanted: &Wanted<'_>,
+    call: &dyn Fn(Vec<(String, String)>) -> Result<Call<'static>, TransferError>,
+) -> Result<(), TransferError> {
+    let mut headers = Vec::new();
+    if let Some(version) = partial.version.as_ref().filter(|_| partial.have > 0) {
+        headers.push(("range".to_owned(), format!("bytes={}-", partial.have)));
+        headers.push(("if-range".to_owned(), version.clone()));
+    } else if partial.have > 0 {
+        partial.restart()?;
+    }
+    let mut answer = client.send(&call(headers)?)?;
+    let total = match answer.status {
+        200 => {
+            if partial.have > 0 {
+                partial.restart()?;
+            }
+            length(&answer)
+        }
+        206 if partial.have > 0 => match content_range(&answer) {
+            Some((start, total)) if start == partial.have => total,
+            // Not what was asked for: once more from the start.
+            _ => {
+                partial.restart()?;
+                return Err(TransferError::remote(
+                    "the server sent another part of the file",
+                    Retry::Soon,
+                ));
+            }
+        },
+        416 => {
+            let complete = answer
+                .header("content-range")
+                .and_then(|range| range.strip_prefix("bytes */"))
+                .is_some_and(|total| total == partial.have.to_string());
+            if complete && partial.have > 0 {
+                return Ok(());
+            }
+            partial.restart()?;
+            return Err(TransferError::remote(
+                "the file on the server has changed",
+                Retry::Soon,
+            ));
+        }
+        _ => return Err((wanted.failure)(answer)),
+    };
+    if partial.version.is_none() {
+        partial.version = version(&answer);
+    }
+    let mut buffer = vec![0; BUFFER];
+    let mut body = answer.body.as_reader();
+    loop {
+        if wanted.cancel.is_cancelled() {
+            return Err(TransferError::Cancelled);
+        }
+        let read = body.read(&mut buffer).map_err(|error| broken(&error))?;
+        if read == 0 {
+            break;
+        }
+        partial
+            .incoming
+            .file
+            .write_all(&buffer[..read])
+            .map_err(|error| TransferError::io("write", partial.incoming.path(), error))?;
+        if let Some(hasher) = &mut partial.hasher {
+            hasher.update(&buffer[..read]);
+        }
+        partial.have += read as u64;
+    }
+    if wanted.cancel.is_cancelled() {
+        return Err(TransferError::Cancelled);
+    }
+    match total {
+        Some(total) if total != partial.have => Err(TransferError::remote(
+            format!("only {} of {total} bytes arrived", partial.have),
+            Retry::Later,
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Length of the whole file that a 200 announces. An encoded body has another one.
+fn length(answer: &Answer) -> Option<u64> {
+    if answer.header("transfer-encoding").is_some() {
+        return None;
+    }
+    answer.header("content-length")?.trim().parse().ok()
+}
+
+/// Start of the part, and length of the whole if known: `bytes 5-9/10`.
+fn content_range(answer: &Answer) -> Option<(u64, Option<u64>)> {
+    let (part, total) = answer
+        .header("content-range")?
+        .trim()
+        .strip_prefix("bytes ")?
+        .split_once('/')?;
+    let (start, _) = part.split_once('-')?;
+    Some((start.trim().parse().ok()?, total.trim().parse().ok()))
+}
+
+/// What `If-Range` takes: a strong entity tag, else the time of the last change.
+fn version(answer: &Answer) -> Option<String> {
+    let tag = answer
+        .header("etag")
+        .filter(|tag| tag.starts_with('"') && tag.len() > 2);
+    tag.or_else(|| answer.header("last-modified")).map(str::to_owned)
+}

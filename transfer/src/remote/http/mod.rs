@@ -1,0 +1,142 @@
+//! `http` and `https` (downloads), `webdav` and `webdavs`.
+
+mod address;
+mod client;
+mod download;
+mod tls;
+mod webdav;
+mod whole;
+
+use std::sync::Arc;
+
+pub(crate) use address::{encode, of_url, split};
+pub use client::Patience;
+pub(crate) use client::{Answer, Call, Client, Payload};
+pub(crate) use download::{Downloads, Wanted};
+pub(super) use webdav::Webdav;
+
+use super::Surroundings;
+use super::credentials::Credentials;
+use crate::error::TransferError;
+use crate::protocol::{Context, Done, Handler, Pair};
+use crate::spec::Location;
+use crate::url::Url;
+
+/// Downloads.
+pub(super) struct Http {
+    pub(super) surroundings: Arc<Surroundings>,
+    pub(super) client: Arc<Client>,
+    pub(super) downloads: Downloads,
+}
+
+impl Handler for Http {
+    fn transfers(&self, from: &str, to: &str) -> bool {
+        matches!((from, to), ("http" | "https", "file"))
+    }
+
+    fn manages(&self, _: &str) -> bool {
+        false
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+        pairs.iter().map(|pair| self.one(context, pair)).collect()
+    }
+
+    fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
+        Err(not_managed(&place.url))
+    }
+
+    fn remove(&self, _: &Context<'_>, place: &Location, _: bool) -> Result<(), TransferError> {
+        Err(not_managed(&place.url))
+    }
+}
+
+fn not_managed(url: &Url) -> TransferError {
+    TransferError::Unsupported {
+        from: String::new(),
+        to: url.scheme().to_owned(),
+        url: url.shown(),
+    }
+}
+
+impl Http {
+    fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let url = &pair.source.url;
+        let access = Access::of(url, url.scheme(), self.surroundings.credentials()?);
+        let call = |headers| {
+            let mut call = access.call("GET");
+            call.headers = headers;
+            // The proxy may be what is wrong.
+            call.proxied = pair.attempt == 1;
+            Ok(call)
+        };
+        let wanted = Wanted {
+            name: &access.address,
+            destination: &context.path(&pair.destination().url),
+            hash: pair.transfer.generate_checksum,
+            cancel: context.cancel,
+            failure: Answer::failure,
+        };
+        self.downloads.fetch(&self.client, &wanted, &call)
+    }
+}
+
+/// Where a file is, and what opens the door.
+pub(super) struct Access {
+    pub(super) address: String,
+    secrets: Vec<(String, String)>,
+    insecure: bool,
+}
+
+impl Access {
+    /// For a URL whose `scheme` on the wire is http or https. The section of the credentials file is named
+    /// by the protocol of the URL and the host, or by the host.
+    pub(super) fn of(url: &Url, scheme: &str, credentials: &Credentials) -> Self {
+        let (address, user) = of_url(url, scheme);
+        let host = split(&address).map_or_else(String::new, |(_, host, _)| host.to_owned());
+        let own = format!("{}://{host}", url.scheme());
+        let section = if credentials.has(&own) { own } else { host };
+        let mut secrets: Vec<(String, String)> = credentials
+            .options(&section)
+            .filter_map(|(name, value)| Some((name.strip_prefix("header.")?.to_owned(), value.to_owned())))
+            .collect();
+        let of_file = || {
+            let user = credentials.get(&section, "username")?;
+            let password = credentials.get(&section, "password").unwrap_or_default();
+            Some((user.to_owned(), password.to_owned()))
+        };
+        if let Some((user, password)) = user.or_else(of_file) {
+            let login = address::basic(&format!("{user}:{password}"));
+            secrets.push(("authorization".to_owned(), login));
+        }
+        let insecure = credentials
+            .get(&section, "insecure")
+            .is_some_and(|value| ["1", "yes", "true", "on"].contains(&value.to_ascii_lowercase().as_str()));
+        Self {
+            address,
+            secrets,
+            insecure,
+        }
+    }
+
+    /// A request for it.
+    pub(super) fn call<'a>(&self, method: &'a str) -> Call<'a> {
+        let mut call = Call::new(method, self.address.clone());
+        call.secrets.clone_from(&self.secrets);
+        call.insecure = self.insecure;
+        call
+    }
+
+    /// The same door, another address behind it.
+    pub(super) fn at(&self, address: String) -> Self {
+        Self {
+            address,
+            secrets: self.secrets.clone(),
+            insecure: self.insecure,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Handlers of all protocols but those of local files.
+//!
+//! | protocols | carried out by |
+//! |---|---|
+//! | `http`, `https`, `webdav`, `webdavs` | a client for HTTP, in [`http`](self::http) |
+//! | `s3`, `s3s` | the same client, requests signed |
+//! | `gs` | the same client with a token, or `gsutil` |
+//! | `scp`, `sftp`, `gsiscp` | `scp` and `ssh`, or those of the grid |
+//! | `gsiftp`, `sshftp` | `gfal-copy`, else `globus-url-copy` |
+//! | `root`, `srm`, `gsidavs` | the gfal tools |
+//! | `go` | `pegasus-globus-online` |
+//! | `irods` | the icommands |
+//! | `osdf`, `pelican`, `stash` | `pelican`, else `stashcp` |
+//! | `docker`, `shub`, `library` | `docker`; `apptainer`, else `singularity` |
+//! | `ftp` | `curl`, else `wget` |
+//!
+//! Nothing is set up before it is needed: a run with local files alone costs no more than without this module.
+
+mod credentials;
+mod gs;
+pub mod http;
+mod program;
+mod s3;
+mod surroundings;
+
+use std::sync::Arc;
+
+pub use surroundings::Surroundings;
+
+use crate::cancel::Cancel;
+use crate::protocol::{Handler, Registry};
+use gs::Gs;
+use http::{Client, Downloads, Http, Patience, Webdav};
+use program::{Apptainer, Docker, Ftp, Gfal, Globus, GridFtp, Irods, Osdf, Scp};
+use s3::S3;
+
+/// The handlers of local files and of all protocols of this module.
+#[must_use]
+pub fn registry(surroundings: Surroundings, patience: Patience, cancel: &Cancel) -> Registry {
+    let here = Arc::new(surroundings);
+    let client = Arc::new(Client::new(Arc::clone(&here), patience, cancel.clone()));
+    let handlers: Vec<Box<dyn Handler>> = vec![
+        Box::new(Http {
+            surroundings: Arc::clone(&here),
+            client: Arc::clone(&client),
+            downloads: Downloads::default(),
+        }),
+        Box::new(Webdav::new(Arc::clone(&here), Arc::clone(&client))),
+        Box::new(S3::new(Arc::clone(&here), Arc::clone(&client))),
+        Box::new(Gs::new(Arc::clone(&here), Arc::clone(&client))),
+        Box::new(GridFtp::new(Arc::clone(&here))),
+        Box::new(Ftp {
+            here: Arc::clone(&here),
+        }),
+        Box::new(Irods::new(Arc::clone(&here))),
+        Box::new(Globus {
+            here: Arc::clone(&here),
+        }),
+        Box::new(Gfal {
+            here: Arc::clone(&here),
+        }),
+        Box::new(Scp::new(Arc::clone(&here), false)),
+        Box::new(Scp::new(Arc::clone(&here), true)),
+        Box::new(Osdf {
+            here: Arc::clone(&here),
+        }),
+        Box::new(Docker {
+            here: Arc::clone(&here),
+        }),
+        Box::new(Apptainer { here }),
+    ];
+    Registry::with_local(handlers)
+}

@@ -1,0 +1,119 @@
+//! Images of containers: `docker`, `shub` and `library` URLs.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
+
+use super::{Tool, incoming, not_an_option};
+use crate::error::TransferError;
+use crate::protocol::{Context, Done, Handler, Pair};
+use crate::remote::Surroundings;
+use crate::spec::Location;
+use crate::url::Url;
+
+/// Images for Docker, with `docker`.
+pub(in crate::remote) struct Docker {
+    pub(in crate::remote) here: Arc<Surroundings>,
+}
+
+/// Images for Apptainer or Singularity, with either.
+pub(in crate::remote) struct Apptainer {
+    pub(in crate::remote) here: Arc<Surroundings>,
+}
+
+fn not_managed(place: &Location) -> TransferError {
+    TransferError::Unsupported {
+        from: String::new(),
+        to: place.url.scheme().to_owned(),
+        url: place.url.shown(),
+    }
+}
+
+/// The name of an image: the URL without its scheme and slashes.
+fn image(url: &Url) -> Result<OsString, TransferError> {
+    let name = [url.host().as_bytes(), url.path().as_os_str().as_bytes()].concat();
+    let start = name.iter().position(|byte| *byte != b'/').unwrap_or(name.len());
+    let name = &name[start..];
+    not_an_option(&String::from_utf8_lossy(name), "name of an image")?;
+    Ok(OsString::from_vec(name.to_vec()))
+}
+
+impl Handler for Docker {
+    fn transfers(&self, from: &str, to: &str) -> bool {
+        matches!((from, to), ("docker", "file" | "file::docker"))
+    }
+
+    fn manages(&self, _: &str) -> bool {
+        false
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+        let one = |pair: &Pair<'_>| {
+            let program = self.here.program_of(&["docker"], "docker")?;
+            let image = image(&pair.source.url)?;
+            incoming(context, pair, |path| {
+                let mut pull = Tool::new(&program);
+                pull.arg("pull").arg(&image);
+                pull.run(&self.here, context)?;
+                let mut save = Tool::new(&program);
+                save.arg("save").arg("-o").arg(path).arg(&image);
+                save.run(&self.here, context).map(drop)
+            })
+        };
+        pairs.iter().map(one).collect()
+    }
+
+    fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
+        Err(not_managed(place))
+    }
+
+    fn remove(&self, _: &Context<'_>, place: &Location, _: bool) -> Result<(), TransferError> {
+        Err(not_managed(place))
+    }
+}
+
+impl Handler for Apptainer {
+    fn transfers(&self, from: &str, to: &str) -> bool {
+        matches!(
+            (from, to),
+            ("shub" | "library", "file" | "file::singularity") | ("docker", "file::singularity")
+        )
+    }
+
+    fn manages(&self, _: &str) -> bool {
+        false
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+        let one = |pair: &Pair<'_>| {
+            let url = &pair.source.url;
+            let program = self
+                .here
+                .program_of(&["apptainer", "singularity"], url.scheme())?;
+            incoming(context, pair, |path| {
+                let mut tool = Tool::new(&program);
+                tool.args(["pull", "--allow-unauthenticated"])
+                    .arg(path)
+                    .arg(OsStr::from_bytes(&url.to_bytes()));
+                tool.run(&self.here, context).map(drop)
+            })
+        };
+        pairs.iter().map(one).collect()
+    }
+
+    fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
+        Err(not_managed(place))
+    }
+
+    fn remove(&self, _: &Context<'_>, place: &Location, _: bool) -> Result<(), TransferError> {
+        Err(not_managed(place))
+    }
+}

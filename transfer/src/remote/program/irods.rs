@@ -1,0 +1,202 @@
+//! `irods` with the icommands.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::{Tool, incoming, outgoing, sent};
+use crate::error::TransferError;
+use crate::protocol::{Context, Done, Handler, Pair};
+use crate::remote::Surroundings;
+use crate::spec::Location;
+
+/// Exit status of `irm` for what does not exist.
+const MISSING: i32 = 3;
+
+pub(in crate::remote) struct Irods {
+    here: Arc<Surroundings>,
+    /// Held while logging in.
+    login: Mutex<()>,
+}
+
+/// What the icommands need to know.
+struct Session {
+    environment: PathBuf,
+    authentication: PathBuf,
+    ticket: Option<String>,
+}
+
+impl Irods {
+    pub(in crate::remote) fn new(here: Arc<Surroundings>) -> Self {
+        Self {
+            here,
+            login: Mutex::new(()),
+        }
+    }
+
+    /// Logs in with the password of the site's environment file, once for each working directory.
+    fn session(&self, context: &Context<'_>, site: &str) -> Result<Session, TransferError> {
+        let _one = self.login.lock().unwrap_or_else(PoisonError::into_inner);
+        const NAME: &str = "IRODS_ENVIRONMENT_FILE";
+        let environment = self.here.key_file(NAME, site, context.observer)?.ok_or_else(|| {
+            TransferError::Credentials(format!(
+                "irods URLs need {NAME}_{site} or {NAME}, which is not set"
+            ))
+        })?;
+        let text = fs::read(&environment).map_err(|error| TransferError::io("read", &environment, error))?;
+        let text = String::from_utf8_lossy(&text);
+        let password = value(&text, &["irodspassword", "irods_password"]).ok_or_else(|| {
+            TransferError::Credentials(format!("{}: no irodsPassword", crate::shown::path(&environment)))
+        })?;
+        let base = context.base.unwrap_or(Path::new("."));
+        let authentication = std::path::absolute(base.join(".irodsA"))
+            .map_err(|error| TransferError::io("find", base, error))?;
+        let session = Session {
+            environment,
+            authentication,
+            ticket: value(&text, &["irodsticket", "irods_ticket"]),
+        };
+        if !session.authentication.exists() {
+            let program = self.here.program_of(&["iinit"], "irods")?;
+            let mut tool = Tool::new(&program);
+            session.prepare(&mut tool);
+            tool.input = format!("{password}\n").into_bytes();
+            tool.limit = Duration::from_secs(5 * 60);
+            tool.run(&self.here, context)?;
+        }
+        Ok(session)
+    }
+
+    fn run(
+        &self,
+        context: &Context<'_>,
+        session: &Session,
+        program: &str,
+        arguments: &[OsString],
+    ) -> Result<(), TransferError> {
+        let program = self.here.program_of(&[program], "irods")?;
+        let mut tool = Tool::new(&program);
+        session.prepare(&mut tool);
+        tool.args(arguments);
+        tool.run(&self.here, context).map(drop)
+    }
+
+    fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (source, destination) = (pair.source, pair.destination());
+        let fetching = destination.url.is_local();
+        let remote = if fetching { source } else { destination };
+        let session = self.session(context, &remote.site)?;
+        let mut options: Vec<OsString> = ["-v", "-f", "-T", "-K", "-N", "4"].map(OsString::from).into();
+        // A resource that fails may not be the only one that has the file.
+        if !remote.url.host().is_empty() && pair.attempt <= 2 {
+            options.extend(["-R".into(), remote.url.host().into()]);
+        }
+        if let Some(ticket) = &session.ticket {
+            options.extend(["-t".into(), ticket.into()]);
+        }
+        if fetching {
+            return incoming(context, pair, |path| {
+                options.extend([source.url.path().into(), path.into()]);
+                self.run(context, &session, "iget", &options)
+            });
+        }
+        let (path, bytes) = outgoing(context, pair)?;
+        if let Some(parent) = destination.url.path().parent() {
+            // The upload itself will tell if this failed.
+            let _ = self.run(context, &session, "imkdir", &["-p".into(), parent.into()]);
+        }
+        options.extend([path.into(), destination.url.path().into()]);
+        self.run(context, &session, "iput", &options)?;
+        Ok(sent(bytes))
+    }
+}
+
+impl Session {
+    fn prepare(&self, tool: &mut Tool<'_>) {
+        tool.env("IRODS_ENVIRONMENT_FILE", &self.environment)
+            .env("IRODS_AUTHENTICATION_FILE", &self.authentication);
+        if let Some(ticket) = &self.ticket {
+            tool.env("IRODS_TICKET", ticket);
+        }
+    }
+
+    fn ticket(&self) -> Vec<OsString> {
+        match &self.ticket {
+            Some(ticket) => vec!["-t".into(), ticket.into()],
+            None => Vec::new(),
+        }
+    }
+}
+
+/// The value of a line `"name": "value",` or `name: value`.
+fn value(text: &str, names: &[&str]) -> Option<String> {
+    let bare = |text: &str| {
+        text.trim_matches(|c: char| c.is_whitespace() || "'\",".contains(c))
+            .to_owned()
+    };
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .filter(|(name, _)| names.contains(&bare(name).to_ascii_lowercase().as_str()))
+        .map(|(_, value)| bare(value))
+        .next_back()
+}
+
+impl Handler for Irods {
+    fn transfers(&self, from: &str, to: &str) -> bool {
+        matches!((from, to), ("irods", "file") | ("file", "irods"))
+    }
+
+    fn manages(&self, scheme: &str) -> bool {
+        scheme == "irods"
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+        pairs.iter().map(|pair| self.one(context, pair)).collect()
+    }
+
+    fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
+        let session = self.session(context, &place.site)?;
+        let mut arguments = session.ticket();
+        arguments.extend(["-p".into(), place.url.path().into()]);
+        self.run(context, &session, "imkdir", &arguments)
+    }
+
+    fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
+        let session = self.session(context, &place.site)?;
+        let program = self.here.program_of(&["irm"], "irods")?;
+        let mut tool = Tool::new(&program);
+        session.prepare(&mut tool);
+        tool.arg("-f");
+        if recursive {
+            tool.arg("-r");
+        }
+        tool.args(session.ticket()).arg(place.url.path());
+        let outcome = tool.outcome(&self.here, context)?;
+        if outcome.status.success() || outcome.status.code() == Some(MISSING) {
+            return Ok(());
+        }
+        Err(tool.failure(&outcome, crate::error::Retry::Later))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_forms_of_environment_files() {
+        let json = "{\n  \"irods_host\": \"h\",\n  \"irodsPassword\": \"p:w\",\n}\n";
+        assert_eq!(value(json, &["irodspassword"]).as_deref(), Some("p:w"));
+        assert_eq!(
+            value("irodsTicket: 'T'\n", &["irodsticket"]).as_deref(),
+            Some("T")
+        );
+        assert_eq!(value(json, &["none"]), None);
+    }
+}

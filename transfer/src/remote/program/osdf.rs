@@ -1,0 +1,89 @@
+//! `osdf`, `pelican` and `stash` with `pelican`, else `stashcp`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Tool, incoming, outgoing, sent};
+use crate::error::{Retry, TransferError};
+use crate::protocol::{Context, Done, Handler, Pair};
+use crate::remote::Surroundings;
+use crate::spec::Location;
+
+pub(in crate::remote) struct Osdf {
+    pub(in crate::remote) here: Arc<Surroundings>,
+}
+
+impl Osdf {
+    fn copy(
+        &self,
+        context: &Context<'_>,
+        scheme: &str,
+        from: &OsStr,
+        to: &OsStr,
+    ) -> Result<(), TransferError> {
+        let program = self.here.program_of(&["pelican", "stashcp"], scheme)?;
+        let mut tool = Tool::new(&program);
+        if program.file_name() == Some(OsStr::new("pelican")) {
+            tool.args(["object", "copy"]);
+        }
+        tool.env("http_proxy", "").arg(from).arg(to);
+        tool.run(&self.here, context).map(drop)
+    }
+
+    fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (source, destination) = (&pair.source.url, &pair.destination().url);
+        if destination.is_local() {
+            let from = OsString::from_vec(source.to_bytes());
+            incoming(context, pair, |path| {
+                self.copy(context, source.scheme(), &from, path.as_os_str())
+            })
+        } else {
+            let (path, bytes) = outgoing(context, pair)?;
+            let to = OsString::from_vec(destination.to_bytes());
+            self.copy(context, destination.scheme(), path.as_os_str(), &to)?;
+            Ok(sent(bytes))
+        }
+    }
+}
+
+impl Handler for Osdf {
+    fn transfers(&self, from: &str, to: &str) -> bool {
+        (self.manages(from) && to == "file") || (from == "file" && self.manages(to))
+    }
+
+    fn manages(&self, scheme: &str) -> bool {
+        matches!(scheme, "osdf" | "pelican" | "stash")
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+        pairs.iter().map(|pair| self.one(context, pair)).collect()
+    }
+
+    /// Directories come into being with their files.
+    fn make_directory(&self, _: &Context<'_>, _: &Location) -> Result<(), TransferError> {
+        Ok(())
+    }
+
+    /// Objects cannot be removed, only emptied.
+    fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
+        if recursive {
+            return Err(TransferError::remote(
+                "directories of the OSDF cannot be removed by this program",
+                Retry::Never,
+            ));
+        }
+        let to = OsString::from_vec(place.url.to_bytes());
+        self.copy(
+            context,
+            place.url.scheme(),
+            Path::new("/dev/null").as_os_str(),
+            &to,
+        )
+    }
+}

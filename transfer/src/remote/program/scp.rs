@@ -1,0 +1,467 @@
+//! `scp` and `sftp` with OpenSSH's programs, `gsiscp` with those of the grid.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::{Tool, is_plain, joined, local_argument, not_an_option, outgoing, quoted, sent};
+use crate::error::{Retry, TransferError};
+use crate::local::IncomingDirectory;
+use crate::protocol::{Context, Done, Handler, Pair};
+use crate::remote::Surroundings;
+use crate::spec::Location;
+
+/// Most files of one call.
+const SET: usize = 64;
+
+/// Copies with `scp`; makes and removes with `ssh`.
+pub(in crate::remote) struct Scp {
+    here: Arc<Surroundings>,
+    /// Whether the grid's programs and credentials are used.
+    grid: bool,
+    /// Directories that were made, with their hosts.
+    made: Mutex<HashSet<(String, Vec<u8>)>>,
+    /// Whether `scp` talks the SFTP protocol, if it was asked to say.
+    modern: OnceLock<bool>,
+}
+
+/// A name on the other host, as `scp` wants it.
+struct Remote {
+    /// `host:path`.
+    argument: OsString,
+    /// Whether the argument only means the name if the SFTP protocol is used.
+    needs_sftp: bool,
+}
+
+impl Scp {
+    pub(in crate::remote) fn new(here: Arc<Surroundings>, grid: bool) -> Self {
+        Self {
+            here,
+            grid,
+            made: Mutex::new(HashSet::new()),
+            modern: OnceLock::new(),
+        }
+    }
+
+    fn program(&self, name: &str) -> Result<PathBuf, TransferError> {
+        let (name, protocol) = if self.grid {
+            (format!("gsi{name}"), "gsiscp")
+        } else {
+            (name.to_owned(), "scp")
+        };
+        self.here.program_of(&[&name], protocol)
+    }
+
+    /// Adds what both programs need: no questions, the key, the port by the option `port`.
+    fn prepare(
+        &self,
+        tool: &mut Tool<'_>,
+        context: &Context<'_>,
+        place: &Location,
+        port: &str,
+    ) -> Result<(), TransferError> {
+        tool.args([
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "StrictHostKeyChecking=no",
+        ]);
+        if self.grid {
+            if let Some(proxy) = self
+                .here
+                .key_file("X509_USER_PROXY", &place.site, context.observer)?
+            {
+                tool.env("X509_USER_PROXY", proxy);
+            }
+        } else if let Some(key) = self
+            .here
+            .key_file("SSH_PRIVATE_KEY", &place.site, context.observer)?
+        {
+            tool.arg("-i").arg(key);
+        }
+        tool.arg(port).arg(host(place)?.1);
+        Ok(())
+    }
+
+    /// Runs a command of `words` on the other host. Its shell sees each word in apostrophes.
+    fn ssh(&self, context: &Context<'_>, place: &Location, words: &[&[u8]]) -> Result<(), TransferError> {
+        let program = self.program("ssh")?;
+        let mut tool = Tool::new(&program);
+        tool.args(["-o", "BatchMode=yes"]);
+        self.prepare(&mut tool, context, place, "-p")?;
+        tool.arg(host(place)?.0);
+        let mut line: Vec<u8> = Vec::new();
+        for word in words {
+            if !line.is_empty() {
+                line.push(b' ');
+            }
+            if is_plain(word) {
+                line.extend_from_slice(word);
+            } else {
+                line.extend(quoted(word));
+            }
+        }
+        tool.arg(OsStr::from_bytes(&line));
+        let outcome = tool.outcome(&self.here, context)?;
+        if outcome.status.success() {
+            return Ok(());
+        }
+        // 255: no connection.
+        let retry = if outcome.status.code() == Some(255) {
+            Retry::Later
+        } else {
+            Retry::Never
+        };
+        Err(tool.failure(&outcome, retry))
+    }
+
+    fn prepare_directory(
+        &self,
+        context: &Context<'_>,
+        place: &Location,
+        directory: &Path,
+    ) -> Result<(), TransferError> {
+        let key = (
+            place.url.host().to_owned(),
+            directory.as_os_str().as_bytes().to_vec(),
+        );
+        let made = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made().contains(&key) {
+            return Ok(());
+        }
+        match self.ssh(context, place, &[b"/bin/mkdir", b"-p", &key.1]) {
+            // Some hosts let nothing run but copies: the copy itself will tell.
+            Err(error) if error.retry() != Retry::Never => Err(error),
+            _ => {
+                made().insert(key);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether `scp` can be told to use the SFTP protocol, where names pass through no shell: since 8.7.
+    fn is_modern(&self, context: &Context<'_>) -> bool {
+        *self.modern.get_or_init(|| {
+            let Ok(program) = self.program("ssh") else {
+                return false;
+            };
+            let mut tool = Tool::new(&program);
+            tool.arg("-V");
+            let said = tool.run(&self.here, context).unwrap_or_default();
+            version(&said).is_some_and(|version| version >= (8, 7))
+        })
+    }
+
+    fn remote(
+        &self,
+        context: &Context<'_>,
+        place: &Location,
+        path: &Path,
+        source: bool,
+    ) -> Result<Remote, TransferError> {
+        let (host, _) = host(place)?;
+        let path = path.as_os_str().as_bytes();
+        if is_plain(path) {
+            return Ok(Remote {
+                argument: joined(&[host.as_bytes(), b":", path]),
+                needs_sftp: false,
+            });
+        }
+        let modern = self.is_modern(context);
+        let escaped = match (modern, source) {
+            // Only sources are patterns.
+            (true, true) => escape(path, |byte| b"\\*?[]".contains(&byte)),
+            (true, false) => path.to_vec(),
+            (false, _) if path.contains(&b'\n') => {
+                return Err(TransferError::remote(
+                    "a name with a line end needs OpenSSH 8.7 or newer",
+                    Retry::Never,
+                ));
+            }
+            // The other host's shell reads it.
+            (false, _) => escape(path, |byte| !is_plain(&[byte])),
+        };
+        Ok(Remote {
+            argument: joined(&[host.as_bytes(), b":", &escaped]),
+            needs_sftp: modern,
+        })
+    }
+
+    /// Runs `scp` from `sources` to `target`.
+    fn copy(
+        &self,
+        context: &Context<'_>,
+        place: &Location,
+        sources: &[OsString],
+        target: &OsStr,
+        sftp: bool,
+    ) -> Result<(), TransferError> {
+        let program = self.program("scp")?;
+        let mut tool = Tool::new(&program);
+        tool.args(["-r", "-B"]);
+        if sftp {
+            tool.arg("-s");
+        }
+        self.prepare(&mut tool, context, place, "-P")?;
+        tool.args(sources).arg(target);
+        let outcome = tool.outcome(&self.here, context)?;
+        if outcome.status.success() {
+            return Ok(());
+        }
+        let hopeless = [
+            "No such file or directory",
+            "not a regular file",
+            "Is a directory",
+        ];
+        let hopeless = hopeless.iter().any(|words| outcome.output.contains(words))
+            && !outcome.output.contains("lost connection");
+        let retry = if hopeless { Retry::Never } else { Retry::Later };
+        Err(tool.failure(&outcome, retry))
+    }
+
+    /// Fetches several files of one host that go to one directory, by one call.
+    fn fetch(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Result<Vec<Done>, TransferError> {
+        let Some(first) = pairs.first() else {
+            return Ok(Vec::new());
+        };
+        let destination = context.path(&first.destination().url);
+        let directory = IncomingDirectory::create(&destination)?;
+        let mut sources = Vec::with_capacity(pairs.len());
+        let mut sftp = false;
+        for pair in pairs {
+            let remote = self.remote(context, pair.source, pair.source.url.path(), true)?;
+            sftp |= remote.needs_sftp;
+            sources.push(remote.argument);
+        }
+        let name =
+            |pair: &Pair<'_>| PathBuf::from(pair.source.url.path().file_name().unwrap_or(OsStr::new("file")));
+        let target = match pairs {
+            [pair] => directory.file(&name(pair)),
+            _ => directory.file(Path::new("")),
+        };
+        self.copy(
+            context,
+            first.source,
+            &sources,
+            local_argument(&target).as_os_str(),
+            sftp,
+        )?;
+        pairs
+            .iter()
+            .map(|pair| {
+                let destination = context.path(&pair.destination().url);
+                let (path, bytes) = directory.publish(&name(pair), &destination)?;
+                Ok(Done {
+                    bytes: Some(bytes),
+                    path: Some(path),
+                    ..Done::default()
+                })
+            })
+            .collect()
+    }
+
+    /// Sends several files to one directory of one host, by one call.
+    fn send(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Result<Vec<Done>, TransferError> {
+        let Some(first) = pairs.first() else {
+            return Ok(Vec::new());
+        };
+        let mut sources = Vec::with_capacity(pairs.len());
+        let mut done = Vec::with_capacity(pairs.len());
+        for pair in pairs {
+            let (path, bytes) = outgoing(context, pair)?;
+            sources.push(path.into_os_string());
+            done.push(sent(bytes));
+        }
+        let place = first.destination();
+        let path = place.url.path();
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        self.prepare_directory(context, place, parent)?;
+        let target = match pairs {
+            [_] => path.to_owned(),
+            _ => parent.join(""),
+        };
+        let target = self.remote(context, place, &target, false)?;
+        self.copy(context, place, &sources, &target.argument, target.needs_sftp)?;
+        Ok(done)
+    }
+}
+
+/// User and host, and the port.
+fn host(place: &Location) -> Result<(&str, &str), TransferError> {
+    let whole = place.url.host();
+    let (host, port) = match whole.split_once(':') {
+        Some((host, port)) => (host, port),
+        None => (whole, "22"),
+    };
+    not_an_option(host, "host")?;
+    if host.is_empty() || port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(TransferError::remote(
+            format!("'{whole}' is not a host with a port"),
+            Retry::Never,
+        ));
+    }
+    Ok((host, port))
+}
+
+fn escape(path: &[u8], special: impl Fn(u8) -> bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(path.len() + 8);
+    for byte in path {
+        if special(*byte) {
+            out.push(b'\\');
+        }
+        out.push(*byte);
+    }
+    out
+}
+
+/// The version in `OpenSSH_9.2p1 …`.
+fn version(said: &str) -> Option<(u32, u32)> {
+    let rest = &said[said.find("OpenSSH_")? + 8..];
+    let (major, rest) = rest.split_once('.')?;
+    let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// What files of a set have in common if one call can do them.
+fn together<'a>(context: &Context<'_>, pair: &Pair<'a>) -> (PathBuf, Option<&'a OsStr>) {
+    let (source, destination) = (&pair.source.url, &pair.destination().url);
+    if destination.is_local() {
+        let path = context.path(destination);
+        let parent = path.parent().unwrap_or(Path::new("")).to_owned();
+        (parent, source.path().file_name())
+    } else {
+        let parent = destination.path().parent().unwrap_or(Path::new("/")).to_owned();
+        // Sent together, files keep their names.
+        let same = source.path().file_name() == destination.path().file_name();
+        (parent, source.path().file_name().filter(|_| same))
+    }
+}
+
+impl Handler for Scp {
+    fn transfers(&self, from: &str, to: &str) -> bool {
+        (self.manages(from) && to == "file") || (from == "file" && self.manages(to))
+    }
+
+    fn manages(&self, scheme: &str) -> bool {
+        if self.grid {
+            scheme == "gsiscp"
+        } else {
+            matches!(scheme, "scp" | "sftp")
+        }
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn set_size(&self) -> usize {
+        SET
+    }
+
+    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+        let mut results: Vec<Option<Result<Done, TransferError>>> = pairs.iter().map(|_| None).collect();
+        let call = |group: &[Pair<'_>]| match group.first() {
+            Some(pair) if pair.destination().url.is_local() => self.fetch(context, group),
+            _ => self.send(context, group),
+        };
+        let mut left: Vec<usize> = (0..pairs.len()).collect();
+        while let Some(first) = left.first().copied() {
+            let (directory, name) = together(context, &pairs[first]);
+            let mut names = HashSet::new();
+            let mut group = Vec::new();
+            left.retain(|index| {
+                let (other, file) = together(context, &pairs[*index]);
+                let fits =
+                    name.is_some() && other == directory && file.is_some_and(|file| names.insert(file));
+                let fits = fits || *index == first;
+                if fits {
+                    group.push(*index);
+                }
+                !fits
+            });
+            let members: Vec<Pair<'_>> = group.iter().map(|index| pairs[*index]).collect();
+            match call(&members) {
+                Ok(done) => {
+                    for (index, done) in group.into_iter().zip(done) {
+                        results[index] = Some(Ok(done));
+                    }
+                }
+                Err(error) if group.len() == 1 => results[first] = Some(Err(error)),
+                // One by one, to find out which it is.
+                Err(_) => {
+                    for (index, pair) in group.into_iter().zip(&members) {
+                        let one =
+                            call(std::slice::from_ref(pair)).map(|mut done| done.pop().unwrap_or_default());
+                        results[index] = Some(one);
+                    }
+                }
+            }
+        }
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or(Err(TransferError::Skipped("its handler gave no answer"))))
+            .collect()
+    }
+
+    fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
+        self.ssh(
+            context,
+            place,
+            &[b"/bin/mkdir", b"-p", place.url.path().as_os_str().as_bytes()],
+        )
+    }
+
+    fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
+        let mut answers = self.remove_set(context, &[place], recursive);
+        answers.pop().unwrap_or(Ok(()))
+    }
+
+    fn remove_set(
+        &self,
+        context: &Context<'_>,
+        places: &[&Location],
+        recursive: bool,
+    ) -> Vec<Result<(), TransferError>> {
+        let remove = |places: &[&Location]| {
+            let mut words: Vec<&[u8]> = vec![b"/bin/rm", b"-f"];
+            if recursive {
+                words.push(b"-r");
+            }
+            for place in places {
+                let path = place.url.path().as_os_str().as_bytes();
+                if path.is_empty() || path.iter().all(|byte| b"/.".contains(byte)) {
+                    return Err(TransferError::RefusedRemoval(place.url.path().to_owned()));
+                }
+                words.push(path);
+            }
+            match places.first() {
+                Some(place) => self.ssh(context, place, &words),
+                None => Ok(()),
+            }
+        };
+        if places.len() > 1 && remove(places).is_ok() {
+            return places.iter().map(|_| Ok(())).collect();
+        }
+        places.iter().map(|place| remove(&[*place])).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        assert_eq!(version("OpenSSH_9.2p1 Debian-2, OpenSSL 3"), Some((9, 2)));
+        assert_eq!(version("OpenSSH_8.0p1"), Some((8, 0)));
+        assert_eq!(version("Sun_SSH"), None);
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(escape(b"a*[b", |byte| b"*[".contains(&byte)), b"a\\*\\[b");
+        assert_eq!(quoted(b"it's"), b"'it'\\''s'");
+    }
+}

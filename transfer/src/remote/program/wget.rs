@@ -1,0 +1,63 @@
+//! `ftp`: downloads with `curl`, else `wget`.
+
+use std::sync::Arc;
+
+use super::{Tool, incoming};
+use crate::error::TransferError;
+use crate::protocol::{Context, Done, Handler, Pair};
+use crate::remote::Surroundings;
+use crate::remote::http::encode;
+use crate::spec::Location;
+
+pub(in crate::remote) struct Ftp {
+    pub(in crate::remote) here: Arc<Surroundings>,
+}
+
+fn not_managed(place: &Location) -> TransferError {
+    TransferError::Unsupported {
+        from: String::new(),
+        to: place.url.scheme().to_owned(),
+        url: place.url.shown(),
+    }
+}
+
+impl Handler for Ftp {
+    fn transfers(&self, from: &str, to: &str) -> bool {
+        (from, to) == ("ftp", "file")
+    }
+
+    fn manages(&self, _: &str) -> bool {
+        false
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
+        let one = |pair: &Pair<'_>| {
+            let url = &pair.source.url;
+            let program = self.here.program_of(&["curl", "wget"], url.scheme())?;
+            let path = encode(url.path().as_os_str().as_encoded_bytes(), true);
+            let address = format!("{}://{}{path}", url.scheme(), url.host());
+            incoming(context, pair, |path| {
+                let mut tool = Tool::new(&program);
+                if program.ends_with("curl") {
+                    tool.args(["-s", "-S", "--fail", "--location", "-o"]).arg(path);
+                } else {
+                    tool.args(["-nv", "--timeout=300", "--tries=1", "-O"]).arg(path);
+                }
+                tool.arg(address).run(&self.here, context).map(drop)
+            })
+        };
+        pairs.iter().map(one).collect()
+    }
+
+    fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
+        Err(not_managed(place))
+    }
+
+    fn remove(&self, _: &Context<'_>, place: &Location, _: bool) -> Result<(), TransferError> {
+        Err(not_managed(place))
+    }
+}

@@ -1,0 +1,250 @@
+//! What remote protocols take from their surroundings: environment, programs, key files.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::credentials::Credentials;
+use crate::engine::{Event, Observer};
+use crate::error::TransferError;
+use crate::shown;
+
+/// A picture of the environment. Nothing in this crate looks at the real one.
+#[derive(Debug, Default)]
+pub struct Surroundings {
+    variables: HashMap<OsString, OsString>,
+    /// Directory of the running program; programs that belong to Pegasus are looked for there, too.
+    program_directory: Option<PathBuf>,
+    /// Whether external programs shall say more.
+    pub debug: bool,
+    credentials: OnceLock<Result<Credentials, String>>,
+}
+
+impl Surroundings {
+    /// Takes environment variables and the directory of the running program.
+    pub fn new(
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+        program_directory: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            variables: variables.into_iter().collect(),
+            program_directory,
+            debug: false,
+            credentials: OnceLock::new(),
+        }
+    }
+
+    /// A variable that is set and not empty.
+    #[must_use]
+    pub fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.variables
+            .get(OsStr::new(name))
+            .map(OsString::as_os_str)
+            .filter(|value| !value.is_empty())
+    }
+
+    /// The same, if it is text.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.variable(name)?.to_str()
+    }
+
+    /// The variable `NAME_SITE`, else `NAME`.
+    #[must_use]
+    pub fn of_site(&self, name: &str, site: &str) -> Option<&OsStr> {
+        self.only_of_site(name, site).or_else(|| self.variable(name))
+    }
+
+    /// The variable `NAME_SITE`.
+    #[must_use]
+    pub fn only_of_site(&self, name: &str, site: &str) -> Option<&OsStr> {
+        self.variable(&format!("{name}_{site}"))
+    }
+
+    /// Directories that programs are searched in.
+    fn search_path(&self) -> Vec<PathBuf> {
+        let path = self.variable("PATH").unwrap_or_default();
+        let mut directories: Vec<PathBuf> = path
+            .as_bytes()
+            .split(|byte| *byte == b':')
+            .filter(|directory| !directory.is_empty())
+            .map(|directory| PathBuf::from(OsStr::from_bytes(directory)))
+            .collect();
+        let globus = self
+            .variable("GLOBUS_LOCATION")
+            .map(|root| Path::new(root).join("bin"));
+        for more in ["/usr/bin", "/bin", "/usr/sbin"]
+            .map(PathBuf::from)
+            .into_iter()
+            .chain(globus)
+        {
+            if !directories.contains(&more) {
+                directories.push(more);
+            }
+        }
+        directories
+    }
+
+    /// `PATH` for programs that are started.
+    fn path_for_programs(&self) -> OsString {
+        let mut path = OsString::new();
+        for directory in self.search_path() {
+            if !path.is_empty() {
+                path.push(":");
+            }
+            path.push(directory);
+        }
+        path
+    }
+
+    /// The environment of programs that are started.
+    pub(super) fn for_programs(&self) -> HashMap<OsString, OsString> {
+        let mut all = self.variables.clone();
+        // The tools bring their own Python.
+        all.remove(OsStr::new("PYTHONHOME"));
+        all.insert("PATH".into(), self.path_for_programs());
+        if let Some(root) = self.variable("GLOBUS_LOCATION") {
+            let libraries = all.entry("LD_LIBRARY_PATH".into()).or_default();
+            if !libraries.is_empty() {
+                libraries.push(":");
+            }
+            libraries.push(Path::new(root).join("lib"));
+        }
+        all
+    }
+
+    /// Finds a program. Those of Pegasus are first looked for where Pegasus is.
+    #[must_use]
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
+        let mut directories = Vec::new();
+        if name.starts_with("pegasus-") {
+            let home = self.variable("PEGASUS_HOME");
+            directories.extend(home.map(|home| Path::new(home).join("bin")));
+            directories.extend(self.program_directory.clone());
+        }
+        directories.extend(self.search_path());
+        directories
+            .into_iter()
+            .map(|directory| directory.join(name))
+            .find(|path| {
+                fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+            })
+    }
+
+    /// The first of several programs that there is.
+    pub(super) fn program_of(&self, names: &[&str], protocol: &str) -> Result<PathBuf, TransferError> {
+        names
+            .iter()
+            .find_map(|name| self.program(name))
+            .ok_or_else(|| TransferError::ProgramMissing {
+                program: names.join(" or "),
+                protocol: protocol.to_owned(),
+            })
+    }
+
+    /// The content of the file that `PEGASUS_CREDENTIALS` names, read once; empty without that variable.
+    pub(super) fn credentials(&self) -> Result<&Credentials, TransferError> {
+        let read = self
+            .credentials
+            .get_or_init(|| match self.variable("PEGASUS_CREDENTIALS") {
+                Some(path) => Credentials::read(Path::new(path)),
+                None => Ok(Credentials::default()),
+            });
+        read.as_ref()
+            .map_err(|message| TransferError::Credentials(message.clone()))
+    }
+}
+
+impl Surroundings {
+    /// The key file that a variable names for a site, checked; `None` if there is none.
+    pub(super) fn key_file(
+        &self,
+        name: &str,
+        site: &str,
+        observer: &dyn Observer,
+    ) -> Result<Option<PathBuf>, TransferError> {
+        let Some(path) = self.of_site(name, site).map(PathBuf::from) else {
+            return Ok(None);
+        };
+        check_key_file(&path, observer)?;
+        Ok(Some(path))
+    }
+}
+
+/// Checks a key file: it must exist, and be nobody else's business. Permissions that are too liberal are
+/// corrected, as `ssh` and others would refuse the file.
+pub(super) fn check_key_file(path: &Path, observer: &dyn Observer) -> Result<(), TransferError> {
+    let name = shown::path(path);
+    let meta = fs::metadata(path)
+        .map_err(|error| TransferError::Credentials(format!("credentials file {name}: {error}")))?;
+    let mode = meta.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        observer.event(&Event::Warning(format!(
+            "permissions of {name} are {mode:04o}; changing them to 0600"
+        )));
+        if let Err(error) = fs::set_permissions(path, Permissions::from_mode(0o600)) {
+            observer.event(&Event::Warning(format!(
+                "cannot change the permissions of {name}: {error}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Silent;
+
+    fn with(pairs: &[(&str, &str)]) -> Surroundings {
+        Surroundings::new(
+            pairs
+                .iter()
+                .map(|(name, value)| (OsString::from(name), OsString::from(value))),
+            None,
+        )
+    }
+
+    #[test]
+    fn variables_of_a_site_come_first() {
+        let here = with(&[("KEY", "plain"), ("KEY_a_b", "special"), ("EMPTY", "")]);
+        assert_eq!(here.of_site("KEY", "a_b"), Some(OsStr::new("special")));
+        assert_eq!(here.of_site("KEY", "c"), Some(OsStr::new("plain")));
+        assert_eq!(here.only_of_site("KEY", "c"), None);
+        assert_eq!(here.variable("EMPTY"), None);
+    }
+
+    #[test]
+    fn programs_are_found() {
+        let dir = tempfile::tempdir().expect("directory");
+        let bin = dir.path().join("bin");
+        fs::create_dir(&bin).expect("mkdir");
+        for (name, mode) in [("pegasus-x", 0o755), ("tool", 0o755), ("data", 0o644)] {
+            fs::write(bin.join(name), "").expect("write");
+            fs::set_permissions(bin.join(name), Permissions::from_mode(mode)).expect("chmod");
+        }
+        let home = with(&[("PEGASUS_HOME", dir.path().to_str().expect("UTF-8"))]);
+        assert_eq!(home.program("pegasus-x"), Some(bin.join("pegasus-x")));
+        assert_eq!(home.program("tool"), None);
+        let path = with(&[("PATH", bin.to_str().expect("UTF-8"))]);
+        assert_eq!(path.program("tool"), Some(bin.join("tool")));
+        assert_eq!(path.program("data"), None);
+        assert_eq!(path.program("sh"), Some(PathBuf::from("/usr/bin/sh")));
+    }
+
+    #[test]
+    fn liberal_key_files_are_corrected() {
+        let dir = tempfile::tempdir().expect("directory");
+        let key = dir.path().join("key");
+        assert!(check_key_file(&key, &Silent).is_err());
+        fs::write(&key, "").expect("write");
+        fs::set_permissions(&key, Permissions::from_mode(0o644)).expect("chmod");
+        check_key_file(&key, &Silent).expect("there");
+        let mode = fs::metadata(&key).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

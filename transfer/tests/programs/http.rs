@@ -1,0 +1,548 @@
+//! Transfers over HTTP with a server that misbehaves.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use super::common::{Case, Run, list, mkdir, remove, transfer};
+use super::server::{Reply, Server, body, file, status};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Waits between attempts that tests can afford.
+const QUICK: [&str; 2] = ["--retry-wait", "0.001"];
+
+fn content() -> Vec<u8> {
+    (0..700_000u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
+}
+
+fn get(case: &Case, urls: &[(String, &str)]) -> Run {
+    let entries: Vec<_> = urls.iter().map(|(url, to)| transfer(url, to)).collect();
+    case.run(&list(&entries), &QUICK)
+}
+
+/// Writes a credentials file.
+fn credentials(case: &Case, text: &str) {
+    case.write("credentials", text);
+    fs::set_permissions(case.path("credentials"), fs::Permissions::from_mode(0o600)).expect("chmod");
+}
+
+fn run_with(case: &Case, env: &[(&str, &str)], spec: &[String]) -> Run {
+    let mut command = case.command();
+    command.args(QUICK).envs(env.iter().copied());
+    case.start(command, &list(spec))
+}
+
+#[test]
+fn a_download_with_its_checksum() {
+    let case = Case::new();
+    let server = Server::start(|_, _| body("hello"));
+    let entry = transfer(&server.url("/a b?c"), "dst/x").replace("\"id\": 1", "\"generate_checksum\": true");
+    let run = case.run(&list(&[entry]), &[]);
+    run.expect_ok();
+    assert_eq!(case.read("dst/x"), "hello");
+    assert_eq!(case.names("dst"), ["x"]);
+    let mode = fs::metadata(case.path("dst/x"))
+        .expect("there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o111, 0);
+    assert_eq!(server.lines(), ["GET /a%20b?c"]);
+    assert!(
+        run.stderr
+            .contains("sha256: 2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"),
+        "{}",
+        run.stderr
+    );
+    assert!(
+        run.stderr.contains("Stats: Total 1 transfers, 5.0 B transferred"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn what_cannot_heal_is_asked_once() {
+    for code in [400, 401, 403, 404, 410, 501] {
+        let case = Case::new();
+        let server = Server::start(move |_, _| status(code));
+        let run = get(&case, &[(server.url("/x"), "dst/x")]);
+        run.expect_failed("Failed after 1 attempt: http://");
+        assert!(
+            run.stderr.contains(&format!("the server answered {code} ")),
+            "{}",
+            run.stderr
+        );
+        assert_eq!(server.lines().len(), 1, "{code}");
+        assert_eq!(case.names("dst"), [""; 0], "{code}");
+    }
+}
+
+#[test]
+fn what_may_heal_is_asked_again() {
+    for code in [429, 500, 503] {
+        let case = Case::new();
+        let server = Server::start(move |_, number| if number < 2 { status(code) } else { body("late") });
+        get(&case, &[(server.url("/x"), "x")]).expect_ok();
+        assert_eq!(case.read("x"), "late");
+        assert_eq!(server.lines().len(), 3);
+    }
+    let case = Case::new();
+    let server = Server::start(|_, _| status(503).with("Content-Type", "text/plain"));
+    get(&case, &[(server.url("/x"), "x")])
+        .expect_failed("Failed after 3 attempts")
+        .expect_failed("503 Service Unavailable");
+    assert_eq!(server.lines().len(), 3);
+}
+
+#[test]
+fn a_broken_download_goes_on_where_it_was() {
+    let case = Case::new();
+    let server = Server::start(|request, number| {
+        let cut = (number < 3).then_some(200_000);
+        file(request, &content(), "\"v1\"", cut)
+    });
+    let entry = transfer(&server.url("/x"), "dst/x").replace("\"id\": 1", "\"generate_checksum\": true");
+    let run = case.run(&list(&[entry]), &QUICK);
+    run.expect_ok();
+    assert!(fs::read(case.path("dst/x")).expect("there") == content());
+    // One attempt, four connections, no byte twice.
+    assert_eq!(run.stderr.matches("Starting transfers - attempt").count(), 1);
+    let ranges: Vec<_> = server
+        .requests()
+        .iter()
+        .map(|request| request.header("range").map(str::to_owned))
+        .collect();
+    let expected = [
+        None,
+        Some("bytes=200000-"),
+        Some("bytes=400000-"),
+        Some("bytes=600000-"),
+    ];
+    assert_eq!(ranges, expected.map(|range| range.map(str::to_owned)));
+    let again = Case::new();
+    again.write("x", content());
+    let spec = transfer("x", "y").replace("\"id\": 1", "\"generate_checksum\": true");
+    let sum = |run: &Run| {
+        run.stderr
+            .lines()
+            .find(|line| line.contains("sha256:"))
+            .map(str::to_owned)
+    };
+    assert_eq!(
+        sum(&run),
+        sum(&again.run(&list(&[spec]), &[])),
+        "hashed across connections"
+    );
+}
+
+#[test]
+fn an_outage_is_survived_by_the_next_attempt() {
+    let case = Case::new();
+    let server = Server::start(|request, number| match number {
+        0 => file(request, &content(), "\"v1\"", Some(300_000)),
+        1 => status(503),
+        _ => file(request, &content(), "\"v1\"", None),
+    });
+    get(&case, &[(server.url("/x"), "dst/x")]).expect_ok();
+    assert!(fs::read(case.path("dst/x")).expect("there") == content());
+    let last = server.requests().pop().expect("three");
+    assert_eq!(last.header("range"), Some("bytes=300000-"));
+    assert_eq!(case.names("dst"), ["x"]);
+}
+
+#[test]
+fn a_file_that_changed_meanwhile_is_fetched_anew() {
+    let case = Case::new();
+    let server = Server::start(|request, number| {
+        if number == 0 {
+            file(request, &content(), "\"v1\"", Some(300_000))
+        } else {
+            file(request, b"new", "\"v2\"", None)
+        }
+    });
+    get(&case, &[(server.url("/x"), "x")]).expect_ok();
+    assert_eq!(case.read("x"), "new");
+}
+
+#[test]
+fn without_a_version_nothing_is_resumed() {
+    let case = Case::new();
+    let server = Server::start(|request, number| {
+        assert_eq!(request.header("range"), None);
+        let mut reply = body(content());
+        reply.cut = (number == 0).then_some(300_000);
+        reply
+    });
+    get(&case, &[(server.url("/x"), "x")]).expect_ok();
+    assert!(fs::read(case.path("x")).expect("there") == content());
+    assert_eq!(server.lines().len(), 2);
+}
+
+#[test]
+fn a_chunked_body_that_ends_early_is_no_file() {
+    let case = Case::new();
+    let server = Server::start(|_, _| {
+        let mut reply = body("5\r\nhello\r\n").with("Transfer-Encoding", "chunked");
+        reply.cut = Some(100);
+        reply
+    });
+    get(&case, &[(server.url("/x"), "dst/x")]).expect_failed("the connection broke");
+    assert_eq!(case.names("dst"), [""; 0]);
+}
+
+#[test]
+fn redirections_are_followed_but_secrets_stay_home() {
+    let case = Case::new();
+    let there = Server::start(|request, _| {
+        assert_eq!(request.header("authorization"), None);
+        assert_eq!(request.header("x-token"), None);
+        body("found")
+    });
+    let target = there.url("/y z");
+    let here = Server::start(move |request, number| {
+        assert_eq!(request.header("authorization"), Some("Basic bWU6c2VjcmV0"));
+        assert_eq!(request.header("x-token"), Some("t"));
+        match number {
+            0 => status(302).with("Location", "../other"),
+            1 => status(307).with("Location", &target),
+            _ => status(500),
+        }
+    });
+    credentials(
+        &case,
+        &format!(
+            "[{}]\nheader.X-Token = t\nusername = me\npassword = secret\n",
+            here.host()
+        ),
+    );
+    let file = case.path("credentials");
+    let env = [("PEGASUS_CREDENTIALS", file.to_str().expect("UTF-8"))];
+    let run = run_with(&case, &env, &[transfer(&here.url("/a/x"), "x")]);
+    run.expect_ok();
+    assert_eq!(case.read("x"), "found");
+    assert_eq!(here.lines(), ["GET /a/x", "GET /other"]);
+    assert_eq!(there.lines(), ["GET /y%20z"]);
+    assert!(!run.stderr.contains("secret"), "{}", run.stderr);
+}
+
+#[test]
+fn endless_or_wrong_redirections_fail() {
+    for (location, message) in [
+        ("/x", "redirects more than 10 times"),
+        ("file:///etc/passwd", "redirects to 'file:///etc/passwd'"),
+    ] {
+        let case = Case::new();
+        let server = Server::start(move |_, _| status(301).with("Location", location));
+        get(&case, &[(server.url("/x"), "x")])
+            .expect_failed(message)
+            .expect_failed("Failed after 1 attempt");
+    }
+}
+
+#[test]
+fn a_password_in_a_url_is_used_and_not_shown() {
+    let case = Case::new();
+    let server = Server::start(|request, _| {
+        assert_eq!(request.header("authorization"), Some("Basic bWU6c2VjcmV0"));
+        body("1")
+    });
+    let url = server.url("/x").replace("http://", "http://me:secret@");
+    let run = get(&case, &[(url, "x")]);
+    run.expect_ok();
+    assert!(!run.stderr.contains("secret"), "{}", run.stderr);
+}
+
+#[test]
+fn unusable_credentials() {
+    let case = Case::new();
+    case.write("liberal", "[h]\n");
+    let liberal = case.path("liberal");
+    fs::set_permissions(&liberal, fs::Permissions::from_mode(0o640)).expect("chmod");
+    let entry = [transfer("http://127.0.0.1:1/x", "x")];
+    let run = run_with(
+        &case,
+        &[("PEGASUS_CREDENTIALS", liberal.to_str().expect("UTF-8"))],
+        &entry,
+    );
+    run.expect_failed("are too liberal; run: chmod 600 ");
+    assert!(!run.stderr.contains("Starting transfers"));
+    credentials(&case, "x = 1\n");
+    let bad = case.path("credentials");
+    let run = run_with(
+        &case,
+        &[("PEGASUS_CREDENTIALS", bad.to_str().expect("UTF-8"))],
+        &entry,
+    );
+    run.expect_failed("credentials, line 1: an option stands before the first [section]");
+}
+
+#[test]
+fn the_proxy_is_tried_first_and_once() {
+    let case = Case::new();
+    let origin = Server::start(|_, _| body("direct"));
+    let proxy = Server::start(|_, _| status(403));
+    let host = proxy.host();
+    for name in ["http_proxy", "OSG_SQUID_LOCATION"] {
+        let run = run_with(
+            &case,
+            &[(name, &host), ("no_proxy", "")],
+            &[transfer(&origin.url("/x"), "x")],
+        );
+        run.expect_ok();
+        assert!(
+            run.stderr.contains("403 Forbidden (through a proxy)"),
+            "{}",
+            run.stderr
+        );
+    }
+    let target = format!("GET {}", origin.url("/x"));
+    assert_eq!(proxy.lines(), [target.clone(), target]);
+    assert_eq!(origin.lines(), ["GET /x", "GET /x"]);
+    let env = [("http_proxy", host.as_str()), ("no_proxy", "127.0.0.1")];
+    run_with(&case, &env, &[transfer(&origin.url("/x"), "x")]).expect_ok();
+    assert_eq!((proxy.lines().len(), origin.lines().len()), (2, 3));
+}
+
+#[test]
+fn a_silent_server_is_not_waited_for_forever() {
+    let case = Case::new();
+    let server = Server::start(|_, _| {
+        let mut reply = body(content());
+        reply.stall = Some(1000);
+        reply
+    });
+    let start = Instant::now();
+    let spec = list(&[transfer(&server.url("/x"), "dst/x")]);
+    let run = case.run(&spec, &["--timeout", "0.2", "-m", "1"]);
+    run.expect_failed("Failed after 1 attempt");
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(case.names("dst"), [""; 0]);
+}
+
+#[test]
+fn a_dead_host_is_given_up_and_the_others_are_served() {
+    let case = Case::new();
+    let server = Server::start(|_, _| body("1"));
+    // A port that nobody listens at any more.
+    let dead = std::net::TcpListener::bind("127.0.0.1:0")
+        .expect("port")
+        .local_addr()
+        .expect("address");
+    let mut urls: Vec<_> = (0..30).map(|i| (format!("http://{dead}/{i}"), "dead")).collect();
+    urls.push((server.url("/alive"), "alive"));
+    let entries: Vec<_> = urls
+        .iter()
+        .enumerate()
+        .map(|(i, (url, to))| transfer(url, &format!("{to}{i}")))
+        .collect();
+    let mut args = QUICK.to_vec();
+    args.extend(["-n", "2"]);
+    let run = case.run(&list(&entries), &args);
+    run.expect_failed("Some transfers failed!");
+    assert_eq!(case.names("").len(), 1, "{:?}", case.names(""));
+    let lines = run.lines("ERROR");
+    let (summary, attempts): (Vec<&str>, Vec<&str>) =
+        lines.iter().partition(|line| line.starts_with("Failed after "));
+    assert_eq!(summary.len(), 30, "one line for each");
+    assert!(
+        summary
+            .iter()
+            .any(|line| line.contains("failed 5 times in a row")),
+        "{}",
+        run.stderr
+    );
+    assert!(attempts.len() <= 12, "{}", run.stderr);
+}
+
+#[test]
+fn another_source_helps_out() {
+    let case = Case::new();
+    let server = Server::start(|request, _| match request.line.as_str() {
+        "GET /good" => body("1"),
+        _ => status(404),
+    });
+    let spec = format!(
+        r#"[{{"type":"transfer","lfn":"x","src_urls":[
+            {{"site_label":"a","url":"{}","priority":9}},{{"site_label":"b","url":"{}","priority":1}}],
+            "dest_urls":[{{"site_label":"c","url":"x"}}]}}]"#,
+        server.url("/bad"),
+        server.url("/good")
+    );
+    case.run(&spec, &[]).expect_ok();
+    assert_eq!(server.lines(), ["GET /bad", "GET /good"]);
+}
+
+/// Collections `/`, `/dav/`; uploads elsewhere are refused until someone makes the collection.
+fn dav() -> Server {
+    let made = std::sync::Mutex::new(vec!["/".to_owned(), "/dav/".to_owned()]);
+    Server::start(move |request, _| {
+        let mut made = made.lock().expect("no panic");
+        let (method, path) = request.line.split_once(' ').expect("two words");
+        let above = |path: &str| {
+            let path = path.trim_end_matches('/');
+            path[..=path.rfind('/').unwrap_or(0)].to_owned()
+        };
+        match method {
+            "MKCOL" if made.contains(&path.to_owned()) => status(405),
+            "MKCOL" | "PUT" if !made.contains(&above(path)) => status(409),
+            "MKCOL" => {
+                made.push(path.to_owned());
+                status(201)
+            }
+            "PUT" => status(201),
+            "DELETE" if path.contains("missing") => status(404),
+            "DELETE" => status(204),
+            "PROPFIND" if path.contains("collection") => {
+                let mut reply = body("<D:resourcetype><D:collection/></D:resourcetype>");
+                reply.status = 207;
+                reply
+            }
+            "PROPFIND" => status(405),
+            _ => body("from afar"),
+        }
+    })
+}
+
+#[test]
+fn webdav_makes_collections_once() {
+    let case = Case::new();
+    case.write("a", "hello");
+    let server = dav();
+    let url = |path: &str| server.url(path).replace("http:", "webdav:");
+    let spec = list(&[
+        transfer("a", &url("/dav/x/y/1")),
+        transfer("a", &url("/dav/x/y/2")),
+        mkdir(&url("/dav/new")),
+        transfer(&url("/dav/far"), "near"),
+        remove(&url("/dav/old"), "false"),
+        remove(&url("/dav/missing"), "false"),
+        remove(&url("/dav/deep"), "true"),
+    ]);
+    case.run(&spec, &["-n", "1"]).expect_ok();
+    assert_eq!(case.read("near"), "from afar");
+    assert_eq!(
+        server.lines(),
+        [
+            "MKCOL /dav/new/",
+            "MKCOL /dav/x/y/",
+            "MKCOL /dav/x/",
+            "MKCOL /dav/x/y/",
+            "PUT /dav/x/y/1",
+            "PUT /dav/x/y/2",
+            "GET /dav/far",
+            "PROPFIND /dav/old",
+            "DELETE /dav/old",
+            "PROPFIND /dav/missing",
+            "DELETE /dav/missing",
+            "DELETE /dav/deep",
+        ]
+    );
+    let put = server
+        .requests()
+        .into_iter()
+        .find(|r| r.line.starts_with("PUT"))
+        .expect("one");
+    assert_eq!(
+        (put.body.as_slice(), put.header("content-length")),
+        (&b"hello"[..], Some("5"))
+    );
+    let spec = list(&[remove(&url("/dav/collection"), "false")]);
+    case.run(&spec, &[])
+        .expect_failed("is a directory; the removal is not recursive");
+    let spec = list(&[remove(&url("/"), "true")]);
+    case.run(&spec, &[]).expect_failed("refusing to remove /");
+}
+
+#[test]
+fn between_two_servers_a_file_passes_through_here() {
+    let case = Case::new();
+    let source = Server::start(|_, _| body("hello"));
+    let server = dav();
+    case.write("m.meta", r#"[{"_id":"x","_attributes":{"checksum.value":"00"}}]"#);
+    fs::create_dir(case.path("tmp")).expect("mkdir");
+    let to = server.url("/dav/x").replace("http:", "webdav:");
+    let entry =
+        transfer(&source.url("/x"), &to).replace("\"site_label\": \"local\"", "\"site_label\": \"far\"");
+    let temporary = case.path("tmp");
+    let env = [("TMPDIR", temporary.to_str().expect("UTF-8"))];
+    let run = run_with(&case, &env, &[entry.clone()]);
+    run.expect_ok();
+    assert_eq!(server.lines(), ["MKCOL /dav/", "PUT /dav/x"]);
+    for line in [
+        "Between sites far->local : 1 transfers",
+        "Between sites local->far : 1 transfers",
+    ] {
+        assert!(run.stderr.contains(line), "{}", run.stderr);
+    }
+    assert_eq!(case.names("tmp"), [""; 0]);
+    // The copy is read back and is not what it should be.
+    let entry = entry.replace("\"id\": 1", "\"verify_checksum_remote\": true");
+    let run = run_with(&case, &env, &[entry]);
+    run.expect_failed("but 00 was expected");
+    assert_eq!(case.names("tmp"), [""; 0]);
+    // To a link: a copy, for a link to the temporary file would lead nowhere.
+    let entry = transfer(&source.url("/x"), "symlink://@DIR@/l");
+    case.run(&list(&[entry]), &["-s"]).expect_ok();
+    assert_eq!(case.read("l"), "hello");
+    assert!(fs::symlink_metadata(case.path("l")).expect("there").is_file());
+}
+
+#[test]
+fn killed_downloads_leave_no_partial_files() {
+    let case = Case::new();
+    // Sends its file in a tenth of a second.
+    let server = Server::start(|request, _| {
+        std::thread::sleep(Duration::from_millis(5));
+        file(request, &content(), "\"v1\"", Some(65_000))
+    });
+    let spec = list(&[
+        transfer(&server.url("/x"), "dst/new"),
+        transfer(&server.url("/y"), "dst/old"),
+    ]);
+    case.write("in", spec);
+    let mut early = 0;
+    for round in 0..16u64 {
+        let _ = fs::remove_dir_all(case.path("dst"));
+        case.write("dst/old", "old");
+        let mut child = case.command().args(["-f", "in"]).spawn().expect("start");
+        std::thread::sleep(Duration::from_millis(2 + round * 8));
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+        match fs::read(case.path("dst/new")) {
+            Ok(bytes) => assert!(bytes == content(), "round {round}"),
+            Err(_) => early += 1,
+        }
+        let kept = fs::read(case.path("dst/old")).expect("never missing");
+        assert!(kept == b"old" || kept == content(), "round {round}");
+    }
+    assert!(early > 0, "the kills came too late to test anything");
+}
+
+#[test]
+fn a_terminated_download_ends_at_once_and_cleans_up() {
+    let case = Case::new();
+    let server = Server::start(|_, _| Reply {
+        stall: Some(1000),
+        ..body(content())
+    });
+    case.write("in", list(&[transfer(&server.url("/x"), "dst/x")]));
+    let child = case.command().args(["-f", "in"]).spawn().expect("start");
+    while server.lines().is_empty() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let start = Instant::now();
+    kill(
+        Pid::from_raw(i32::try_from(child.id()).expect("pid")),
+        Signal::SIGTERM,
+    )
+    .expect("kill");
+    let output = child.wait_with_output().expect("wait");
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr.contains("interrupted"), "{stderr}");
+    assert_eq!(case.names("dst"), [""; 0]);
+}
