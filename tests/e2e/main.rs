@@ -19,3 +19,4 @@ mod launch;
 mod plans_run;
 mod stampede;
 mod support;
+mod transfer;

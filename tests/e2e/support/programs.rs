@@ -157,6 +157,15 @@ pub fn venv_bin() -> PathBuf {
     bin
 }
 
+/// The folder `bin` of the Python environment with servers to test transfers with.
+pub fn server_bin() -> PathBuf {
+    let bin = target().join("servers/bin");
+    if !bin.join("moto_server").exists() {
+        missing("the Python environment with servers", &bin);
+    }
+    bin
+}
+
 /// The Python that can import `Pegasus.api`.
 pub fn python() -> Run {
     Run::new(venv_bin().join("python"))

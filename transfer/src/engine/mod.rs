@@ -231,7 +231,7 @@ impl Engine<'_> {
         let Ok(doer) = self.doer(&set[0]) else {
             return Some(set);
         };
-        let share = queue.ready.len().div_ceil(self.settings.threads.max(1)).max(1);
+        let share = (queue.ready.len() + 1).div_ceil(self.settings.threads.max(1));
         let size = doer.set_size().min(share);
         let mut index = 0;
         while set.len() < size && index < queue.ready.len() {

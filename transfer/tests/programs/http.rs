@@ -468,7 +468,7 @@ fn between_two_servers_a_file_passes_through_here() {
         transfer(&source.url("/x"), &to).replace("\"site_label\": \"local\"", "\"site_label\": \"far\"");
     let temporary = case.path("tmp");
     let env = [("TMPDIR", temporary.to_str().expect("UTF-8"))];
-    let run = run_with(&case, &env, &[entry.clone()]);
+    let run = run_with(&case, &env, std::slice::from_ref(&entry));
     run.expect_ok();
     assert_eq!(server.lines(), ["MKCOL /dav/", "PUT /dav/x"]);
     for line in [

@@ -1,6 +1,8 @@
 //! The program `pegasus-transfer` on real files.
 
 mod common;
+#[cfg(feature = "remote")]
+mod external;
 mod failures;
 #[cfg(feature = "remote")]
 mod http;

@@ -121,12 +121,9 @@ impl Handler for Globus {
 
 /// The same answer once more.
 fn answer(result: &Result<(), TransferError>) -> Result<(), TransferError> {
-    result
-        .as_ref()
-        .copied()
-        .map_err(|error| TransferError::External {
-            program: PROGRAM.to_owned(),
-            message: error.to_string(),
-            retry: error.retry(),
-        })
+    result.as_ref().copied().map_err(|error| TransferError::External {
+        program: PROGRAM.to_owned(),
+        message: error.to_string(),
+        retry: error.retry(),
+    })
 }

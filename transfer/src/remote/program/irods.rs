@@ -130,8 +130,14 @@ impl Session {
     }
 }
 
-/// The value of a line `"name": "value",` or `name: value`.
+/// The value in an environment file: of a key in JSON, else of a line `name: value`.
 fn value(text: &str, names: &[&str]) -> Option<String> {
+    if let Ok(serde_json::Value::Object(all)) = serde_json::from_str(text) {
+        let found = all
+            .iter()
+            .find(|(name, _)| names.contains(&name.to_ascii_lowercase().as_str()));
+        return found.and_then(|(_, value)| Some(value.as_str()?.to_owned()));
+    }
     let bare = |text: &str| {
         text.trim_matches(|c: char| c.is_whitespace() || "'\",".contains(c))
             .to_owned()
@@ -198,5 +204,7 @@ mod tests {
             Some("T")
         );
         assert_eq!(value(json, &["none"]), None);
+        let valid = "{\"irods_password\": \"p}\\\"\" }";
+        assert_eq!(value(valid, &["irods_password"]).as_deref(), Some("p}\""));
     }
 }
