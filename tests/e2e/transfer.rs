@@ -20,6 +20,17 @@ fn transfer(source: &str, destination: &str) -> Value {
         "dest_urls": [place(destination)]})
 }
 
+/// A path in the directory of a case: Pegasus cannot write to a plain name, and links to it would lead nowhere.
+fn absolute(url: &str) -> String {
+    match url.split_once(':') {
+        Some((scheme, path)) if ["symlink", "moveto"].contains(&scheme) => {
+            format!("{scheme}://$PWD/{}", path.trim_start_matches('/'))
+        }
+        None if !url.starts_with('$') => format!("$PWD/{url}"),
+        _ => url.to_owned(),
+    }
+}
+
 /// The same with one more key.
 fn with(mut entry: Value, key: &str, value: impl Into<Value>) -> Value {
     entry[key] = value.into();
@@ -55,6 +66,8 @@ fn fill(folder: &Path) {
     write(path("run"), "#!/bin/sh\n");
     fs::set_permissions(path("run"), fs::Permissions::from_mode(0o755)).expect("chmod");
     fs::create_dir_all(path("dir/sub")).expect("mkdir");
+    // Pegasus makes it also when nothing comes into it.
+    fs::create_dir(path("dst")).expect("mkdir");
     write(path("dir/sub/x"), "x");
     write(path("old"), "old");
     symlink("a", path("link")).expect("link");
@@ -76,7 +89,8 @@ fn tree(folder: &Path) -> Vec<String> {
             let name = path.strip_prefix(folder).expect("below").display();
             let mode = meta.permissions().mode() & 0o777;
             all.push(if meta.is_symlink() {
-                format!("{name} -> {}", fs::read_link(&path).expect("link").display())
+                let target = fs::read_link(&path).expect("link").display().to_string();
+                format!("{name} -> {}", target.replace(&folder.display().to_string(), "."))
             } else if meta.is_dir() {
                 open.push(path.clone());
                 format!("{name}/ {mode:o}")
@@ -96,6 +110,11 @@ fn tree(folder: &Path) -> Vec<String> {
 struct Case(&'static str, bool, &'static [&'static str], String);
 
 fn cases() -> Vec<Case> {
+    let transfer = |source: &str, destination: &str| transfer(&absolute(source), &absolute(destination));
+    let mkdir = |url: &str| mkdir(&absolute(url));
+    fn remove(url: &str, recursive: impl Into<Value>) -> Value {
+        super::transfer::remove(&absolute(url), recursive)
+    }
     let text = |entries: &[Value]| Value::from(entries.to_vec()).to_string();
     let one = |name, entry: Value| Case(name, false, &[], text(&[entry]));
     let two_sources = |first: &str, second: &str| {
@@ -104,7 +123,7 @@ fn cases() -> Vec<Case> {
         entry["src_urls"]
             .as_array_mut()
             .expect("a list")
-            .push(json!({"site_label": "other-1", "url": second, "priority": 1}));
+            .push(json!({"site_label": "other-1", "url": absolute(second), "priority": 1}));
         entry
     };
     let many = [
@@ -130,7 +149,7 @@ fn cases() -> Vec<Case> {
         Case("bad JSON", true, &[], "[{\"type\": ".to_owned()),
         Case("nothing to do", false, &[], "[]".to_owned()),
         one("one", transfer("a", "b2")),
-        one("localhost", transfer("file://localhost$PWD/a", "file:x")),
+        one("localhost", transfer("file://localhost$PWD/a", "file:$PWD/x")),
         one("a variable", transfer("$NOT_SET_ANYWHERE/a", "x")),
         one("overwrite", transfer("a", "old")),
         one("onto itself", transfer("a", "./a")),
@@ -198,7 +217,8 @@ fn cases() -> Vec<Case> {
             "older form",
             false,
             &[],
-            "# src 1 site-a\nfile://a\n# dst 1 b\nfile://dst/x\n# src 2 a\nb\n# dst 2 b\ndst/y\n".to_owned(),
+            "# src 1 site-a\nfile://a\n# dst 1 b\nfile://dst/x\n# src 2 a\nfile://b\n# dst 2 b\ndst/y\n"
+                .to_owned(),
         ),
     ]
 }
@@ -473,17 +493,20 @@ fn scp_with_a_real_server() {
 fn http_and_webdav_with_a_real_server() {
     let mut job = Job::new();
     let (plain, secure) = (free_port(), free_port());
-    let at = |name: &str| job.path(name).display().to_string();
-    Run::line("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext")
-        .args([
-            "subjectAltName=DNS:localhost",
-            "-keyout",
-            &at("tls.key"),
-            "-out",
-            &at("tls.crt"),
-        ])
-        .go()
-        .ok();
+    // An authority, and a certificate that it signs.
+    write(job.path("names"), "subjectAltName=DNS:localhost\n");
+    for line in [
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.crt",
+        "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout tls.key -out tls.csr",
+        "x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names -out tls.crt",
+    ] {
+        let words = line.split(' ');
+        Run::new("openssl")
+            .args(words)
+            .within(job.folder.path())
+            .go()
+            .ok();
+    }
     for folder in ["root/dav", "body", "logs"] {
         fs::create_dir_all(job.path(folder)).expect("mkdir");
     }
@@ -528,7 +551,7 @@ fn http_and_webdav_with_a_real_server() {
     ])
     .ok();
     assert_eq!(fs::read(job.path("got/2")).expect("fetched"), noise(2_000_000));
-    // A certificate that nobody signed.
+    // A certificate of an authority that nobody knows.
     let https = |to: &str| transfer(&format!("https://localhost:{secure}/a b"), to);
     let said = job.run(&[https("got/3")]);
     assert_eq!(said.code(), 1);
@@ -549,7 +572,7 @@ fn http_and_webdav_with_a_real_server() {
         &job.path("credentials"),
         &format!("[{host}]\nusername = me\npassword = secret\n"),
     );
-    job.set("SSL_CERT_FILE", job.path("tls.crt"));
+    job.set("SSL_CERT_FILE", job.path("ca.crt"));
     job.run(&[https("got/4")]).ok();
     assert_eq!(fs::read(job.path("got/4")).expect("fetched"), b"hello");
     let dav = |name: &str| format!("webdav://{host}/dav/{name}");

@@ -26,7 +26,13 @@ struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     max_attempts: u32,
     /// Transfer N files at a time [default: PEGASUS_TRANSFER_THREADS, else 8]
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 0)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     threads: u16,
     /// Make symbolic links instead of copies where source and destination are local files
     #[arg(short, long)]

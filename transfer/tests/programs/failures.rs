@@ -249,3 +249,14 @@ fn a_full_disk_is_reported_and_leaves_nothing() {
     );
     run.expect_failed("Failed after 2 attempts: file://a -> file:///dev/full: cannot write /dev/full: No space left on device");
 }
+
+#[cfg(feature = "remote")]
+#[test]
+fn the_manual_shows_the_help() {
+    let help = Case::new().run("", &["--help"]).stdout;
+    let page = include_str!("../../../docs/manual/pegasus-transfer.md");
+    assert!(
+        page.contains(help.trim_end()),
+        "docs/manual/pegasus-transfer.md is stale:\n{help}"
+    );
+}
