@@ -8,6 +8,8 @@ use pegasus_mpi_cluster::message::{ToMaster, ToWorker};
 use pmc_dag::rescue;
 use pmc_dag::{Dag, words};
 use pmc_plan::catalog::{replica, site, transformation};
+use pmc_plan::input::{ReadOptions, read_text};
+use pmc_plan::model::FileId;
 use pmc_plan::properties::Properties;
 
 /// Text of a DAG. What was read can be asked for, and its words can be written again.
@@ -146,5 +148,41 @@ pub fn properties(data: &[u8]) {
             assert_eq!(properties.get(key), Some(value));
         }
         let _ = properties.profiles();
+    }
+}
+
+/// A workflow in YAML or DAX XML. What was read fits together.
+pub fn workflow(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(workflow) = read_text(Path::new("workflow"), text, &ReadOptions::default()) else {
+        return;
+    };
+    assert!(!workflow.jobs.is_empty() && !workflow.label.is_empty());
+    let mut read = vec![0_usize; workflow.files.len()];
+    for job in &workflow.jobs {
+        assert!(!job.id.is_empty());
+        for file_use in &job.uses {
+            read[file_use.file.0 as usize] += 1;
+        }
+        for file in [job.stdin, job.stdout, job.stderr].into_iter().flatten() {
+            assert!(!workflow.files.name(file).is_empty());
+        }
+    }
+    for (file, _) in read.iter().enumerate() {
+        let name = workflow.files.name(FileId(file as u32));
+        assert!(
+            !name.is_empty() && name.split('/').all(|part| part != ".."),
+            "{name:?}"
+        );
+        assert!(
+            !name.starts_with('/') && !name.contains(char::is_control),
+            "{name:?}"
+        );
+    }
+    assert!(workflow.edges.is_sorted(), "edges are sorted");
+    for &(parent, child) in &workflow.edges {
+        assert!(parent != child && (parent.0.max(child.0) as usize) < workflow.jobs.len());
     }
 }

@@ -152,6 +152,29 @@ fn replicas() {
 }
 
 #[test]
+fn workflow_yaml() {
+    fuzz_some("workflow_yaml", entries::workflow, 10);
+}
+
+#[test]
+fn workflow_dax() {
+    fuzz_some("workflow_dax", entries::workflow, 10);
+}
+
+/// The workflows of the corpus are such as users write, but for those that say they are to be refused.
+#[test]
+fn workflows_of_the_corpus_can_be_read() {
+    use pmc_plan::input::{ReadOptions, read_text};
+    for name in ["workflow_yaml", "workflow_dax"] {
+        for input in corpus(name) {
+            let text = String::from_utf8(input).unwrap();
+            let read = read_text(Path::new("workflow"), &text, &ReadOptions::default());
+            assert_eq!(read.is_err(), text.contains("refused"), "{text}\n{:?}", read.err());
+        }
+    }
+}
+
+#[test]
 fn properties() {
     fuzz_some("properties", entries::properties, 4);
 }

@@ -1,9 +1,9 @@
 //! Command line, environment and exit status.
 
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,6 +22,9 @@ struct Args {
     /// Read the specification from FILE instead of stdin
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Read only LENGTH bytes of FILE, from byte START on: large plans keep the specifications of all tasks in one file
+    #[arg(long, value_name = "START:LENGTH", requires = "file")]
+    part: Option<Part>,
     /// Try every transfer up to N times
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     max_attempts: u32,
@@ -49,6 +52,43 @@ struct Args {
     /// Ignored
     #[arg(hide = true)]
     rest: Vec<std::ffi::OsString>,
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    start: u64,
+    length: u64,
+}
+
+impl std::str::FromStr for Part {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.split_once(':')
+            .and_then(|(start, length)| {
+                Some(Part {
+                    start: start.parse().ok()?,
+                    length: length.parse().ok()?,
+                })
+            })
+            .ok_or_else(|| "two whole numbers with a colon between them are expected".to_owned())
+    }
+}
+
+/// Reads a part of a file, which must be there as a whole.
+fn read_part(path: &Path, part: Part) -> io::Result<Vec<u8>> {
+    let mut file = fs::File::open(path)?;
+    file.seek(SeekFrom::Start(part.start))?;
+    let mut bytes = Vec::new();
+    file.take(part.length).read_to_end(&mut bytes)?;
+    if (bytes.len() as u64) < part.length {
+        let message = format!(
+            "the file ends before byte {}",
+            part.start.saturating_add(part.length)
+        );
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+    }
+    Ok(bytes)
 }
 
 pub fn main() -> ExitCode {
@@ -203,7 +243,11 @@ fn read_input(args: &Args, log: &Log) -> Result<(String, Vec<u8>), String> {
         Some(path) => {
             let name = shown::path(path).to_string();
             log.info(&format!("Reading transfer specification from {name}"));
-            let input = fs::read(path).map_err(|error| format!("{name}: {error}"))?;
+            let input = match args.part {
+                Some(part) => read_part(path, part),
+                None => fs::read(path),
+            };
+            let input = input.map_err(|error| format!("{name}: {error}"))?;
             Ok((name, input))
         }
         None => {

@@ -116,7 +116,10 @@ fn measure(part: &str, file: &Path) -> Cost {
         .output()
         .expect("this program can be started again");
     let text = String::from_utf8_lossy(&output.stdout);
-    let figures: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let figures: Vec<f64> = text
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
     match figures[..] {
         [wall, cpu, peak_mb] if output.status.success() => Cost { wall, cpu, peak_mb },
         _ => {
@@ -151,7 +154,11 @@ fn part(arguments: &[String]) {
     let usage = getrusage(who).expect("a process may ask for its own usage");
     let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     let cpu = seconds(usage.user_time()) + seconds(usage.system_time());
-    println!("{} {cpu} {}", wall.as_secs_f64(), usage.max_rss() as f64 * 1024.0 / 1e6);
+    println!(
+        "{} {cpu} {}",
+        wall.as_secs_f64(),
+        usage.max_rss() as f64 * 1024.0 / 1e6
+    );
 }
 
 /// The fastest parser of the syntax, events thrown away.
@@ -185,11 +192,18 @@ fn read(file: &Path) {
 fn plan(file: &Path) {
     let directory = file.parent().expect("a file in a directory");
     let status = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
-        .args(["-q", "--dir", "submit", "-o", "local", "-D", "pegasus.parser.document.size=2000"])
+        .args([
+            "-q",
+            "--dir",
+            "submit",
+            "-o",
+            "local",
+            "-D",
+            "pegasus.parser.document.size=2000",
+        ])
         .arg(file)
         .current_dir(directory)
         .status()
         .expect("pmc-plan can be started");
     assert!(status.success(), "pmc-plan fails");
 }
-

@@ -99,7 +99,9 @@ impl Builder {
                         name.escape_debug()
                     ),
                 );
-            } else if name.contains("..") && name.split('/').any(|part| part == "..") {
+            } else if name.starts_with('/')
+                || (name.contains("..") && name.split('/').any(|part| part == ".."))
+            {
                 self.problem(
                     position,
                     format!("the file name `{name}` leads out of the work directory"),

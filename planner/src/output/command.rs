@@ -9,6 +9,7 @@ use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::refine::exec::{JobId, Setup, Task};
 use crate::refine::settings::Generator;
 
+use super::lists::Orders;
 use super::{PROPERTIES, Plan, limits};
 
 /// What a TASK line says about one job.
@@ -164,7 +165,7 @@ fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
             let name = plan.workflow.files.name(file);
             Some(plan.sites.scratch_path(job.staging, name))
         }
-        task if has_input_file(task) => Some(plan.job_file(id, ".in")),
+        task if has_input_file(task) && part(plan, id).is_none() => Some(plan.job_file(id, ".in")),
         _ => None,
     }
 }
@@ -263,22 +264,7 @@ fn kickstart_options(
         line.push_str(" -X ");
     }
     if plan.settings.stat {
-        let lists = super::lists::stat_lists(plan, id);
-        if lists.has_inputs {
-            let _ = write!(
-                line,
-                " -S {} ",
-                quote(&format!("@{}", plan.job_file(id, ".in.lof")))
-            );
-        }
-        if lists.has_outputs {
-            let _ = write!(
-                line,
-                " -s {} ",
-                quote(&format!("@{}", plan.job_file(id, ".out.lof")))
-            );
-        }
-        line.push(' ');
+        super::stat::options(plan, id, &mut line);
     }
     if let Some(more) = setup.profiles.pegasus("gridstart.arguments").map(str::trim)
         && !more.is_empty()
@@ -301,6 +287,19 @@ fn kickstart_options(
         }
     }
     line
+}
+
+/// First byte and length of a job's orders, if they are in the one file of a large plan.
+fn part(plan: &Plan<'_>, id: JobId) -> Option<(u64, u32)> {
+    plan.orders.get()?.part(id)
+}
+
+/// File with what a job registers.
+fn registration_orders(plan: &Plan<'_>, id: JobId) -> String {
+    match plan.orders.get() {
+        Some(orders) => orders.file(plan, id),
+        None => plan.job_file(id, ".in"),
+    }
 }
 
 /// Jobs that read their orders from a file.
@@ -326,7 +325,7 @@ struct ProgramArguments {
 fn arguments(plan: &Plan<'_>, id: JobId, wrapped: bool, problems: &mut Vec<String>) -> ProgramArguments {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup as usize].profiles;
-    let text = match job.task {
+    let mut text = match job.task {
         Task::Compute(JobIndex(n)) => return compute_arguments(plan, n, wrapped, problems),
         Task::StageIn(_) | Task::StageOut(_) | Task::InterSite(_) => {
             let debug = plan.settings.debug;
@@ -351,7 +350,7 @@ fn arguments(plan: &Plan<'_>, id: JobId, wrapped: bool, problems: &mut Vec<Strin
                 let files: Vec<String> = producers.iter().map(|&p| plan.job_file(p, ".meta")).collect();
                 let _ = write!(text, " --meta {}", quote(&files.join(",")));
             }
-            let _ = write!(text, " --insert {}", quote(&plan.job_file(id, ".in")));
+            let _ = write!(text, " --insert {}", quote(&registration_orders(plan, id)));
             text
         }
         Task::Chmod(n) => {
@@ -368,6 +367,10 @@ fn arguments(plan: &Plan<'_>, id: JobId, wrapped: bool, problems: &mut Vec<Strin
             String::new()
         }
     };
+    if let Some((at, length)) = part(plan, id) {
+        let file = format!("{}/{}", plan.submit, Orders::file_name(&plan.base));
+        let _ = write!(text, " --file {} --part {at}:{length}", quote(&file));
+    }
     ProgramArguments { text, words: None }
 }
 
@@ -484,7 +487,7 @@ fn bare(
 ) {
     let job = plan.job(id);
     let mut script = String::from("cd \"$0\" && exec \"$@\"");
-    if has_input_file(job.task) {
+    if has_input_file(job.task) && part(plan, id).is_none() {
         let _ = write!(script, " <{}", shell_quote(&plan.job_file(id, ".in")));
     }
     if let Task::Compute(JobIndex(n)) = job.task {

@@ -28,7 +28,7 @@ pub(crate) fn write(
     events: &mut JobEvents<'_>,
 ) -> Result<(), PlanError> {
     let failed = |source| PlanError::io("write", dag, source);
-    let mut file = BufWriter::with_capacity(1 << 16, File::create(dag).map_err(failed)?);
+    let mut file = BufWriter::with_capacity(1 << 18, File::create(dag).map_err(failed)?);
     let mut problems = Vec::new();
     let mut text = String::new();
     for (n, &id) in plan.order.iter().enumerate() {
@@ -59,7 +59,7 @@ pub(crate) fn write(
             let path = dir.join(format!("{}.arg", job.name));
             std::fs::write(&path, content).map_err(|e| PlanError::io("write", &path, e))?;
         }
-        events.job(plan, id, &command)?;
+        events.job(id, command);
     }
     if !problems.is_empty() {
         return Err(PlanError::Code(problems));
@@ -87,10 +87,7 @@ pub(crate) fn write(
         }
         file.write_all(text.as_bytes()).map_err(failed)?;
     }
-    file.into_inner()
-        .map_err(|e| failed(e.into_error()))?
-        .sync_all()
-        .map_err(failed)
+    file.flush().map_err(failed)
 }
 
 /// Position of each job in the order.

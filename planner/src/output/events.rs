@@ -1,8 +1,11 @@
 //! The event file `B.static.bp` (section 7.6 of the planner's specification).
 
+use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Scope, ScopedJoinHandle};
 
 use monitord_compat::static_bp::Events;
 
@@ -14,39 +17,124 @@ use crate::refine::exec::{JobId, Task};
 use super::Plan;
 use super::command::Command;
 
-/// Events of executable jobs, which are written while the DAG is.
-pub(crate) struct JobEvents<'a> {
-    events: Events<'a>,
-    out: BufWriter<File>,
-    path: PathBuf,
-    text: String,
+/// Bytes of events that are written at once.
+const CHUNK: usize = 1 << 18;
+/// Jobs that go to the writer at once.
+const BATCH: usize = 256;
+/// Batches that wait for the writer at most.
+const WAITING: usize = 16;
+
+/// What the DAG says about a job.
+struct Line {
+    id: JobId,
+    executable: String,
+    arguments: String,
 }
 
-impl<'a> JobEvents<'a> {
-    /// Creates the file and writes the events about the abstract workflow.
+/// Events of executable jobs, which are written while the DAG is, by a thread of their own.
+pub(crate) struct JobEvents<'scope> {
+    /// Gives batches to the writer; an empty one tells that all went well.
+    sender: SyncSender<Vec<Line>>,
+    batch: Vec<Line>,
+    writer: ScopedJoinHandle<'scope, Result<(), PlanError>>,
+}
+
+impl<'scope> JobEvents<'scope> {
+    /// Creates the file and begins to write: first the events about the abstract workflow.
     ///
     /// # Errors
-    /// A file that cannot be written.
-    pub(crate) fn create(plan: &Plan<'a>, path: &Path, time: &'a str) -> Result<Self, PlanError> {
+    /// A file that cannot be made.
+    pub(crate) fn create<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        plan: &'env Plan<'_>,
+        path: &'env Path,
+        time: &'env str,
+    ) -> Result<Self, PlanError> {
         let file = File::create(path).map_err(|e| PlanError::io("write", path, e))?;
-        let mut this = JobEvents {
+        let (sender, lines) = sync_channel(WAITING);
+        let writer = Writer {
             events: Events {
                 time,
                 workflow: plan.uuid,
             },
-            out: BufWriter::with_capacity(1 << 16, file),
-            path: path.to_owned(),
-            text: String::new(),
+            file,
+            path,
+            text: String::with_capacity(CHUNK + (1 << 12)),
+            scratch: String::new(),
         };
-        this.tasks(plan)?;
-        this.metadata(plan)?;
-        Ok(this)
+        Ok(JobEvents {
+            sender,
+            batch: Vec::with_capacity(BATCH),
+            writer: scope.spawn(move || writer.write(plan, &lines)),
+        })
+    }
+
+    /// Adds the events of one executable job.
+    pub(crate) fn job(&mut self, id: JobId, command: Command) {
+        self.batch.push(Line {
+            id,
+            executable: command.program,
+            arguments: command.arguments,
+        });
+        if self.batch.len() == BATCH {
+            let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
+            // A writer that has failed says so at the end.
+            let _ = self.sender.send(batch);
+        }
+    }
+
+    /// Waits until everything is written.
+    ///
+    /// # Errors
+    /// A file that could not be written.
+    pub(crate) fn finish(self) -> Result<(), PlanError> {
+        if !self.batch.is_empty() {
+            let _ = self.sender.send(self.batch);
+        }
+        let _ = self.sender.send(Vec::new());
+        match self.writer.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+/// The thread that writes.
+struct Writer<'a> {
+    events: Events<'a>,
+    file: File,
+    path: &'a Path,
+    text: String,
+    scratch: String,
+}
+
+impl Writer<'_> {
+    fn write(mut self, plan: &Plan<'_>, lines: &Receiver<Vec<Line>>) -> Result<(), PlanError> {
+        self.tasks(plan)?;
+        self.metadata(plan)?;
+        // Without the empty batch at the end the plan has failed elsewhere.
+        while let Ok(batch) = lines.recv() {
+            if batch.is_empty() {
+                return self.finish(plan);
+            }
+            for line in &batch {
+                self.job(plan, line)?;
+            }
+        }
+        Ok(())
     }
 
     fn flush_text(&mut self) -> Result<(), PlanError> {
-        self.out
+        if self.text.len() < CHUNK {
+            return Ok(());
+        }
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), PlanError> {
+        self.file
             .write_all(self.text.as_bytes())
-            .map_err(|e| PlanError::io("write", &self.path, e))?;
+            .map_err(|e| PlanError::io("write", self.path, e))?;
         self.text.clear();
         Ok(())
     }
@@ -54,18 +142,23 @@ impl<'a> JobEvents<'a> {
     fn tasks(&mut self, plan: &Plan<'_>) -> Result<(), PlanError> {
         let jobs = &plan.workflow.jobs;
         for job in jobs {
-            let arguments = argument_text(job);
+            self.scratch.clear();
+            argument_text(job, &mut self.scratch);
+            let at = self.scratch.len();
+            // Writing into a String cannot fail.
+            let _ = write!(self.scratch, "{}", job.transformation);
+            let (arguments, transformation) = self.scratch.split_at(at);
             let event = self
                 .events
                 .begin(&mut self.text, "task.info")
                 .with("task.id", &job.id)
                 .with("type", "1")
                 .with("type_desc", "compute")
-                .with("transformation", &job.transformation.to_string());
+                .with("transformation", transformation);
             drop(if arguments.is_empty() {
                 event
             } else {
-                event.with("argv", &arguments)
+                event.with("argv", arguments)
             });
             self.flush_text()?;
         }
@@ -148,11 +241,8 @@ impl<'a> JobEvents<'a> {
         }
     }
 
-    /// Adds the events of one executable job.
-    ///
-    /// # Errors
-    /// A file that cannot be written.
-    pub(crate) fn job(&mut self, plan: &Plan<'_>, id: JobId, command: &Command) -> Result<(), PlanError> {
+    fn job(&mut self, plan: &Plan<'_>, line: &Line) -> Result<(), PlanError> {
+        let id = line.id;
         let job = plan.job(id);
         let (kind, description) = job.task.kind();
         let profiles = &plan.exec.setups[job.setup as usize].profiles;
@@ -162,26 +252,27 @@ impl<'a> JobEvents<'a> {
             Task::Compute(_) => ("0", 1),
             _ => ("0", 0),
         };
+        self.scratch.clear();
+        for part in [plan.layout.of(id), "/", &job.name, ".sub"] {
+            self.scratch.push_str(part);
+        }
         self.events
             .begin(&mut self.text, "job.info")
             .with("job.id", &job.name)
-            .with("submit_file", &format!("{}/{}.sub", plan.layout.of(id), job.name))
+            .with("submit_file", &self.scratch)
             .with_number("type", kind.into())
             .with("type_desc", description)
             .with("clustered", clustered)
             .with("max_retries", retries)
-            .with("executable", &command.program)
-            .with("argv", &command.arguments)
+            .with("executable", &line.executable)
+            .with("argv", &line.arguments)
             .with_number("task_count", tasks);
         self.flush_text()
     }
 
     /// Adds which job runs which task, then the edges, and closes the file. The monitoring loads in
     /// batches and looks jobs up in what is loaded already, so these follow all jobs.
-    ///
-    /// # Errors
-    /// A file that cannot be written.
-    pub(crate) fn finish(mut self, plan: &Plan<'_>) -> Result<(), PlanError> {
+    fn finish(mut self, plan: &Plan<'_>) -> Result<(), PlanError> {
         for &id in &plan.order {
             let job = plan.job(id);
             let members = match job.task {
@@ -208,28 +299,21 @@ impl<'a> JobEvents<'a> {
                 .with("child.job.id", &plan.job(child).name);
             self.flush_text()?;
         }
-        let path = self.path;
-        self.out
-            .into_inner()
-            .map_err(std::io::IntoInnerError::into_error)
-            .and_then(|file| file.sync_all())
-            .map_err(|e| PlanError::io("write", &path, e))
+        self.flush()
     }
 }
 
 /// Arguments of a job of the abstract workflow as one text.
-fn argument_text(job: &Job) -> String {
+fn argument_text(job: &Job, text: &mut String) {
     match &job.arguments {
-        Arguments::Raw(text) => text.clone(),
+        Arguments::Raw(raw) => text.push_str(raw),
         Arguments::Words(words) => {
-            let mut text = String::new();
             for (k, word) in words.iter().enumerate() {
                 if k > 0 {
                     text.push(' ');
                 }
                 text.push_str(word);
             }
-            text
         }
     }
 }

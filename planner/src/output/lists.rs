@@ -1,10 +1,13 @@
-//! Orders of auxiliary jobs (`.in`) and lists of files for kickstart (`.lof`), section 7.4 of the planner's
-//! specification.
+//! Orders of auxiliary jobs (`.in`), section 7.4 of the planner's specification.
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
-use crate::model::{FileId, JobIndex};
+use rustc_hash::FxHashSet;
+
+use crate::model::FileId;
 use crate::plan::PlanError;
 use crate::refine::exec::{FileTransfer, JobId, Place, Task};
 
@@ -13,44 +16,60 @@ use super::Plan;
 /// Problems of this many jobs are shown.
 const SHOWN: usize = 20;
 
-/// Which lists of files kickstart gets for a job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StatLists {
-    pub(crate) has_inputs: bool,
-    pub(crate) has_outputs: bool,
+/// Where the orders of jobs are, if not in a file in the job's directory.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    /// Of jobs that share one file: first byte and length, 0 for other jobs.
+    parts: Vec<(u64, u32)>,
+    /// Jobs whose file is beside the DAG.
+    beside: FxHashSet<JobId>,
 }
 
-/// Which lists of files kickstart gets for a job.
-pub(crate) fn stat_lists(plan: &Plan<'_>, id: JobId) -> StatLists {
-    match plan.job(id).task {
-        Task::Compute(JobIndex(n)) => {
-            let uses = &plan.workflow.jobs[n as usize].uses;
-            StatLists {
-                has_inputs: uses.iter().any(|u| u.link.reads()),
-                has_outputs: uses.iter().any(|u| u.link.writes()),
-            }
+impl Orders {
+    /// First byte and length of the orders of a job in the file that large plans have for them.
+    pub(crate) fn part(&self, id: JobId) -> Option<(u64, u32)> {
+        self.parts
+            .get(id as usize)
+            .copied()
+            .filter(|&(_, length)| length > 0)
+    }
+    /// Name of that file.
+    pub(crate) fn file_name(base: &str) -> String {
+        format!("{base}.orders")
+    }
+    /// Absolute path of the file of orders of a job.
+    pub(crate) fn file(&self, plan: &Plan<'_>, id: JobId) -> String {
+        if self.beside.contains(&id) {
+            format!("{}/{}.in", plan.submit, plan.job(id).name)
+        } else {
+            plan.job_file(id, ".in")
         }
-        Task::StageIn(_) | Task::InterSite(_) => StatLists {
-            has_inputs: false,
-            has_outputs: true,
-        },
-        Task::CleanUp(_) => StatLists {
-            has_inputs: true,
-            has_outputs: false,
-        },
-        _ => StatLists::default(),
     }
 }
 
-/// Writes the files of all jobs below the directory `dir`.
+/// Whether a job can read its orders from a part of a file: only the transfer tool of this project can.
+fn reads_parts(plan: &Plan<'_>, id: JobId) -> bool {
+    let job = plan.job(id);
+    let name = plan.exec.setups[job.setup as usize]
+        .executable
+        .strip_prefix(plan.own_tools.as_str());
+    !plan.files_apart && !matches!(job.task, Task::Register(_)) && name == Some("/pegasus-transfer")
+}
+
+/// Writes the files of all jobs below the directory `dir`; tells where the orders are.
 ///
 /// # Errors
 /// A file that cannot be written.
-pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<(), PlanError> {
+pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<Orders, PlanError> {
     for directory in plan.layout.directories() {
         let path = dir.join(directory);
         std::fs::create_dir_all(&path).map_err(|e| PlanError::io("make the directory", &path, e))?;
     }
+    let mut places = Orders::default();
+    let path = dir.join(Orders::file_name(&plan.base));
+    let failed = |e| PlanError::io("write", &path, e);
+    let mut shared: Option<BufWriter<File>> = None;
+    let mut at = 0;
     let mut text = String::new();
     let mut problems = Vec::new();
     for id in 0..(plan.exec.jobs.len() + plan.exec.members.len()) as u32 {
@@ -69,24 +88,64 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<(), PlanError> {
                 link_for_monitoring(plan, dir, id)?;
             }
         }
-        if !text.is_empty() {
+        if text.is_empty() {
+            // Most jobs have none.
+        } else if reads_parts(plan, id) {
+            let out = match &mut shared {
+                Some(out) => out,
+                none => none.insert(BufWriter::with_capacity(
+                    1 << 18,
+                    File::create(&path).map_err(failed)?,
+                )),
+            };
+            out.write_all(text.as_bytes()).map_err(failed)?;
+            places.parts.resize(id as usize, (0, 0));
+            places
+                .parts
+                .push((at, u32::try_from(text.len()).unwrap_or(u32::MAX)));
+            at += text.len() as u64;
+        } else if matches!(plan.job(id).task, Task::Register(_)) && monitoring_can_read(&text) {
+            registration_orders(plan, dir, id, &text, &mut places)?;
+        } else {
             put(plan, dir, id, ".in", &text)?;
         }
-        if matches!(plan.job(id).task, Task::Register(_)) && monitoring_can_read(&text) {
-            link_for_monitoring(plan, dir, id)?;
-        }
         if plan.settings.lof && super::command::is_wrapped(plan, id) {
-            write_lists(plan, dir, id, &mut text)?;
+            super::stat::write(plan, dir, id, &mut text)?;
         }
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(PlanError::Code(problems))
+    if !problems.is_empty() {
+        return Err(PlanError::Code(problems));
     }
+    if let Some(mut out) = shared {
+        out.flush().map_err(failed)?;
+    }
+    Ok(places)
 }
 
-fn put(plan: &Plan<'_>, dir: &Path, id: JobId, suffix: &str, text: &str) -> Result<(), PlanError> {
+/// The monitoring daemon looks for what was registered beside the DAG. Small plans have the file where Pegasus
+/// has it, and a link.
+fn registration_orders(
+    plan: &Plan<'_>,
+    dir: &Path,
+    id: JobId,
+    text: &str,
+    places: &mut Orders,
+) -> Result<(), PlanError> {
+    if plan.files_apart {
+        put(plan, dir, id, ".in", text)?;
+        return link_for_monitoring(plan, dir, id);
+    }
+    let path = dir.join(format!("{}.in", plan.job(id).name));
+    std::fs::write(&path, text).map_err(|e| PlanError::io("write", &path, e))?;
+    places.beside.insert(id);
+    Ok(())
+}
+
+/// Writes a file of a job.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(super) fn put(plan: &Plan<'_>, dir: &Path, id: JobId, suffix: &str, text: &str) -> Result<(), PlanError> {
     let path = dir
         .join(plan.layout.of(id))
         .join(format!("{}{suffix}", plan.job(id).name));
@@ -111,57 +170,6 @@ fn link_for_monitoring(plan: &Plan<'_>, dir: &Path, id: JobId) -> Result<(), Pla
     let link = dir.join(&name);
     std::os::unix::fs::symlink(Path::new(directory).join(&name), &link)
         .map_err(|e| PlanError::io("make the link", &link, e))
-}
-
-fn write_lists(plan: &Plan<'_>, dir: &Path, id: JobId, text: &mut String) -> Result<(), PlanError> {
-    let lists = stat_lists(plan, id);
-    if lists.has_inputs {
-        text.clear();
-        for file in inputs(plan, id) {
-            list_file(plan, file, text);
-        }
-        put(plan, dir, id, ".in.lof", text)?;
-    }
-    if lists.has_outputs {
-        text.clear();
-        for file in outputs(plan, id) {
-            list_file(plan, file, text);
-        }
-        put(plan, dir, id, ".out.lof", text)?;
-    }
-    Ok(())
-}
-
-fn list_file(plan: &Plan<'_>, file: FileId, text: &mut String) {
-    let name = plan.workflow.files.name(file);
-    // Writing into a String cannot fail.
-    let _ = writeln!(text, "{name}={name}");
-}
-
-fn inputs(plan: &Plan<'_>, id: JobId) -> Vec<FileId> {
-    match plan.job(id).task {
-        Task::Compute(JobIndex(n)) => {
-            let uses = &plan.workflow.jobs[n as usize].uses;
-            uses.iter().filter(|u| u.link.reads()).map(|u| u.file).collect()
-        }
-        Task::CleanUp(n) => plan.exec.removals[n as usize].clone(),
-        _ => Vec::new(),
-    }
-}
-
-fn outputs(plan: &Plan<'_>, id: JobId) -> Vec<FileId> {
-    match plan.job(id).task {
-        Task::Compute(JobIndex(n)) => {
-            let uses = &plan.workflow.jobs[n as usize].uses;
-            uses.iter().filter(|u| u.link.writes()).map(|u| u.file).collect()
-        }
-        Task::StageIn(n) | Task::InterSite(n) => plan.exec.transfers[n as usize]
-            .files
-            .iter()
-            .map(|f| f.file)
-            .collect(),
-        _ => Vec::new(),
-    }
 }
 
 /// What an auxiliary job is to do; nothing for other jobs.

@@ -10,6 +10,7 @@ pub(crate) mod limits;
 pub(crate) mod lists;
 pub(crate) mod records;
 pub(crate) mod shell;
+pub(crate) mod stat;
 pub(crate) mod submit_dir;
 
 use crate::model::{JobIndex, Workflow};
@@ -41,6 +42,10 @@ pub(crate) struct Plan<'a> {
     pub(crate) layout: layout::Layout,
     /// Files of the abstract workflow that are only read, written and read, only written.
     pub(crate) files: [usize; 3],
+    /// Each job has its lists and orders in files of its own, as with Pegasus.
+    pub(crate) files_apart: bool,
+    /// Where the orders of auxiliary jobs are, once they are written.
+    pub(crate) orders: std::sync::OnceLock<lists::Orders>,
     /// Jobs parents before children.
     pub(crate) order: Vec<JobId>,
 }
@@ -48,9 +53,12 @@ pub(crate) struct Plan<'a> {
 /// Name of the copy of the properties. The number is fixed, so that two plans of one workflow are equal.
 pub(crate) const PROPERTIES: &str = "pegasus.1.properties";
 
-impl Plan<'_> {
+/// Plans of more jobs than this name files in command lines and keep orders in one file.
+pub(crate) const APART_LIMIT: usize = 1000;
+
+impl<'a> Plan<'a> {
     /// A job, be it one of the plan or one in a cluster.
-    pub(crate) fn job(&self, id: JobId) -> &ExecJob {
+    pub(crate) fn job(&self, id: JobId) -> &'a ExecJob {
         match self.exec.jobs.get(id as usize) {
             Some(job) => job,
             None => &self.exec.members[id as usize - self.exec.jobs.len()],

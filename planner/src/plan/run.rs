@@ -232,6 +232,10 @@ fn make<D, R>(
         own_tools: own_tools(request),
         layout: Layout::new(&settings.submit_mapper, workflow, &exec),
         files,
+        files_apart: settings.lists_apart
+            || settings.generator == Generator::Shell
+            || exec.jobs.len() <= output::APART_LIMIT,
+        orders: std::sync::OnceLock::new(),
         order,
         submit,
     };
@@ -666,6 +670,34 @@ struct Code {
     shell: Option<String>,
 }
 
+/// Writes what runs the plan, and the events of its jobs.
+fn generate(
+    plan: &Plan<'_>,
+    request: &Request,
+    resources: &batch::Resources,
+    site: SiteId,
+    dir: &Path,
+    events: &mut JobEvents<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Code, PlanError> {
+    let base = &plan.base;
+    let mut code = Code::default();
+    match plan.settings.generator {
+        Generator::Pmc => {
+            let dag = dir.join(format!("{base}.dag"));
+            output::dag::write(plan, dir, &dag, resources.node, events)?;
+            let executor = executor(request, &plan.sites.get(site).tools, warnings);
+            code.scripts = batch::write(plan, resources, &executor, dir)?;
+        }
+        Generator::Shell => {
+            let search = request.surroundings.environment.get("PATH");
+            let script = output::shell::write(plan, dir, search.map(String::as_str), events)?;
+            code.shell = Some(script);
+        }
+    }
+    Ok(code)
+}
+
 /// Writes everything but the braindump; gives what runs the plan.
 fn write(
     plan: &Plan<'_>,
@@ -679,29 +711,21 @@ fn write(
     let site = main_site(plan);
     let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
     warnings.extend(resources.warnings());
-    output::lists::write(plan, dir)?;
+    let places = output::lists::write(plan, dir)?;
+    plan.orders.get_or_init(|| places);
     let time = request
         .surroundings
         .now
         .to_utc()
         .format("%Y-%m-%dT%H:%M:%S%.6fZ")
         .to_string();
-    let mut events = JobEvents::create(plan, &dir.join(format!("{base}.static.bp")), &time)?;
-    let mut code = Code::default();
-    match plan.settings.generator {
-        Generator::Pmc => {
-            let dag = dir.join(format!("{base}.dag"));
-            output::dag::write(plan, dir, &dag, resources.node, &mut events)?;
-            let executor = executor(request, &plan.sites.get(site).tools, warnings);
-            code.scripts = batch::write(plan, &resources, &executor, dir)?;
-        }
-        Generator::Shell => {
-            let search = request.surroundings.environment.get("PATH");
-            let script = output::shell::write(plan, dir, search.map(String::as_str), &mut events)?;
-            code.shell = Some(script);
-        }
-    }
-    events.finish(plan)?;
+    let events = dir.join(format!("{base}.static.bp"));
+    let code = std::thread::scope(|scope| {
+        let mut events = JobEvents::create(scope, plan, &events, &time)?;
+        let code = generate(plan, request, &resources, site, dir, &mut events, warnings)?;
+        events.finish()?;
+        Ok::<_, PlanError>(code)
+    })?;
     records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
     put(&dir.join(format!("{base}.notify")), &records::notify(plan))?;
     let metrics = records::metrics(plan, request, &inputs.properties, counts);

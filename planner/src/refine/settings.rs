@@ -129,6 +129,8 @@ pub(crate) struct Settings {
     pub(crate) transformations: TransformationChoice,
     pub(crate) stat: bool,
     pub(crate) lof: bool,
+    /// Lists of files were asked for, so that each job has its own.
+    pub(crate) lists_apart: bool,
     pub(crate) set_xbit: bool,
     pub(crate) gridstart_label: bool,
     pub(crate) invoke_always: bool,
@@ -310,6 +312,7 @@ impl Settings {
         set_default(&mut profiles, "dagman", "retry", development.then_some("0"));
         InputErrors::check(problems)?;
         let stat = properties.get_bool("pegasus.gridstart.kickstart.stat", true)?;
+        let lists_apart = properties.get_bool("pegasus.gridstart.generate.lof", false)?;
         Ok(Settings {
             generator,
             submit_mapper,
@@ -350,7 +353,8 @@ impl Settings {
             workflow_adds: properties.get_bool("pegasus.catalog.replica.dax.asrc", false)?,
             transformations,
             stat,
-            lof: stat || properties.get_bool("pegasus.gridstart.generate.lof", false)?,
+            lof: stat || lists_apart,
+            lists_apart,
             set_xbit: properties.get_bool("pegasus.gridstart.kickstart.set.xbit", false)?,
             gridstart_label: properties.get_bool("pegasus.gridstart.label", true)?,
             invoke_always: properties.get_bool("pegasus.gridstart.invoke.always", false)?,

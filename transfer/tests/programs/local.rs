@@ -66,6 +66,21 @@ fn the_specification_comes_from_a_file_or_the_older_form() {
 }
 
 #[test]
+fn the_specification_may_be_a_part_of_a_file() {
+    let case = Case::new();
+    let specs = [list(&[transfer("a", "b")]), list(&[transfer("a", "c")])];
+    let part = format!("{}:{}", specs[0].len(), specs[1].len());
+    case.write("a", "1").write("all", specs.concat());
+    case.run("", &["-f", "all", "--part", &part]).expect_ok();
+    assert_eq!(case.names("."), ["a", "all", "c"]);
+    let part = format!("{}:{}", specs[0].len(), specs[1].len() + 1);
+    case.run("", &["-f", "all", "--part", &part])
+        .expect_failed("all: the file ends before byte");
+    case.run("", &["-f", "all", "--part", "1"])
+        .expect_failed("whole numbers");
+}
+
+#[test]
 fn kinds_may_be_mixed() {
     let case = Case::new();
     case.write("a", "1").write("old", "x");

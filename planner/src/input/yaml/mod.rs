@@ -1,6 +1,7 @@
 //! A reader of YAML that hands out one node after another and never builds a tree: memory stays at what the
 //! caller keeps, and every node has its place in the file.
 
+mod block;
 pub(crate) mod common;
 mod full;
 
@@ -10,6 +11,7 @@ use std::path::Path;
 use crate::error::{InputError, near_spelling};
 use crate::model::Position;
 
+use block::Block;
 use full::Full;
 
 /// Collections inside collections, more than which no honest file has.
@@ -116,10 +118,18 @@ impl Fields {
     }
 }
 
+/// Where events come from: the fast reader as long as it understands the file, then the full one.
+enum Source<'a> {
+    /// With how many events it gave.
+    Block(Block<'a>, usize),
+    Full(Box<Full<'a>>),
+}
+
 /// The reader. Problems that do not end reading are collected.
 pub(crate) struct Yaml<'a> {
     file: &'a Path,
-    source: Full<'a>,
+    text: &'a str,
+    source: Source<'a>,
     depth: u32,
     pub(crate) problems: Vec<InputError>,
 }
@@ -128,7 +138,8 @@ impl<'a> Yaml<'a> {
     pub(crate) fn new(file: &'a Path, text: &'a str) -> Self {
         Yaml {
             file,
-            source: Full::new(file, text),
+            text,
+            source: Source::Block(Block::new(text), 0),
             depth: 0,
             problems: Vec::new(),
         }
@@ -152,8 +163,29 @@ impl<'a> Yaml<'a> {
             .push(InputError::at(self.file, position, message).with_hint(hint));
     }
 
+    fn event(&mut self) -> Result<(Event<'a>, Position)> {
+        match &mut self.source {
+            Source::Full(full) => full.next(),
+            Source::Block(block, given) => match block.next() {
+                Ok(found) => {
+                    *given += 1;
+                    Ok(found)
+                }
+                Err(block::Unknown) => {
+                    let mut full = Full::new(self.file, self.text);
+                    for _ in 0..*given {
+                        full.next()?;
+                    }
+                    let found = full.next();
+                    self.source = Source::Full(Box::new(full));
+                    found
+                }
+            },
+        }
+    }
+
     fn next(&mut self) -> Result<(Event<'a>, Position)> {
-        let (event, position) = self.source.next()?;
+        let (event, position) = self.event()?;
         match event {
             Event::SequenceStart | Event::MappingStart => {
                 self.depth += 1;
@@ -379,3 +411,6 @@ fn broken(file: &Path, position: Position, message: impl AsRef<str>) -> Stop {
         ),
     )))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Which files kickstart looks at before (`-S`) and after a job (`-s`), section 7.4 of the planner's
+//! specification.
+//!
+//! Small plans have a list (`.in.lof`, `.out.lof`) for each job, as those of Pegasus. In large ones a million small
+//! files would cost more than the rest of the plan, and shared file systems hate them; so there a job names its
+//! files in its command line, unless they are many or their names need the list.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::model::{FileId, FileUse, JobIndex, Link};
+use crate::plan::PlanError;
+use crate::refine::exec::{FileTransfer, JobId, Task};
+
+use super::Plan;
+use super::command::quote;
+
+/// Bytes of file names that a command line takes per list.
+const INLINE: usize = 1000;
+
+/// Files of a job in one direction.
+#[derive(Clone, Copy, Debug)]
+enum Files<'p> {
+    None,
+    Used(&'p [FileUse], fn(Link) -> bool),
+    Moved(&'p [FileTransfer]),
+    Removed(&'p [FileId]),
+}
+
+impl<'p> Files<'p> {
+    fn iter(self) -> impl Iterator<Item = FileId> + 'p {
+        let (used, link): (&[FileUse], fn(Link) -> bool) = match self {
+            Files::Used(uses, link) => (uses, link),
+            _ => (&[], Link::reads),
+        };
+        let moved: &[FileTransfer] = if let Files::Moved(files) = self {
+            files
+        } else {
+            &[]
+        };
+        let removed: &[FileId] = if let Files::Removed(files) = self {
+            files
+        } else {
+            &[]
+        };
+        let used = used.iter().filter(move |u| link(u.link)).map(|u| u.file);
+        let moved = moved.iter().map(|f| f.file);
+        used.chain(moved).chain(removed.iter().copied())
+    }
+    fn is_empty(self) -> bool {
+        self.iter().next().is_none()
+    }
+}
+
+fn before<'p>(plan: &Plan<'p>, id: JobId) -> Files<'p> {
+    match plan.job(id).task {
+        Task::Compute(JobIndex(n)) => Files::Used(&plan.workflow.jobs[n as usize].uses, Link::reads),
+        Task::CleanUp(n) => Files::Removed(&plan.exec.removals[n as usize]),
+        _ => Files::None,
+    }
+}
+
+fn after<'p>(plan: &Plan<'p>, id: JobId) -> Files<'p> {
+    match plan.job(id).task {
+        Task::Compute(JobIndex(n)) => Files::Used(&plan.workflow.jobs[n as usize].uses, Link::writes),
+        Task::StageIn(n) | Task::InterSite(n) => Files::Moved(&plan.exec.transfers[n as usize].files),
+        _ => Files::None,
+    }
+}
+
+/// Whether the command line can name the files itself.
+fn fits_line(plan: &Plan<'_>, files: Files<'_>) -> bool {
+    if plan.files_apart {
+        return false;
+    }
+    let mut room = INLINE;
+    files.iter().all(|file| {
+        let name = plan.workflow.files.name(file);
+        let fits = name.len() < room && !name.starts_with('@');
+        room = room.saturating_sub(name.len() + 1);
+        fits
+    })
+}
+
+/// Adds the options of kickstart.
+pub(crate) fn options(plan: &Plan<'_>, id: JobId, line: &mut String) {
+    for (option, files, suffix) in [
+        ("-S", before(plan, id), ".in.lof"),
+        ("-s", after(plan, id), ".out.lof"),
+    ] {
+        // A clean-up job always has files, and an empty list would be in the way of nobody.
+        if files.is_empty() {
+            continue;
+        }
+        if fits_line(plan, files) {
+            for file in files.iter() {
+                let name = plan.workflow.files.name(file);
+                push(line, &[" ", option, " ", &quote(&format!("{name}={name}"))]);
+            }
+            line.push(' ');
+        } else {
+            // Writing into a String cannot fail.
+            let _ = write!(
+                line,
+                " {option} {} ",
+                quote(&format!("@{}", plan.job_file(id, suffix)))
+            );
+        }
+    }
+    line.push(' ');
+}
+
+fn push(line: &mut String, parts: &[&str]) {
+    for part in parts {
+        line.push_str(part);
+    }
+}
+
+/// Writes the lists of a job that does not name its files in its command line.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(crate) fn write(plan: &Plan<'_>, dir: &Path, id: JobId, text: &mut String) -> Result<(), PlanError> {
+    for (files, suffix) in [(before(plan, id), ".in.lof"), (after(plan, id), ".out.lof")] {
+        if files.is_empty() || fits_line(plan, files) {
+            continue;
+        }
+        text.clear();
+        for file in files.iter() {
+            let name = plan.workflow.files.name(file);
+            push(text, &[name, "=", name, "\n"]);
+        }
+        super::lists::put(plan, dir, id, suffix, text)?;
+    }
+    Ok(())
+}
