@@ -2,6 +2,7 @@
 
 mod clusters;
 mod common;
+mod names;
 mod random;
 mod selection;
 

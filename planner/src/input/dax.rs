@@ -7,7 +7,7 @@ use super::ReadOptions;
 use super::builder::Builder;
 use super::xml::{Element, Result, Xml};
 use crate::error::InputError;
-use crate::model::{Hook, Position};
+use crate::model::{Hook, Position, TransformationName};
 use crate::profiles::{Namespace, Profiles};
 
 /// Newest version that is read.
@@ -58,6 +58,8 @@ pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptio
         builder,
         version: NEWEST,
         preserve_linebreaks: options.preserve_linebreaks,
+        chunk: String::new(),
+        use_name: TransformationName::default(),
     };
     reader.root(&root)?;
     reader.content()
@@ -68,6 +70,10 @@ struct Dax<'r, 'a> {
     builder: &'r mut Builder,
     version: Version,
     preserve_linebreaks: bool,
+    /// Memory that each argument uses again.
+    chunk: String,
+    /// Memory that each file use uses again.
+    use_name: TransformationName,
 }
 
 impl<'a> Dax<'_, 'a> {

@@ -14,10 +14,12 @@ pub struct Interner {
     numbers: HashTable<u32>,
 }
 
+#[inline]
 fn hash(name: &str) -> u64 {
     BuildHasherDefault::<FxHasher>::default().hash_one(name)
 }
 
+#[inline]
 fn slice<'a>(text: &'a str, ends: &[usize], number: u32) -> &'a str {
     let number = number as usize;
     let start = if number == 0 { 0 } else { ends[number - 1] };

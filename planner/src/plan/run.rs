@@ -721,12 +721,18 @@ fn write(
         .to_string();
     let events = dir.join(format!("{base}.static.bp"));
     let code = std::thread::scope(|scope| {
+        let copies = scope.spawn(|| {
+            records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
+            copy_inputs(request, inputs, dir)
+        });
         let mut events = JobEvents::create(scope, plan, &events, &time)?;
         let code = generate(plan, request, &resources, site, dir, &mut events, warnings)?;
         events.finish()?;
+        copies
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         Ok::<_, PlanError>(code)
     })?;
-    records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
     put(&dir.join(format!("{base}.notify")), &records::notify(plan))?;
     let metrics = records::metrics(plan, request, &inputs.properties, counts);
     put(&dir.join(format!("{base}.metrics")), &metrics)?;
@@ -743,10 +749,6 @@ fn write(
             &dir.join(format!("{base}.replica.store")),
             &replica_store(embedded),
         )?;
-    }
-    copy_catalogs(request, inputs, dir)?;
-    if let Some(name) = request.workflow.file_name() {
-        copy(&request.workflow, &dir.join(name))?;
     }
     Ok(code)
 }
@@ -777,6 +779,15 @@ fn executor(request: &Request, tools: &str, warnings: &mut Vec<String>) -> Strin
             ));
             first.display().to_string()
         }
+    }
+}
+
+/// Copies of what the plan was made from.
+fn copy_inputs(request: &Request, inputs: &Inputs, dir: &Path) -> Result<(), PlanError> {
+    copy_catalogs(request, inputs, dir)?;
+    match request.workflow.file_name() {
+        Some(name) => copy(&request.workflow, &dir.join(name)),
+        None => Ok(()),
     }
 }
 

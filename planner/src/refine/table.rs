@@ -12,17 +12,40 @@ pub(crate) fn sort<'n, T>(entries: &mut [T], name: impl Fn(&T) -> &'n str) {
 
 /// Like [`sort`], for some of the entries of a table that had `size` of them.
 pub(crate) fn sort_part<'n, T>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
-    if entries.len() > 1 {
-        let buckets = buckets(size);
-        entries.sort_by_cached_key(|entry| bucket(name(entry), buckets));
+    let buckets = buckets(size);
+    match entries.len() {
+        0 | 1 => {}
+        2..=FEW => sort_few(entries, |entry| bucket(name(entry), buckets)),
+        _ => entries.sort_by_cached_key(|entry| bucket(name(entry), buckets)),
+    }
+}
+
+/// Tables of most jobs: a few files or children.
+const FEW: usize = 8;
+
+/// Stable insertion sort that needs no memory of its own.
+fn sort_few<T>(entries: &mut [T], key: impl Fn(&T) -> u32) {
+    let mut keys = [0; FEW];
+    for n in 0..entries.len() {
+        keys[n] = key(&entries[n]);
+        let mut at = n;
+        while at > 0 && keys[at - 1] > keys[at] {
+            keys.swap(at - 1, at);
+            entries.swap(at - 1, at);
+            at -= 1;
+        }
     }
 }
 
 /// Bucket of a name: a hash over the UTF-16 units, its halves combined.
 fn bucket(name: &str, buckets: u32) -> u32 {
-    let hash = name.encode_utf16().fold(0u32, |hash, unit| {
-        hash.wrapping_mul(31).wrapping_add(u32::from(unit))
-    });
+    let add = |hash: u32, unit: u32| hash.wrapping_mul(31).wrapping_add(unit);
+    let hash = if name.is_ascii() {
+        name.bytes().fold(0, |hash, byte| add(hash, u32::from(byte)))
+    } else {
+        name.encode_utf16()
+            .fold(0, |hash, unit| add(hash, u32::from(unit)))
+    };
     (hash ^ (hash >> 16)) & (buckets - 1)
 }
 
@@ -47,6 +70,20 @@ mod tests {
             names,
             ["part_F6", "part_F2", "part_F3", "part_F4", "part_F5", "part_F1"]
         );
+    }
+
+    #[test]
+    fn few_entries_are_sorted_like_many() {
+        let names: Vec<String> = (0..FEW)
+            .map(|n| format!("file.{}.{}", n * 7919 % 13, n % 3))
+            .collect();
+        for length in 0..=FEW {
+            let mut few: Vec<&str> = names[..length].iter().map(String::as_str).collect();
+            let mut many = few.clone();
+            many.sort_by_key(|name| bucket(name, 16));
+            sort(&mut few, |name| name);
+            assert_eq!(few, many);
+        }
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl<'a> Dax<'_, 'a> {
     /// Text and names of files, see section 3.4 of the specification for white space.
     fn argument(&mut self) -> Result<String> {
         let mut all = String::new();
-        let mut chunk = String::new();
+        let mut chunk = std::mem::take(&mut self.chunk);
         let mut after_file = false;
         while let Some(part) = self.xml.part()? {
             let element = match part {
@@ -113,6 +113,7 @@ impl<'a> Dax<'_, 'a> {
             after_file = true;
         }
         self.add_chunk(&mut all, &mut chunk);
+        self.chunk = chunk;
         all.shrink_to_fit();
         Ok(all)
     }
@@ -166,7 +167,9 @@ impl<'a> Dax<'_, 'a> {
     fn file_use(&mut self, element: &Element<'a>) -> Result<Option<FileUse>> {
         let position = element.position;
         let mut found = default_use(FileId(0), Link::None);
-        let mut name = TransformationName::default();
+        let mut name = std::mem::take(&mut self.use_name);
+        name.name.clear();
+        (name.namespace, name.version) = (None, None);
         let mut file = None;
         let mut temporary = false;
         let builder = &mut *self.builder;
@@ -233,6 +236,7 @@ impl<'a> Dax<'_, 'a> {
         } else {
             file = Some(builder.file(&name.name, position));
         }
+        self.use_name = name;
         if temporary {
             found.transfer = TransferFlag::Not;
             found.register = false;

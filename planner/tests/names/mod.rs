@@ -1,13 +1,9 @@
 //! File names can neither leave the work directory nor change a command.
 
-#![expect(clippy::panic, reason = "a test that fails may panic")]
-
-mod common;
-
 use std::fs;
 use std::path::{Component, Path};
 
-use common::Case;
+use crate::common::Case;
 
 /// Names that mean something to shells, command lines, the DAG, and lists.
 const ODD: &[&str] = &[
@@ -53,9 +49,7 @@ fn odd_names_stay_names() {
     for name in ODD {
         let case = Case::new(&workflow(name));
         case.programs(&["first", "second"]).replicas(&[]);
-        let plan = case
-            .plan("-o local --dir submit")
-            .unwrap_or_else(|e| panic!("{name}: {e}"));
+        let plan = case.plan("-o local --dir submit").expect(name);
         let words = plan.command("first_A");
         let at = words
             .iter()
