@@ -11,7 +11,7 @@ const KICKSTART_FLAGS: &[u8] = b"HfqXtzZFc";
 
 /// The program that a command runs in the end.
 #[must_use]
-pub fn application<'w>(words: &'w [Vec<u8>]) -> &'w [u8] {
+pub fn application(words: &[Vec<u8>]) -> &[u8] {
     let mut left = words;
     loop {
         let Some((first, rest)) = left.split_first() else {
