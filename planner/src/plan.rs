@@ -300,7 +300,7 @@ impl PlanError {
 mod run;
 mod surroundings;
 
-pub use run::{look, plan, wants_shell};
+pub use run::{look, plan, steps, wants_shell};
 
 /// Formats a time as the records of the workflow have it: ISO 8601, seconds, numeric offset.
 pub(crate) fn iso_seconds(time: SystemTime, offset: FixedOffset) -> String {

@@ -65,7 +65,7 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         let directory = submit_dir(request, settings, workflow)?;
         Ok((directory.path().to_owned(), directory))
     };
-    make(request, take, |made, directory| {
+    make(request, take, &mut |_| {}, |made, directory| {
         let Made {
             plan,
             inputs,
@@ -123,7 +123,7 @@ pub fn look(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result
         };
         Ok((path, ()))
     };
-    make(request, take, |made, ()| {
+    make(request, take, &mut |_| {}, |made, ()| {
         let Made {
             plan,
             inputs,
@@ -170,6 +170,16 @@ pub fn look(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result
     })
 }
 
+/// Makes a plan in memory and tells `step` the name of each step that is over, for measurements; gives the
+/// numbers of jobs.
+///
+/// # Errors
+/// Whatever stands in the way of a plan.
+pub fn steps(request: &Request, step: &mut dyn FnMut(&'static str)) -> Result<super::Counts, PlanError> {
+    let take = |settings: &Settings, workflow: &Workflow| Ok((preview(request, settings, workflow), ()));
+    make(request, take, step, |made, ()| Ok(made.counts))
+}
+
 /// Draws the pictures that are asked for.
 fn draw(plan: &Plan<'_>, pictures: &[Picture]) -> Result<(), PlanError> {
     for picture in pictures {
@@ -186,10 +196,12 @@ fn draw(plan: &Plan<'_>, pictures: &[Picture]) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// The steps up to a plan in memory. `take` says for which submit directory it is.
+/// The steps up to a plan in memory. `take` says for which submit directory it is; `step` is told the name of each
+/// step that is over.
 fn make<D, R>(
     request: &Request,
     take: impl FnOnce(&Settings, &Workflow) -> Result<(PathBuf, D), PlanError>,
+    step: &mut dyn FnMut(&'static str),
     finish: impl FnOnce(Made<'_, '_>, D) -> Result<R, PlanError>,
 ) -> Result<R, PlanError> {
     let properties = Properties::load(&property_sources(request))?;
@@ -208,12 +220,20 @@ fn make<D, R>(
     let prefix = request.job_prefix.as_deref().unwrap_or_default();
     let mut mapper = Mapper::new(&sites, &programs, &settings, own_tools(request), prefix);
     let files = records::count_files(&inputs.workflow);
-    let exec = refine(&mut inputs.workflow, &mut mapper, &inputs.replicas, &mut notes)?;
+    step("reading");
+    let exec = refine(
+        &mut inputs.workflow,
+        &mut mapper,
+        &inputs.replicas,
+        &mut notes,
+        step,
+    )?;
     note_sites(&exec, &sites, &mut notes);
     warnings.extend(bypass(&inputs.workflow, &inputs.properties)?);
     warnings.extend(exec.warnings.iter().cloned());
     warnings.extend(outputs_that_stay(&inputs.workflow, &exec, &sites));
     let order = order(&exec)?;
+    step("order");
     let workflow = &inputs.workflow;
     let default_base = format!("{}-{}", workflow.label, workflow.index);
     let plan = Plan {

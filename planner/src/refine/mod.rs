@@ -30,7 +30,8 @@ use exec::{Exec, ExecJob, Task};
 use mapping::Mapper;
 use replicas::Replicas;
 
-/// Refines a workflow. The mapper brings sites, programs and settings.
+/// Refines a workflow. The mapper brings sites, programs and settings; `step` is told the name of each step that
+/// is over.
 ///
 /// # Errors
 /// What cannot be mapped, or is nowhere.
@@ -39,6 +40,7 @@ pub(crate) fn refine(
     mapper: &mut Mapper<'_>,
     replicas: &Replicas,
     notes: &mut Vec<String>,
+    step: &mut dyn FnMut(&'static str),
 ) -> Result<Exec, PlanError> {
     let mut exec = Exec::default();
     let abstract_edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
@@ -47,6 +49,7 @@ pub(crate) fn refine(
         return Err(PlanError::refinement("Abstract Workflow has cycles"));
     }
     let mut reduced = reuse::reduce(workflow, &graph, replicas, mapper.settings.reuse);
+    step("data reuse");
     exec.deleted = reduced.kept.iter().filter(|kept| !**kept).count();
     if exec.deleted > 0 {
         notes.push(format!(
@@ -67,13 +70,17 @@ pub(crate) fn refine(
         }
         mapped => mapped?,
     };
+    step("sites, programs");
     cluster::form(workflow, &mut exec, mapper, &mut mapped, &mut reduced, notes)?;
+    step("clustering");
     transfer::add(workflow, &mut exec, mapper, replicas, &mapped, &reduced)?;
+    step("transfers");
     let names = directories::Names {
         label: &workflow.label.clone(),
         index: &workflow.index.clone(),
     };
     let sites = directories::add_create(&mut exec, mapper, &names);
+    step("create-dir");
     if mapper.settings.cleanup != CleanupStrategy::None {
         let staying = cleanup::staying(workflow, &mut exec, &mapper.settings.cleanup_kept);
         // With the directory, outputs that go nowhere else would be lost.
@@ -87,10 +94,12 @@ pub(crate) fn refine(
             }
             CleanupStrategy::Leaf | CleanupStrategy::None => {}
         }
+        step("clean-up");
         if removes_all {
             let with_registration = strategy != CleanupStrategy::InPlace;
             directories::add_remove(&mut exec, mapper, &names, &sites, with_registration);
         }
+        step("remove-dir");
     }
     if exec.jobs.is_empty() {
         let site = mapper
@@ -111,6 +120,7 @@ pub(crate) fn refine(
     }
     exec.tidy_edges();
     check_names(&exec)?;
+    step("edges, names");
     Ok(exec)
 }
 
