@@ -96,14 +96,14 @@ fn print(shape: &str, cleanup: &str, sizes: &[usize], table: &[(&str, Vec<f64>)]
     for size in sizes {
         print!("{:>12}", format!("{size} jobs"));
     }
-    println!("{:>10}", "last/first");
+    println!("{:>14}", "last/first");
     for (name, times) in table {
         print!("  {name:<26}");
         for time in times {
             print!("{time:>12.0}");
         }
         match (times.first(), times.last()) {
-            (Some(first), Some(last)) if *first > 0.0 => println!("{:>10.2}", last / first),
+            (Some(first), Some(last)) if *first > 0.0 => println!("{:>14.2}", last / first),
             _ => println!(),
         }
     }

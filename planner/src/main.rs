@@ -105,6 +105,7 @@ fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
         Ok(surroundings) => Surroundings {
             working_dir: recipe.directory,
             user: recipe.user,
+            uuid: recipe.uuid,
             ..surroundings
         },
         Err(e) => return fail(&format!("cannot find out the working directory: {e}"), 1),

@@ -10,13 +10,15 @@ use crate::plan::Request;
 /// How the comment begins.
 const HEAD: &str = "#Planned with ";
 
-/// Working directory, user and command line of a plan.
+/// Working directory, user, identifier and command line of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Recipe {
     /// Working directory.
     pub directory: PathBuf,
     /// Login name, which is part of paths.
     pub user: String,
+    /// Identifier of the workflow, from which names and chance may come.
+    pub uuid: String,
     /// Command line without the name of the program.
     pub arguments: Vec<String>,
 }
@@ -48,6 +50,7 @@ impl Recipe {
         Recipe {
             directory: request.surroundings.working_dir.clone(),
             user: request.surroundings.user.clone(),
+            uuid: request.surroundings.uuid.clone(),
             arguments: request.line.clone(),
         }
     }
@@ -112,6 +115,7 @@ mod tests {
         let recipe = Recipe {
             directory: "/w/a b".into(),
             user: "tester".into(),
+            uuid: "u".into(),
             arguments: vec!["--sites".into(), "a\nb 'c' \"d\"".into()],
         };
         let comment = recipe.comment();
