@@ -74,6 +74,17 @@ impl<'a, 'm> Explainer<'a, 'm> {
     fn name(&self, job: JobId) -> String {
         self.view.plan.job(job).name.to_string()
     }
+    /// The job of the DAG that runs a job: itself, or the cluster that it is in.
+    fn runs_as(&self, id: JobId) -> JobId {
+        let plan = self.view.plan;
+        if !plan.is_member(id) {
+            return id;
+        }
+        let mut clusters = plan.exec.clusters.iter();
+        clusters
+            .find(|cluster| cluster.members.clone().any(|member| plan.member(member) == id))
+            .map_or(id, |cluster| cluster.job)
+    }
     fn file(&self, file: FileId) -> &str {
         self.workflow().files.name(file)
     }
@@ -157,8 +168,12 @@ impl<'a, 'm> Explainer<'a, 'm> {
         }
         let id = within.unwrap_or(id);
         let names = |jobs: &[JobId]| jobs.iter().map(|&j| self.name(j)).collect::<Vec<_>>().into_iter();
-        page.lines("after", names(self.graph.parents(id)));
-        page.lines("before", names(self.graph.children(id)));
+        let whole = self.runs_as(id);
+        if whole != id {
+            page.line("runs in", &self.name(whole));
+        }
+        page.lines("after", names(self.graph.parents(whole)));
+        page.lines("before", names(self.graph.children(whole)));
         page.text
     }
 
@@ -279,7 +294,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
                 continue;
             }
             let mut told = false;
-            for &parent in self.graph.parents(id) {
+            for &parent in self.graph.parents(self.runs_as(id)) {
                 let mut writes = false;
                 files::of_job(plan.workflow, plan.exec, parent, |a| {
                     writes |= a.writes && a.file == u.file && a.site == here;
@@ -371,7 +386,9 @@ impl<'a, 'm> Explainer<'a, 'm> {
                     Task::StageOut(t) => plan.exec.transfers[t as usize]
                         .files
                         .iter()
-                        .find(|moved| moved.file == u.file && self.graph.parents(k as JobId).contains(&id))
+                        .find(|moved| {
+                            moved.file == u.file && self.graph.parents(k as JobId).contains(&self.runs_as(id))
+                        })
                         .map(|moved| format!("brought to {} by", plan.url(&moved.destination, lfn).1)),
                     Task::Register(r) => plan.exec.registrations[r as usize]
                         .entries
