@@ -236,6 +236,7 @@ impl<T: MasterTransport> Outbox for Out<'_, T> {
                 );
             }
             Record::Started(task, _, rank) => {
+                tracing::trace!("Scheduling task {}", name(task));
                 tracing::debug!("Submitting task {} to slot {}", name(task), rank.0);
                 (self.observer)(&RunEvent::Started {
                     task: self.dag.name(task),

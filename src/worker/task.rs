@@ -115,11 +115,14 @@ impl Runner {
             return Ok(false);
         };
         if host_rank == 0 {
+            let rank = self.rank.0;
+            tracing::debug!("Worker {rank}: Launching host script {}", script.display());
             let (path, environment) = (&self.path, &self.environment);
             let spawner = &mut self.spawner;
             let kill = &self.kill;
             let run = HostScript::run(script, path, environment, &self.input, spawner, kill, watch);
             self.host_script = Some(run?);
+            tracing::debug!("Worker {rank}: Host script exited with status 0");
         }
         Ok(true)
     }
