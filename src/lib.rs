@@ -4,6 +4,8 @@ pub mod app;
 #[cfg(feature = "mpi")]
 mod app_mpi;
 pub mod cli;
+#[cfg(feature = "stampede")]
+mod database;
 pub mod driver;
 pub mod exit;
 pub mod forward_journal;

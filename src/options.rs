@@ -38,6 +38,8 @@ pub struct Options {
     pub jobstate_log: Option<PathBuf>,
     /// `.resource`.
     pub resource_log: Option<PathBuf>,
+    /// The STAMPEDE database, written from `dagman_log` while the run goes on.
+    pub stampede: Option<Stampede>,
     /// Where the output of the tasks goes.
     pub stdio: Stdio,
     /// Files for forwarded data that are kept open; the default depends on the system's limit.
@@ -53,6 +55,13 @@ pub struct Options {
     pub console: bool,
     /// Name of the program for the summary record.
     pub app: OsString,
+}
+
+/// How the STAMPEDE database is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stampede {
+    /// The list of all workflows of the user, `~/.pegasus/workflow.db`.
+    pub dashboard: Option<PathBuf>,
 }
 
 /// Where the output of tasks goes.
@@ -132,6 +141,7 @@ impl Options {
             dagman_log: None,
             jobstate_log: None,
             resource_log: Some(with_suffix(dag, ".resource")),
+            stampede: None,
             stdio: Stdio::Merged {
                 stdout: Target::Stdout,
                 stderr: Target::Stderr,
@@ -168,6 +178,9 @@ impl Options {
         if typed.jobstate_log {
             options.jobstate_log = Some(folder(dag).join("jobstate.log"));
         }
+        options.stampede = typed.stampede.then(|| Stampede {
+            dashboard: typed.home.as_ref().map(|home| home.join(".pegasus/workflow.db")),
+        });
         if typed.no_resource_log {
             options.resource_log = None;
         }

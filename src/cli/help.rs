@@ -51,6 +51,7 @@ Not in the list above:
    --sync-interval MS   Bring rescue file and forwarded data to the disk this often;
                         0 for never [default: 1000]
    --runtime-limit T    Seconds that a task may take, unless its option -T says otherwise
+   --stampede           Write the STAMPEDE database while the run goes on
    --drain-grace T      Seconds that running tasks may go on after SIGTERM [default: 8]
 ";
 

@@ -51,6 +51,10 @@ pub struct Typed {
     pub jobstate_log: bool,
     /// `--monitord-hack`.
     pub monitord_hack: bool,
+    /// `--stampede`, which also sets `monitord_hack`.
+    pub stampede: bool,
+    /// The user's directory.
+    pub home: Option<PathBuf>,
     /// `--no-resource-log`.
     pub no_resource_log: bool,
     /// `--no-sleep-on-recv`.
@@ -141,6 +145,7 @@ fn read_environment(
     let invalid = |name| Instead::refuse(&format!("Invalid value for {name}"));
     let value = |name| environment(name).map(OsString::into_vec);
     typed.host_script = environment("PMC_HOST_SCRIPT").map(PathBuf::from);
+    typed.home = environment("HOME").map(PathBuf::from);
     if let Some(text) = value("PMC_HOST_MEMORY") {
         typed.host_memory = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_MEMORY"))?;
     }
@@ -227,6 +232,16 @@ fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Inste
             b"--monitord-hack" => {
                 typed.monitord_hack = true;
                 typed.per_task_stdio = true;
+            }
+            b"--stampede" if cfg!(feature = "stampede") => {
+                typed.stampede = true;
+                typed.monitord_hack = true;
+                typed.per_task_stdio = true;
+            }
+            b"--stampede" => {
+                return Err(Instead::refuse(
+                    "--stampede: this program was built without the feature `stampede`; use pmc-monitord",
+                ));
             }
             b"--no-resource-log" => typed.no_resource_log = true,
             b"--no-sleep-on-recv" => typed.no_sleep_on_recv = true,
@@ -396,6 +411,8 @@ mod tests {
             per_task_stdio: true,
             jobstate_log: true,
             monitord_hack: true,
+            stampede: false,
+            home: None,
             no_resource_log: true,
             no_sleep_on_recv: true,
             max_fds: Some(9),
@@ -408,6 +425,14 @@ mod tests {
             workers: Some(3),
         };
         assert_eq!(typed, expected);
+    }
+
+    #[cfg(feature = "stampede")]
+    #[test]
+    fn the_database_needs_the_log_and_the_files_of_the_tasks() {
+        let typed = parse_with("--stampede a.dag", &[("HOME", "/home/u")]).unwrap();
+        assert!(typed.stampede && typed.monitord_hack && typed.per_task_stdio);
+        assert_eq!(typed.home, Some("/home/u".into()));
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub(crate) enum Kind {
     Transport(#[from] TransportError),
     #[error(transparent)]
     Merge(#[from] MergeError),
+    #[cfg(feature = "stampede")]
+    #[error(transparent)]
+    Database(#[from] crate::database::DatabaseError),
     #[error("{what}: {}", reason(source))]
     System {
         what: &'static str,

@@ -91,8 +91,16 @@ fn start<T: MasterTransport>(
         at: Instant::now(),
         time: Local::now().fixed_offset(),
     };
-    let result = prepare(options, transport.workers(), transport.is_distant())
-        .and_then(|ready| Driver::new(ready, transport, options, interrupt, observer, begin).run(work));
+    let result = prepare(options, transport.workers(), transport.is_distant()).and_then(|ready| {
+        #[cfg(feature = "stampede")]
+        let database = crate::database::Database::start(options)?;
+        let result = Driver::new(ready, transport, options, interrupt, observer, begin).run(work);
+        #[cfg(feature = "stampede")]
+        if let Some(database) = database {
+            database.finish(interrupt.signal().is_some());
+        }
+        result
+    });
     result.map_err(|mut error| {
         if !error.is_closed() {
             error.silent_workers = stop_workers(transport, ToWorker::Abort, CLOSE_TIMEOUT);
@@ -121,6 +129,8 @@ struct Ready {
 
 /// Opens everything, in the order of the original: what fails first leaves the same files behind.
 fn prepare(options: &Options, workers: u32, distant: bool) -> Result<Ready, RunError> {
+    #[cfg(feature = "stampede")]
+    crate::database::check(options)?;
     let lock = if options.lock {
         tracing::debug!("Locking DAG file...");
         Some(DagLock::acquire(&options.dag)?)

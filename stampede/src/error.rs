@@ -49,6 +49,14 @@ pub enum LoadError {
         /// Missing key.
         key: &'static str,
     },
+    /// A DAG that was not planned cannot be read.
+    #[error("{}: {source}", path.display())]
+    Dag {
+        /// DAG.
+        path: PathBuf,
+        /// Why.
+        source: Box<pmc_dag::DagError>,
+    },
     /// The workflow runs under HTCondor.
     #[error("{}: a DAG for HTCondor; pegasus-monitord loads its runs", path.display())]
     HtCondor {

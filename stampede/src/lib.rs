@@ -9,6 +9,7 @@ pub mod clock;
 pub mod dashboard;
 pub mod error;
 pub mod facts;
+pub mod file_system;
 pub mod holder;
 pub mod loader;
 pub mod log_reader;

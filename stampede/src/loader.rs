@@ -44,6 +44,8 @@ struct Try {
     submitted: Option<i64>,
     started: Option<i64>,
     done: Option<i64>,
+    /// The job has no try before.
+    first: bool,
 }
 
 /// Loads one run after another of one workflow.
@@ -59,7 +61,29 @@ pub struct Loader {
     last_time: f64,
     states: Vec<WorkflowState>,
     first_tasks: Option<FxHashMap<i64, i64>>,
+    /// Jobs that have a try; only those are asked for what became of it.
+    tried: Tried,
     jobs_ended: u64,
+}
+
+/// A set of job numbers, which count from 1 without gaps: a bit each.
+#[derive(Clone, Debug, Default)]
+struct Tried(Vec<u64>);
+
+impl Tried {
+    /// Adds a number; whether it was there.
+    fn insert(&mut self, job: i64) -> bool {
+        let Ok(job) = usize::try_from(job) else {
+            return true;
+        };
+        if self.0.len() <= job / 64 {
+            self.0.resize(job / 64 + 1, 0);
+        }
+        let (word, bit) = (&mut self.0[job / 64], 1 << (job % 64));
+        let known = *word & bit != 0;
+        *word |= bit;
+        known
+    }
 }
 
 impl std::fmt::Debug for Loader {
@@ -79,7 +103,10 @@ impl Loader {
         let last_seq = store.last_sequence()?;
         let states = store.workflow_states()?;
         let last = states.last();
+        let mut tried = Tried::default();
+        store.jobs_tried(|job| _ = tried.insert(job))?;
         Ok(Self {
+            tried,
             tries: FxHashMap::default(),
             last_seq,
             restart_count: last.map_or(-1, |state| state.restart_count),
@@ -355,7 +382,11 @@ impl Loader {
         known: &Background,
         notice: &mut dyn FnMut(Notice),
     ) -> Result<Facts, StoreError> {
-        let before = self.store.last_try(this.job_id, this.seq)?;
+        let before = if this.first {
+            None
+        } else {
+            self.store.last_try(this.job_id, this.seq)?
+        };
         // A try that never ended counts, too: it had a number of its own.
         let (mut expected, mut consumed) = (0, None);
         let mut below = before;
@@ -513,6 +544,7 @@ impl Loader {
             submitted: time("SUBMIT"),
             started: time("EXECUTE"),
             done: time("JOB_TERMINATED").or_else(|| time("JOB_ABORTED")),
+            first: false,
         }))
     }
 
@@ -536,6 +568,7 @@ impl Loader {
             job_id,
             seq: self.last_seq,
             number: number.to_owned(),
+            first: !self.tried.insert(job_id),
             ..Try::default()
         };
         self.tries.insert(job.to_owned(), new);
@@ -544,7 +577,7 @@ impl Loader {
 }
 
 /// The value of an option in the arguments of a job that kickstart runs.
-fn option_of_kickstart(arguments: &str, option: &str) -> Option<String> {
+pub(crate) fn option_of_kickstart(arguments: &str, option: &str) -> Option<String> {
     let mut words = arguments.split_whitespace();
     while let Some(word) = words.next() {
         if word == option {
@@ -561,7 +594,8 @@ fn option_of_kickstart(arguments: &str, option: &str) -> Option<String> {
     None
 }
 
-fn base_name(path: &str) -> &str {
+/// Last part of a path.
+pub(crate) fn base_name(path: &str) -> &str {
     match path.rsplit('/').next() {
         None | Some("") => "unknown",
         Some(name) => name,

@@ -28,7 +28,18 @@ pub fn read(path: &Path) -> io::Result<String> {
     let size = file.metadata()?.len();
     let mut bytes = Vec::new();
     if size <= LARGE {
-        file.take(LARGE).read_to_end(&mut bytes)?;
+        // Nobody writes into it any more, so no further look for its end is needed.
+        bytes.resize(usize::try_from(size).unwrap_or(0), 0);
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read(&mut bytes[filled..]) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        bytes.truncate(filled);
     } else {
         (&mut file).take(LARGE - TAIL).read_to_end(&mut bytes)?;
         bytes.push(b'\n');

@@ -2,14 +2,16 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use chrono::DateTime;
 use monitord_compat::braindump_reader::Braindump;
+use nix::unistd::{User, getuid};
 
 use crate::error::LoadError;
 use crate::rows::WorkflowRow;
+use crate::store::Store;
 
 const LOG_END: &str = ".dag.dagman.out";
 
@@ -32,9 +34,58 @@ pub struct Run {
     pub workflow: WorkflowRow,
     /// A file with commands to run at events; nobody does.
     pub notify: Option<String>,
+    /// Whether the planner made it. Of a DAG from elsewhere, only the DAG itself is known.
+    pub planned: bool,
 }
 
 impl Run {
+    /// As [`Run::locate`]; where there is no `braindump.yml`, the run is that of a DAG that was not
+    /// planned.
+    ///
+    /// # Errors
+    /// As [`Run::locate`], or there is no DAG either.
+    pub fn find(log: &Path) -> Result<Self, LoadError> {
+        match Self::locate(log) {
+            Err(LoadError::Read { path, source }) if source.kind() == ErrorKind::NotFound => {
+                let unplanned = log.to_str().and_then(Self::unplanned);
+                unplanned.ok_or(LoadError::Read { path, source })
+            }
+            found => found,
+        }
+    }
+
+    fn unplanned(log: &str) -> Option<Self> {
+        let dag = fs::canonicalize(log.strip_suffix(LOG_END.strip_prefix(".dag")?)?).ok()?;
+        let time = dag.metadata().ok()?.modified().ok()?;
+        let name = dag.file_stem()?.to_str()?.to_owned();
+        let dir = dag.parent()?.to_owned();
+        let beside = |end: &str| dir.join(format!("{name}{end}"));
+        let database = beside(".stampede.db");
+        // Later runs of the same DAG are those of the same workflow.
+        let known = Store::workflow_of(&database);
+        let text = |path: &Path| Some(path.display().to_string());
+        Some(Self {
+            workflow: WorkflowRow {
+                wf_uuid: known.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+                dag_file_name: dag.file_name()?.to_str().map(str::to_owned),
+                timestamp: DateTime::<chrono::Utc>::from(time).timestamp(),
+                submit_hostname: gethostname::gethostname().into_string().ok(),
+                submit_dir: text(&dir),
+                user: User::from_uid(getuid()).ok().flatten().map(|user| user.name),
+                dax_label: Some(name.clone()),
+                ..WorkflowRow::default()
+            },
+            static_events: beside(".static.bp"),
+            log: beside(LOG_END),
+            database,
+            notify: None,
+            planned: false,
+            name,
+            dag,
+            dir,
+        })
+    }
+
     /// Finds the files of the run that `log` belongs to. The files beside the log are taken; only
     /// where there are none, those that `braindump.yml` names. So a copied directory is complete.
     ///
@@ -109,6 +160,7 @@ impl Run {
             database: beside(".stampede.db"),
             log: dir.join(format!("{name}{LOG_END}")),
             notify: get("notify"),
+            planned: true,
             name: name.to_owned(),
             workflow,
             dir,
@@ -157,6 +209,20 @@ mod tests {
         assert_eq!(run.workflow.timestamp, 1_795_242_521);
         assert_eq!(run.workflow.planner_arguments.as_deref(), Some("--conf p"));
         assert_eq!(run.notify, None);
+    }
+
+    #[test]
+    fn a_dag_that_was_not_planned() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("x.dag.dagman.out");
+        assert!(Run::find(&log).unwrap_err().to_string().contains("braindump.yml"));
+        fs::write(dir.path().join("x.dag"), "").unwrap();
+        let run = Run::find(&log).unwrap();
+        assert!(!run.planned && run.dag.ends_with("x.dag") && run.log.ends_with("x.dag.dagman.out"));
+        assert_eq!(run.workflow.dax_label.as_deref(), Some("x"));
+        assert_eq!(run.workflow.wf_uuid.len(), 36);
+        fs::write(dir.path().join("braindump.yml"), "dag: x.dag\n").unwrap();
+        assert!(Run::find(&log).unwrap_err().to_string().contains("no wf_uuid"));
     }
 
     #[test]

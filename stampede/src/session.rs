@@ -21,8 +21,10 @@ use crate::static_part;
 use crate::store::{Purpose, Store};
 
 mod follow;
+mod live;
 
-pub use follow::follow;
+pub use follow::{follow, follow_own};
+pub use live::Live;
 
 /// Lines between two commits.
 const BATCH: u64 = 5000;
@@ -160,7 +162,11 @@ impl<'o> Session<'o> {
 
     fn planned(&self, store: &mut Store, notice: Notices<'_>) -> Result<(), LoadError> {
         store.workflow(&self.run.workflow)?;
-        static_part::load(&self.run.static_events, store, notice)
+        if self.run.planned {
+            static_part::load(&self.run.static_events, store, notice)
+        } else {
+            static_part::load_dag(&self.run.dag, store)
+        }
     }
 
     /// One line of the log.
@@ -256,7 +262,7 @@ fn write_error(path: &Path) -> impl FnOnce(std::io::Error) -> LoadError + '_ {
 /// # Errors
 /// A file that is needed is missing, another loader is at work, or the disk is full.
 pub fn replay(options: &Options, notice: Notices<'_>) -> Result<Summary, LoadError> {
-    let run = Run::locate(&options.log)?;
+    let run = Run::find(&options.log)?;
     let mut reader = LogReader::open(&run.log).map_err(|source| LoadError::Read {
         path: run.log.clone(),
         source,

@@ -6,7 +6,10 @@ use std::path::Path;
 
 use monitord_compat::static_bp_reader::Event;
 
+use pmc_dag::{Dag, words};
+
 use crate::error::{LoadError, Notice};
+use crate::loader::{base_name, option_of_kickstart};
 use crate::rows::JobRow;
 use crate::store::{Store, StoreError};
 use crate::text;
@@ -57,6 +60,44 @@ pub fn load(path: &Path, store: &Store, notice: &mut dyn FnMut(Notice)) -> Resul
                 path: path.to_owned(),
                 line: number,
             });
+        }
+    }
+    Ok(())
+}
+
+/// What a DAG that was not planned tells: each of its tasks is a job and the task in it.
+///
+/// # Errors
+/// The DAG cannot be read, or the database not be written.
+pub fn load_dag(path: &Path, store: &Store) -> Result<(), LoadError> {
+    let dag = Dag::open(path).map_err(|source| LoadError::Dag {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?;
+    let text = String::from_utf8_lossy;
+    for id in dag.ids() {
+        let name = text(dag.name(id));
+        let words = words::split(dag.task(id).command);
+        let program = words.first().map(|word| text(word)).unwrap_or_default();
+        let arguments: Vec<_> = words.iter().skip(1).map(|word| text(word)).collect();
+        let arguments = arguments.join(" ");
+        let argv = Some(&*arguments).filter(|argv| !argv.is_empty());
+        store.job(&JobRow {
+            exec_job_id: &name,
+            type_desc: "compute",
+            executable: &program,
+            argv,
+            task_count: 1,
+            ..JobRow::default()
+        })?;
+        let transformation = option_of_kickstart(&arguments, "-n");
+        let transformation = transformation.as_deref().unwrap_or_else(|| base_name(&program));
+        let task = option_of_kickstart(&arguments, "-N");
+        let task = task.as_deref().unwrap_or(&name);
+        store.task(task, transformation, argv, "compute")?;
+        store.task_of_job(task, &name)?;
+        for child in dag.children(id) {
+            store.job_edge(&name, &text(dag.name(*child)))?;
         }
     }
     Ok(())
@@ -115,6 +156,33 @@ mod tests {
     use super::*;
     use crate::rows::WorkflowRow;
     use crate::store::Purpose;
+
+    #[test]
+    fn tasks_of_a_dag() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.dag");
+        let dag = "TASK a -c 2 /bin/echo one \"two three\"\nTASK b /bin/pegasus-kickstart -n ns::b -N ID7 /bin/b\nEDGE a b\n";
+        std::fs::write(&path, dag).unwrap();
+        let mut store = Store::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
+        store.workflow(&WorkflowRow::default()).unwrap();
+        load_dag(&path, &store).unwrap();
+        let job = |name| store.job_id(name).unwrap();
+        assert_eq!(
+            store.task_facts("a").unwrap(),
+            Some(("echo".to_owned(), job("a")))
+        );
+        assert_eq!(
+            store.task_facts("ID7").unwrap(),
+            Some(("ns::b".to_owned(), job("b")))
+        );
+        let (program, arguments, _) = store.job_facts(job("a").unwrap()).unwrap();
+        assert_eq!(
+            (&*program, arguments.as_deref()),
+            ("/bin/echo", Some("one two three"))
+        );
+        std::fs::write(&path, "TASK\n").unwrap();
+        assert!(load_dag(&path, &store).unwrap_err().to_string().contains("x.dag"));
+    }
 
     #[test]
     fn damaged_lines_cost_themselves() {

@@ -4,9 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension as _, Params, Row, named_params};
+use rusqlite::config::DbConfig;
+use rusqlite::{
+    CachedStatement, Connection, ErrorCode, OpenFlags, OptionalExtension as _, Params, Row, named_params,
+};
 use rustc_hash::FxHashMap;
 
+use crate::file_system::{self, Journal};
 use crate::rows::{HostRow, InvocationRow, JobRow, TryEnd, WorkflowRow, WorkflowState};
 use crate::schema;
 
@@ -69,7 +73,7 @@ impl Store {
                 | OpenFlags::SQLITE_OPEN_CREATE
                 | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(path, flags)?;
-            prepare(&connection, purpose)?;
+            prepare(&connection, path, purpose)?;
             connection.execute_batch("BEGIN IMMEDIATE")?;
             schema::create_tables(&connection, now)?;
             schema::create_position(&connection)?;
@@ -102,7 +106,7 @@ impl Store {
         let open = || {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(path, flags)?;
-            prepare(&connection, Purpose::Live)?;
+            prepare(&connection, path, Purpose::Live)?;
             let tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'pmc_loader'";
             if connection.query_row(tables, (), |row| row.get::<_, i64>(0))? == 0 {
                 return Ok(None);
@@ -141,6 +145,15 @@ impl Store {
                 source,
             }),
         }
+    }
+
+    /// The workflow of a database that this loader made, if there is one.
+    #[must_use]
+    pub fn workflow_of(path: &Path) -> Option<String> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).ok()?;
+        let uuid = "SELECT wf_uuid FROM workflow JOIN pmc_loader USING (wf_id)";
+        connection.query_row(uuid, (), |row| row.get(0)).ok()
     }
 
     /// File of the database.
@@ -194,8 +207,11 @@ impl Store {
     /// # Errors
     /// It cannot be written.
     pub fn close(self) -> Result<(), StoreError> {
-        // An empty journal is left behind otherwise.
-        self.batch("PRAGMA journal_mode = DELETE")?;
+        // An empty journal is left behind otherwise. While somebody reads, a write-ahead log stays one.
+        match self.connection.execute_batch("PRAGMA journal_mode = DELETE") {
+            Err(source) if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {}
+            result => result.map_err(|source| self.error(source))?,
+        }
         let path = self.path;
         self.connection
             .close()
@@ -509,15 +525,19 @@ fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     row.get(column).map(i64::cast_unsigned)
 }
 
-fn prepare(connection: &Connection, purpose: Purpose) -> rusqlite::Result<()> {
+fn prepare(connection: &Connection, path: &Path, purpose: Purpose) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY)?;
     connection.set_prepared_statement_cache_capacity(64);
+    // Statements are not prepared anew for other values.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     // The rows fit together by the way they are made; checking each costs a third of the time.
     connection
         .execute_batch("PRAGMA foreign_keys = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY")?;
     connection.execute_batch(match purpose {
-        // No write-ahead log: it needs shared memory, which network file systems do not have.
-        Purpose::Live => "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = NORMAL",
+        Purpose::Live => match file_system::journal(path.parent().unwrap_or(Path::new("."))) {
+            Journal::WriteAhead => "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
+            Journal::Rollback => "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = NORMAL",
+        },
         Purpose::Bulk => {
             "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE"
         }

@@ -2,7 +2,7 @@
 //! recorded runs, and both of the same runs.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use regex::Regex;
@@ -104,7 +104,8 @@ fn reports(copy: &Path) -> String {
 /// Runs a golden case with our executor; Pegasus' monitoring and ours must say the same of it.
 fn both_agree(case: &str) {
     let place = tempfile::tempdir().expect("a temporary folder");
-    let executed = execute(case, Flavour::Local, "\"PMC\" --workers 3", place.path());
+    let prefix = "\"PMC\" --workers 3 --stampede";
+    let executed = execute(case, Flavour::Local, prefix, place.path());
     let [theirs, run] = &kept(&executed)[..] else {
         panic!("expected two folders: {}", executed.account())
     };
@@ -122,11 +123,33 @@ fn both_agree(case: &str) {
     };
     dump(venv_bin().join("pegasus-monitord"), "theirs.json");
     let ours = dump(Flavour::Local.program("pmc-monitord"), "ours.json");
-    tool(place.path())
-        .arg("--compare")
-        .args(["theirs.json", "ours.json"].map(|name| place.path().join(name)))
-        .go()
-        .ok();
+    // What the executor wrote during the run takes the place of what a monitord makes of it.
+    let take = place.path().join("take");
+    let script = format!(
+        "#!/bin/sh\ncp '{}'/submit/*.stampede.db \"${{3%/*}}\"\n",
+        run.display()
+    );
+    fs::write(&take, script).expect("a script");
+    fs::set_permissions(&take, fs::Permissions::from_mode(0o755)).expect("a script that can be run");
+    let during = dump(take, "during.json");
+    for other in ["ours.json", "during.json"] {
+        tool(place.path())
+            .arg("--compare")
+            .args(["theirs.json", other].map(|name| place.path().join(name)))
+            .go()
+            .ok();
+    }
+    fs::copy(
+        run.join("submit/monitord.started"),
+        during.join("submit/monitord.started"),
+    )
+    .expect("written");
+    fs::copy(
+        run.join("submit/monitord.done"),
+        during.join("submit/monitord.done"),
+    )
+    .expect("written");
+    similar(case, &reports(theirs), &reports(&during));
     similar(case, &reports(theirs), &reports(&ours));
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Local;
 
-use super::{BATCH, Destination, End, Notices, Options, Session, Summary, pause, write_error};
+use super::{BATCH, Destination, End, Live, Notices, Options, Session, Summary, pause, write_error};
 use crate::error::{LoadError, Notice};
 use crate::holder::is_locked;
 use crate::loader::Loader;
@@ -46,8 +46,50 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
     else {
         return Ok(stopped);
     };
-    let session = Session::new(options, run, notice)?;
+    let (session, loader, position) = begin(options, run, notice)?;
     let was_done = session.markers.path("monitord.done").exists();
+    session.started(notice);
+    let log_path = session.run.log.clone();
+    let reader = wait_for(stop, || match LogReader::open(&log_path) {
+        Ok(reader) => Ok(Some(reader)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(session.read_error(error)),
+    })?;
+    let Some(reader) = reader else {
+        return Ok(stopped);
+    };
+    let mut follower = Follower::new(session, loader, reader);
+    follower.resume(position, notice)?;
+    let end = follower.run(stop, was_done, notice)?;
+    follower.finish(end, notice)
+}
+
+/// Loads a run whose log this program writes, in a thread of its own. `live` tells when the log is
+/// complete.
+///
+/// The log is the queue between the two: what is not loaded yet, if the program is killed, the next
+/// loader finds there. It takes no memory, and a slow database holds nobody up.
+///
+/// # Errors
+/// As [`replay`]; what is in the database stays.
+pub fn follow_own(options: &Options, live: &Live, notice: Notices<'_>) -> Result<Summary, LoadError> {
+    let run = Run::find(&options.log)?;
+    let (session, loader, position) = begin(options, run, notice)?;
+    session.started(notice);
+    let reader = LogReader::open(&session.run.log).map_err(|source| session.read_error(source))?;
+    let mut follower = Follower::new(session, loader, reader);
+    follower.resume(position, notice)?;
+    let end = follower.run_beside(live, notice)?;
+    follower.finish(end, notice)
+}
+
+/// Takes the directory and goes on with the database, or begins it.
+fn begin<'o>(
+    options: &'o Options,
+    run: Run,
+    notice: Notices<'_>,
+) -> Result<(Session<'o>, Loader, Position), LoadError> {
+    let session = Session::new(options, run, notice)?;
     let database = session.database();
     let opened = match &options.destination {
         Destination::Nowhere => None,
@@ -62,7 +104,6 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
             (store, None)
         }
     };
-    session.started(notice);
     let state_log = session.state_log_path();
     let log =
         StateLog::open(&state_log, position.map(|at| at.jobstate_bytes)).map_err(write_error(&state_log))?;
@@ -73,28 +114,7 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
     let position = position.unwrap_or_default();
     loader.commit(position)?;
     session.list(loader.states(), false, notice);
-
-    let log_path = session.run.log.clone();
-    let reader = wait_for(stop, || match LogReader::open(&log_path) {
-        Ok(reader) => Ok(Some(reader)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(session.read_error(error)),
-    })?;
-    let Some(reader) = reader else {
-        return Ok(stopped);
-    };
-    let mut follower = Follower {
-        session,
-        loader,
-        reader,
-        listed: 0,
-        committed: Instant::now(),
-        lines: 0,
-    };
-    follower.listed = follower.loader.states().len();
-    follower.resume(position, notice)?;
-    let end = follower.run(stop, was_done, notice)?;
-    follower.finish(end, notice)
+    Ok((session, loader, position))
 }
 
 /// Asks again and again, until there is an answer or `stop`.
@@ -136,7 +156,18 @@ struct Follower<'o> {
     lines: u64,
 }
 
-impl Follower<'_> {
+impl<'o> Follower<'o> {
+    fn new(session: Session<'o>, loader: Loader, reader: LogReader) -> Self {
+        Self {
+            listed: loader.states().len(),
+            session,
+            loader,
+            reader,
+            committed: Instant::now(),
+            lines: 0,
+        }
+    }
+
     fn resume(&mut self, position: Position, notice: Notices<'_>) -> Result<(), LoadError> {
         let same = self
             .reader
@@ -195,6 +226,22 @@ impl Follower<'_> {
             }
             std::thread::sleep(wait);
             wait = (wait * 3 / 2).min(PAUSE.1);
+        }
+    }
+
+    /// As [`Follower::run`] for a log of this program.
+    fn run_beside(&mut self, live: &Live, notice: Notices<'_>) -> Result<End, LoadError> {
+        loop {
+            // Before reading: what is written between the two is read then.
+            let complete = live.is_complete();
+            self.read(live.stop(), notice)?;
+            if live.stop().load(Ordering::Relaxed) {
+                return Ok(End::Interrupted);
+            }
+            if complete {
+                return self.last_line(notice);
+            }
+            live.pause();
         }
     }
 

@@ -83,6 +83,21 @@ impl Store {
         read().map_err(|source| self.error(source))
     }
 
+    /// Calls `take` for the number of each job that was tried.
+    pub fn jobs_tried(&self, mut take: impl FnMut(i64)) -> Result<(), StoreError> {
+        let mut read = || {
+            let mut statement = self
+                .connection
+                .prepare("SELECT DISTINCT job_id FROM job_instance")?;
+            let mut rows = statement.query(())?;
+            while let Some(row) = rows.next()? {
+                take(row.get(0)?);
+            }
+            Ok(())
+        };
+        read().map_err(|source| self.error(source))
+    }
+
     /// The highest number of a try, 0 if there is none.
     pub fn last_sequence(&self) -> Result<i64, StoreError> {
         let last = self.one("SELECT max(job_submit_seq) FROM job_instance", ())?;

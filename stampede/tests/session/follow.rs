@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use rusqlite::OpenFlags;
 use rustc_hash::FxHashSet;
 
 use crate::support::{Fixture, dump};
@@ -89,7 +90,7 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
         .unwrap();
     let mut rest = &run.log[..];
     let (mut midway, mut positions) = (0, FxHashSet::default());
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
         let mut loader = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
         // Some of the log, in the middle of a line as often as not. The last line stays to be written, so
         // that no loader ends by itself.
@@ -97,6 +98,12 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
         log.write_all(&rest[..part]).unwrap();
         rest = &rest[part..];
         std::thread::sleep(Duration::from_micros(random.below(longest) as u64));
+        // However busy the machine is, some rounds come on.
+        let begin = Instant::now();
+        let patient = round % 4 == 0;
+        while patient && begin.elapsed() < Duration::from_secs(10) && position(&run) < complete_lines(&run) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         loader.kill().unwrap();
         assert_eq!(
             loader.wait().unwrap().code(),
@@ -104,11 +111,8 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
             "seed {seed}: ended by itself"
         );
         if run.database().exists() {
-            let position = "SELECT coalesce(max(log_bytes), 0) FROM pmc_loader";
-            let connection = rusqlite::Connection::open(run.database()).unwrap();
-            // Killed while it made the tables, there are none.
-            let position = connection.query_row(position, (), |row| row.get::<_, i64>(0));
-            midway += usize::from(position.is_ok_and(|position| position > 0 && positions.insert(position)));
+            let position = position(&run);
+            midway += usize::from(position > 0 && positions.insert(position));
         }
     }
     assert!(!run.dir.join("monitord.done").exists());
@@ -132,6 +136,22 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
         run.count("SELECT count(*) FROM pmc_loader WHERE log_bytes > 0"),
         1
     );
+}
+
+/// Bytes of the log that are in the database.
+fn position(run: &Fixture) -> i64 {
+    let position = "SELECT coalesce(max(log_bytes), 0) FROM pmc_loader";
+    // Killed while it made the tables, there are none.
+    let connection = rusqlite::Connection::open_with_flags(run.database(), OpenFlags::SQLITE_OPEN_READ_ONLY);
+    connection
+        .and_then(|connection| connection.query_row(position, (), |row| row.get(0)))
+        .unwrap_or(0)
+}
+
+fn complete_lines(run: &Fixture) -> i64 {
+    let log = fs::read(run.log_path()).unwrap();
+    let end = log.iter().rposition(|byte| *byte == b'\n');
+    end.map_or(0, |end| end as i64 + 1)
 }
 
 /// Compares dumps and shows the first line that differs.

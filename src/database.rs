@@ -1,0 +1,121 @@
+//! `--stampede`: the database of the run, written while it goes on.
+//!
+//! A thread of the master's process reads the log that the master writes (`.dagman.out`) and the output
+//! files of tasks that have ended, and puts the rows into the database once a second. The log is the
+//! queue between the two, so that master and workers never wait for the database, it takes no memory,
+//! and a run that is killed loses nothing: the next loader, a later run or `pmc-monitord`, goes on in
+//! the log where this one was. Whatever the database does, the run goes on.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pmc_stampede::error::Notice;
+use pmc_stampede::run::Run;
+use pmc_stampede::session::{self, End, Live};
+
+use crate::options::Options;
+
+/// How long the end of a run may wait for the last rows.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The same after a signal: SIGKILL may come soon.
+const HURRIED: Duration = Duration::from_millis(300);
+/// So many remarks on damaged records are of use.
+const MOST_NOTICES: u64 = 20;
+
+/// The thread that writes the database.
+#[derive(Debug)]
+pub(crate) struct Database {
+    live: Arc<Live>,
+    thread: JoinHandle<()>,
+}
+
+/// Why there will be no database.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DatabaseError {
+    /// The run has not what it needs.
+    #[error("--stampede: {0}")]
+    Run(#[from] pmc_stampede::error::LoadError),
+    /// No thread.
+    #[error("--stampede: cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// What to load, if the database is wanted.
+fn wanted(options: &Options) -> Option<session::Options> {
+    let stampede = options.stampede.as_ref()?;
+    Some(session::Options {
+        log: options.dagman_log.clone()?,
+        // The executor may write one itself, with the same name.
+        state_log: Some("monitord.jobstate.log".into()).filter(|_| options.jobstate_log.is_some()),
+        dashboard: stampede.dashboard.clone(),
+        ..session::Options::default()
+    })
+}
+
+/// Whether the database can be written, before anything else is.
+///
+/// # Errors
+/// It is wanted, but the files that describe the workflow are missing or damaged.
+pub(crate) fn check(options: &Options) -> Result<(), DatabaseError> {
+    if let Some(wanted) = wanted(options) {
+        Run::find(&wanted.log)?;
+    }
+    Ok(())
+}
+
+impl Database {
+    /// Starts the thread, if the database is wanted. The log must be there.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start(options: &Options) -> Result<Option<Self>, DatabaseError> {
+        let Some(wanted) = wanted(options) else {
+            return Ok(None);
+        };
+        let live = Arc::new(Live::new());
+        let mine = Arc::clone(&live);
+        let work = move || {
+            write(&wanted, &mine);
+            mine.ended();
+        };
+        let thread = thread::Builder::new()
+            .name("database".to_owned())
+            .spawn(work)
+            .map_err(DatabaseError::Thread)?;
+        Ok(Some(Self { live, thread }))
+    }
+
+    /// The log is complete; waits for the last rows, if need be for a minute, or only a moment if there
+    /// is no time.
+    pub fn finish(self, hurried: bool) {
+        self.live.complete();
+        if self.live.wait(if hurried { HURRIED } else { PATIENCE }) {
+            // It cannot fail, and has ended.
+            let _ = self.thread.join();
+        } else {
+            tracing::warn!("The database is behind the run: pmc-monitord loads the rest from the log");
+        }
+    }
+}
+
+fn write(wanted: &session::Options, live: &Live) {
+    let mut notices = 0;
+    let mut notice = |notice: Notice| {
+        notices += 1;
+        if notices <= MOST_NOTICES {
+            tracing::warn!("Database: {notice}");
+        }
+    };
+    match session::follow_own(wanted, live, &mut notice) {
+        Ok(summary) if summary.end != End::Interrupted => {
+            tracing::debug!("Database: {} tries loaded", summary.jobs);
+        }
+        Ok(_) => {}
+        Err(error) => tracing::error!("The database is not written any more: {error}; the run goes on"),
+    }
+    if notices > MOST_NOTICES {
+        tracing::warn!("Database: {} more remarks", notices - MOST_NOTICES);
+    }
+}

@@ -1,0 +1,116 @@
+//! `--stampede`: the database that the executor writes during the run.
+
+#![cfg(feature = "stampede")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use rusqlite::Connection;
+
+fn run(folder: &Path, dag: &str, options: &[&str]) -> Output {
+    fs::write(folder.join("x.dag"), dag).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"))
+        .args(["--workers", "2", "--stampede"])
+        .args(options)
+        .arg("x.dag")
+        .current_dir(folder)
+        .env("HOME", folder.join("home"))
+        .output()
+        .unwrap()
+}
+
+/// The columns of all rows of a query, as text.
+fn rows(folder: &Path, sql: &str) -> Vec<String> {
+    let connection = Connection::open(folder.join("x.stampede.db")).unwrap();
+    let mut statement = connection.prepare(sql).unwrap();
+    let columns = statement.column_count();
+    let row = statement.query_map((), |row| {
+        let cells = (0..columns).map(|column| match row.get_ref(column)? {
+            rusqlite::types::ValueRef::Null => Ok("-".to_owned()),
+            rusqlite::types::ValueRef::Text(text) => Ok(String::from_utf8_lossy(text).into_owned()),
+            value => value
+                .as_f64()
+                .map(|number| number.to_string())
+                .or_else(|_| Ok(value.as_i64()?.to_string())),
+        });
+        cells.collect::<rusqlite::Result<Vec<_>>>()
+    });
+    row.unwrap().map(|cells| cells.unwrap().join(" ")).collect()
+}
+
+const TRIES: &str = "SELECT exec_job_id, job_submit_seq, i.exitcode, v.exitcode, transformation, stdout_file
+     FROM job JOIN job_instance i USING (job_id) JOIN invocation v USING (job_instance_id) ORDER BY job_submit_seq";
+
+#[test]
+fn a_dag_that_was_not_planned_and_its_rerun() {
+    let folder = tempfile::tempdir().unwrap();
+    let dag = "TASK a /bin/echo hello\nTASK b /bin/sh -c \"test -e ok || exit 3\"\nTASK c /bin/true\nEDGE a b\nEDGE b c\n";
+    let failed = run(folder.path(), dag, &[]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert_eq!(
+        rows(folder.path(), TRIES),
+        ["a 1 0 0 echo a.out.000", "b 2 768 768 sh b.out.000"]
+    );
+    let uuid = rows(
+        folder.path(),
+        "SELECT wf_uuid, dax_label, user IS NOT NULL FROM workflow",
+    );
+    let text = rows(
+        folder.path(),
+        "SELECT stdout_text FROM job_instance WHERE job_submit_seq = 1",
+    );
+    assert_eq!(text, ["#@ 1 stdout%0Ahello%0A"]);
+
+    fs::write(folder.path().join("ok"), "").unwrap();
+    assert_eq!(run(folder.path(), dag, &[]).status.code(), Some(0));
+    assert_eq!(
+        rows(folder.path(), TRIES)[2..],
+        ["b 3 0 0 sh b.out.001", "c 4 0 0 true c.out.000"]
+    );
+    let states = "SELECT state, restart_count, status FROM workflowstate ORDER BY timestamp";
+    assert_eq!(
+        rows(folder.path(), states),
+        [
+            "WORKFLOW_STARTED 0 -",
+            "WORKFLOW_TERMINATED 0 1",
+            "WORKFLOW_STARTED 1 -",
+            "WORKFLOW_TERMINATED 1 0"
+        ]
+    );
+    let again = rows(
+        folder.path(),
+        "SELECT wf_uuid, dax_label, user IS NOT NULL FROM workflow",
+    );
+    assert_eq!(again, uuid, "the same workflow");
+    assert_eq!(rows(folder.path(), "SELECT count(*) FROM job_edge"), ["2"]);
+    assert!(folder.path().join("monitord.done").exists());
+    assert!(folder.path().join("home/.pegasus/workflow.db").exists());
+    for left in ["x.stampede.db-wal", "x.stampede.db-journal", "monitord.pid"] {
+        assert!(!folder.path().join(left).exists(), "{left}");
+    }
+}
+
+#[test]
+fn a_database_that_cannot_be_written_does_not_stop_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    // Neither a file nor to be replaced by one.
+    fs::create_dir_all(folder.path().join("x.stampede.db/full")).unwrap();
+    let ran = run(folder.path(), "TASK a /bin/true\n", &[]);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(0), "{said}");
+    assert!(said.contains("The database is not written any more: "), "{said}");
+    assert!(said.contains("x.stampede.db"), "{said}");
+}
+
+#[test]
+fn a_damaged_plan_is_told_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("braindump.yml"), "dag: x.dag\n").unwrap();
+    let ran = run(folder.path(), "TASK a /bin/true\n", &[]);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(said.contains("--stampede: "), "{said}");
+    assert!(said.contains("braindump.yml: no wf_uuid"), "{said}");
+    assert!(!folder.path().join("x.dag.rescue").exists() && !folder.path().join("a.out.000").exists());
+}
