@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use rusqlite::Connection;
 
 fn run(folder: &Path, dag: &str, options: &[&str]) -> Output {
-    fs::write(folder.join("x.dag"), dag).unwrap();
+    fs::write(folder.join("x.dag"), dag).expect("a DAG");
     Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"))
         .args(["--workers", "2", "--stampede"])
         .args(options)
@@ -17,13 +17,13 @@ fn run(folder: &Path, dag: &str, options: &[&str]) -> Output {
         .current_dir(folder)
         .env("HOME", folder.join("home"))
         .output()
-        .unwrap()
+        .expect("the executor")
 }
 
 /// The columns of all rows of a query, as text.
 fn rows(folder: &Path, sql: &str) -> Vec<String> {
-    let connection = Connection::open(folder.join("x.stampede.db")).unwrap();
-    let mut statement = connection.prepare(sql).unwrap();
+    let connection = Connection::open(folder.join("x.stampede.db")).expect("a database");
+    let mut statement = connection.prepare(sql).expect("SQL");
     let columns = statement.column_count();
     let row = statement.query_map((), |row| {
         let cells = (0..columns).map(|column| match row.get_ref(column)? {
@@ -36,7 +36,9 @@ fn rows(folder: &Path, sql: &str) -> Vec<String> {
         });
         cells.collect::<rusqlite::Result<Vec<_>>>()
     });
-    row.unwrap().map(|cells| cells.unwrap().join(" ")).collect()
+    row.expect("rows")
+        .map(|cells| cells.expect("a row").join(" "))
+        .collect()
 }
 
 const TRIES: &str = "SELECT exec_job_id, job_submit_seq, i.exitcode, v.exitcode, transformation, stdout_file

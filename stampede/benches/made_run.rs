@@ -126,7 +126,7 @@ fn execute(dir: &Path, jobs: usize) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-fn record<'t>(text: &'t mut String, n: usize, status: i32, now: NaiveDateTime) -> &'t str {
+fn record(text: &mut String, n: usize, status: i32, now: NaiveDateTime) -> &str {
     let time = now.format("%Y-%m-%dT%H:%M:%S%.3f+00:00").to_string();
     text.clear();
     let _ = write!(text, "{RECORD}");
