@@ -74,7 +74,7 @@ fn kept(said: &Said) -> Vec<PathBuf> {
 
 /// What statistics and analyzer say of a database, without what differs from one copy of a directory to
 /// another.
-fn reports(copy: &Path) -> String {
+fn reports(copy: &Path, run: &Path) -> String {
     let submit = copy.join("submit");
     let monitored = Monitored {
         submit: &submit,
@@ -91,7 +91,10 @@ fn reports(copy: &Path) -> String {
         all.push_str(&format!("==> {:?}\n", file.file_name()));
         all.push_str(&fs::read_to_string(&file).expect("a report"));
     }
-    let all = all.replace(&*submit.to_string_lossy(), "SUBMIT");
+    // Of a database that the executor wrote, the directory is that of the run.
+    let all = [submit, run.join("submit")]
+        .iter()
+        .fold(all, |all, path| all.replace(&*path.to_string_lossy(), "SUBMIT"));
     // Ours knows the host where the original does not; columns are as wide as what is in them.
     let host = nix::unistd::gethostname().expect("a name of this machine");
     let all = all
@@ -149,8 +152,9 @@ fn both_agree(case: &str) {
         during.join("submit/monitord.done"),
     )
     .expect("written");
-    similar(case, &reports(theirs), &reports(&during));
-    similar(case, &reports(theirs), &reports(&ours));
+    let theirs = reports(theirs, run);
+    similar(case, &theirs, &reports(&during, run));
+    similar(case, &theirs, &reports(&ours, run));
 }
 
 #[track_caller]
