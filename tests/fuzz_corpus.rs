@@ -169,7 +169,12 @@ fn workflows_of_the_corpus_can_be_read() {
         for input in corpus(name) {
             let text = String::from_utf8(input).unwrap();
             let read = read_text(Path::new("workflow"), &text, &ReadOptions::default());
-            assert_eq!(read.is_err(), text.contains("refused"), "{text}\n{:?}", read.err());
+            assert_eq!(
+                read.is_err(),
+                text.contains("refused"),
+                "{text}\n{:?}",
+                read.err()
+            );
         }
     }
 }
