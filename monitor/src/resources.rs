@@ -111,9 +111,20 @@ pub struct Hosts {
     lines: VecDeque<(Micros, HostNumber, Amount)>,
     /// The logs of this run do not fit each other.
     broken: bool,
+    /// Nobody tells of changes.
+    alone: bool,
 }
 
 impl Hosts {
+    /// Reads the log for the use of hosts only; of changes, those of [`Change::Run`] are enough.
+    #[must_use]
+    pub fn without_tasks() -> Self {
+        Self {
+            alone: true,
+            ..Self::default()
+        }
+    }
+
     /// All hosts, in the order in which they appeared.
     #[must_use]
     pub fn all(&self) -> &[Host] {
@@ -226,7 +237,7 @@ impl Hosts {
             host.account(time, free);
             return true;
         };
-        if !self.broken {
+        if !self.broken && !self.alone {
             let found = match (self.changes.front(), start) {
                 (None, _) => return false,
                 (Some(Change::Start(try_number)), true) | (Some(Change::End(try_number)), false) => Found {

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod views;
 
-pub use views::{Analyzer, Status};
+pub use views::{Analyzer, Section, Statistics, Status, TimeStep};
 
 /// Plans and runs a Pegasus workflow on this machine.
 #[derive(Debug, Parser)]
@@ -28,6 +28,8 @@ pub enum Command {
     Status(Status),
     /// Tell why a run failed: the real cause first
     Analyzer(Analyzer),
+    /// Count and sum up what a run did
+    Statistics(Statistics),
 }
 
 /// `pmc run`.
@@ -178,7 +180,7 @@ mod tests {
             ));
         };
         section("pmc", command.render_long_help().to_string());
-        for name in ["run", "resume", "status", "analyzer"] {
+        for name in ["run", "resume", "status", "analyzer", "statistics"] {
             let sub = command.find_subcommand_mut(name).expect("the command is there");
             section(
                 &format!("pmc {name}"),

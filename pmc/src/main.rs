@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         cli::Command::Resume(arguments) => (commands::resume::resume(&arguments), arguments.output.json),
         cli::Command::Status(arguments) => (commands::status::status(&arguments), false),
         cli::Command::Analyzer(arguments) => (commands::analyzer::analyzer(&arguments), false),
+        cli::Command::Statistics(arguments) => (commands::statistics::statistics(&arguments), false),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// Exit codes of `pmc status --quiet`.
 const STATUS_EXIT: &str = "\
@@ -58,4 +58,65 @@ pub struct Analyzer {
     /// Causes to tell in full
     #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
     pub causes: usize,
+}
+
+/// Exit codes of `pmc statistics` and `pmc report`.
+const VIEW_EXIT: &str = "\
+Exit codes:
+  0    done
+  2    the command line is wrong, or DIR is no directory of a run
+  4    a file of the run cannot be read, or a file cannot be written";
+
+/// `pmc statistics`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = VIEW_EXIT)]
+pub struct Statistics {
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// What to tell; several with commas
+    #[arg(short, long, value_name = "WHAT", value_enum, value_delimiter = ',', default_values = ["summary", "breakdown", "hosts"])]
+    pub sections: Vec<Section>,
+    /// Pieces of time
+    #[arg(short, long, value_name = "STEP", value_enum, default_value_t = TimeStep::Day)]
+    pub time: TimeStep,
+    /// Write CSV instead of text, with the columns of pegasus-statistics
+    #[arg(long)]
+    pub csv: bool,
+    /// Write JSON instead of text
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Write a file for each section into this directory, named as those of pegasus-statistics
+    #[arg(short, long, value_name = "DIR", conflicts_with = "json")]
+    pub output: Option<PathBuf>,
+}
+
+/// Parts of the statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Section {
+    /// Counts of tasks and jobs, sums of time
+    Summary,
+    /// The same for each workflow
+    Workflow,
+    /// Every try of every job
+    Jobs,
+    /// By transformation
+    Breakdown,
+    /// By day or hour, and by host
+    Time,
+    /// Checksums
+    Integrity,
+    /// Use of hosts
+    Hosts,
+    /// All of these
+    All,
+}
+
+/// Pieces of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TimeStep {
+    /// Days, UTC
+    Day,
+    /// Hours, UTC
+    Hour,
 }

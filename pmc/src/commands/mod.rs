@@ -4,4 +4,5 @@ pub mod analyzer;
 mod execute;
 pub mod resume;
 pub mod run;
+pub mod statistics;
 pub mod status;

@@ -1,0 +1,691 @@
+//! The figures of `pegasus-statistics`, from the STAMPEDE database of a run.
+//!
+//! The original asks the database one question a figure, with joins and sub-queries over all tries. Here each
+//! large table is read once, in the order of the file, and what belongs together is put together in arrays
+//! indexed by the number of the try.
+
+pub mod source;
+
+use std::collections::BTreeMap;
+use std::hash::Hasher as _;
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+
+use crate::dir::RunDir;
+use crate::events::{Micros, SECOND};
+use crate::resources::{Change, Host, Hosts};
+
+/// The database cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StatisticsError {
+    /// What SQLite says.
+    #[error("{}: {source}", path.display())]
+    Database {
+        /// Database.
+        path: std::path::PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// There is nothing to count.
+    #[error("{}: there is no workflow in this database", path.display())]
+    Empty {
+        /// Database.
+        path: std::path::PathBuf,
+    },
+}
+
+/// Counts of one sort of things.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Ended well, in their last try.
+    pub succeeded: u64,
+    /// Ended badly, in their last try.
+    pub failed: u64,
+    /// All.
+    pub total: u64,
+    /// Tries besides the first ones.
+    pub retries: u64,
+}
+
+impl Counts {
+    /// Neither ended well nor badly.
+    #[must_use]
+    pub fn incomplete(&self) -> u64 {
+        self.total.saturating_sub(self.succeeded + self.failed)
+    }
+
+    /// Things that ended, and their retries.
+    #[must_use]
+    pub fn with_retries(&self) -> u64 {
+        self.succeeded + self.failed + self.retries
+    }
+}
+
+/// Least, most and sum of a figure.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// How many there are.
+    pub count: u64,
+    /// Least.
+    pub min: f64,
+    /// Most.
+    pub max: f64,
+    /// Sum.
+    pub total: f64,
+}
+
+impl Spread {
+    fn add(&mut self, value: f64) {
+        if self.count == 0 {
+            (self.min, self.max) = (value, value);
+        }
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
+        self.total += value;
+        self.count += 1;
+    }
+
+    /// Mean; 0 of none.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
+    pub fn mean(&self) -> f64 {
+        self.total / (self.count.max(1)) as f64
+    }
+}
+
+/// Invocations of one transformation that ended alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Breakdown {
+    /// Seconds.
+    pub seconds: Spread,
+    /// Largest resident memory in MB.
+    pub memory_mb: Spread,
+    /// CPU time by time, 1 for one CPU in full use.
+    pub cpu: Spread,
+}
+
+/// Number and seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Amount {
+    /// How many.
+    pub count: u64,
+    /// How long.
+    pub seconds: f64,
+}
+
+impl Amount {
+    fn add(&mut self, seconds: f64) {
+        self.count += 1;
+        self.seconds += seconds;
+    }
+}
+
+/// How time is cut into pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// By day, UTC.
+    Day,
+    /// By hour.
+    Hour,
+}
+
+impl Step {
+    /// Seconds.
+    #[must_use]
+    pub fn seconds(self) -> i64 {
+        match self {
+            Step::Day => 86_400,
+            Step::Hour => 3_600,
+        }
+    }
+}
+
+/// What happened when: by number of the day or hour since the epoch, and host; without a host for the sum.
+pub type OverTime = BTreeMap<i64, (Amount, BTreeMap<String, Amount>)>;
+
+/// A checksum statistic: kind of work, kind of file.
+pub type Integrity = BTreeMap<(String, String), Amount>;
+
+/// All figures but those of single tries.
+#[derive(Clone, Debug, Default)]
+pub struct Statistics {
+    /// Name of the workflow.
+    pub label: String,
+    /// Its identifier.
+    pub uuid: String,
+    /// Tasks of the abstract workflow.
+    pub tasks: Counts,
+    /// Jobs, those that the planner added among them.
+    pub jobs: Counts,
+    /// How often the workflow was started again.
+    pub restarts: u64,
+    /// Seconds that runs took; `None` while one goes on, or if one has no end.
+    pub wall_seconds: Option<f64>,
+    /// Seconds of all invocations.
+    pub job_seconds: f64,
+    /// Seconds of all tries as the executor saw them.
+    pub submit_side_seconds: f64,
+    /// Seconds of invocations that failed.
+    pub badput_seconds: f64,
+    /// Seconds of tries that failed as the executor saw them.
+    pub submit_side_badput_seconds: f64,
+    /// By transformation, and whether they succeeded.
+    pub breakdown: BTreeMap<(String, bool), Breakdown>,
+    /// Tries by the time of their start.
+    pub jobs_over_time: OverTime,
+    /// Invocations by the time of their start.
+    pub invocations_over_time: OverTime,
+    /// Checksums.
+    pub integrity: Integrity,
+    /// Jobs whose last try failed with a wrong checksum.
+    pub integrity_failures: u64,
+    /// Use of hosts, from the executor's log of free resources.
+    pub hosts: Vec<Host>,
+    runs: Vec<(i64, Option<i64>)>,
+    tries: Tries,
+}
+
+/// One try of a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobTry {
+    /// Job.
+    pub job: String,
+    /// Which try of this job, from 1.
+    pub number: u32,
+    /// Site.
+    pub site: Option<String>,
+    /// Seconds of its invocations.
+    pub kickstart: Option<f64>,
+    /// What seconds are multiplied with.
+    pub multiplier: i64,
+    /// CPU seconds of its invocations.
+    pub cpu_seconds: Option<f64>,
+    /// Seconds from ready to started.
+    pub queue_seconds: Option<f64>,
+    /// Seconds as the executor saw them.
+    pub runtime: Option<f64>,
+    /// Seconds of the cluster, if it is one.
+    pub cluster: Option<f64>,
+    /// Exit code, negative for a signal; `None` if it has not ended.
+    pub exit: Option<i64>,
+    /// Host.
+    pub host: Option<String>,
+}
+
+/// Figures of tries by their number in the database.
+#[derive(Clone, Debug, Default)]
+struct Tries {
+    kickstart: Vec<f64>,
+    cpu: Vec<f64>,
+    invocations: Vec<u16>,
+    exit: Vec<i32>,
+    submitted: Vec<u32>,
+    executed: Vec<u32>,
+    last: Vec<bool>,
+    host: Vec<u16>,
+}
+
+impl Tries {
+    fn with(size: usize) -> Self {
+        Self {
+            kickstart: vec![0.0; size],
+            cpu: vec![0.0; size],
+            invocations: vec![0; size],
+            exit: vec![0; size],
+            submitted: vec![0; size],
+            executed: vec![0; size],
+            last: vec![false; size],
+            host: vec![0; size],
+        }
+    }
+}
+
+fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(std::time::Duration::from_secs(60))?;
+    // One scan of each table gains nothing from a large cache.
+    connection.execute_batch("PRAGMA cache_size = -4096; PRAGMA query_only = ON;")?;
+    Ok(connection)
+}
+
+impl Statistics {
+    /// Reads the database.
+    ///
+    /// # Errors
+    /// It cannot be read, or no workflow is in it.
+    pub fn read(path: &Path, step: Step) -> Result<Self, StatisticsError> {
+        let failed = |source| StatisticsError::Database {
+            path: path.to_owned(),
+            source,
+        };
+        let connection = open(path).map_err(failed)?;
+        let empty = || StatisticsError::Empty {
+            path: path.to_owned(),
+        };
+        let mut statistics = Self::workflow(&connection).map_err(failed)?.ok_or_else(empty)?;
+        statistics.count(&connection, path, step).map_err(failed)?;
+        Ok(statistics)
+    }
+
+    fn workflow(connection: &Connection) -> rusqlite::Result<Option<Self>> {
+        let mut statistics = Self::default();
+        let mut rows =
+            connection.prepare("SELECT wf_uuid, dax_label FROM workflow ORDER BY wf_id LIMIT 1")?;
+        let mut rows = rows.query(())?;
+        let Some(row) = rows.next()? else {
+            return Ok(None);
+        };
+        statistics.uuid = row.get(0)?;
+        statistics.label = row.get::<_, Option<String>>(1)?.unwrap_or_default();
+        Ok(Some(statistics))
+    }
+
+    fn count(&mut self, connection: &Connection, path: &Path, step: Step) -> rusqlite::Result<()> {
+        let number = |sql: &str| connection.query_row(sql, (), |row| row.get::<_, Option<i64>>(0));
+        let count = |sql: &str| number(sql).map(|value| u64::try_from(value.unwrap_or(0)).unwrap_or(0));
+        self.tasks.total = count("SELECT count(*) FROM task WHERE job_id IS NOT NULL")?;
+        self.jobs.total = count("SELECT count(*) FROM job WHERE type_desc NOT IN ('dax', 'dag')")?;
+        self.restarts = count("SELECT max(restart_count) FROM workflowstate")?;
+        self.read_runs(connection)?;
+        let size = usize::try_from(number("SELECT max(job_instance_id) FROM job_instance")?.unwrap_or(0))
+            .unwrap_or(0)
+            + 1;
+        let jobs = usize::try_from(number("SELECT max(job_id) FROM job")?.unwrap_or(0)).unwrap_or(0) + 1;
+        self.tries = Tries::with(size);
+        let hosts = host_names(connection)?;
+        let (states, durations) = std::thread::scope(|scope| {
+            // The two largest tables at the same time.
+            let states = scope.spawn(|| states(path, size));
+            let durations = self.read_tries(connection, jobs).and_then(|durations| {
+                self.read_invocations(connection, &hosts, step)?;
+                Ok(durations)
+            });
+            (states.join(), durations)
+        });
+        let durations = durations?;
+        (self.tries.submitted, self.tries.executed) = states.unwrap_or(Err(rusqlite::Error::InvalidQuery))?;
+        self.jobs_by_time(&durations, &hosts, step);
+        self.read_integrity(connection)
+    }
+
+    fn read_runs(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        let mut statement = connection.prepare(
+            "SELECT state = 'WORKFLOW_STARTED', CAST(timestamp AS REAL) FROM workflowstate ORDER BY restart_count, state",
+        )?;
+        let mut rows = statement.query(())?;
+        let (mut starts, mut ends, mut sum) = (0, 0, 0.0);
+        while let Some(row) = rows.next()? {
+            let time: f64 = row.get(1)?;
+            #[expect(clippy::cast_possible_truncation, reason = "seconds since the epoch")]
+            let seconds = time as i64;
+            if row.get::<_, bool>(0)? {
+                starts += 1;
+                sum -= time;
+                self.runs.push((seconds, None));
+            } else {
+                ends += 1;
+                sum += time;
+                if let Some(run) = self.runs.last_mut() {
+                    run.1 = Some(seconds);
+                }
+            }
+        }
+        self.wall_seconds = (starts == ends).then_some(sum);
+        Ok(())
+    }
+
+    /// Reads all tries. Gives their durations as the executor saw them; NaN where there is none.
+    fn read_tries(&mut self, connection: &Connection, jobs: usize) -> rusqlite::Result<Vec<f32>> {
+        // The last try of each job, and its sequence number.
+        let mut last = vec![(0_u32, 0_u32); jobs];
+        let mut exits = vec![Exit::None; self.tries.last.len()];
+        let mut durations = vec![f32::NAN; self.tries.last.len()];
+        let mut statement = connection.prepare(
+            "SELECT job_instance_id, job_id, job_submit_seq, host_id, CAST(local_duration AS REAL), multiplier_factor, exitcode
+             FROM job_instance",
+        )?;
+        let mut rows = statement.query(())?;
+        let mut tries = 0;
+        while let Some(row) = rows.next()? {
+            let (id, job): (usize, usize) = (index(row.get(0)?), index(row.get(1)?));
+            let (Some(last), Some(exit)) = (last.get_mut(job), exits.get_mut(id)) else {
+                continue;
+            };
+            tries += 1;
+            let seq = u32::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+            if last.1 <= seq {
+                *last = (u32::try_from(id).unwrap_or(0), seq);
+            }
+            self.tries.host[id] = u16::try_from(row.get::<_, Option<i64>>(3)?.unwrap_or(0)).unwrap_or(0);
+            *exit = match row.get::<_, Option<i64>>(6)? {
+                None => Exit::None,
+                Some(0) => Exit::Good,
+                Some(code) => {
+                    if code > 0 {
+                        Exit::Bad
+                    } else {
+                        Exit::Odd
+                    }
+                }
+            };
+            if let Some(seconds) = row.get::<_, Option<f64>>(4)? {
+                #[expect(clippy::cast_possible_truncation, reason = "whole seconds below 2^24, mostly")]
+                {
+                    durations[id] = seconds as f32;
+                }
+                let seconds = seconds * multiplier(row.get(5)?);
+                self.submit_side_seconds += seconds;
+                if *exit == Exit::Bad {
+                    self.submit_side_badput_seconds += seconds;
+                }
+            }
+        }
+        let mut tried = 0;
+        for (id, _) in last.iter().filter(|(id, _)| *id > 0) {
+            tried += 1;
+            self.tries.last[*id as usize] = true;
+            match exits[*id as usize] {
+                Exit::Good => self.jobs.succeeded += 1,
+                Exit::Bad | Exit::Odd => self.jobs.failed += 1,
+                Exit::None => {}
+            }
+        }
+        self.jobs.retries = tries - tried;
+        Ok(durations)
+    }
+
+    fn read_invocations(
+        &mut self,
+        connection: &Connection,
+        hosts: &[Option<String>],
+        step: Step,
+    ) -> rusqlite::Result<()> {
+        let mut statement = connection.prepare(
+            "SELECT job_instance_id, task_submit_seq, CAST(start_time AS REAL), CAST(remote_duration AS REAL),
+                 CAST(remote_cpu_time AS REAL), exitcode, transformation, abs_task_id, maxrss, CAST(avg_cpu AS REAL)
+             FROM invocation",
+        )?;
+        let mut names: FxHashMap<String, u32> = FxHashMap::default();
+        let mut breakdown: Vec<[Breakdown; 2]> = Vec::new();
+        let mut over_time: FxHashMap<(i64, u16), Amount> = FxHashMap::default();
+        let (mut good, mut bad, mut all) = (Set::default(), Set::default(), Set::default());
+        let mut task_tries = 0;
+        let mut rows = statement.query(())?;
+        while let Some(row) = rows.next()? {
+            let id = index(row.get(0)?);
+            if id >= self.tries.last.len() {
+                continue;
+            }
+            let seq: i64 = row.get(1)?;
+            let (start, seconds): (f64, f64) = (row.get(2)?, row.get(3)?);
+            let exit: i64 = row.get(5)?;
+            let transformation = row.get_ref(6)?.as_str().unwrap_or("");
+            if seq >= -1 {
+                let worst = &mut self.tries.exit[id];
+                *worst = (*worst).max(i32::try_from(exit).unwrap_or(i32::MAX));
+            }
+            if seq >= 0 && transformation != "condor::dagman" {
+                self.job_seconds += seconds;
+                if exit > 0 {
+                    self.badput_seconds += seconds;
+                }
+                let cpu: Option<f64> = row.get(4)?;
+                self.tries.kickstart[id] += seconds;
+                self.tries.cpu[id] += cpu.unwrap_or(0.0);
+                self.tries.invocations[id] = self.tries.invocations[id].saturating_add(1);
+            }
+            let at = match names.get(transformation) {
+                Some(at) => *at as usize,
+                None => {
+                    breakdown.push([Breakdown::default(); 2]);
+                    let at = breakdown.len() - 1;
+                    names.insert(transformation.to_owned(), u32::try_from(at).unwrap_or(0));
+                    at
+                }
+            };
+            let sum = &mut breakdown[at][usize::from(exit == 0)];
+            sum.seconds.add(seconds);
+            if let Some(kib) = row.get::<_, Option<f64>>(8)? {
+                sum.memory_mb.add(kib / 1024.0);
+            }
+            if let Some(cpu) = row.get::<_, Option<f64>>(9)? {
+                sum.cpu.add(cpu);
+            }
+            #[expect(clippy::cast_possible_truncation, reason = "seconds since the epoch")]
+            let piece = (start as i64).div_euclid(step.seconds());
+            over_time
+                .entry((piece, self.tries.host[id]))
+                .or_default()
+                .add(seconds);
+            if let Ok(task) = row.get_ref(7)?.as_bytes() {
+                let mut hasher = FxHasher::default();
+                hasher.write(task);
+                let hash = hasher.finish();
+                all.insert(hash);
+                task_tries += 1;
+                if self.tries.last[id] {
+                    (if exit == 0 { &mut good } else { &mut bad }).insert(hash);
+                }
+            }
+        }
+        self.tasks.succeeded = good.len() as u64;
+        self.tasks.failed = bad.len() as u64;
+        self.tasks.retries = task_tries - all.len() as u64;
+        for (name, at) in names {
+            for (well, sum) in [false, true].into_iter().zip(breakdown[at as usize]) {
+                if sum.seconds.count > 0 {
+                    self.breakdown.insert((name.clone(), well), sum);
+                }
+            }
+        }
+        self.invocations_over_time = by_host(over_time, hosts);
+        Ok(())
+    }
+
+    fn jobs_by_time(&mut self, durations: &[f32], hosts: &[Option<String>], step: Step) {
+        let mut over_time: FxHashMap<(i64, u16), Amount> = FxHashMap::default();
+        for ((time, seconds), host) in self.tries.executed.iter().zip(durations).zip(&self.tries.host) {
+            if *time != 0 && !seconds.is_nan() {
+                let piece = i64::from(*time).div_euclid(step.seconds());
+                over_time
+                    .entry((piece, *host))
+                    .or_default()
+                    .add(f64::from(*seconds));
+            }
+        }
+        self.jobs_over_time = by_host(over_time, hosts);
+    }
+
+    fn read_integrity(&mut self, connection: &Connection) -> rusqlite::Result<()> {
+        let mut statement = connection
+            .prepare("SELECT type, file_type, sum(count), CAST(sum(duration) AS REAL) FROM integrity GROUP BY type, file_type")?;
+        let mut rows = statement.query(())?;
+        while let Some(row) = rows.next()? {
+            let key = (row.get(0)?, row.get::<_, Option<String>>(1)?.unwrap_or_default());
+            let amount = Amount {
+                count: u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0),
+                seconds: row.get(3)?,
+            };
+            self.integrity.insert(key, amount);
+        }
+        let mut statement = connection.prepare(
+            "SELECT t.job_instance_id FROM tag t JOIN job_instance i USING (job_instance_id)
+             WHERE t.name = 'int.error' AND i.exitcode <> 0",
+        )?;
+        let mut rows = statement.query(())?;
+        while let Some(row) = rows.next()? {
+            let last = self.tries.last.get(index(row.get(0)?)).copied().unwrap_or(false);
+            self.integrity_failures += u64::from(last);
+        }
+        Ok(())
+    }
+
+    /// Adds the use of hosts from the log beside the DAG.
+    ///
+    /// # Errors
+    /// The log is there but cannot be read.
+    pub fn read_hosts(&mut self, dir: &RunDir) -> std::io::Result<()> {
+        let mut hosts = Hosts::without_tasks();
+        let mut before = None;
+        for (start, end) in &self.runs {
+            hosts.expect(Change::Run {
+                start: start * SECOND,
+                before,
+            });
+            before = end.map(|end| end * SECOND);
+        }
+        let path = dir.resource_log();
+        hosts.read(&path, |_| {})?;
+        let end: Option<Micros> = before;
+        self.hosts = match end {
+            Some(end) => hosts.used_until(end),
+            None => hosts.all().to_vec(),
+        };
+        Ok(())
+    }
+
+    /// Gives all tries to `take`, in the order in which they were submitted.
+    ///
+    /// # Errors
+    /// The database cannot be read, or `take` wants an end.
+    pub fn tries(
+        &self,
+        path: &Path,
+        mut take: impl FnMut(&JobTry) -> std::io::Result<()>,
+    ) -> Result<std::io::Result<()>, StatisticsError> {
+        let failed = |source| StatisticsError::Database {
+            path: path.to_owned(),
+            source,
+        };
+        let mut read = || -> rusqlite::Result<std::io::Result<()>> {
+            let connection = open(path)?;
+            let hosts = host_names(&connection)?;
+            let mut numbers: FxHashMap<i64, u32> = FxHashMap::default();
+            let mut statement = connection.prepare(
+                "SELECT i.job_instance_id, i.job_id, j.exec_job_id, i.site, i.multiplier_factor, CAST(i.local_duration AS REAL),
+                     CAST(i.cluster_duration AS REAL), i.exitcode
+                 FROM job_instance i CROSS JOIN job j USING (job_id) ORDER BY i.job_instance_id",
+            )?;
+            let mut rows = statement.query(())?;
+            let mut one = JobTry::default();
+            while let Some(row) = rows.next()? {
+                let id = index(row.get(0)?);
+                if id >= self.tries.last.len() {
+                    continue;
+                }
+                let tries = &self.tries;
+                let number = numbers.entry(row.get(1)?).or_insert(0);
+                *number += 1;
+                one.number = *number;
+                row.get_ref(2)?.as_str().unwrap_or("").clone_into(&mut one.job);
+                one.site = row.get(3)?;
+                one.multiplier = row.get(4)?;
+                let counted = tries.invocations[id] > 0;
+                one.kickstart = counted.then_some(tries.kickstart[id]);
+                one.cpu_seconds = counted.then_some(tries.cpu[id]);
+                let (submitted, executed) = (tries.submitted[id], tries.executed[id]);
+                one.queue_seconds =
+                    (submitted != 0 && executed != 0).then(|| f64::from(executed) - f64::from(submitted));
+                one.runtime = row.get(5)?;
+                one.cluster = row.get(6)?;
+                let ended = row.get::<_, Option<i64>>(7)?.is_some();
+                one.exit = ended.then(|| exit_code(tries.exit[id]));
+                one.host = hosts.get(usize::from(tries.host[id])).cloned().flatten();
+                if let Err(error) = take(&one) {
+                    return Ok(Err(error));
+                }
+            }
+            Ok(Ok(()))
+        };
+        read().map_err(failed)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Exit {
+    None,
+    Good,
+    Bad,
+    /// Not zero, and not above it.
+    Odd,
+}
+
+/// Hashes stand for names: of a million, two are alike once in thirty million times.
+type Set = FxHashSet<u64>;
+
+fn index(id: i64) -> usize {
+    usize::try_from(id).unwrap_or(usize::MAX)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "small factors")]
+fn multiplier(factor: i64) -> f64 {
+    factor as f64
+}
+
+/// What a program would have returned to its caller; negative for a signal.
+fn exit_code(raw: i32) -> i64 {
+    if raw < 0 {
+        -128
+    } else if raw & 0x7f != 0 {
+        -i64::from(raw & 0x7f)
+    } else {
+        i64::from(raw >> 8)
+    }
+}
+
+/// Names of hosts by their number in the database.
+fn host_names(connection: &Connection) -> rusqlite::Result<Vec<Option<String>>> {
+    let mut names = Vec::new();
+    let mut statement = connection.prepare("SELECT host_id, hostname FROM host")?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        let id = index(row.get(0)?);
+        if id < usize::from(u16::MAX) {
+            if names.len() <= id {
+                names.resize(id + 1, None);
+            }
+            names[id] = Some(row.get(1)?);
+        }
+    }
+    Ok(names)
+}
+
+/// When tries were submitted and started, in seconds since the epoch, 0 where that is not known.
+fn states(path: &Path, size: usize) -> rusqlite::Result<(Vec<u32>, Vec<u32>)> {
+    let connection = open(path)?;
+    let (mut submitted, mut executed) = (vec![0; size], vec![0; size]);
+    let mut statement = connection.prepare(
+        "SELECT job_instance_id, state = 'SUBMIT', CAST(timestamp AS INTEGER) FROM jobstate NOT INDEXED
+         WHERE state IN ('SUBMIT', 'EXECUTE')",
+    )?;
+    let mut rows = statement.query(())?;
+    while let Some(row) = rows.next()? {
+        let times = if row.get(1)? {
+            &mut submitted
+        } else {
+            &mut executed
+        };
+        if let Some(time) = times.get_mut(index(row.get(0)?)) {
+            *time = u32::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+        }
+    }
+    Ok((submitted, executed))
+}
+
+fn by_host(amounts: FxHashMap<(i64, u16), Amount>, hosts: &[Option<String>]) -> OverTime {
+    let mut over_time = OverTime::new();
+    for ((piece, host), amount) in amounts {
+        let (sum, by_host) = over_time.entry(piece).or_default();
+        sum.count += amount.count;
+        sum.seconds += amount.seconds;
+        if let Some(Some(name)) = hosts.get(usize::from(host)) {
+            let one = by_host.entry(name.clone()).or_default();
+            one.count += amount.count;
+            one.seconds += amount.seconds;
+        }
+    }
+    over_time
+}

@@ -1,0 +1,160 @@
+//! `pmc statistics`: what a run did, counted and summed up.
+
+mod csv;
+mod human;
+mod json;
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::Context as _;
+use pmc_monitor::statistics::{Statistics, Step, source};
+
+use crate::cli::{self, Section, TimeStep};
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+use crate::output::print;
+
+/// The statistics and where they come from.
+struct Figures<'a> {
+    statistics: Statistics,
+    /// The database.
+    database: &'a Path,
+    step: Step,
+}
+
+const ALL: [Section; 7] = [
+    Section::Summary,
+    Section::Workflow,
+    Section::Jobs,
+    Section::Breakdown,
+    Section::Time,
+    Section::Integrity,
+    Section::Hosts,
+];
+
+/// Tells what a run did. Returns the exit code.
+pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
+    let dir = layout::find_run(&arguments.dir).or_code(exit::USAGE)?;
+    let scratch = tempfile::tempdir()
+        .context("cannot make a temporary directory")
+        .or_code(exit::NOT_RUN)?;
+    let source = source::find(&dir, scratch.path(), &mut |notice| {
+        eprintln!("pmc: warning: {notice}")
+    })
+    .or_code(exit::NOT_RUN)
+    .map_err(|failure| failure.hint("statistics need a run with a .dagman.out log, or its database"))?;
+    let step = match arguments.time {
+        TimeStep::Day => Step::Day,
+        TimeStep::Hour => Step::Hour,
+    };
+    let mut statistics = Statistics::read(&source.path, step).or_code(exit::NOT_RUN)?;
+    statistics
+        .read_hosts(&dir)
+        .with_context(|| format!("cannot read {}", dir.resource_log().display()))
+        .or_code(exit::NOT_RUN)?;
+    let figures = Figures {
+        statistics,
+        database: &source.path,
+        step,
+    };
+    let sections: Vec<Section> = if arguments.sections.contains(&Section::All) {
+        ALL.to_vec()
+    } else {
+        arguments.sections.clone()
+    };
+    if arguments.json {
+        print(&format!("{:#}\n", json::value(&figures, &sections)?));
+        return Ok(exit::SUCCESS);
+    }
+    match &arguments.output {
+        Some(output) => files(&figures, &sections, output, arguments.csv)?,
+        None => {
+            let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+            for (number, section) in sections.iter().enumerate() {
+                let written =
+                    blank(&mut out, number).and_then(|()| write(&figures, *section, &mut out, arguments.csv));
+                told(written)?;
+            }
+            told(out.flush().map_err(Problem::Write))?;
+        }
+    }
+    Ok(exit::SUCCESS)
+}
+
+fn blank(out: &mut impl Write, number: usize) -> Result<(), Problem> {
+    if number > 0 {
+        out.write_all(b"\n").map_err(Problem::Write)?;
+    }
+    Ok(())
+}
+
+/// Why a section is not complete.
+enum Problem {
+    Write(io::Error),
+    Read(pmc_monitor::statistics::StatisticsError),
+}
+
+/// A reader of standard output that has seen enough is no error.
+fn told(result: Result<(), Problem>) -> Result<(), Failure> {
+    match result {
+        Err(Problem::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(Problem::Write(error)) => Err(Failure::new(exit::NOT_RUN, error)),
+        Err(Problem::Read(error)) => Err(Failure::new(exit::NOT_RUN, error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write, csv: bool) -> Result<(), Problem> {
+    if csv {
+        csv::write(figures, section, out)
+    } else {
+        human::write(figures, section, out)
+    }
+}
+
+/// One file a section, which appears when it is complete.
+fn files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: bool) -> Result<(), Failure> {
+    fs::create_dir_all(dir)
+        .with_context(|| format!("cannot make the directory {}", dir.display()))
+        .or_code(exit::NOT_RUN)?;
+    for section in sections {
+        let name = match section {
+            Section::Summary | Section::All => "summary",
+            Section::Workflow => "workflow",
+            Section::Jobs => "jobs",
+            Section::Breakdown => "breakdown",
+            Section::Time => "time",
+            Section::Integrity => "integrity",
+            Section::Hosts => "hosts",
+        };
+        let path = dir.join(format!("{name}.{}", if csv { "csv" } else { "txt" }));
+        let failed = || format!("cannot write {}", path.display());
+        let file = tempfile::NamedTempFile::new_in(dir)
+            .with_context(failed)
+            .or_code(exit::NOT_RUN)?;
+        let mut out = BufWriter::with_capacity(1 << 16, file);
+        told(write(figures, *section, &mut out, csv))?;
+        let file = out
+            .into_inner()
+            .map_err(io::IntoInnerError::into_error)
+            .with_context(failed)
+            .or_code(exit::NOT_RUN)?;
+        readable(file.as_file())
+            .with_context(failed)
+            .or_code(exit::NOT_RUN)?;
+        file.persist(&path)
+            .map_err(|error| error.error)
+            .with_context(failed)
+            .or_code(exit::NOT_RUN)?;
+    }
+    Ok(())
+}
+
+/// Temporary files are their owner's only.
+pub fn readable(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.set_permissions(fs::Permissions::from_mode(0o644))
+}

@@ -1,0 +1,322 @@
+//! The statistics as text.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::time::Duration;
+
+use chrono::DateTime;
+use pmc_monitor::statistics::{Counts, JobTry, OverTime, Spread, Step};
+
+use super::csv::number;
+use super::{Figures, Problem};
+use crate::cli::Section;
+use crate::table::{Align, Table, thousands};
+use crate::text;
+
+use Align::{Left, Right};
+
+/// Writes a section.
+pub fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write) -> Result<(), Problem> {
+    let text = match section {
+        Section::Summary | Section::All => summary(figures),
+        Section::Workflow => workflow(figures),
+        Section::Breakdown => breakdown(figures),
+        Section::Time => time(figures),
+        Section::Integrity => integrity(figures),
+        Section::Hosts => hosts(figures),
+        Section::Jobs => return jobs(figures, out),
+    };
+    out.write_all(text.as_bytes()).map_err(Problem::Write)
+}
+
+fn figure(count: u64) -> String {
+    thousands(usize::try_from(count).unwrap_or(usize::MAX))
+}
+
+fn counts(rows: &[(&str, Counts)]) -> String {
+    let mut table = Table::new(&[
+        ("", Left),
+        ("succeeded", Right),
+        ("failed", Right),
+        ("incomplete", Right),
+        ("total", Right),
+        ("retries", Right),
+        ("total+retries", Right),
+    ]);
+    for (name, counts) in rows {
+        let figures = [
+            counts.succeeded,
+            counts.failed,
+            counts.incomplete(),
+            counts.total,
+            counts.retries,
+            counts.with_retries(),
+        ];
+        table.row(std::iter::once((*name).to_owned()).chain(figures.map(figure)));
+    }
+    table.render("  ")
+}
+
+fn summary(figures: &Figures<'_>) -> String {
+    let statistics = &figures.statistics;
+    let mut out = format!("Summary of {}\n\n", statistics.label);
+    out.push_str(&counts(&[
+        ("tasks", statistics.tasks),
+        ("jobs", statistics.jobs),
+        ("sub-workflows", Counts::default()),
+    ]));
+    out.push('\n');
+    let mut table = Table::new(&[("", Left), ("time", Right), ("seconds", Right)]);
+    let mut line = |name: &str, value: Option<f64>| {
+        let words = value.map_or("-".to_owned(), span);
+        let seconds = value.map_or("-".to_owned(), |value| format!("{value:.3}"));
+        table.row([name.to_owned(), words, seconds]);
+    };
+    line("wall time of the workflow", statistics.wall_seconds);
+    line("all jobs, by their records", Some(statistics.job_seconds));
+    line(
+        "all jobs, seen by the executor",
+        Some(statistics.submit_side_seconds),
+    );
+    line("failed jobs, by their records", Some(statistics.badput_seconds));
+    line(
+        "failed jobs, seen by the executor",
+        Some(statistics.submit_side_badput_seconds),
+    );
+    out.push_str(table.render("  ").split_once('\n').map_or("", |(_, rows)| rows));
+    if let Some(wall) = statistics.wall_seconds.filter(|wall| *wall >= 1.0) {
+        let _ = writeln!(
+            out,
+            "\n  {:.1} jobs ran at a time, on average",
+            statistics.job_seconds / wall
+        );
+    }
+    if statistics.integrity_failures > 0 {
+        let _ = writeln!(
+            out,
+            "  {} failed with a wrong checksum",
+            text::count(
+                usize::try_from(statistics.integrity_failures).unwrap_or(usize::MAX),
+                "job"
+            )
+        );
+    }
+    out
+}
+
+fn workflow(figures: &Figures<'_>) -> String {
+    let statistics = &figures.statistics;
+    let mut out = format!(
+        "Workflow {} ({}), started again {}\n\n",
+        statistics.uuid,
+        statistics.label,
+        match statistics.restarts {
+            0 => "never".to_owned(),
+            1 => "once".to_owned(),
+            times => format!("{times} times"),
+        }
+    );
+    out.push_str(&counts(&[
+        ("tasks", statistics.tasks),
+        ("jobs", statistics.jobs),
+        ("sub-workflows", Counts::default()),
+    ]));
+    out
+}
+
+fn breakdown(figures: &Figures<'_>) -> String {
+    let mut table = Table::new(&[
+        ("", Left),
+        ("", Left),
+        ("count", Right),
+        ("min s", Right),
+        ("mean s", Right),
+        ("max s", Right),
+        ("total", Right),
+        ("mean MB", Right),
+        ("max MB", Right),
+        ("mean CPU", Right),
+    ]);
+    for ((name, well), sums) in &figures.statistics.breakdown {
+        let known = |spread: &Spread, text: String| {
+            if spread.count == 0 { "-".to_owned() } else { text }
+        };
+        table.row([
+            name.clone(),
+            if *well { "" } else { "failed" }.to_owned(),
+            figure(sums.seconds.count),
+            format!("{:.3}", sums.seconds.min),
+            format!("{:.3}", sums.seconds.mean()),
+            format!("{:.3}", sums.seconds.max),
+            span(sums.seconds.total),
+            known(&sums.memory_mb, format!("{:.1}", sums.memory_mb.mean())),
+            known(&sums.memory_mb, format!("{:.1}", sums.memory_mb.max)),
+            known(&sums.cpu, format!("{:.0} %", sums.cpu.mean() * 100.0)),
+        ]);
+    }
+    format!("Invocations by transformation\n\n{}", table.render("  "))
+}
+
+/// Name of a piece of time.
+pub fn unit(step: Step) -> &'static str {
+    match step {
+        Step::Day => "day",
+        Step::Hour => "hour",
+    }
+}
+
+/// A day, or an hour of it, UTC.
+pub fn date(step: Step, piece: i64) -> String {
+    let time = DateTime::from_timestamp(piece.saturating_mul(step.seconds()), 0).unwrap_or_default();
+    match step {
+        Step::Day => time.format("%Y-%m-%d").to_string(),
+        Step::Hour => time.format("%Y-%m-%d : %H").to_string(),
+    }
+}
+
+fn time(figures: &Figures<'_>) -> String {
+    let mut out = String::new();
+    let one = |out: &mut String, what: &str, over_time: &OverTime| {
+        let mut table = Table::new(&[("", Left), ("host", Left), ("count", Right), ("time", Right)]);
+        for (piece, (sum, hosts)) in over_time {
+            let date = date(figures.step, *piece);
+            table.row([date, "all".to_owned(), figure(sum.count), span(sum.seconds)]);
+            for (host, sum) in hosts {
+                table.row([String::new(), host.clone(), figure(sum.count), span(sum.seconds)]);
+            }
+        }
+        let _ = write!(
+            out,
+            "{what} by {}, UTC\n\n{}",
+            unit(figures.step),
+            table.render("  ")
+        );
+    };
+    one(&mut out, "Tries of jobs", &figures.statistics.jobs_over_time);
+    out.push('\n');
+    one(&mut out, "Invocations", &figures.statistics.invocations_over_time);
+    out
+}
+
+fn integrity(figures: &Figures<'_>) -> String {
+    let mut table = Table::new(&[("", Left), ("files", Left), ("count", Right), ("time", Right)]);
+    for ((kind, file), sum) in &figures.statistics.integrity {
+        table.row([kind.clone(), file.clone(), figure(sum.count), span(sum.seconds)]);
+    }
+    format!("Checksums\n\n{}", table.render("  "))
+}
+
+fn hosts(figures: &Figures<'_>) -> String {
+    let hosts = &figures.statistics.hosts;
+    if hosts.is_empty() {
+        return "Hosts\n\n  There is no log of free resources (.resource) beside the DAG.\n".to_owned();
+    }
+    let mut table = Table::new(&[
+        ("", Left),
+        ("slots", Right),
+        ("in use", Right),
+        ("CPUs", Right),
+        ("in use", Right),
+        ("memory", Right),
+        ("asked for", Right),
+        ("most", Right),
+        ("tasks", Right),
+        ("for", Right),
+    ]);
+    let percent = |used: f64, there: f64| match there > 0.0 {
+        true => format!("{:.0} %", used * 100.0 / there),
+        false => "-".to_owned(),
+    };
+    let megabytes = |mb: u64| text::bytes(mb.saturating_mul(1 << 20));
+    for host in hosts {
+        table.row([
+            host.name.clone(),
+            host.capacity.slots.to_string(),
+            percent(host.slot_seconds, host.slot_seconds_there),
+            host.capacity.cpus.to_string(),
+            percent(host.cpu_seconds, host.cpu_seconds_there),
+            megabytes(host.capacity.memory_mb),
+            percent(host.memory_seconds, host.memory_seconds_there),
+            megabytes(host.peak_memory_mb),
+            figure(host.started),
+            span(host.seconds),
+        ]);
+    }
+    if hosts.len() > 1 {
+        let sum = |part: fn(&pmc_monitor::resources::Host) -> f64| hosts.iter().map(part).sum::<f64>();
+        table.row([
+            "all".to_owned(),
+            String::new(),
+            percent(sum(|host| host.slot_seconds), sum(|host| host.slot_seconds_there)),
+            String::new(),
+            percent(sum(|host| host.cpu_seconds), sum(|host| host.cpu_seconds_there)),
+            String::new(),
+            percent(
+                sum(|host| host.memory_seconds),
+                sum(|host| host.memory_seconds_there),
+            ),
+            String::new(),
+            figure(hosts.iter().map(|host| host.started).sum()),
+            String::new(),
+        ]);
+    }
+    format!("Use of hosts\n\n{}", table.render("  "))
+}
+
+/// Job, try, site, kickstart, multiplier, their product, CPU time, post script, wait, resource delay, runtime, cluster,
+/// its delay, exit code, host.
+pub fn job_cells(one: &JobTry) -> [String; 15] {
+    #[expect(clippy::cast_precision_loss, reason = "small factors")]
+    let multiplier = one.multiplier as f64;
+    let optional = |value: Option<f64>| value.map_or("-".to_owned(), number);
+    let delay = one
+        .cluster
+        .zip(one.kickstart)
+        .map(|(cluster, kickstart)| cluster - kickstart);
+    [
+        one.job.clone(),
+        one.number.to_string(),
+        one.site.clone().unwrap_or_else(|| "-".to_owned()),
+        optional(one.kickstart),
+        one.multiplier.to_string(),
+        optional(one.kickstart.map(|seconds| seconds * multiplier)),
+        optional(one.cpu_seconds),
+        "-".to_owned(),
+        optional(one.queue_seconds),
+        "-".to_owned(),
+        optional(one.runtime),
+        optional(one.cluster),
+        optional(delay),
+        one.exit.map_or("-".to_owned(), |exit| exit.to_string()),
+        one.host.clone().unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+fn jobs(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Problem> {
+    let head = format!(
+        "Tries of jobs\n\n  {:<40} {:>3} {:<12} {:>10} {:>10} {:>8} {:>9} {:>5} host\n",
+        "", "try", "site", "s", "CPU s", "waited", "executor", "exit"
+    );
+    out.write_all(head.as_bytes()).map_err(Problem::Write)?;
+    let optional = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
+    let done = figures.statistics.tries(figures.database, |one| {
+        writeln!(
+            out,
+            "  {:<40} {:>3} {:<12} {:>10} {:>10} {:>8} {:>9} {:>5} {}",
+            one.job,
+            one.number,
+            one.site.as_deref().unwrap_or("-"),
+            optional(one.kickstart),
+            optional(one.cpu_seconds),
+            optional(one.queue_seconds),
+            optional(one.runtime),
+            one.exit.map_or("-".to_owned(), |exit| exit.to_string()),
+            one.host.as_deref().unwrap_or("-"),
+        )
+    });
+    done.map_err(Problem::Read)?.map_err(Problem::Write)
+}
+
+fn span(seconds: f64) -> String {
+    text::duration(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
+}
