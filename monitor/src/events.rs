@@ -27,11 +27,20 @@ pub enum Event<'a> {
     /// A run ends; 0 if all tasks are done.
     RunEnd(i32),
     /// A task is ready.
-    Queued(&'a [u8]),
+    Queued(Name<'a>),
     /// A try of a task begins.
-    Started(&'a [u8]),
+    Started(Name<'a>),
     /// A try ended with this raw wait status.
-    Ended(&'a [u8], i32),
+    Ended(Name<'a>, i32),
+}
+
+/// A task in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name<'a> {
+    /// Its name.
+    pub name: &'a [u8],
+    /// The number of this try in its run; with it, the task need not be looked up by name each time. 0 if there is none.
+    pub number: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +55,14 @@ pub struct EventLog {
     reader: LineReader,
     format: Format,
     clock: LogClock,
+    stamp: Stamp,
+}
+
+/// The time that the last line began with. Most lines repeat it.
+#[derive(Debug, Default)]
+struct Stamp {
+    text: Vec<u8>,
+    time: Micros,
 }
 
 impl EventLog {
@@ -61,6 +78,7 @@ impl EventLog {
                         reader,
                         format,
                         clock: LogClock::new(0),
+                        stamp: Stamp::default(),
                     }));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -79,10 +97,11 @@ impl EventLog {
             reader,
             format,
             clock,
+            stamp,
         } = self;
         reader.read(|_, line| {
             let event = match format {
-                Format::DagmanOut => dagman_line(line, clock),
+                Format::DagmanOut => dagman_line(line, clock, stamp),
                 Format::JobState => jobstate_line(line),
             };
             if let Some((time, event)) = event {
@@ -98,26 +117,59 @@ impl EventLog {
     }
 }
 
-fn dagman_line<'a>(line: &'a [u8], clock: &mut LogClock) -> Option<(Micros, Event<'a>)> {
-    let line = dagman_out_reader::read(line)?;
-    let event = match line.what {
+fn dagman_line<'a>(line: &'a [u8], clock: &mut LogClock, stamp: &mut Stamp) -> Option<(Micros, Event<'a>)> {
+    /// `MM/DD/YY hh:mm:ss `
+    const LENGTH: usize = 18;
+    let (time, what) = if stamp.text.len() == LENGTH
+        && let Some(rest) = line.strip_prefix(stamp.text.as_slice())
+    {
+        // These lines repeat what others say.
+        if rest.starts_with(b"Submitting ") || rest.starts_with(b"Event: ULOG_JOB_TERMINATED") {
+            return None;
+        }
+        (stamp.time, dagman_out_reader::read_rest(rest))
+    } else {
+        let line = dagman_out_reader::read(line).map(|read| (read, line));
+        let (read, line) = line?;
+        let time = clock.epoch(read.time).saturating_mul(SECOND);
+        stamp.text.clear();
+        if let Some(text) = line.get(..LENGTH).filter(|text| text.ends_with(b" ")) {
+            stamp.text.extend_from_slice(text);
+            stamp.time = time;
+        }
+        (time, read.what)
+    };
+    let event = match what {
         What::Pid(pid) => Event::Process(pid),
         What::Start => Event::RunStart,
         What::Finish { status } => Event::RunEnd(status),
         What::Event {
             state: b"SUBMIT",
             job,
-            ..
-        } => Event::Queued(job),
+            number,
+        } => Event::Queued(name(job, number)),
         What::Event {
             state: b"EXECUTE",
             job,
-            ..
-        } => Event::Started(job),
-        What::Ended { job, status, .. } => Event::Ended(job, status),
+            number,
+        } => Event::Started(name(job, number)),
+        What::Ended { job, number, status } => Event::Ended(name(job, number), status),
         What::Event { .. } | What::StartingUp { .. } | What::Other => return None,
     };
-    Some((clock.epoch(line.time).saturating_mul(SECOND), event))
+    Some((time, event))
+}
+
+/// `17.0`
+fn name<'a>(name: &'a [u8], number: &[u8]) -> Name<'a> {
+    let digits = number.split(|byte| *byte == b'.').next().unwrap_or_default();
+    let number = digits.iter().try_fold(0_u32, |value, byte| {
+        let digit = byte.is_ascii_digit().then(|| u32::from(byte - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    });
+    Name {
+        name,
+        number: number.unwrap_or(0),
+    }
 }
 
 /// `1700000000.042000 NAME STATE VALUE SITE WALL NUMBER`
@@ -135,6 +187,10 @@ fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
         return Some((time, event));
     }
     let (state, rest) = word(rest);
+    if name.is_empty() {
+        return None;
+    }
+    let name = Name { name, number: 0 };
     let event = match state {
         b"SUBMIT" => Event::Queued(name),
         b"EXECUTE" => Event::Started(name),
@@ -142,7 +198,7 @@ fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
         b"JOB_FAILURE" => Event::Ended(name, number(word(rest).0).unwrap_or(256)),
         _ => return None,
     };
-    (!name.is_empty()).then_some((time, event))
+    Some((time, event))
 }
 
 fn number(text: &[u8]) -> Option<i32> {
@@ -174,6 +230,7 @@ pub(crate) fn micros(text: &[u8]) -> Option<Micros> {
 mod tests {
     use std::time::Duration;
 
+    use monitord_compat::dagman_out;
     use proptest::prelude::*;
 
     use super::*;
@@ -192,12 +249,13 @@ mod tests {
             .split(|byte| *byte == b'\n')
             .filter_map(jobstate_line)
             .collect();
+        let name = |name| Name { name, number: 0 };
         let expected = [
             Event::RunStart,
-            Event::Queued(b"a"),
-            Event::Started(b"a"),
-            Event::Ended(b"a", 768),
-            Event::Ended(b"b", 0),
+            Event::Queued(name(b"a")),
+            Event::Started(name(b"a")),
+            Event::Ended(name(b"a"), 768),
+            Event::Ended(name(b"b"), 0),
             Event::RunEnd(1),
         ];
         assert!(events.iter().all(|(time, _)| *time == 1_700_000_000_042_000));
@@ -205,6 +263,47 @@ mod tests {
             events.iter().map(|(_, event)| *event).collect::<Vec<_>>(),
             expected
         );
+    }
+
+    #[test]
+    fn the_log_for_dagman() {
+        let local = at_second(5);
+        let mut out = Vec::new();
+        dagman_out::start(&mut out, &local, 42, b"x.dag");
+        dagman_out::queued(&mut out, &local, b"a", 17);
+        dagman_out::started(&mut out, &local, b"a", 17);
+        dagman_out::ended(&mut out, &at_second(6), b"a", 17, 9);
+        dagman_out::finish(&mut out, &at_second(6), 42, false);
+        let (mut clock, mut stamp) = (LogClock::new(0), Stamp::default());
+        let events: Vec<_> = out
+            .split(|byte| *byte == b'\n')
+            .filter_map(|line| dagman_line(line, &mut clock, &mut stamp))
+            .collect();
+        let name = Name {
+            name: b"a",
+            number: 17,
+        };
+        let expected = [
+            Event::Process(42),
+            Event::RunStart,
+            Event::Queued(name),
+            Event::Started(name),
+            Event::Ended(name, 9),
+            Event::RunEnd(1),
+        ];
+        assert_eq!(
+            events.iter().map(|(_, event)| *event).collect::<Vec<_>>(),
+            expected
+        );
+        assert_eq!(
+            (events[3].0 - events[2].0, events[4].0 - events[3].0),
+            (0, SECOND)
+        );
+    }
+
+    fn at_second(second: u32) -> dagman_out::Stamp {
+        let day = chrono::NaiveDate::from_ymd_opt(2026, 3, 4).unwrap();
+        dagman_out::Stamp::new(day.and_hms_opt(5, 6, second).unwrap())
     }
 
     #[test]
@@ -221,7 +320,7 @@ mod tests {
         #[test]
         fn never_panics(line in "[0-9. A-Z*_a-]{0,60}") {
             let _ = jobstate_line(line.as_bytes());
-            let _ = dagman_line(line.as_bytes(), &mut LogClock::new(0));
+            let _ = dagman_line(line.as_bytes(), &mut LogClock::new(0), &mut Stamp::default());
         }
     }
 }

@@ -10,7 +10,7 @@ use pmc_dag::reason;
 use pmc_stampede::holder::is_locked;
 
 use crate::dir::RunDir;
-use crate::events::{Event, EventLog, Micros};
+use crate::events::{Event, EventLog, Micros, Name};
 use crate::kinds::Kind;
 use crate::lines::{LineReader, word};
 use crate::plan::{Plan, TaskNumber};
@@ -158,6 +158,8 @@ pub struct History {
     events: Option<EventLog>,
     rescue: Option<LineReader>,
     process: Option<u32>,
+    /// Tasks by the number of their try in this run.
+    numbered: Vec<TaskNumber>,
 }
 
 impl History {
@@ -181,6 +183,7 @@ impl History {
             events: None,
             rescue: None,
             process: None,
+            numbered: Vec::new(),
         };
         history.count_all();
         history.update()?;
@@ -267,8 +270,18 @@ impl History {
         tally[state.index()] += 1;
     }
 
-    fn task(&mut self, name: &[u8]) -> Option<TaskNumber> {
-        let task = self.plan.find_or_add(name)?;
+    fn task(&mut self, name: Name<'_>) -> Option<TaskNumber> {
+        let number = name.number as usize;
+        if let Some(task) = self.numbered.get(number).copied().filter(|_| number > 0)
+            && (task as usize) < self.states.len()
+            && self.plan.name(task) == name.name
+        {
+            return Some(task);
+        }
+        let task = self.plan.find_or_add(name.name)?;
+        if number == self.numbered.len() {
+            self.numbered.push(task);
+        }
         if task as usize == self.states.len() {
             self.states.push(State::Waiting);
             self.latest.push(NO_TRY);
@@ -301,6 +314,9 @@ impl History {
                     process: self.process.take(),
                 });
                 self.hosts.expect(Change::Run { start: time, before });
+                // Numbers count from 1.
+                self.numbered.clear();
+                self.numbered.push(0);
             }
             Event::RunEnd(status) => {
                 if let Some(run) = self.runs.last_mut() {

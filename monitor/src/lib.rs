@@ -20,3 +20,4 @@ pub mod progress;
 pub mod record;
 pub mod resources;
 pub mod statistics;
+pub mod timeline;

@@ -102,7 +102,12 @@ impl Plan {
                 known = false;
             } else if line.starts_with(b"EDGE") {
                 let (parent, child) = word(word(line).1);
-                if let (Some(parent), Some(child)) = (plan.find(parent), plan.find(child.trim_ascii_end())) {
+                // Edges of a parent stand together.
+                let last = plan.edges.last().map(|(last, _)| *last);
+                let parent = last
+                    .filter(|last| plan.name(*last) == parent)
+                    .or_else(|| plan.find(parent));
+                if let (Some(parent), Some(child)) = (parent, plan.find(child.trim_ascii_end())) {
                     plan.edges.push((parent, child));
                 }
             } else if let Some(rest) = line.strip_prefix(b"#@ ") {

@@ -73,6 +73,12 @@ pub fn read(line: &[u8]) -> Option<Line<'_>> {
     Some(Line { time, what })
 }
 
+/// What a line says behind its time and a blank, for readers that know the time already.
+#[must_use]
+pub fn read_rest(text: &[u8]) -> What<'_> {
+    said(text.trim_ascii_end()).unwrap_or(What::Other)
+}
+
 /// A number of one or two digits.
 fn short_number(text: &[u8]) -> Option<(u32, &[u8])> {
     let digits = text

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod views;
 
-pub use views::{Analyzer, Section, Statistics, Status, TimeStep};
+pub use views::{Analyzer, Report, Section, Statistics, Status, TimeStep};
 
 /// Plans and runs a Pegasus workflow on this machine.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ pub enum Command {
     Analyzer(Analyzer),
     /// Count and sum up what a run did
     Statistics(Statistics),
+    /// Draw a run: tasks by host, use over time, critical path, failures, in one HTML file
+    Report(Report),
 }
 
 /// `pmc run`.
@@ -180,7 +182,7 @@ mod tests {
             ));
         };
         section("pmc", command.render_long_help().to_string());
-        for name in ["run", "resume", "status", "analyzer", "statistics"] {
+        for name in ["run", "resume", "status", "analyzer", "statistics", "report"] {
             let sub = command.find_subcommand_mut(name).expect("the command is there");
             section(
                 &format!("pmc {name}"),

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         cli::Command::Status(arguments) => (commands::status::status(&arguments), false),
         cli::Command::Analyzer(arguments) => (commands::analyzer::analyzer(&arguments), false),
         cli::Command::Statistics(arguments) => (commands::statistics::statistics(&arguments), false),
+        cli::Command::Report(arguments) => (commands::report::report(&arguments), false),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -120,3 +120,21 @@ pub enum TimeStep {
     /// Hours, UTC
     Hour,
 }
+
+/// `pmc report`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = VIEW_EXIT)]
+pub struct Report {
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// The HTML file to write
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub output: PathBuf,
+    /// Also write a trace that chrome://tracing and Perfetto show
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Do not tell the names of the files
+    #[arg(short, long)]
+    pub quiet: bool,
+}

@@ -3,6 +3,7 @@
 mod human;
 mod json;
 
+pub use human::by_hand;
 use pmc_monitor::causes::{Diagnosis, diagnose};
 use pmc_monitor::history::{History, Phase, State};
 

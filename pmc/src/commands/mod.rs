@@ -2,6 +2,7 @@
 
 pub mod analyzer;
 mod execute;
+pub mod report;
 pub mod resume;
 pub mod run;
 pub mod statistics;

@@ -1,0 +1,111 @@
+//! `pmc report`: a run as one HTML file, and as a trace.
+
+mod data;
+mod trace;
+
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::Context as _;
+use pmc_monitor::causes::diagnose;
+use pmc_monitor::history::History;
+use pmc_monitor::timeline::Timeline;
+
+use super::statistics::readable;
+use crate::cli;
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+use crate::layout;
+use crate::output::{now, print};
+
+/// The page, with marks for title and data.
+const PAGE: &str = include_str!("../../../templates/report.html");
+const TITLE: &str = "{{TITLE}}";
+const DATA: &str = "{{DATA}}";
+
+/// Writes the report. Returns the exit code.
+pub fn report(arguments: &cli::Report) -> Result<u8, Failure> {
+    let dir = layout::find_run(&arguments.dir).or_code(exit::USAGE)?;
+    let history = History::open(dir).or_code(exit::NOT_RUN)?;
+    let now = now();
+    let timeline = Timeline::new(&history, now);
+    let diagnosis = diagnose(&history);
+    let data = data::value(&history, &timeline, &diagnosis, now);
+    let page = page(&history.dir.label, &data.to_string());
+    write(&arguments.output, |out| out.write_all(page.as_bytes()))?;
+    if let Some(path) = &arguments.trace {
+        write(path, |out| trace::write(&history, now, out))?;
+    }
+    if !arguments.quiet {
+        print(&format!("{}\n", arguments.output.display()));
+        if let Some(path) = &arguments.trace {
+            print(&format!("{}\n", path.display()));
+        }
+    }
+    Ok(exit::SUCCESS)
+}
+
+/// Fills in the page. Nothing of the data can end the script that it stands in.
+fn page(label: &str, data: &str) -> String {
+    let mut page = String::with_capacity(PAGE.len() + data.len());
+    let (head, rest) = PAGE.split_once(TITLE).unwrap_or((PAGE, ""));
+    let (middle, tail) = rest.split_once(DATA).unwrap_or((rest, ""));
+    let title = label
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
+    page.push_str(head);
+    page.push_str(&title);
+    page.push_str(middle);
+    page.push_str(&data.replace('<', "\\u003c"));
+    page.push_str(tail);
+    page
+}
+
+/// Writes a file, which appears when it is complete.
+fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let failed = || Writing(path.display().to_string());
+    let dir = path
+        .parent()
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let write = || {
+        let mut out = BufWriter::with_capacity(1 << 16, tempfile::NamedTempFile::new_in(dir)?);
+        content(&mut out)?;
+        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        readable(file.as_file())?;
+        file.persist(path).map_err(|error| error.error)?;
+        Ok::<(), io::Error>(())
+    };
+    write().with_context(failed).or_code(exit::NOT_RUN)
+}
+
+#[derive(Debug)]
+struct Writing(String);
+
+impl fmt::Display for Writing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot write {}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_break_the_page() {
+        let page = page("</title><b>", r#"{"a":"</script><script>alert(1)"}"#);
+        assert!(page.contains("<title>&lt;/title&gt;&lt;b&gt;</title>"));
+        assert!(page.contains(r#"{"a":"\u003c/script>\u003cscript>alert(1)"}"#));
+        assert!(!page.contains(TITLE) && !page.contains(DATA));
+    }
+
+    #[test]
+    fn the_page_loads_nothing() {
+        for word in ["http://", "https://", "src=", "@import", "url("] {
+            assert!(!PAGE.contains(word), "{word}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! What the page of a report draws. An agreement between this file and the page's script only.
+
+use pmc_monitor::causes::{Cause, Diagnosis};
+use pmc_monitor::events::Micros;
+use pmc_monitor::history::{History, NEVER, Phase, State};
+use pmc_monitor::resources::Host;
+use pmc_monitor::timeline::{Cell, Picture, Timeline};
+use serde_json::{Value, json};
+
+use crate::commands::analyzer::by_hand;
+use crate::text;
+
+/// Hosts in the table.
+const HOSTS: usize = 500;
+/// Causes that are told.
+const CAUSES: usize = 12;
+/// Tasks and hosts that are named for each.
+const NAMED: usize = 6;
+
+/// Everything.
+pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now: Micros) -> Value {
+    let all = history.all();
+    let hosts = history.use_of_hosts(now);
+    let (bars, cells) = picture(history, &timeline.picture);
+    let ended = history.tries.iter().filter(|one| one.end != NEVER);
+    let failed = ended.clone().filter(|one| !one.succeeded()).count();
+    let sum = |part: fn(&Host) -> f64| hosts.iter().map(part).sum::<f64>();
+    let share = |used: f64, there: f64| (there > 0.0).then(|| round(used / there, 4));
+    let points = f64::from(u32::try_from(timeline.cpus.len().max(1)).unwrap_or(1));
+    let parallel: f64 = timeline
+        .running
+        .iter()
+        .flatten()
+        .map(|value| f64::from(*value))
+        .sum::<f64>()
+        / points;
+    json!({
+        "label": history.dir.label,
+        "version": env!("CARGO_PKG_VERSION"),
+        "directory": history.dir.dir.display().to_string(),
+        "made": now / 1000,
+        "begin": timeline.begin / 1000,
+        "verdict": verdict(history, diagnosis),
+        "seconds": round(timeline.seconds, 6),
+        "restarts": timeline.restarts,
+        "tasks": {"total": all.total(), "done": all.get(State::Done), "failed": all.get(State::Failed)},
+        "tries": {"all": ended.count(), "failed": failed},
+        "blocked": diagnosis.never_ran.values().sum::<usize>(),
+        "parallel": round(parallel, 3),
+        "use": {"slots": share(sum(|host| host.slot_seconds), sum(|host| host.slot_seconds_there))},
+        "capacity": {
+            "slots": hosts.iter().map(|host| u64::from(host.capacity.slots)).sum::<u64>(),
+            "cpus": hosts.iter().map(|host| u64::from(host.capacity.cpus)).sum::<u64>(),
+            "memory": hosts.iter().map(|host| host.capacity.memory_mb).sum::<u64>(),
+        },
+        "classes": timeline.classes.iter().map(|class| json!({
+            "name": class.name, "count": class.count, "seconds": round(class.seconds, 3),
+        })).collect::<Vec<_>>(),
+        "rows": timeline.rows.iter().map(|row| json!([row.host, row.slot])).collect::<Vec<_>>(),
+        "hosts_left_out": timeline.hosts_left_out,
+        "bars": bars,
+        "cells": cells,
+        "running": timeline.running.iter().map(|curve| points_of(curve)).collect::<Vec<_>>(),
+        "cpus": points_of(&timeline.cpus),
+        "memory": points_of(&timeline.memory_mb),
+        "chain": timeline.chain.iter().map(|link| json!([
+            history.plan.text_name(link.task), link.class, round(link.start, 3), round(link.seconds, 3), round(link.waited, 3),
+        ])).collect::<Vec<_>>(),
+        "lengths": {
+            "low": timeline.shortest,
+            "high": timeline.longest,
+            "classes": timeline.lengths.iter().map(|one| json!({
+                "cls": one.class, "count": one.count, "median": round(one.median, 4), "p95": round(one.p95, 4),
+                "max": round(one.max, 4), "bars": one.bars,
+            })).collect::<Vec<_>>(),
+        },
+        "hosts": hosts.iter().take(HOSTS).map(|host| json!({
+            "name": host.name,
+            "tasks": host.started,
+            "slots": host.capacity.slots,
+            "cpus": host.capacity.cpus,
+            "memory_mb": host.capacity.memory_mb,
+            "slot_use": share(host.slot_seconds, host.slot_seconds_there),
+            "cpu_use": share(host.cpu_seconds, host.cpu_seconds_there),
+            "memory_use": share(host.memory_seconds, host.memory_seconds_there),
+        })).collect::<Vec<_>>(),
+        "failures": diagnosis.causes.iter().take(CAUSES).map(|one| cause(history, one)).collect::<Vec<_>>(),
+        "remarks": diagnosis.remarks,
+    })
+}
+
+fn verdict(history: &History, diagnosis: &Diagnosis) -> Value {
+    let all = history.all();
+    let (text, mood) = match diagnosis.phase {
+        Phase::NotStarted => ("not started", ""),
+        Phase::Running => ("running", ""),
+        _ if all.get(State::Done) == all.total() && all.total() > 0 => ("succeeded", "good"),
+        Phase::Ended(_) => ("failed", "bad"),
+        Phase::Cut => ("cut off", "bad"),
+    };
+    json!({"text": text, "mood": mood})
+}
+
+fn picture(history: &History, picture: &Picture) -> (Option<Value>, Option<Value>) {
+    match picture {
+        Picture::Exact(bars) => {
+            let bar = |bar: &pmc_monitor::timeline::Bar| {
+                let (start, seconds) = (round(bar.start, 4), round(bar.seconds, 4));
+                let failed = u8::from(bar.failed);
+                json!([
+                    bar.row,
+                    bar.class,
+                    start,
+                    seconds,
+                    failed,
+                    history.plan.text_name(bar.task)
+                ])
+            };
+            (Some(bars.iter().map(bar).collect()), None)
+        }
+        Picture::Cells(rows) => (None, Some(rows.iter().map(|row| cells(row)).collect())),
+    }
+}
+
+/// A character for the class, one for the use in 36 steps, and where something failed.
+fn cells(row: &[Cell]) -> Value {
+    let class = |cell: &Cell| char::from(b'0' + u8::try_from(cell.class.min(9)).unwrap_or(9));
+    let used = |cell: &Cell| {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "between 0 and 35"
+        )]
+        let step = (cell.used.clamp(0.0, 1.0) * 35.0).ceil() as u32;
+        char::from_digit(step, 36).unwrap_or('0')
+    };
+    let failed: Vec<usize> = (0..)
+        .zip(row)
+        .filter(|(_, cell)| cell.failed)
+        .map(|(at, _)| at)
+        .collect();
+    json!({
+        "cls": row.iter().map(class).collect::<String>(),
+        "used": row.iter().map(used).collect::<String>(),
+        "failed": failed,
+    })
+}
+
+fn cause(history: &History, cause: &Cause) -> Value {
+    let tasks: Vec<String> = cause
+        .tasks
+        .iter()
+        .take(NAMED)
+        .map(|task| history.plan.text_name(*task))
+        .collect();
+    let mut hosts: Vec<(&String, &usize)> = cause.hosts.iter().collect();
+    hosts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), name.as_str()));
+    let more = hosts.len().saturating_sub(NAMED);
+    let mut hosts: Vec<String> = hosts
+        .iter()
+        .take(NAMED)
+        .map(|(name, count)| format!("{name} ({count})"))
+        .collect();
+    if more > 0 {
+        hosts.push(format!("{more} more"));
+    }
+    let example = &cause.example;
+    let output = if example.stderr.is_empty() {
+        &example.stdout
+    } else {
+        &example.stderr
+    };
+    let memory = cause.peak_kib.map(|peak| {
+        let asked = match cause.request_mb {
+            0 => "nothing was asked for".to_owned(),
+            mb => format!("{} asked for", text::bytes(mb.saturating_mul(1 << 20))),
+        };
+        format!(
+            "Memory: {} at most, {asked}",
+            text::bytes(peak.saturating_mul(1024))
+        )
+    });
+    json!({
+        "transformation": cause.transformation,
+        "ending": cause.ending.to_string(),
+        "count": cause.tasks.len(),
+        "blocked": cause.blocked,
+        "likely": cause.guesses,
+        "tasks": tasks,
+        "hosts": hosts,
+        "memory": memory,
+        "output": output.lines,
+        "command": (!example.command.is_empty()).then(|| by_hand(example)),
+    })
+}
+
+fn points_of(curve: &[f32]) -> Vec<f64> {
+    curve.iter().map(|value| round(f64::from(*value), 3)).collect()
+}
+
+fn round(value: f64, digits: i32) -> f64 {
+    let scale = 10_f64.powi(digits);
+    (value * scale).round() / scale
+}
