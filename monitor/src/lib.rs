@@ -4,7 +4,7 @@
 //! One module a source of facts: [`dir`] finds the files, [`plan`] reads the DAG, [`events`] the log of
 //! the executor, [`resources`] its log of free resources. [`history`] puts them together, reading on
 //! from where it was while a run goes on. The views follow: [`progress`] for `pmc status`,
-//! [`causes`] for `pmc analyzer`. [`statistics`] come from the STAMPEDE database instead. Nothing here prints, and
+//! [`causes`] for `pmc analyzer`, [`timeline`] for `pmc report`. [`statistics`] come from the STAMPEDE database instead. Nothing here prints, and
 //! nothing needs a complete directory: a file that is missing costs what it would tell.
 
 pub mod causes;

@@ -4,6 +4,8 @@
 //! gigabytes) and asks each program once to warm the page cache and three times to measure.
 //! `PMC_BENCH_TASKS` chooses another size, `PMC_BENCH_DIR` a directory that is kept and used again.
 
+#[path = "generate/database.rs"]
+mod database;
 mod generate;
 
 use std::path::{Path, PathBuf};
@@ -40,7 +42,7 @@ fn main() {
         };
         let made = generate::generate(&dir, shape).expect("the folder can be written");
         println!("made {} tasks, {} tries", made.tasks.len(), made.tries.len());
-        generate::database::write(&database, &made).expect("the database can be written");
+        database::write(&database, &made).expect("the database can be written");
     }
     let html = own.path().join("report.html");
     let html = html.to_string_lossy();

@@ -17,6 +17,8 @@ mod golden_planner;
 mod kill;
 mod launch;
 mod plans_run;
+mod report;
 mod stampede;
 mod support;
 mod transfer;
+mod views;

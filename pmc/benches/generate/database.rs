@@ -5,7 +5,7 @@ use std::path::Path;
 use monitord_compat::database::{INDEXES, INSERT_VERSION, TABLES, VERSION};
 use rusqlite::Connection;
 
-use super::{BEGIN, Made, UUID};
+use crate::generate::{BEGIN, Made, UUID};
 
 /// Writes the database of a run.
 pub fn write(path: &Path, made: &Made) -> rusqlite::Result<()> {

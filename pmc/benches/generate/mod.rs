@@ -12,8 +12,6 @@
     reason = "invented figures; not all users use all parts"
 )]
 
-pub mod database;
-
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};

@@ -2,6 +2,9 @@
 #![expect(clippy::panic, reason = "tests")]
 
 mod analyzer;
+#[path = "../../benches/generate/mod.rs"]
+mod generate;
+mod statistics;
 mod status;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,0 +1,119 @@
+//! `pmc statistics` and `pmc report` after real runs and on a large made one.
+
+use serde_json::Value;
+
+use crate::generate::{self, Shape};
+use crate::support::Place;
+
+#[test]
+fn figures_of_a_run() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "exit 3");
+    place.run(["run", "-q", "workflow.yml"]).code(1);
+    place.script("bin/second", "cp mid.txt out.txt");
+    place.run(["resume", "-q", "pmc-runs/chain"]).code(0);
+    let told = place.run(["statistics", "--json", "-s", "all", "pmc-runs/chain"]);
+    told.code(0);
+    let json = told.json();
+    let summary = &json["summary"];
+    assert_eq!(summary["tasks"]["succeeded"], 3, "{json}");
+    assert_eq!(
+        (&summary["jobs"]["total"], &summary["jobs"]["retries"]),
+        (&8.into(), &1.into())
+    );
+    assert_eq!(summary["restarts"], 1);
+    let failed: Vec<&Value> = json["breakdown"].as_array().map_or(Vec::new(), |rows| {
+        rows.iter().filter(|row| row["successful"] == false).collect()
+    });
+    assert_eq!(
+        (failed.len(), &failed[0]["transformation"]),
+        (1, &"second".into())
+    );
+    let jobs = json["jobs"].as_array().expect("all tries");
+    let second: Vec<_> = jobs.iter().filter(|job| job["job"] == "second_B").collect();
+    assert_eq!(
+        (&second[0]["exit"], &second[1]["exit"], &second[1]["try"]),
+        (&3.into(), &0.into(), &2.into())
+    );
+    assert_eq!(json["hosts"][0]["tasks"], 9);
+    let used = json["hosts"][0]["slot_use"].as_f64().expect("a share");
+    assert!((0.0..=1.0).contains(&used), "{json}");
+
+    let told = place.run([
+        "statistics",
+        "--csv",
+        "-s",
+        "summary,jobs",
+        "-o",
+        "figures",
+        "pmc-runs/chain",
+    ]);
+    told.code(0);
+    assert!(place.read("figures/summary.csv").contains("\nJobs,8,0,0,8,1,9\n"));
+    assert_eq!(place.read("figures/jobs.csv").lines().count(), 10);
+    // Nothing was left in the run's directory.
+    let submit = place.path().join("pmc-runs/chain/run0001/submit");
+    assert!(!submit.join("chain-0.stampede.db").exists() && !submit.join("monitord.done").exists());
+}
+
+#[test]
+fn nothing_to_count() {
+    let place = Place::new();
+    place.write("hand/w.dag", "TASK a /bin/true\n");
+    let told = place.run(["statistics", "hand"]);
+    told.code(4);
+    assert!(told.stderr().contains("w.dag.dagman.out"), "{}", told.stderr());
+    // A report says so, too.
+    place.run(["report", "-q", "-o", "r.html", "hand"]).code(0);
+    assert!(place.read("r.html").contains("\"text\":\"not started\""));
+}
+
+#[test]
+fn a_large_run_is_drawn_in_little() {
+    let place = Place::new();
+    let shape = Shape {
+        tasks: 20_000,
+        hosts: 20,
+        slots: 16,
+        failing: 30,
+        records: false,
+    };
+    let made = generate::generate(&place.path().join("run"), shape).expect("the place can be written");
+    place
+        .run(["report", "-o", "r.html", "--trace", "t.json", "run"])
+        .code(0);
+    let page = place.read("r.html");
+    assert!(page.len() < 1_000_000, "{}", page.len());
+    let start = page.find("id=\"data\">").expect("the data") + "id=\"data\">".len();
+    let end = page[start..].find("</script>").expect("its end") + start;
+    let data: Value = serde_json::from_str(&page[start..end]).expect("JSON");
+    assert_eq!(data["rows"].as_array().map(Vec::len), Some(20));
+    assert_eq!(data["tries"]["all"], made.tries.len());
+    let classes = data["classes"].as_array().expect("classes");
+    let tries: u64 = classes.iter().filter_map(|class| class["count"].as_u64()).sum();
+    assert_eq!(tries, made.tries.len() as u64);
+    let simulated = classes
+        .iter()
+        .find(|class| class["name"] == "simulate")
+        .expect("simulate");
+    let sure = generate::succeeded(&made)["simulate"] as u64;
+    assert!(simulated["count"].as_u64() >= Some(sure));
+    // The work in the curves is that of the tries.
+    let seconds = made
+        .tries
+        .iter()
+        .map(|one| (one.end - one.start) as f64 / 1e6)
+        .sum::<f64>();
+    let drawn = data["parallel"].as_f64().unwrap_or(0.0) * data["seconds"].as_f64().unwrap_or(0.0);
+    assert!((drawn / seconds - 1.0).abs() < 0.01, "{drawn} {seconds}");
+    let trace: Value = serde_json::from_str(&place.read("t.json")).expect("JSON");
+    let events = trace["traceEvents"].as_array().expect("events");
+    assert_eq!(
+        events.iter().filter(|event| event["ph"] == "X").count(),
+        made.tries.len()
+    );
+    // The status agrees.
+    let status = place.run(["status", "--json", "run"]).json();
+    assert_eq!(status["tries"]["ended"], made.tries.len());
+    assert_eq!(status["tasks"]["total"], made.tasks.len());
+}
