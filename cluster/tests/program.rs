@@ -1,5 +1,7 @@
 //! The program as it is called: what it prints, how it ends.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that fails may panic")]
+
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
