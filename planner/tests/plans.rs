@@ -356,7 +356,9 @@ jobs:
     let message = case.fail(LINE);
     assert_eq!(
         message,
-        "Can't determine a location to transfer input file for lfn x for job first_A and 1 more jobs\n\
+        "Can't determine a location to transfer input file for lfn x for job first_A and 1 more jobs\n  \
+         hint: no location of any file is given: name a replica catalog (replicas.yml or rc.txt in the working \
+         directory, or the property pegasus.catalog.replica.file) or a directory with --input-dir\n\
          Can't determine a location to transfer input file for lfn y for job first_A"
     );
     assert!(

@@ -89,12 +89,13 @@ impl Replicas {
     fn all(&self) -> impl Iterator<Item = &ReplicaCatalog> {
         self.overriding().chain(self.adding()).chain([&self.catalog])
     }
-    /// What to do about a file that no source knows.
-    pub(crate) fn advice(&self, lfn: &str) -> Option<String> {
+    /// What to do about a file that no source knows, if it is not the same as for the files before, of
+    /// which there are `before`.
+    pub(crate) fn advice(&self, lfn: &str, before: usize) -> Option<String> {
         /// In larger catalogs, looking for a name that is nearly the same takes too long.
         const SEARCHED: usize = 100_000;
         if self.all().all(ReplicaCatalog::is_empty) {
-            return Some(
+            return (before == 0).then_some(
                 "no location of any file is given: name a replica catalog (replicas.yml or rc.txt in the working \
                  directory, or the property pegasus.catalog.replica.file) or a directory with --input-dir"
                     .into(),
@@ -159,7 +160,11 @@ pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, p
     let text = |(n, (file, job, others)): (usize, &(FileId, &Job, usize))| {
         let lfn = workflow.files.name(*file);
         let name = job_name(prefix, &job.transformation.name, &job.id);
-        let advice = if n < ADVISED { replicas.advice(lfn) } else { None };
+        let advice = if n < ADVISED {
+            replicas.advice(lfn, n)
+        } else {
+            None
+        };
         missing_text(lfn, &name, *others, advice.as_deref())
     };
     found.iter().enumerate().map(text).collect()

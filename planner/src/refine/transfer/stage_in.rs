@@ -145,7 +145,10 @@ impl Builder<'_, '_> {
                     "the job {producer} writes it, but there is no dependency on that job"
                 ))
             }
-            None if self.missing.len() < ADVISED => self.replicas.advice(self.workflow.files.name(file)),
+            None if self.missing.len() < ADVISED => {
+                let name = self.workflow.files.name(file);
+                self.replicas.advice(name, self.missing.len())
+            }
             None => None,
         };
         self.missing_files.insert(file, self.missing.len());
