@@ -297,6 +297,8 @@ impl PlanError {
     }
 }
 
+mod files;
+mod inputs;
 mod run;
 mod surroundings;
 

@@ -1,0 +1,221 @@
+//! Writes the files of a submit directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::catalog::replica::ReplicaCatalog;
+use crate::output::events::JobEvents;
+use crate::output::{self, PROPERTIES, Plan, batch, records};
+use crate::refine::exec::SiteId;
+use crate::refine::exec::Task;
+use crate::refine::settings::Generator;
+
+use super::inputs::Inputs;
+use super::{PlanError, Request, Script};
+
+pub(super) fn put(path: &Path, text: &str) -> Result<(), PlanError> {
+    fs::write(path, text).map_err(|e| PlanError::io("write", path, e))
+}
+
+/// What runs the plan; paths are relative to the submit directory.
+#[derive(Default)]
+pub(super) struct Code {
+    /// Batch scripts.
+    pub(super) scripts: Vec<Script>,
+    /// Script of the generator Shell.
+    pub(super) shell: Option<String>,
+}
+
+/// Writes what runs the plan, and the events of its jobs.
+fn generate(
+    plan: &Plan<'_>,
+    request: &Request,
+    resources: &batch::Resources,
+    site: SiteId,
+    dir: &Path,
+    events: &mut JobEvents<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Code, PlanError> {
+    let base = &plan.base;
+    let mut code = Code::default();
+    match plan.settings.generator {
+        Generator::Pmc => {
+            let dag = dir.join(format!("{base}.dag"));
+            output::dag::write(plan, dir, &dag, resources.node, events)?;
+            let executor = executor(request, &plan.sites.get(site).tools, warnings);
+            code.scripts = batch::write(plan, resources, &executor, dir)?;
+        }
+        Generator::Shell => {
+            let search = request.surroundings.environment.get("PATH");
+            let script = output::shell::write(plan, dir, search.map(String::as_str), events)?;
+            code.shell = Some(script);
+        }
+    }
+    Ok(code)
+}
+
+/// Writes everything but the braindump; gives what runs the plan.
+pub(super) fn write(
+    plan: &Plan<'_>,
+    request: &Request,
+    inputs: &Inputs,
+    counts: &super::Counts,
+    dir: &Path,
+    warnings: &mut Vec<String>,
+) -> Result<Code, PlanError> {
+    let base = &plan.base;
+    let site = main_site(plan);
+    let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
+    warnings.extend(resources.warnings());
+    let places = output::lists::write(plan, dir)?;
+    plan.orders.get_or_init(|| places);
+    let time = request
+        .surroundings
+        .now
+        .to_utc()
+        .format("%Y-%m-%dT%H:%M:%S%.6fZ")
+        .to_string();
+    let events = dir.join(format!("{base}.static.bp"));
+    let code = std::thread::scope(|scope| {
+        let copies = scope.spawn(|| {
+            records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
+            copy_inputs(request, inputs, dir)
+        });
+        let mut events = JobEvents::create(scope, plan, &events, &time)?;
+        let code = generate(plan, request, &resources, site, dir, &mut events, warnings)?;
+        events.finish()?;
+        copies
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok::<_, PlanError>(code)
+    })?;
+    put(&dir.join(format!("{base}.notify")), &records::notify(plan))?;
+    let metrics = records::metrics(plan, request, &inputs.properties, counts);
+    put(&dir.join(format!("{base}.metrics")), &metrics)?;
+    let properties = records::properties(
+        plan,
+        request,
+        &inputs.properties,
+        inputs.sites.path.as_deref(),
+        inputs.transformations.path.as_deref(),
+    );
+    put(&dir.join(PROPERTIES), &properties)?;
+    if let Some(embedded) = &inputs.replicas.embedded {
+        put(
+            &dir.join(format!("{base}.replica.store")),
+            &replica_store(embedded),
+        )?;
+    }
+    Ok(code)
+}
+
+/// Path of pegasus-mpi-cluster: in the tools of the site, else on `PATH`.
+fn executor(request: &Request, tools: &str, warnings: &mut Vec<String>) -> String {
+    const NAME: &str = "pegasus-mpi-cluster";
+    let first = Path::new(tools).join(NAME);
+    if first.exists() {
+        return first.display().to_string();
+    }
+    let path = request
+        .surroundings
+        .environment
+        .get("PATH")
+        .map_or("", String::as_str);
+    let found = path
+        .split(':')
+        .filter(|directory| directory.starts_with('/'))
+        .map(|directory| Path::new(directory).join(NAME))
+        .find(|program| program.is_file());
+    match found {
+        Some(program) => program.display().to_string(),
+        None => {
+            warnings.push(format!(
+                "{NAME} is neither in {tools} nor on PATH; the batch scripts name it there all the same, in case the \
+                 compute nodes have it"
+            ));
+            first.display().to_string()
+        }
+    }
+}
+
+/// Copies of what the plan was made from.
+fn copy_inputs(request: &Request, inputs: &Inputs, dir: &Path) -> Result<(), PlanError> {
+    copy_catalogs(request, inputs, dir)?;
+    match request.workflow.file_name() {
+        Some(name) => copy(&request.workflow, &dir.join(name)),
+        None => Ok(()),
+    }
+}
+
+fn copy_catalogs(request: &Request, inputs: &Inputs, dir: &Path) -> Result<(), PlanError> {
+    let files: Vec<&Path> = [&inputs.sites.path, &inputs.transformations.path]
+        .into_iter()
+        .flatten()
+        .chain(&inputs.replica_files)
+        .chain(&request.cache_files)
+        .chain(&request.inherited_files)
+        .map(PathBuf::as_path)
+        .filter(|path| path.is_file())
+        .collect();
+    if files.is_empty() {
+        return Ok(());
+    }
+    let target = dir.join("catalogs");
+    fs::create_dir_all(&target).map_err(|e| PlanError::io("make the directory", &target, e))?;
+    for file in files {
+        let Some(name) = file.file_name() else { continue };
+        let mut path = target.join(name);
+        let mut number = 1;
+        while path.exists() {
+            number += 1;
+            path = target.join(format!("{}.{number}", name.display()));
+        }
+        copy(file, &path)?;
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), PlanError> {
+    fs::copy(from, to)
+        .map(|_| ())
+        .map_err(|e| PlanError::io("copy to", to, e))
+}
+
+/// Locations in the workflow as a text replica catalog.
+fn replica_store(catalog: &ReplicaCatalog) -> String {
+    use crate::output::lists::{catalog_value, catalog_word};
+    use std::fmt::Write as _;
+    let mut text = String::from("# replicas of the workflow file\n");
+    for entry in catalog.entries() {
+        for replica in &entry.replicas {
+            // Writing into a String cannot fail.
+            let _ = write!(
+                text,
+                "{} {}",
+                catalog_word(&entry.lfn),
+                catalog_word(&replica.pfn)
+            );
+            if let Some(site) = &replica.site {
+                let _ = write!(text, " site={}", catalog_value(site));
+            }
+            if entry.regex {
+                text.push_str(" regex=\"true\"");
+            }
+            for (key, value) in &entry.metadata {
+                let _ = write!(text, " {key}={}", catalog_value(value));
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// The site whose work directory the first compute job works in.
+pub(super) fn main_site(plan: &Plan<'_>) -> SiteId {
+    plan.exec
+        .jobs
+        .iter()
+        .find(|job| matches!(job.task, Task::Compute(_) | Task::Cluster(..)))
+        .or(plan.exec.jobs.first())
+        .map_or(plan.sites.local(), |job| job.staging)
+}

@@ -1,0 +1,260 @@
+//! Reads everything that a plan is made from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::catalog::replica::DirectoryOptions;
+use crate::catalog::transformation::TransformationCatalog;
+use crate::catalog::{Loaded, replica, site, transformation};
+use crate::error::{InputError, InputErrors};
+use crate::expand::ExpandEnv;
+use crate::input::{ReadOptions, read_workflow};
+use crate::model::Workflow;
+use crate::properties::{Properties, PropertySources};
+use crate::refine::programs::Programs;
+use crate::refine::replicas::Replicas;
+use crate::refine::settings::Settings;
+use crate::refine::sites::{Sites, made_local};
+use crate::refine::storage::StorageMapper;
+use crate::refine::{further_problems, subworkflow};
+
+use super::{PlanError, Request};
+
+/// Variable that input files may use for the directory of the workflow file.
+const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
+
+/// The inputs of a plan.
+pub(super) struct Inputs {
+    pub(super) properties: Properties,
+    pub(super) workflow: Workflow,
+    pub(super) sites: Loaded<site::SiteCatalog>,
+    pub(super) transformations: Loaded<TransformationCatalog>,
+    pub(super) replicas: Replicas,
+    pub(super) replica_files: Vec<PathBuf>,
+    pub(super) warnings: Vec<String>,
+}
+
+pub(super) fn property_sources(request: &Request) -> PropertySources {
+    let environment = &request.surroundings.environment;
+    let file = |variable: &str, name: &str| {
+        environment
+            .get(variable)
+            .filter(|directory| !directory.is_empty())
+            .map(|directory| Path::new(directory).join(name))
+    };
+    PropertySources {
+        system_file: file("PEGASUS_HOME", "etc/pegasus.properties"),
+        user_file: file("HOME", ".pegasusrc"),
+        working_file: Some(request.surroundings.working_dir.join("pegasus.properties")),
+        conf_file: request.conf.clone(),
+        environment: environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+        command_line: request.defines.clone(),
+    }
+}
+
+/// Reads all inputs; problems of all of them are reported together.
+pub(super) fn read(
+    request: &Request,
+    properties: Properties,
+    settings: &Settings,
+) -> Result<Inputs, PlanError> {
+    let surroundings = &request.surroundings;
+    let mut variables = surroundings.environment.clone();
+    if let Some(directory) = request.workflow.parent() {
+        let directory = directory.display().to_string();
+        variables.entry(WORKFLOW_DIR.into()).or_insert(directory);
+    }
+    let env = ExpandEnv::new(&variables).with_properties(&properties);
+    let options = ReadOptions::from_properties(&properties)?;
+    let mut workflow = match read_workflow(&request.workflow, &env, &options) {
+        Ok(workflow) => workflow,
+        Err(problems) if is_broken_xml(&request.workflow) => return Err(PlanError::BadXml(problems)),
+        Err(problems) => return Err(problems.into()),
+    };
+    let mut problems: Option<InputErrors> = None;
+    let mut keep = |error: InputErrors| match &mut problems {
+        Some(all) => all.extend(error),
+        none => *none = Some(error),
+    };
+    let here = &surroundings.working_dir;
+    let mut sites = site::load_from_properties(&properties, here, &env).unwrap_or_else(|e| {
+        keep(e);
+        Loaded::default()
+    });
+    if let Some(embedded) = workflow.embedded.sites.take() {
+        sites.catalog.replace_with(embedded);
+    }
+    let all_sites = &mut sites.catalog.sites;
+    all_sites
+        .entry("local".into())
+        .or_insert_with(|| made_local(request));
+    if let Err(e) = sites.catalog.apply_properties(&properties) {
+        keep(e);
+    }
+    let mut transformations =
+        transformation::load_from_properties(&properties, here, &env).unwrap_or_else(|e| {
+            keep(e);
+            Loaded::default()
+        });
+    if let Some(embedded) = workflow.embedded.transformations.take() {
+        transformations.catalog.extend(embedded);
+    }
+    let names = &workflow.files;
+    let catalog = replica::load_from_properties(&properties, here, &env, names).unwrap_or_else(|e| {
+        keep(e);
+        replica::Source::default()
+    });
+    let mut replicas = Replicas {
+        embedded: workflow.embedded.replicas.take(),
+        catalog: catalog.catalog,
+        cache_adds: settings.cache_adds,
+        workflow_adds: settings.workflow_adds,
+        ..Replicas::default()
+    };
+    for (files, into) in [
+        (&request.cache_files, &mut replicas.caches),
+        (&request.inherited_files, &mut replicas.inherited),
+    ] {
+        for file in files {
+            match replica::load_with_metadata(file, &env) {
+                Ok(catalog) => into.push(catalog),
+                Err(e) => keep(e),
+            }
+        }
+    }
+    for run in &request.reuse_dirs {
+        match replica::from_run(run, &env, names) {
+            Ok(catalog) => replicas.runs.push(catalog),
+            Err(e) => keep(e),
+        }
+    }
+    if matches!(settings.storage_mapper, StorageMapper::Replica { .. }) {
+        const KEY: &str = "pegasus.dir.storage.mapper.replica";
+        match replica::load_other(&properties, KEY, here, &env) {
+            Ok(catalog) => replicas.storage = catalog,
+            Err(e) => keep(e),
+        }
+    }
+    for directory in &request.input_dirs {
+        match replica::from_directory(directory, &DirectoryOptions::default()) {
+            Ok(catalog) => replicas.directories.push(catalog),
+            Err(e) => keep(e),
+        }
+    }
+    if let Some(problems) = problems {
+        return Err(problems.into());
+    }
+    let around = subworkflow::Surrounding {
+        request,
+        properties: &properties,
+        options: &options,
+        variables: &variables,
+        directory_variable: WORKFLOW_DIR,
+    };
+    let catalogs = subworkflow::Catalogs {
+        sites: &sites.catalog,
+        transformations: &mut transformations.catalog,
+        replicas: &mut replicas,
+    };
+    let of_parts = subworkflow::inline(&mut workflow, &around, catalogs)?;
+    let warnings = [
+        &workflow.warnings,
+        &sites.catalog.warnings,
+        &transformations.catalog.warnings,
+        &replicas.catalog.warnings,
+    ]
+    .into_iter()
+    .chain(replicas.runs.iter().map(|run| &run.warnings))
+    .flatten()
+    .map(InputError::to_string)
+    .chain(of_parts)
+    .collect();
+    Ok(Inputs {
+        properties,
+        workflow,
+        sites,
+        transformations,
+        replicas,
+        replica_files: catalog.files,
+        warnings,
+    })
+}
+
+/// Whether a file that could not be read looks like XML and is not well-formed.
+fn is_broken_xml(path: &Path) -> bool {
+    let Ok(text) = fs::read(path) else { return false };
+    if text.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'<') {
+        return false;
+    }
+    let mut reader = quick_xml::Reader::from_reader(text.as_slice());
+    let mut depth = 0i64;
+    let mut buffer = Vec::new();
+    loop {
+        buffer.clear();
+        match reader.read_event_into(&mut buffer) {
+            Err(_) => return true,
+            Ok(quick_xml::events::Event::Eof) => return depth != 0,
+            Ok(quick_xml::events::Event::Start(_)) => depth += 1,
+            Ok(quick_xml::events::Event::End(_)) => depth -= 1,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Adds to problems with sites what else is wrong, so that the user hears of it in the same message.
+pub(super) fn with_further_problems(
+    error: PlanError,
+    request: &Request,
+    settings: &Settings,
+    inputs: &Inputs,
+) -> PlanError {
+    let PlanError::Refinement(mut problems) = error else {
+        return error;
+    };
+    // Which programs a directory would add depends on the sites.
+    let programs = (!has_transformations_dir(request))
+        .then(|| Programs::new(&inputs.transformations.catalog, settings.transformations));
+    let names: Vec<&str> = request.sites.iter().map(String::as_str).collect();
+    problems.extend(further_problems(
+        &inputs.workflow,
+        programs.as_ref().map(|programs| (programs, names.as_slice())),
+        &inputs.replicas,
+        settings.reuse,
+        request.job_prefix.as_deref().unwrap_or_default(),
+    ));
+    PlanError::Refinement(problems)
+}
+
+fn has_transformations_dir(request: &Request) -> bool {
+    let default = || request.surroundings.working_dir.join("transformations").is_dir();
+    request.transformations_dir.is_some() || default()
+}
+
+/// Files of `--transformations-dir`, or of the directory of that name beside the workflow.
+pub(super) fn add_transformations_dir(
+    request: &Request,
+    sites: &Sites,
+    inputs: &mut Inputs,
+    warnings: &mut Vec<String>,
+) -> Result<(), PlanError> {
+    let default = request.surroundings.working_dir.join("transformations");
+    let directory = match &request.transformations_dir {
+        Some(directory) => directory,
+        None if default.is_dir() => &default,
+        None => return Ok(()),
+    };
+    let mut systems = sites.candidates.iter().map(|&site| &sites.get(site).sysinfo);
+    let Some(system) = systems.next() else {
+        return Ok(());
+    };
+    if systems.any(|other| other != system) {
+        return Err(PlanError::refinement(format!(
+            "the programs in {} cannot be used: the execution sites differ in architecture or operating system",
+            directory.display()
+        )));
+    }
+    let found = transformation::from_directory(directory, system)?;
+    warnings.extend(found.warnings.iter().map(ToString::to_string));
+    inputs.transformations.catalog.extend(found);
+    Ok(())
+}
