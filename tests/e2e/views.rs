@@ -12,10 +12,9 @@ use crate::support::programs::{Flavour, venv_bin};
 fn rows(path: &Path, key: &[usize]) -> BTreeMap<String, Vec<String>> {
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mut found = BTreeMap::new();
-    for line in text
-        .lines()
-        .filter(|line| !line.starts_with('#') && line.contains(','))
-    {
+    // Their titles go on over lines that are indented.
+    let is_row = |line: &&str| line.contains(',') && !line.starts_with(['#', ' ', '\t']);
+    for line in text.lines().filter(is_row) {
         let cells: Vec<String> = line.split(',').map(str::to_owned).collect();
         let name: Vec<&str> = key
             .iter()
