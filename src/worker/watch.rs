@@ -66,10 +66,9 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
     }
 
     pub(super) fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
-        if self.early.is_empty()
-            && let Some(next) = self.transport.receive(Duration::ZERO)?
-        {
-            self.early.push_back(next);
+        if self.pull()? {
+            // Before the result: with that, the master takes the next task for begun.
+            self.give_back()?;
         }
         match self.early.front() {
             Some(ToWorker::Run(_)) => self.transport.send_unhurriedly(message),
@@ -115,16 +114,24 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
         Ok(())
     }
 
-    fn messages(&mut self) -> Result<(), TransportError> {
+    /// Takes the messages that are there. True if tasks are to be given back.
+    fn pull(&mut self) -> Result<bool, TransportError> {
+        let mut recalled = false;
         while let Some(message) = self.transport.receive(Duration::ZERO)? {
             match message {
-                ToWorker::Abort => self.end(),
-                // All tasks are given back anyway.
-                ToWorker::Recall => continue,
-                _ => {}
+                ToWorker::Recall => recalled = true,
+                ToWorker::Abort => {
+                    self.end();
+                    self.early.push_back(ToWorker::Abort);
+                }
+                other => self.early.push_back(other),
             }
-            self.early.push_back(message);
         }
+        Ok(recalled)
+    }
+
+    fn messages(&mut self) -> Result<(), TransportError> {
+        self.pull()?;
         // Others may have nothing to do while the task here takes its time.
         self.give_back()?;
         self.signals()
@@ -160,5 +167,78 @@ impl<T: WorkerTransport> Watch for Messages<'_, T> {
         if self.ending.is_some_and(|since| since.elapsed() >= GRACE) {
             self.kill.kill();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Assignment, Rank, SubmitId};
+
+    #[derive(Default)]
+    struct Fake {
+        inbound: VecDeque<ToWorker>,
+        sent: Vec<ToMaster>,
+    }
+
+    impl WorkerTransport for Fake {
+        fn rank(&self) -> Rank {
+            Rank(1)
+        }
+
+        fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
+            self.sent.push(message);
+            Ok(())
+        }
+
+        fn receive(&mut self, _: Duration) -> Result<Option<ToWorker>, TransportError> {
+            Ok(self.inbound.pop_front())
+        }
+    }
+
+    fn run(submit: u64) -> ToWorker {
+        ToWorker::Run(Box::new(Assignment {
+            submit: SubmitId(submit),
+            name: Vec::new(),
+            id: None,
+            command: Vec::new(),
+            memory_mb: 0,
+            cpus: 1,
+            cpu_set: Vec::new(),
+            gpu_set: Vec::new(),
+            runtime_limit: None,
+            pipe_forwards: Vec::new(),
+            file_forwards: Vec::new(),
+        }))
+    }
+
+    #[test]
+    fn a_recall_comes_before_what_was_not_begun() {
+        let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
+        let mut fake = Fake::default();
+        fake.inbound
+            .extend([run(2), run(3), ToWorker::Recall, ToWorker::Shutdown]);
+        let mut messages = Messages::new(&mut fake, &kill, &interrupt);
+        // Stands for the result of the task before.
+        messages.send(ToMaster::Ready).unwrap();
+        assert_eq!(
+            messages.receive(Duration::ZERO).unwrap(),
+            Some(ToWorker::Shutdown)
+        );
+        let submits = vec![SubmitId(2), SubmitId(3)];
+        assert_eq!(fake.sent, [ToMaster::Returned { submits }, ToMaster::Ready]);
+    }
+
+    #[test]
+    fn tasks_are_given_back_while_one_takes_its_time() {
+        let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
+        let mut fake = Fake::default();
+        fake.inbound.extend([run(2), ToWorker::Abort]);
+        let mut messages = Messages::new(&mut fake, &kill, &interrupt);
+        messages.look();
+        assert!(kill.is_aborted());
+        assert_eq!(messages.receive(Duration::ZERO).unwrap(), Some(ToWorker::Abort));
+        let submits = vec![SubmitId(2)];
+        assert_eq!(fake.sent, [ToMaster::Returned { submits }]);
     }
 }
