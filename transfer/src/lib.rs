@@ -1,18 +1,20 @@
 //! Copies, links, makes and removes files and directories, as the transfer, create-dir and clean-up jobs
 //! of a planned workflow ask.
 //!
-//! The program `pegasus-transfer` is a thin shell around [`engine::run`]. The library prints nothing,
-//! never ends the process and keeps no state between calls, so that a worker can do the same work inside
-//! its own process: everything it needs comes in [`engine::Settings`], everything that happened comes back
-//! in [`report::Report`]. Remote protocols are handlers that [`engine::run_with`] takes: see the module `remote`,
-//! which the feature of that name (on by default) brings in. For single operations on local files call [`local`] directly.
+//! The program `pegasus-transfer` is a thin shell around [`program`]. The library prints nothing, never ends the
+//! process and keeps no state between calls, so that another process can do the same work: [`inproc`] takes what the
+//! program would be started with, [`engine::run`] a list of work. Remote protocols are handlers that
+//! [`engine::run_with`] takes: see the module `remote`, which the feature of that name (on by default) brings in.
+//! For single operations on local files call [`local`] directly.
 
 pub mod cancel;
 pub mod engine;
 pub mod error;
+pub mod inproc;
 pub mod integrity;
 pub mod local;
 pub mod multipart;
+pub mod program;
 pub mod protocol;
 #[cfg(feature = "remote")]
 pub mod remote;

@@ -3,7 +3,6 @@
 //! The log goes to stderr. Exit status 0 if everything succeeded, else 1.
 
 mod cli;
-mod log;
 
 use std::process::ExitCode;
 

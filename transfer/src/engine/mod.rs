@@ -24,6 +24,10 @@ use item::{Item, Phase, Queue};
 pub use observer::{Event, Observer, Silent};
 pub use settings::{Settings, Waits};
 
+/// Up to so many entries, with files of up to so many bytes, are done by one thread.
+const QUICK_ENTRIES: usize = 16;
+const QUICK_BYTES: u64 = 256 << 10;
+
 /// Carries out `work` with local files. Does not fail as a whole: what failed is in the report.
 ///
 /// Removals wait for everything else; if anything failed they are not attempted, for they might remove what
@@ -139,7 +143,11 @@ impl Engine<'_> {
     /// Tries every item; returns those worth another round, and whether so much failed that there should be
     /// none.
     fn round<'w>(&self, items: VecDeque<Item<'w>>) -> (Vec<Item<'w>>, bool) {
-        let threads = self.settings.threads.clamp(1, items.len().max(1));
+        let threads = if self.is_quick(&items) {
+            1
+        } else {
+            self.settings.threads.clamp(1, items.len().max(1))
+        };
         let queue = Mutex::new(Queue {
             ready: items,
             busy: 0,
@@ -172,6 +180,22 @@ impl Engine<'_> {
             self.fail(item, error);
         }
         (queue.later, hopeless)
+    }
+
+    /// Whether there is so little to do, all of it here, that threads would take longer than the work.
+    fn is_quick(&self, items: &VecDeque<Item<'_>>) -> bool {
+        let little = |place: &Location| {
+            let meta = std::fs::metadata(self.context.path(&place.url));
+            place.url.is_local() && meta.is_ok_and(|meta| meta.is_file() && meta.len() <= QUICK_BYTES)
+        };
+        items.len() <= QUICK_ENTRIES
+            && items.iter().all(|item| match item.work {
+                Work::Transfer(transfer) => {
+                    transfer.destination.url.is_local() && transfer.sources.iter().all(little)
+                }
+                Work::Mkdir(place) => place.url.is_local(),
+                Work::Remove { target, recursive } => target.url.is_local() && !recursive,
+            })
     }
 
     /// One thread of a round.

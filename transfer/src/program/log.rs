@@ -1,27 +1,43 @@
-//! The log on stderr: `YYYY-MM-DD hh:mm:ss,mmm   LEVEL:  message`.
+//! The log: `YYYY-MM-DD hh:mm:ss,mmm   LEVEL:  message`.
 
-use std::io::{self, Write};
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
 
 use chrono::Local;
-use pegasus_transfer::engine::{Event, Observer};
+
+use crate::engine::{Event, Observer};
 
 /// Importance of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
+    /// Helps to find out what happened; only with `--debug`.
     Debug,
+    /// What is done.
     Info,
+    /// Something unexpected that fails nothing.
     Warning,
+    /// An attempt or an entry failed.
     Error,
+    /// The whole run failed.
     Critical,
 }
 
-/// Writes log lines, each with one system call.
-#[derive(Debug, Clone, Copy)]
-pub struct Log {
-    pub debug: bool,
+/// Writes log lines, each with one call.
+pub struct Log<'a> {
+    out: Mutex<&'a mut (dyn Write + Send)>,
+    debug: bool,
 }
 
-impl Log {
+impl<'a> Log<'a> {
+    /// A log that goes to `out`; `debug` lets the lines of that level through.
+    pub fn new(out: &'a mut (dyn Write + Send), debug: bool) -> Self {
+        Self {
+            out: Mutex::new(out),
+            debug,
+        }
+    }
+
+    /// Writes a line.
     pub fn line(&self, level: Level, message: &str) {
         if level == Level::Debug && !self.debug {
             return;
@@ -35,20 +51,21 @@ impl Log {
         };
         let time = Local::now().format("%Y-%m-%d %H:%M:%S,%3f");
         let line = format!("{time} {name:>7}:  {message}\n");
-        // There is no other place to report that stderr is gone.
-        let _ = io::stderr().lock().write_all(line.as_bytes());
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        // There is no other place to report that the log is gone.
+        let _ = out.write_all(line.as_bytes());
     }
 
-    pub fn info(&self, message: &str) {
+    pub(super) fn info(&self, message: &str) {
         self.line(Level::Info, message);
     }
 
-    pub fn rule(&self) {
+    pub(super) fn rule(&self) {
         self.info(&"-".repeat(80));
     }
 }
 
-impl Observer for Log {
+impl Observer for Log<'_> {
     fn event(&self, event: &Event<'_>) {
         match event {
             Event::Round(round) => {

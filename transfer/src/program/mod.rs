@@ -1,0 +1,225 @@
+//! What `pegasus-transfer` does from its options to its verdict, without the process around it: environment, input
+//! and log come as values.
+
+mod log;
+mod options;
+
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::cancel::Cancel;
+use crate::engine::{self, Settings, Waits};
+use crate::protocol::Registry;
+use crate::report::Report;
+use crate::spec::{self, Work};
+use crate::url::Lookup;
+use crate::{multipart, shown};
+
+pub use log::{Level, Log};
+pub use options::{Options, Part};
+
+/// One run of the program.
+pub struct Call<'a> {
+    /// The command line.
+    pub options: &'a Options,
+    /// The environment.
+    pub environment: Lookup<'a>,
+    /// When it started, for the statistics.
+    pub start: Instant,
+}
+
+/// A specification and its name for messages.
+pub struct Input {
+    /// The file, or `stdin`.
+    pub name: String,
+    /// What it says.
+    pub bytes: Vec<u8>,
+}
+
+impl Call<'_> {
+    fn variable(&self, name: &str) -> Option<PathBuf> {
+        let value = (self.environment)(name).filter(|value| !value.is_empty());
+        value.map(PathBuf::from)
+    }
+
+    /// The settings that options and environment ask for, or why they cannot be used.
+    pub fn settings(&self, cancel: &Cancel) -> Result<Settings, String> {
+        let options = self.options;
+        let text = |name: &str| (self.environment)(name).and_then(|value| value.into_string().ok());
+        let threads = match (options.threads, text("PEGASUS_TRANSFER_THREADS")) {
+            (0, Some(text)) if !text.trim().is_empty() => text
+                .trim()
+                .parse::<u16>()
+                .ok()
+                .filter(|threads| *threads > 0)
+                .ok_or_else(|| {
+                    format!("PEGASUS_TRANSFER_THREADS is '{text}', but must be a whole number above 0")
+                })?,
+            (0, _) => 8,
+            (threads, _) => threads,
+        };
+        if !(0.0..=3600.0).contains(&options.retry_wait) {
+            return Err("--retry-wait must be between 0 and 3600 seconds".to_owned());
+        }
+        if !(0.001..=86400.0).contains(&options.timeout) {
+            return Err("--timeout must be between 0.001 and 86400 seconds".to_owned());
+        }
+        let soon = Duration::from_secs_f64(options.retry_wait);
+        let error_rate = text("PEGASUS_TRANSFER_ERROR_RATE").and_then(|text| text.trim().parse().ok());
+        Ok(Settings {
+            rounds: options.max_attempts,
+            threads: threads.into(),
+            symlink: options.symlink,
+            base: None,
+            waits: Waits {
+                soon,
+                later: soon * 30,
+                ..Waits::default()
+            },
+            integrity_data: self.variable("KICKSTART_INTEGRITY_DATA"),
+            temporary: ["TMPDIR", "TEMP", "TMP"]
+                .iter()
+                .find_map(|name| self.variable(name))
+                .unwrap_or_else(|| PathBuf::from("/tmp")),
+            error_rate: error_rate.unwrap_or(0),
+            cancel: cancel.clone(),
+        })
+    }
+
+    /// A file with passwords that others can read is refused.
+    pub fn check_credentials(&self, log: &Log<'_>) -> Result<(), String> {
+        let Some(path) = self.variable("PEGASUS_CREDENTIALS") else {
+            return Ok(());
+        };
+        let name = shown::path(&path).to_string();
+        log.line(Level::Debug, &format!("PEGASUS_CREDENTIALS is {name}"));
+        let meta = fs::metadata(&path).map_err(|error| format!("credentials file {name}: {error}"))?;
+        if meta.permissions().mode() & 0o077 != 0 {
+            return Err(format!(
+                "Permissions of credentials file {name} are too liberal; run: chmod 600 {name}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Says where the specification comes from.
+    pub fn announce(&self, log: &Log<'_>) {
+        match &self.options.file {
+            Some(path) => log.info(&format!(
+                "Reading transfer specification from {}",
+                shown::path(path)
+            )),
+            None => log.info("Reading URL pairs from stdin"),
+        }
+    }
+
+    /// Reads the specification, from `stdin` unless an option names a file.
+    pub fn read(&self, stdin: &mut dyn Read) -> Result<Input, String> {
+        let (name, bytes) = match &self.options.file {
+            Some(path) => {
+                let bytes = match self.options.part {
+                    Some(part) => read_part(path, part),
+                    None => fs::read(path),
+                };
+                (shown::path(path).to_string(), bytes)
+            }
+            None => {
+                let mut bytes = Vec::new();
+                let read = stdin.read_to_end(&mut bytes);
+                ("stdin".to_owned(), read.map(|_| bytes))
+            }
+        };
+        match bytes {
+            Ok(bytes) => Ok(Input { name, bytes }),
+            Err(error) => Err(format!("{name}: {error}")),
+        }
+    }
+
+    /// The work that a specification asks for.
+    pub fn parse(&self, input: &Input) -> Result<Vec<Work>, String> {
+        let mut priority = || i64::from(random_priority());
+        spec::parse(&input.bytes, self.environment, &mut priority)
+            .map_err(|error| format!("{}: {error}", input.name))
+    }
+
+    /// Carries the work out, and says what came of it; whether everything succeeded.
+    pub fn carry_out(&self, registry: &Registry, work: &[Work], settings: &Settings, log: &Log<'_>) -> bool {
+        log.info(&format!("{} transfers loaded", work.len()));
+        let report = engine::run_with(registry, work, settings, log);
+        self.finish(&report, log, &settings.cancel);
+        report.success()
+    }
+
+    fn finish(&self, report: &Report, log: &Log<'_>, cancel: &Cancel) {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        if let Some(payload) = report.checks.monitoring_payload(now) {
+            log.info(&payload);
+        }
+        if let Some(directory) = self.variable("PEGASUS_MULTIPART_DIR")
+            && !report.attempts.is_empty()
+            && let Err(error) = multipart::write(&directory, now, &report.attempts)
+        {
+            let name = shown::path(&directory);
+            log.line(
+                Level::Warning,
+                &format!("cannot write the record of attempts into {name}: {error}"),
+            );
+        }
+        log.rule();
+        for failure in &report.failures {
+            let attempts = match failure.attempts {
+                1 => "1 attempt".to_owned(),
+                number => format!("{number} attempts"),
+            };
+            log.line(
+                Level::Error,
+                &format!("Failed after {attempts}: {}: {}", failure.what, failure.error),
+            );
+        }
+        for line in report.statistics(self.start.elapsed()) {
+            log.info(&line);
+        }
+        if cancel.is_cancelled() {
+            log.line(Level::Warning, "Stopped by a signal.");
+        }
+        if report.success() {
+            log.info("All transfers completed successfully.");
+        } else {
+            log.line(
+                Level::Critical,
+                "Some transfers failed! See above, and possibly stderr.",
+            );
+        }
+    }
+}
+
+/// Reads a part of a file, which must be there as a whole.
+fn read_part(path: &Path, part: Part) -> io::Result<Vec<u8>> {
+    let mut file = fs::File::open(path)?;
+    file.seek(SeekFrom::Start(part.start))?;
+    let mut bytes = Vec::new();
+    file.take(part.length).read_to_end(&mut bytes)?;
+    if (bytes.len() as u64) < part.length {
+        let message = format!(
+            "the file ends before byte {}",
+            part.start.saturating_add(part.length)
+        );
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
+    }
+    Ok(bytes)
+}
+
+/// A priority for sources that have none, so that alternatives share the load.
+fn random_priority() -> u32 {
+    use std::hash::{BuildHasher, Hasher};
+    let random = std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish();
+    u32::try_from(random % 100).unwrap_or(0) + 1
+}
