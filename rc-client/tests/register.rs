@@ -344,3 +344,17 @@ fn a_file_that_is_no_database_is_left_alone() {
     );
     assert!(Path::new(&case.path("in")).exists());
 }
+
+#[test]
+fn the_manual_shows_the_help() {
+    let output = Command::new(env!("CARGO_BIN_EXE_pegasus-rc-client"))
+        .arg("--help")
+        .output()
+        .expect("run");
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    let page = include_str!("../../docs/manual/pegasus-rc-client.md");
+    assert!(
+        page.contains(help.trim_end()),
+        "docs/manual/pegasus-rc-client.md is stale:\n{help}"
+    );
+}

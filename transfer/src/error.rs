@@ -132,7 +132,11 @@ pub enum TransferError {
 }
 
 fn unsupported(from: &str, to: &str, url: &str) -> String {
-    let hint = "see the protocols in the manual page";
+    let hint = if from == "hpss" || to == "hpss" {
+        "run htar or hsi in a job of the workflow, and transfer what it wrote"
+    } else {
+        "see the protocols in the manual page"
+    };
     if from.is_empty() {
         format!("Unable to find handlers for '{to}': {url} ({hint})")
     } else {

@@ -215,6 +215,11 @@ pub fn known_checksums(directory: &Path) -> HashMap<Vec<u8>, String> {
     known
 }
 
+/// The SHA-256 of a file.
+pub fn sha256(path: &Path, cancel: &Cancel) -> Result<[u8; 32], TransferError> {
+    hash_path(path, cancel)?.ok_or_else(|| TransferError::SpecialFile(path.to_owned()))
+}
+
 /// Compares a file with the checksum known for `lfn`.
 pub fn verify(
     lfn: &[u8],
@@ -225,7 +230,7 @@ pub fn verify(
     let expected = known
         .get(lfn)
         .ok_or_else(|| TransferError::ChecksumUnknown(lfn.to_owned()))?;
-    let sha256 = hash_path(path, cancel)?.ok_or_else(|| TransferError::SpecialFile(path.to_owned()))?;
+    let sha256 = sha256(path, cancel)?;
     let actual = hex(&sha256);
     if actual.eq_ignore_ascii_case(expected) {
         Ok(())

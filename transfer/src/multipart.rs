@@ -1,10 +1,10 @@
-//! The record of all attempts for `PEGASUS_MULTIPART_DIR`, from where the job's wrapper passes it on to
-//! monitoring.
+//! Records for `PEGASUS_MULTIPART_DIR`, from where the job's wrapper passes them on to monitoring: of the attempts of
+//! transfers and of comparisons of checksums.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::integrity::quoted;
 use crate::report::Attempt;
@@ -43,15 +43,20 @@ pub fn record(attempts: &[Attempt]) -> String {
 
 /// Writes the record into `directory`, named by the second `now`; a number is added if that name is taken.
 pub fn write(directory: &Path, now: u64, attempts: &[Attempt]) -> io::Result<PathBuf> {
+    write_as(directory, now, "transfer", &record(attempts))
+}
+
+/// Writes a record of another kind, which ends its name.
+pub fn write_as(directory: &Path, now: u64, kind: &str, text: &str) -> io::Result<PathBuf> {
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
-    file.write_all(record(attempts).as_bytes())?;
+    file.write_all(text.as_bytes())?;
     for number in 0u32.. {
         let suffix = if number == 0 {
             String::new()
         } else {
             format!("-{number}")
         };
-        let path = directory.join(format!("{now}-transfer{suffix}"));
+        let path = directory.join(format!("{now}-{kind}{suffix}"));
         match file.persist_noclobber(&path) {
             Ok(_) => return Ok(path),
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => file = error.file,
@@ -61,10 +66,57 @@ pub fn write(directory: &Path, now: u64, attempts: &[Attempt]) -> io::Result<Pat
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
+/// A file that was compared with a known checksum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Comparison {
+    /// Logical name.
+    pub lfn: Vec<u8>,
+    /// The file.
+    pub path: PathBuf,
+    /// Its SHA-256, hexadecimal.
+    pub sha256: String,
+    /// What was expected, if that is something else.
+    pub expected: Option<String>,
+}
+
+/// The record of comparisons, which took `duration`, as YAML.
+#[must_use]
+pub fn comparisons(all: &[Comparison], duration: Duration) -> String {
+    let mut out = "- integrity_verification_attempts:\n".to_owned();
+    for comparison in all {
+        let _ = writeln!(
+            out,
+            "  - lfn: {}\n    pfn: {}\n    sha256: {}\n    success: {}",
+            quoted(&comparison.lfn),
+            quoted(comparison.path.as_os_str().as_encoded_bytes()),
+            comparison.sha256,
+            if comparison.expected.is_none() {
+                "True"
+            } else {
+                "False"
+            },
+        );
+        if let Some(expected) = &comparison.expected {
+            let _ = writeln!(out, "    sha256_expected: {}", quoted(expected.as_bytes()));
+        }
+    }
+    let failed = all
+        .iter()
+        .filter(|comparison| comparison.expected.is_some())
+        .count();
+    let _ = writeln!(
+        out,
+        "- integrity_summary:\n    succeeded: {}\n    failed: {failed}\n    duration: {:.3}",
+        all.len() - failed,
+        duration.as_secs_f64()
+    );
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, SystemTime};
+    use std::time::SystemTime;
 
     #[test]
     fn two_records_of_one_second_are_both_kept() {

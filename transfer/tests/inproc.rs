@@ -173,7 +173,11 @@ fn cases() -> Vec<Case> {
         unhandled(&[], &format!("[{}]", transfer("http://127.0.0.1:1/a", "b", ""))),
         unhandled(
             &[],
-            &format!("[{},{}]", transfer("a", "b", ""), target("mkdir", "s3://h/b", "no")),
+            &format!(
+                "[{},{}]",
+                transfer("a", "b", ""),
+                target("mkdir", "s3://h/b", "no")
+            ),
         ),
         Case {
             environment: &[("PEGASUS_TRANSFER_THREADS", "many")],

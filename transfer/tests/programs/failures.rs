@@ -147,6 +147,8 @@ fn protocols_that_have_no_handler_are_named() {
     run.expect_failed("Unable to find handlers for 'foo' to 'file' transfers: foo://host/x");
     run.expect_failed("Unable to find handlers for 'file' to 'foo' transfers: foo://host/y");
     assert_eq!(case.read("c"), "1");
+    case.run(&list(&[transfer("hpss:///home/x.tar/f", "f")]), &[])
+        .expect_failed("(run htar or hsi in a job of the workflow, and transfer what it wrote)");
     case.run(&list(&[mkdir("foo://host/x")]), &[])
         .expect_failed("Unable to find handlers for 'foo': foo://host/x");
     case.run(&list(&[remove("foo://host/x", "no")]), &[])

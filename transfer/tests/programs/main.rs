@@ -1,5 +1,6 @@
 //! The program `pegasus-transfer` on real files.
 
+mod checks;
 mod common;
 #[cfg(feature = "remote")]
 mod external;

@@ -1,0 +1,180 @@
+//! The two workflows: their files and catalogs.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Levels of the large workflow.
+const LEVELS: usize = 3;
+/// Jobs that read the same input of the replica catalog.
+const SHARE: usize = 10;
+
+/// Programs of the system that stand for those of the workflows; none takes longer to start than `/bin/true`.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("copy", "/bin/dd"),
+    ("split", "/usr/bin/tee"),
+    ("join", "/bin/cat"),
+];
+
+/// One job: its program, its arguments, standard input and output, and its files.
+struct Job<'a> {
+    program: &'a str,
+    arguments: Vec<String>,
+    stdin: Option<&'a str>,
+    stdout: Option<&'a str>,
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+    kept: bool,
+}
+
+fn copy(input: &str, output: &str) -> Vec<String> {
+    vec![
+        format!("if={input}"),
+        format!("of={output}"),
+        "status=none".to_owned(),
+    ]
+}
+
+/// One job splits a file, two work on the halves, one joins what they wrote. All outputs are kept.
+pub fn diamond(folder: &Path) -> io::Result<()> {
+    let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let job = |program, arguments: Vec<String>, inputs: &[&str], outputs: &[&str]| Job {
+        program,
+        arguments,
+        stdin: None,
+        stdout: None,
+        inputs: owned(inputs),
+        outputs: owned(outputs),
+        kept: true,
+    };
+    let jobs = [
+        Job {
+            stdin: Some("f.a"),
+            ..job("split", owned(&["f.b1", "f.b2"]), &["f.a"], &["f.b1", "f.b2"])
+        },
+        job("copy", copy("f.b1", "f.c1"), &["f.b1"], &["f.c1"]),
+        job("copy", copy("f.b2", "f.c2"), &["f.b2"], &["f.c2"]),
+        Job {
+            stdout: Some("f.d"),
+            ..job("join", owned(&["f.c1", "f.c2"]), &["f.c1", "f.c2"], &["f.d"])
+        },
+    ];
+    write(folder, &jobs, &["f.a".to_owned()])
+}
+
+/// Three levels: each job reads a file of the level above, those of the first level one of the replica catalog. The
+/// outputs of the last level are kept.
+pub fn levels(folder: &Path, count: usize) -> io::Result<()> {
+    let width = |level: usize| count / LEVELS + usize::from(level < count % LEVELS);
+    let mut jobs = Vec::new();
+    for level in 0..LEVELS {
+        for number in 0..width(level) {
+            let input = match level {
+                0 => format!("raw.{}", number / SHARE),
+                _ => format!("f.{}.{number}", level - 1),
+            };
+            let output = format!("f.{level}.{number}");
+            jobs.push(Job {
+                program: "copy",
+                arguments: copy(&input, &output),
+                stdin: None,
+                stdout: None,
+                inputs: vec![input],
+                outputs: vec![output],
+                kept: level == LEVELS - 1,
+            });
+        }
+    }
+    let raw: Vec<String> = (0..width(0).div_ceil(SHARE))
+        .map(|n| format!("raw.{n}"))
+        .collect();
+    write(folder, &jobs, &raw)
+}
+
+/// Every output that is to be kept must have arrived with the content of the input.
+pub fn check(folder: &Path) {
+    let kept = fs::read_to_string(folder.join("kept")).expect("written with the workflow");
+    for name in kept.lines() {
+        let text = fs::read_to_string(folder.join("outputs").join(name)).expect(name);
+        assert!(text.starts_with("some bytes of input"), "{name}");
+    }
+}
+
+fn write(folder: &Path, jobs: &[Job<'_>], raw: &[String]) -> io::Result<()> {
+    fs::create_dir_all(folder.join("raw"))?;
+    let here = folder.display();
+    for name in raw {
+        fs::write(folder.join("raw").join(name), "some bytes of input\n".repeat(50))?;
+    }
+    let kept: String = jobs
+        .iter()
+        .filter(|job| job.kept)
+        .flat_map(|job| &job.outputs)
+        .map(|name| format!("{name}\n"))
+        .collect();
+    fs::write(folder.join("kept"), kept)?;
+    fs::write(folder.join("workflow.yml"), workflow(jobs))?;
+    fs::write(
+        folder.join("pegasus.properties"),
+        "pegasus.catalog.site.file=sites.yml\npegasus.catalog.transformation.file=transformations.yml\n\
+         pegasus.catalog.replica=YAML\npegasus.catalog.replica.file=replicas.yml\n\
+         pegasus.data.configuration=sharedfs\n",
+    )?;
+    fs::write(
+        folder.join("sites.yml"),
+        format!(
+            "pegasus: \"5.0\"\nsites:\n- name: local\n  directories:\n  \
+             - type: sharedScratch\n    path: {here}/scratch\n    fileServers:\n    \
+             - {{url: 'file://{here}/scratch', operation: all}}\n  \
+             - type: localStorage\n    path: {here}/outputs\n    fileServers:\n    \
+             - {{url: 'file://{here}/outputs', operation: all}}\n"
+        ),
+    )?;
+    let mut text = String::from("pegasus: \"5.0\"\ntransformations:\n");
+    for (name, path) in PROGRAMS {
+        let _ = write!(
+            text,
+            "- name: {name}\n  sites:\n  - {{name: local, pfn: {path}, type: installed}}\n"
+        );
+    }
+    fs::write(folder.join("transformations.yml"), text)?;
+    let mut text = String::from("pegasus: \"5.0\"\nreplicas:\n");
+    for name in raw {
+        let _ = write!(
+            text,
+            "- lfn: {name}\n  pfns:\n  - {{site: local, pfn: '{here}/raw/{name}'}}\n"
+        );
+    }
+    fs::write(folder.join("replicas.yml"), text)
+}
+
+fn workflow(jobs: &[Job<'_>]) -> String {
+    let mut text = String::from("pegasus: \"5.0\"\nname: bench\njobs:\n");
+    for (number, job) in jobs.iter().enumerate() {
+        let _ = write!(
+            text,
+            "- type: job\n  id: ID{:07}\n  name: {}\n  arguments: [{}]\n",
+            number + 1,
+            job.program,
+            job.arguments.join(", ")
+        );
+        for (key, file) in [("stdin", job.stdin), ("stdout", job.stdout)] {
+            if let Some(file) = file {
+                let _ = writeln!(text, "  {key}: {file}");
+            }
+        }
+        text.push_str("  uses:\n");
+        for name in &job.inputs {
+            let _ = writeln!(text, "  - {{lfn: {name}, type: input}}");
+        }
+        for name in &job.outputs {
+            let _ = writeln!(
+                text,
+                "  - {{lfn: {name}, type: output, stageOut: {0}, registerReplica: {0}}}",
+                job.kept
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,184 @@
+//! A workflow from `pmc-plan` to the last record, against starting `/bin/true` as often as the plan has tasks.
+//!
+//! ```text
+//! cargo build --release && cargo bench -p pmc --bench end_to_end
+//! ```
+//!
+//! plans and runs a black diamond and a workflow of 1,000 jobs with all that real ones have: every job under
+//! pegasus-kickstart, directories made, inputs staged, outputs staged out and registered, everything cleaned up, logs
+//! and records written. Jobs are programs of the system that copy small files. The programs are those that lie beside
+//! `pmc`. Planning, running and the bare loops take turns; the best of several rounds counts.
+//!
+//! `PMC_BENCH_JOBS` is the size of the large workflow, `PMC_BENCH_WORKERS` the number of workers, `PMC_BENCH_DIR`
+//! a directory to work in, which is kept.
+
+mod inputs;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Most that a workflow may take of the time of the bare loop.
+const BAR: f64 = 1.5;
+
+fn main() {
+    let own = tempfile::tempdir().expect("a temporary folder");
+    let folder = std::env::var_os("PMC_BENCH_DIR").map_or_else(|| own.path().to_owned(), PathBuf::from);
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let workers = number("PMC_BENCH_WORKERS").unwrap_or(cpus);
+    println!(
+        "{:<14} {:>6} {:>8} {:>8} {:>8} {:>5} {:>12} {:>6} {:>12} {:>6}",
+        "workflow", "tasks", "plan s", "run s", "whole s", "bar", "true x1 s", "ratio", "true xN s", "ratio"
+    );
+    let diamond = folder.join("diamond");
+    inputs::diamond(&diamond).expect("the folder can be written");
+    compare("diamond", &diamond, workers, 10, 0.3);
+    let jobs = number("PMC_BENCH_JOBS").unwrap_or(1000);
+    let levels = folder.join("levels");
+    inputs::levels(&levels, jobs).expect("the folder can be written");
+    compare(&format!("{jobs} jobs"), &levels, workers, 3, 4.0);
+    println!(
+        "true x1: one loop, which the bar of {BAR} is for; true xN: as many loops as workers ({workers})"
+    );
+}
+
+fn number(variable: &str) -> Option<usize> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn compare(name: &str, folder: &Path, workers: usize, rounds: usize, bar: f64) {
+    let least = |best: &mut Duration, time: Duration| *best = (*best).min(time);
+    let [mut plan, mut run, mut whole, mut one, mut several] = [Duration::MAX; 5];
+    let mut tasks = 0;
+    for _ in 0..rounds {
+        for old in ["submit", "scratch", "outputs", "replicas.db"] {
+            let path = folder.join(old);
+            let _ = if path.is_dir() {
+                fs::remove_dir_all(path)
+            } else {
+                fs::remove_file(path)
+            };
+        }
+        let start = Instant::now();
+        let submit = plan_workflow(folder);
+        let planned = start.elapsed();
+        let dag = dag(&submit);
+        tasks = execute(&dag, workers);
+        let time = start.elapsed();
+        least(&mut plan, planned);
+        least(&mut run, time.saturating_sub(planned));
+        least(&mut whole, time);
+        inputs::check(folder);
+        least(&mut one, spawn_loops(tasks, 1));
+        least(&mut several, spawn_loops(tasks, workers));
+    }
+    let seconds = |time: Duration| time.as_secs_f64();
+    println!(
+        "{name:<14} {tasks:>6} {:>8.3} {:>8.3} {:>8.3} {bar:>5} {:>12.3} {:>6.2} {:>12.3} {:>6.2}",
+        seconds(plan),
+        seconds(run),
+        seconds(whole),
+        seconds(one),
+        seconds(whole) / seconds(one),
+        seconds(several),
+        seconds(whole) / seconds(several),
+    );
+}
+
+/// A program of the installation.
+fn program(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_pmc")).with_file_name(name);
+    assert!(
+        path.is_file(),
+        "{} is missing: run cargo build --release first",
+        path.display()
+    );
+    path
+}
+
+/// The environment is cleared, so that figures do not depend on what the user has set.
+fn command(name: &str, folder: &Path) -> Command {
+    let mut command = Command::new(program(name));
+    command
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", folder)
+        .env("USER", "bench")
+        .current_dir(folder)
+        .stdin(Stdio::null());
+    command
+}
+
+fn plan_workflow(folder: &Path) -> PathBuf {
+    for name in ["pegasus-kickstart", "pegasus-transfer", "pegasus-rc-client"] {
+        program(name);
+    }
+    let output = command("pmc-plan", folder)
+        .args([
+            "--conf",
+            "pegasus.properties",
+            "--sites",
+            "local",
+            "--output-sites",
+            "local",
+        ])
+        .args([
+            "--dir",
+            "submit",
+            "--relative-dir",
+            "run",
+            "--cleanup",
+            "inplace",
+            "workflow.yml",
+        ])
+        .output()
+        .expect("pmc-plan can be started");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    folder.join("submit/run")
+}
+
+fn dag(submit: &Path) -> PathBuf {
+    let entries = fs::read_dir(submit).expect("a submit directory");
+    let mut paths = entries.flatten().map(|entry| entry.path());
+    let dag = paths.find(|path| path.extension().is_some_and(|extension| extension == "dag"));
+    dag.expect("a plan has a DAG")
+}
+
+/// Runs a plan as its batch script does; the number of its tasks.
+fn execute(dag: &Path, workers: usize) -> usize {
+    let submit = dag.parent().unwrap_or(Path::new("."));
+    let output = command("pegasus-mpi-cluster", submit)
+        .args(["--workers", &workers.to_string(), "--monitord-hack"])
+        .arg(dag)
+        .output()
+        .expect("the executor can be started");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = fs::read_to_string(dag).expect("a DAG");
+    text.lines().filter(|line| line.starts_with("TASK ")).count()
+}
+
+/// Starts `/bin/true` and waits for it, `tasks` times, from as many threads as asked for.
+fn spawn_loops(tasks: usize, threads: usize) -> Duration {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let share = tasks / threads + usize::from(thread < tasks % threads);
+            scope.spawn(move || {
+                for _ in 0..share {
+                    let status = Command::new("/bin/true").stdin(Stdio::null()).status();
+                    assert!(status.is_ok_and(|status| status.success()), "/bin/true must run");
+                }
+            });
+        }
+    });
+    start.elapsed()
+}
