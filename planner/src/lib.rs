@@ -8,6 +8,7 @@ mod explain;
 pub mod input;
 pub mod model;
 mod output;
+mod pattern;
 pub mod picture;
 pub mod plan;
 pub mod profiles;

@@ -60,7 +60,7 @@ pub struct Request {
     pub basename: Option<String>,
     /// Prefix of job names.
     pub job_prefix: Option<String>,
-    /// Clustering techniques; none is offered yet.
+    /// Clustering techniques, applied one after the other.
     pub cluster: Vec<String>,
     /// What the batch scripts ask for.
     pub batch: BatchOptions,
@@ -71,6 +71,8 @@ pub struct Request {
     pub line: Vec<String>,
     /// Pictures to be drawn.
     pub pictures: Vec<Picture>,
+    /// What the user should know of the request itself.
+    pub warnings: Vec<String>,
     /// The surroundings.
     pub surroundings: Surroundings,
 }

@@ -20,6 +20,8 @@ pub struct Summary {
     pub levels: usize,
     /// The level with the most jobs, counted from 1, and how many they are.
     pub widest: (usize, usize),
+    /// Jobs in clusters, and how many the smallest and the largest cluster has.
+    pub clustered: Option<(usize, usize, usize)>,
     /// Files that are brought into work directories.
     pub stage_in: Files,
     /// Files that are moved between work directories.
@@ -122,6 +124,7 @@ impl Summary {
             counts,
             levels: levels.len(),
             widest,
+            clustered: clustered(plan),
             stage_in: Files::of(
                 sets(|task| match task {
                     Task::StageIn(n) => Some(n),
@@ -162,6 +165,17 @@ impl Summary {
             if number > 0 {
                 let _ = writeln!(text, "  {kind:<14}{number}");
             }
+        }
+        if let Some((jobs, smallest, largest)) = self.clustered {
+            let each = match smallest == largest {
+                true => format!("{smallest}"),
+                false => format!("{smallest} to {largest}"),
+            };
+            let _ = writeln!(
+                text,
+                "  {:<14}{jobs} jobs in {} clusters of {each} jobs",
+                "in clusters", counts.clustered
+            );
         }
         if counts.deleted > 0 {
             let _ = writeln!(
@@ -222,6 +236,12 @@ impl Summary {
             "levels": self.levels,
             "widest_level": {"level": self.widest.0, "tasks": self.widest.1},
             "sites": sites,
+            "clusters": self.clustered.map(|(jobs, smallest, largest)| serde_json::json!({
+                "clusters": self.counts.clustered,
+                "jobs": jobs,
+                "smallest": smallest,
+                "largest": largest,
+            })),
             "stage_in": files(&self.stage_in),
             "inter_site": files(&self.inter_site),
             "stage_out": files(&self.stage_out),
@@ -235,6 +255,12 @@ impl Summary {
             })),
         })
     }
+}
+
+/// Jobs in clusters, size of the smallest and of the largest cluster.
+fn clustered(plan: &Plan<'_>) -> Option<(usize, usize, usize)> {
+    let sizes = || plan.exec.clusters.iter().map(|cluster| cluster.members.len());
+    Some((sizes().sum(), sizes().min()?, sizes().max()?))
 }
 
 /// A time for people.

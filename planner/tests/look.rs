@@ -95,6 +95,29 @@ fn a_dry_run_tells_and_writes_nothing() {
 }
 
 #[test]
+fn clusters_are_in_the_figures_and_their_jobs_are_explained() {
+    let case = case();
+    let more = ["--cluster", "whole", "--dry-run"];
+    let (out, err, ok) = run(&case, &line(&more));
+    assert!(ok, "{err}");
+    assert!(out.contains("  in clusters   2 jobs in 1 clusters of 2 jobs\n"), "{out}");
+    let (out, _, ok) = run(&case, &line(&[&more[..], &["--json"]].concat()));
+    let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert!(ok && value["clusters"]["jobs"] == 2 && value["clusters"]["largest"] == 2, "{out}");
+    let (out, err, ok) = run(&case, &line(&["--cluster", "whole", "--explain", "B", "--explain", "merge_whole-wf"]));
+    assert!(ok, "{err}");
+    for part in [
+        "work_B: runs work (job B, workflow.yml:11)",
+        "cluster     merge_whole-wf",
+        "mid: made by work_A",
+        "end: ",
+        "merge_whole-wf: ",
+    ] {
+        assert!(out.contains(part), "{part:?} is not in {out}");
+    }
+}
+
+#[test]
 fn a_dry_run_refuses_what_a_plan_refuses() {
     let case = case();
     let arguments = line(&["--dry-run", "-Dpegasus.pmc_request_cpus=-1"]);

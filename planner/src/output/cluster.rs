@@ -145,6 +145,17 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
             if command.options.is_empty() {
                 command.options = needs.options.join(" ");
             }
+            let variable = setup.profiles.get(Namespace::Env, "SEQEXEC_CPUS");
+            if !cluster.edges.is_empty()
+                && let Some(number) = at_a_time(more).or(variable.map(str::to_owned)).filter(|n| is_several(n))
+            {
+                return Err(vec![format!(
+                    "job {}: its jobs depend on each other, and pegasus-cluster is to run several of them at a time (-n \
+                     {number} in job.aggregator.arguments, or SEQEXEC_CPUS), which heeds no dependencies: leave that out, \
+                     or set the profile pegasus::job.aggregator of these jobs to mpiexec, which does",
+                    plan.job(id).name
+                )]);
+            }
             let settings = &plan.settings.cluster;
             if settings.first_job_fail {
                 words.push("-f".into());
@@ -191,6 +202,33 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
     words.push(quote(&plan.job_file(id, ".in")).into_owned());
     command.arguments = words.join(" ");
     Ok(command)
+}
+
+/// Value of the last option `-n` in arguments of pegasus-cluster, whose options may be put together.
+fn at_a_time(arguments: &str) -> Option<String> {
+    let mut found = None;
+    let words = pmc_dag::words::split(arguments.as_bytes());
+    let mut words = words.iter().map(|word| String::from_utf8_lossy(word));
+    while let Some(word) = words.next() {
+        let Some(letters) = word.strip_prefix('-') else { continue };
+        let takes_value = |c: char| matches!(c, 'n' | 's' | 'S' | 'R');
+        if let Some((at, option)) = letters.char_indices().find(|&(_, c)| takes_value(c)) {
+            let value = match &letters[at + 1..] {
+                "" => words.next().unwrap_or_default().into_owned(),
+                value => value.to_owned(),
+            };
+            if option == 'n' {
+                found = Some(value);
+            }
+        }
+    }
+    found
+}
+
+/// Whether a number of commands at a time is more than one.
+fn is_several(number: &str) -> bool {
+    let number = number.trim();
+    number.eq_ignore_ascii_case("auto") || number.parse::<u64>().is_ok_and(|n| n > 1)
 }
 
 /// Minutes that a run inside a cluster may take.
@@ -289,6 +327,21 @@ fn entry(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_at_a_time() {
+        for (arguments, several) in [
+            ("", false),
+            ("-n 1", false),
+            ("-n4", true),
+            ("-d -n auto", true),
+            ("-fn 3", true),
+            ("-n 3 -n 1", false),
+            ("-s n4 -R -n5", false),
+        ] {
+            assert_eq!(at_a_time(arguments).is_some_and(|n| is_several(&n)), several, "{arguments}");
+        }
+    }
 
     #[test]
     fn wall_times_leave_room() {

@@ -179,6 +179,11 @@ pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
     if matches!(job.task, Task::CreateDir | Task::NoOp) || is_delivery(plan, id) {
         return ELSEWHERE;
     }
+    // Registration needs no file of the work directory, which may be removed before it, or before it is tried again.
+    // Small plans are as those of Pegasus.
+    if matches!(job.task, Task::Register(_)) && !plan.files_apart {
+        return ELSEWHERE;
+    }
     match setup.profiles.get(Namespace::Globus, "directory") {
         Some(directory) if !directory.trim().is_empty() => directory.trim(),
         _ => plan

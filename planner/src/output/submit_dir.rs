@@ -103,6 +103,28 @@ impl SubmitDir {
         &self.staging
     }
 
+    /// Brings the files beside the DAG, and the DAG, to the disk, so that after a crash of the machine the directory,
+    /// if it is there, has a plan in it. For plans whose files are written in an instant; larger ones would wait for
+    /// the disk longer than planning takes, and can be made again.
+    ///
+    /// # Errors
+    /// A file that the disk does not take.
+    pub(crate) fn sync(&self) -> Result<(), PlanError> {
+        let sync = |path: &Path| {
+            fs::File::open(path)
+                .and_then(|file| file.sync_all())
+                .map_err(|e| PlanError::io("write", path, e))
+        };
+        let failed = |e| PlanError::io("read the directory", &self.staging, e);
+        for entry in fs::read_dir(&self.staging).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.file_type().map_err(failed)?.is_file() {
+                sync(&entry.path())?;
+            }
+        }
+        sync(&self.staging)
+    }
+
     /// Puts the content in place: an empty directory is replaced as a whole, into one with files each file
     /// is moved.
     ///
@@ -202,6 +224,7 @@ mod tests {
         let first = SubmitDir::next_run(&parent)?;
         let second = SubmitDir::next_run(&parent)?;
         fs::write(first.staging().join("a"), "1")?;
+        first.sync()?;
         let path = first.publish()?;
         assert_eq!(path, parent.join("run0001"));
         assert_eq!(fs::read_to_string(path.join("a"))?, "1");

@@ -3,15 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rustc_hash::FxHashMap;
+
 use crate::catalog::replica::ReplicaCatalog;
 use crate::output::events::JobEvents;
 use crate::output::{self, PROPERTIES, Plan, batch, records};
-use crate::refine::exec::SiteId;
-use crate::refine::exec::Task;
+use crate::refine::exec::{Place, SiteId, Task};
 use crate::refine::settings::Generator;
 
 use super::inputs::Inputs;
-use super::{PlanError, Request, Script};
+use super::{PlanError, Request, Script, iso_seconds};
 
 pub(super) fn put(path: &Path, text: &str) -> Result<(), PlanError> {
     fs::write(path, text).map_err(|e| PlanError::io("write", path, e))
@@ -103,7 +104,7 @@ pub(super) fn write(
     if let Some(embedded) = &inputs.replicas.embedded {
         put(
             &dir.join(format!("{base}.replica.store")),
-            &replica_store(embedded),
+            &replica_store(plan, embedded, &iso_seconds(request.surroundings.now.into(), *request.surroundings.now.offset())),
         )?;
     }
     Ok(code)
@@ -181,11 +182,29 @@ fn copy(from: &Path, to: &Path) -> Result<(), PlanError> {
         .map_err(|e| PlanError::io("copy to", to, e))
 }
 
-/// Locations in the workflow as a text replica catalog.
-fn replica_store(catalog: &ReplicaCatalog) -> String {
+/// How good the locations of inputs are: by name, URL and site.
+fn priorities<'p>(plan: &'p Plan<'_>) -> FxHashMap<(&'p str, &'p str, &'p str), u32> {
+    let mut found = FxHashMap::default();
+    for job in &plan.exec.jobs {
+        let Task::StageIn(n) = job.task else { continue };
+        for moved in &plan.exec.transfers[n as usize].files {
+            for source in &moved.sources {
+                if let (Place::Url(url, site), Some(priority)) = source {
+                    let name = plan.workflow.files.name(moved.file);
+                    found.insert((name, &**url, &**site), *priority);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Locations in the workflow as a text replica catalog, with the priority of those that inputs are taken from.
+fn replica_store(plan: &Plan<'_>, catalog: &ReplicaCatalog, time: &str) -> String {
     use crate::output::lists::{catalog_value, catalog_word};
     use std::fmt::Write as _;
-    let mut text = String::from("# replicas of the workflow file\n");
+    let priorities = priorities(plan);
+    let mut text = format!("# file-based replica catalog: {time}\n");
     for entry in catalog.entries() {
         for replica in &entry.replicas {
             // Writing into a String cannot fail.
@@ -195,6 +214,14 @@ fn replica_store(catalog: &ReplicaCatalog) -> String {
                 catalog_word(&entry.lfn),
                 catalog_word(&replica.pfn)
             );
+            let key = (
+                &*entry.lfn,
+                &*replica.pfn,
+                replica.site.as_deref().unwrap_or_default(),
+            );
+            if let Some(priority) = priorities.get(&key) {
+                let _ = write!(text, " priority=\"{priority}\"");
+            }
             if let Some(site) = &replica.site {
                 let _ = write!(text, " site={}", catalog_value(site));
             }

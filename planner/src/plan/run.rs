@@ -9,6 +9,7 @@ use crate::output::layout::Layout;
 use crate::output::submit_dir::SubmitDir;
 use crate::output::{self, Plan, batch, records};
 use crate::picture::{self, Picture};
+use crate::profiles::Namespace;
 use crate::properties::Properties;
 use crate::refine::cleanup::space::Sizes;
 use crate::refine::exec::{Exec, ExecJob};
@@ -56,6 +57,9 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         let braindump = records::braindump(plan, request);
         let text = monitord_compat::braindump::write(&braindump);
         put(&staging.join("braindump.yml"), &text)?;
+        if plan.exec.jobs.len() <= output::APART_LIMIT {
+            directory.sync()?;
+        }
         let path = directory.publish()?;
         draw(plan, &request.pictures)?;
         Ok(Planned {
@@ -184,7 +188,8 @@ fn make<D, R>(
     let properties = Properties::load(&property_sources(request))?;
     let settings = Settings::new(&properties, request)?;
     let mut inputs = read(request, properties, &settings)?;
-    let mut warnings = std::mem::take(&mut inputs.warnings);
+    let mut warnings = request.warnings.clone();
+    warnings.append(&mut inputs.warnings);
     warnings.extend(settings.warnings.iter().cloned());
     let mut notes = Vec::new();
     let (directory, taken) = take(&settings, &inputs.workflow)?;
@@ -209,6 +214,7 @@ fn make<D, R>(
     warnings.extend(bypass(&inputs.workflow, &inputs.properties)?);
     warnings.extend(exec.warnings.iter().cloned());
     warnings.extend(outputs_that_stay(&inputs.workflow, &exec, &sites));
+    warnings.extend(scripts_after_jobs(&exec));
     let order = order(&exec)?;
     step("order");
     let workflow = &inputs.workflow;
@@ -369,6 +375,26 @@ fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites) -> Option<
     Some(format!(
         "outputs stay in the work directory {}, which is not removed: neither --output-sites nor --output-dir is given",
         directory.path
+    ))
+}
+
+/// Scripts before and after jobs are started by DAGMan; nothing here does.
+fn scripts_after_jobs(exec: &Exec) -> Option<String> {
+    let is_script = |key: &str| {
+        let mut words = ["pre", "post"].iter().filter_map(|word| key.strip_prefix(word));
+        words.any(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let mut setups = exec.setups.iter().enumerate();
+    let (setup, key) = setups.find_map(|(n, setup)| {
+        let mut keys = setup.profiles.of(Namespace::Dagman).map(|(key, _)| key);
+        Some((n, keys.find(|key| is_script(&key.to_ascii_lowercase()))?))
+    })?;
+    let mut jobs = exec.jobs.iter().chain(&exec.members);
+    let name = &jobs.find(|job| job.setup as usize == setup)?.name;
+    Some(format!(
+        "the profile dagman::{key}, as the job {name} has it, has no effect: there is no DAGMan that starts scripts before \
+         and after jobs; the profiles exitcode.failuremsg and exitcode.successmsg of the namespace pegasus are heeded by \
+         the code generator Shell"
     ))
 }
 

@@ -389,6 +389,29 @@ fn one_job_may_choose_the_aggregator() -> Result {
 }
 
 #[test]
+fn jobs_that_depend_on_each_other_do_not_run_at_a_time() -> Result {
+    let chain = || {
+        case(&[
+            job("A", "sim", &["raw"], "label: l"),
+            job("B", "sim", &["outA"], "label: l"),
+        ])
+    };
+    let line = format!("{LINE} --cluster label");
+    let several = "-Dpegasus.clusterer.job.aggregator.arguments=-n4";
+    let message = chain().fail(&format!("{line} {several}"));
+    for part in ["merge_l", "depend on each other", "-n 4", "mpiexec"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    chain().plan(&format!("{line} -Dpegasus.clusterer.job.aggregator.arguments=-n1"))?;
+    let message = chain().fail(&format!("{line} -Denv.SEQEXEC_CPUS=auto"));
+    assert!(message.contains("SEQEXEC_CPUS"), "{message}");
+    // Jobs of one level have nothing to wait for.
+    let plan = fan(4, |_| "clusters.size: 2".into()).plan(&format!("{LINE} --cluster horizontal {several}"))?;
+    assert!(plan.command("merge_sim_PID2_ID1").contains(&"-n4".to_owned()));
+    Ok(())
+}
+
+#[test]
 fn settings_that_make_no_sense_are_refused() {
     let case = fan(2, |_| "clusters.size: none".into());
     let message = case.fail(&format!("{LINE} --cluster horizontal"));

@@ -151,6 +151,7 @@ fn request(arguments: &cli::Run, workflow: PathBuf, surroundings: Surroundings) 
         batch: BatchOptions::default(),
         line: Vec::new(),
         pictures: Vec::new(),
+        warnings: Vec::new(),
         arguments: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
         surroundings,
     }

@@ -9,13 +9,14 @@ pub(crate) mod yaml;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use regex::{Regex, RegexSet};
+use regex::RegexSet;
 use rustc_hash::FxHashMap;
 
 use crate::catalog::{Syntax, files_below, guess, read, read_yaml, unknown_kind};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
 use crate::model::Metadata;
+use crate::pattern::Pattern;
 
 pub use source::{Source, from_run, load_from_properties, load_other, load_with_metadata};
 
@@ -28,8 +29,8 @@ pub struct ReplicaCatalog {
     entries: Vec<ReplicaEntry>,
     /// Entries that are no patterns.
     by_name: FxHashMap<String, u32>,
-    patterns: Vec<(Regex, u32)>,
-    /// All patterns at once, made when first asked; `None` if they are too large together.
+    patterns: Vec<(Pattern, u32)>,
+    /// All patterns at once, made when first asked; `None` if they are too large together or one needs trying.
     all_patterns: OnceLock<Option<RegexSet>>,
     /// What is odd in the file but no error.
     pub warnings: Vec<InputError>,
@@ -115,7 +116,7 @@ impl ReplicaCatalog {
         if let Some(first) = self.first_match(lfn) {
             let (pattern, number) = &self.patterns[first];
             let entry = &self.entries[*number as usize];
-            if let Some(groups) = pattern.captures(lfn) {
+            if let Some(groups) = pattern.groups(lfn) {
                 let found = found.get_or_insert_with(|| Found {
                     replicas: Vec::new(),
                     metadata: Some(&entry.metadata),
@@ -168,7 +169,10 @@ impl ReplicaCatalog {
         }
         let all = self
             .all_patterns
-            .get_or_init(|| RegexSet::new(self.patterns.iter().map(|(pattern, _)| pattern.as_str())).ok());
+            .get_or_init(|| {
+                let all: Option<Vec<&str>> = self.patterns.iter().map(|(pattern, _)| pattern.linear()).collect();
+                RegexSet::new(all?).ok()
+            });
         match all {
             Some(all) => all.matches(lfn).iter().next(),
             None => self
@@ -180,20 +184,13 @@ impl ReplicaCatalog {
     /// Adds an entry behind the others; locations of a name that is there already are added to it.
     ///
     /// # Errors
-    /// A pattern that is none, or that only engines with backtracking know (look-around, references back).
+    /// A pattern that is none.
     pub fn push(&mut self, entry: ReplicaEntry) -> Result<(), BadPattern> {
         let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
         if entry.regex {
-            let pattern = Regex::new(&format!("^(?:{})$", entry.lfn)).map_err(|error| BadPattern {
+            let pattern = Pattern::whole(&entry.lfn).map_err(|reason| BadPattern {
                 pattern: entry.lfn.clone(),
-                // The last line of the engine's picture of the pattern says what is wrong.
-                reason: error
-                    .to_string()
-                    .lines()
-                    .last()
-                    .unwrap_or_default()
-                    .trim_start_matches("error: ")
-                    .to_owned(),
+                reason,
             })?;
             self.patterns.push((pattern, number));
             self.all_patterns = OnceLock::new();
@@ -223,7 +220,7 @@ impl ReplicaCatalog {
 }
 
 /// Replaces `[N]` by the group N; a number without a group stays as it is.
-fn fill_groups(pfn: &str, groups: &regex::Captures<'_>) -> String {
+fn fill_groups(pfn: &str, groups: &[&str]) -> String {
     let mut out = String::with_capacity(pfn.len() + 32);
     let mut rest = pfn;
     while let Some(open) = rest.find('[') {
@@ -232,7 +229,7 @@ fn fill_groups(pfn: &str, groups: &regex::Captures<'_>) -> String {
         let group = from[1..].split_once(']').and_then(|(number, after)| {
             let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
             let number: usize = digits.then(|| number.parse().ok()).flatten()?;
-            (number < groups.len()).then(|| (groups.get(number).map_or("", |m| m.as_str()), after))
+            Some((*groups.get(number)?, after))
         });
         match group {
             Some((text, after)) => {

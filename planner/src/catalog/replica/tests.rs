@@ -98,13 +98,13 @@ fn wrong_catalogs() {
         loaded(
             "rc.txt",
             None,
-            "a\nb \"/x\nc /x local\nd(?=x) /x regex=\"true\"\n"
+            "a\nb \"/x\nc /x local\nd(?=x /x regex=\"true\"\n"
         )
         .expect_err("wrong"),
         "rc.txt:1:1: the line gives no location for a\n\
          rc.txt:2:3: the quotation does not end on its line\n\
          rc.txt:3:6: `local` is no attribute, name=\"value\" is expected\n\
-         rc.txt:4:1: the pattern `d(?=x)` cannot be used: look-around, including look-ahead and look-behind, \
+         rc.txt:4:1: the pattern `d(?=x` cannot be used: look-around, including look-ahead and look-behind, \
          is not supported"
     );
     assert_eq!(

@@ -1,9 +1,8 @@
 //! Replica selectors: how good each location of a file is for a site (section 6.7 of the planner's
 //! specification).
 
-use regex::Regex;
-
 use crate::error::{InputError, near_spelling};
+use crate::pattern::Pattern;
 use crate::properties::Properties;
 
 const KEY: &str = "pegasus.selector.replica";
@@ -23,7 +22,7 @@ pub(crate) enum ReplicaSelector {
     #[default]
     Default,
     /// By the first pattern that matches the whole location; those that match none are left out.
-    Regex(Vec<(u32, Regex)>),
+    Regex(Vec<(u32, Pattern)>),
     /// As the properties prefer or exclude sites.
     Restricted(Vec<Restriction>),
     /// Only locations on the site `local`.
@@ -133,7 +132,7 @@ pub(crate) fn selector(properties: &Properties, problems: &mut Vec<InputError>) 
 }
 
 /// The patterns by rank, the best first.
-fn patterns(properties: &Properties, problems: &mut Vec<InputError>) -> Vec<(u32, Regex)> {
+fn patterns(properties: &Properties, problems: &mut Vec<InputError>) -> Vec<(u32, Pattern)> {
     let prefix = format!("{KEY}.regex.rank.");
     let mut patterns = Vec::new();
     for (rank, pattern) in properties.with_prefix(&prefix) {
@@ -142,17 +141,9 @@ fn patterns(properties: &Properties, problems: &mut Vec<InputError>) -> Vec<(u32
             problems.push(properties.bad_key(&key, "the rank must be a whole number"));
             continue;
         };
-        match Regex::new(&format!("^(?:{pattern})$")) {
+        match Pattern::whole(pattern) {
             Ok(pattern) => patterns.push((rank, pattern)),
-            Err(error) => {
-                let reason = error.to_string();
-                let reason = reason
-                    .lines()
-                    .last()
-                    .unwrap_or_default()
-                    .trim_start_matches("error: ");
-                problems.push(properties.bad_value(&key, "must be a pattern").with_hint(reason));
-            }
+            Err(reason) => problems.push(properties.bad_value(&key, "must be a pattern").with_hint(reason)),
         }
     }
     if patterns.is_empty() && problems.is_empty() {

@@ -1,0 +1,91 @@
+//! What `pmc-plan` says of its results, for people and as JSON.
+
+use crate::plan::{Looked, Planned};
+use crate::submit::{Submitted, command_line};
+
+/// The result for people.
+pub fn tell(planned: &Planned) -> String {
+    let counts = &planned.counts;
+    let kinds: Vec<String> = counts
+        .kinds()
+        .into_iter()
+        .enumerate()
+        .filter(|(at, (_, number))| *at == 0 || *number > 0)
+        .map(|(_, (kind, number))| format!("{number} {kind}"))
+        .collect();
+    let mut text = format!(
+        "Planned {}: {} tasks ({}), {} dependencies.\nSubmit directory: {}\n",
+        planned.label,
+        counts.total,
+        kinds.join(", "),
+        counts.edges,
+        planned.submit_dir.display()
+    );
+    for script in &planned.scripts {
+        let command = command_line(script.scheduler, &script.path);
+        text.push_str(&format!("To run it:        {command}\n"));
+    }
+    match &planned.shell {
+        Some(script) => text.push_str(&format!("To run it:        {}\n", script.display())),
+        None => text.push_str(&format!(
+            "On this machine:  pegasus-mpi-cluster --per-task-stdio {}\n",
+            planned.dag.display()
+        )),
+    }
+    text
+}
+
+/// What became of `--submit`, for people.
+pub fn tell_submitted(submitted: &Submitted) -> String {
+    match &submitted.job_id {
+        Some(id) => format!("Submitted:        {} job {id}\n", submitted.scheduler),
+        None => format!(
+            "Submitted:        to {}, which did not say the job's number\n",
+            submitted.scheduler
+        ),
+    }
+}
+
+/// A look at a plan, for people or as a JSON object.
+pub fn tell_looked(looked: &Looked, json: bool) -> String {
+    if json {
+        let mut value = looked.summary.json();
+        if let Some(object) = value.as_object_mut() {
+            object.insert("explanations".into(), looked.explanations.clone().into());
+            object.insert("warnings".into(), looked.warnings.clone().into());
+        }
+        // A tree of strings and numbers always has a text.
+        return format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default());
+    }
+    if looked.explanations.is_empty() {
+        looked.summary.tell()
+    } else {
+        looked.explanations.join("\n")
+    }
+}
+
+/// The result as a JSON object: the braindump, and what to do next.
+pub fn tell_json(planned: &Planned, submitted: Option<&Submitted>) -> String {
+    let mut object = serde_json::Map::new();
+    for (key, value) in &planned.braindump {
+        object.insert(key.clone(), value.clone().into());
+    }
+    object.insert("message".into(), tell(planned).into());
+    let scripts: Vec<String> = planned
+        .scripts
+        .iter()
+        .map(|s| s.path.display().to_string())
+        .collect();
+    object.insert("scripts".into(), scripts.into());
+    if let Some(script) = &planned.shell {
+        object.insert("run".into(), script.display().to_string().into());
+    }
+    if let Some(submitted) = submitted {
+        object.insert("scheduler".into(), submitted.scheduler.name().into());
+        object.insert("job_id".into(), submitted.job_id.clone().into());
+    }
+    object.insert("warnings".into(), planned.warnings.clone().into());
+    let value = serde_json::Value::Object(object);
+    // A tree of strings always has a text.
+    format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default())
+}
