@@ -173,8 +173,8 @@ impl Summary {
             };
             let _ = writeln!(
                 text,
-                "  {:<14}{jobs} jobs in {} clusters of {each} jobs",
-                "in clusters", counts.clustered
+                "  {:<14}{jobs} jobs, {each} in each cluster",
+                "in clusters"
             );
         }
         if counts.deleted > 0 {

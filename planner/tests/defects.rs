@@ -21,6 +21,26 @@ fn one(more: &str) -> Case {
 }
 
 #[test]
+fn d10_arguments_are_words_unless_they_are_to_be_split() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments = "  arguments: [-i, \"two words\", \"'in quotes' and\", 1.50]\n";
+    let tail = |plan: &common::Plan| -> Vec<String> {
+        let words = plan.command("work_A");
+        let at = words.iter().position(|word| word == "/bin/work").expect("the program");
+        words[at + 1..].to_vec()
+    };
+    let plan = one(arguments).plan(LINE)?;
+    assert_eq!(tail(&plan), ["-i", "two words", "\\'in quotes\\' and", "1.50"]);
+    let told = |plan: &common::Plan| plan.planned.warnings.iter().filter(|w| w.contains("\"two words\"")).count();
+    assert_eq!(told(&plan), 1, "{:?}", plan.planned.warnings);
+    let plan = one(arguments).plan(&format!("{LINE} -Dpegasus.parser.arguments.split=true"))?;
+    assert_eq!(tail(&plan), ["-i", "two", "words", "in quotes", "and", "1.50"]);
+    assert_eq!(told(&plan), 0);
+    let plan = one(arguments).plan(&format!("{LINE} -Dpegasus.parser.arguments.split=false"))?;
+    assert_eq!((tail(&plan).len(), told(&plan)), (4, 0));
+    Ok(())
+}
+
+#[test]
 fn d11_the_site_says_how_many_transfer_jobs_there_are() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     let many: String = (0..6)
@@ -153,6 +173,65 @@ fn d23_a_file_may_be_input_and_output() -> Result<(), Box<dyn std::error::Error>
 }
 
 #[test]
+fn d27_a_catalog_that_is_named_must_be_there() {
+    for (catalog, name) in [("site", "sites.yml"), ("transformation", "tc.yml"), ("replica", "rc.yml")] {
+        let case = one("");
+        let message = case.fail(&format!("{LINE} -Dpegasus.catalog.{catalog}.file=missing/{name}"));
+        assert!(message.contains(&format!("missing/{name}")), "{catalog}: {message}");
+        assert!(!case.path().join("submit").exists(), "{catalog}: something is left");
+    }
+}
+
+#[test]
+fn d29_jobs_without_an_id_and_with_the_same() {
+    let case = one("");
+    case.put(
+        "workflow.yml",
+        "pegasus: \"5.0\"\nname: one\njobs:\n- {type: job, id: A, name: work}\n- {type: job, id: A, name: work}\n\
+         - {type: job, name: work}\n",
+    );
+    let message = case.fail(LINE);
+    for part in ["workflow.yml:5:", " A ", "workflow.yml:6:", "id"] {
+        assert!(message.contains(part), "{part:?}: {message}");
+    }
+    case.put(
+        "workflow.yml",
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<adag version=\"3.6\" name=\"one\">\n<job id=\"A\" name=\"work\"/>\n\
+         <job id=\"A\" name=\"work\"/>\n</adag>\n",
+    );
+    let message = case.fail(LINE);
+    assert!(message.contains("workflow.yml:4:") && message.contains(" A "), "{message}");
+}
+
+#[test]
+fn d31_figures_stay_in_a_file() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one("");
+    let server = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}/metrics", server.local_addr()?);
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+        .args(LINE.split(' '))
+        .current_dir(case.path())
+        .env("HOME", case.path())
+        .env("USER", "tester")
+        .env("PEGASUS_METRICS", "1")
+        .env("PEGASUS_METRICS_SERVER", &url)
+        .env("PEGASUS_USER_METRICS_SERVER", &url)
+        .output()?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut found = walkdir::WalkDir::new(case.path().join("submit"))
+        .into_iter()
+        .filter_map(Result::ok)
+        .filter(|entry| entry.path().extension().is_some_and(|e| e == "metrics"));
+    let metrics = fs::read_to_string(found.next().ok_or("no metrics")?.path())?;
+    let metrics: serde_json::Value = serde_json::from_str(&metrics)?;
+    assert_eq!(metrics["wf_metrics"]["compute_jobs"], 1);
+    server.set_nonblocking(true)?;
+    let visitor = server.accept().map(|(_, from)| from);
+    assert!(visitor.is_err(), "{visitor:?} has come");
+    Ok(())
+}
+
+#[test]
 fn d34_time_limits_in_properties_spare_auxiliary_jobs() -> Result<(), Box<dyn std::error::Error>> {
     let plan = one("").plan(&format!("{LINE} -Dpegasus.maxwalltime=10 -Dpegasus.runtime=60"))?;
     for task in plan.tasks() {
@@ -211,5 +290,43 @@ fn checkpoint_files_are_kept_and_limited() -> Result<(), Box<dyn std::error::Err
     }
     let words = plan.command("work_A").join(" ");
     assert!(words.contains(" -k 120 -K 240 "), "{words}");
+    Ok(())
+}
+
+#[test]
+fn locations_in_the_workflow_are_kept_with_their_priority() -> Result<(), Box<dyn std::error::Error>> {
+    let case = one(
+        "replicaCatalog:\n  replicas:\n  - {lfn: in, pfns: [{site: local, pfn: /data/in}, {site: web, pfn: \"http://w/in\"}]}\n  \
+         - {lfn: other, pfns: [{site: local, pfn: /data/other}]}\n",
+    );
+    let plan = case.plan(LINE)?;
+    assert_eq!(
+        plan.file("one-0.replica.store").lines().skip(1).collect::<Vec<_>>(),
+        [
+            "in /data/in priority=\"50\" site=\"local\"",
+            "in http://w/in priority=\"10\" site=\"web\"",
+            "other /data/other site=\"local\"",
+        ]
+    );
+    Ok(())
+}
+
+#[test]
+fn modes_fill_what_nobody_has_set() -> Result<(), Box<dyn std::error::Error>> {
+    for (mode, more, arguments, retries) in [
+        ("production", "", "--threads 2", "1"),
+        ("tutorial", "", "--threads 2 -m 1", "1"),
+        ("debug", "", "--threads 2 --debug -m 1", "0"),
+        ("development", "-Ddagman.retry=4", "--threads 2", "4"),
+        ("tutorial", "-Dpegasus.transfer.arguments=-x", "--threads 2 -x", "1"),
+    ] {
+        let plan = one("").plan(&format!("{LINE} -Dpegasus.mode={mode} {more}"))?;
+        let words = plan.command("stage_in_local_local_0_0").join(" ");
+        assert!(words.ends_with(&format!("/pegasus-transfer {arguments}")), "{mode}: {words}");
+        let events = plan.file("one-0.static.bp");
+        assert!(events.contains(&format!("max_retries=\"{retries}\"")), "{mode}");
+    }
+    let message = one("").fail(&format!("{LINE} -Dpegasus.mode=tutorials"));
+    assert!(message.contains("must be one of production, development, debug, tutorial"), "{message}");
     Ok(())
 }

@@ -19,6 +19,7 @@ mod launch;
 mod plans_run;
 mod report;
 mod stampede;
+mod submit;
 mod support;
 mod transfer;
 mod views;

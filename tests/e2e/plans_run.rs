@@ -1,9 +1,10 @@
 //! Every plan of the golden cases runs: with programs that write the outputs of their jobs and look whether the
-//! inputs are there, in the order and with the clean-up of the plan.
+//! inputs are there, in the order and with the clean-up of the plan. Pegasus' own monitoring loads each run.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
@@ -62,6 +63,10 @@ impl Case {
         case.program("pegasus-keg", JOB);
         case.program("pegasus-transfer", TRANSFER);
         case.copy(&golden("planner").join(name).join("input"), &case.base());
+        // Programs that are staged.
+        for entry in fs::read_dir(case.base().join("bin")).into_iter().flatten() {
+            fs::write(entry.expect("a program").path(), case.fill(JOB)).expect("a program");
+        }
         case
     }
     fn base(&self) -> PathBuf {
@@ -71,8 +76,9 @@ impl Case {
         self.folder.path().join("pegasus")
     }
     fn fill(&self, text: &str) -> String {
-        // The one program that is not in the installation.
+        // Programs that are not in the installation.
         text.replace("/opt/${PLANCASE_WORD}/bin/one", "@PEGASUS_HOME@/bin/pegasus-keg")
+            .replace("/opt/pegasus/bin/", "@PEGASUS_HOME@/bin/")
             .replace("@BASE@", &self.base().display().to_string())
             .replace("@PEGASUS_HOME@", &self.home().display().to_string())
             .replace(
@@ -184,7 +190,7 @@ fn executed(name: &str) -> (Case, PathBuf) {
     }
     let dag = crate::support::pegasus::only_file(&submit, ".dag");
     case.run(&Flavour::Local.program("pegasus-mpi-cluster"))
-        .args(["--workers", "2", "--host-memory", "1000000", "--host-cpus", "64"])
+        .args(["--workers", "2", "--host-memory", "1000000", "--host-cpus", "64", "--host-gpus", "8"])
         .args(["--monitord-hack", "--per-task-stdio"])
         .arg(&dag)
         .within(&submit)
@@ -201,38 +207,44 @@ fn executed(name: &str) -> (Case, PathBuf) {
     (case, submit)
 }
 
-#[test]
-#[ignore = "needs all programs built: tests/run e2e"]
-fn every_golden_plan_runs() {
-    let mut count = 0;
-    for name in cases("planner") {
-        let exit =
-            fs::read_to_string(golden("planner").join(&name).join("expected/exit")).expect("an exit code");
-        if exit.trim() == "0" {
-            executed(&name);
-            count += 1;
-        }
-    }
-    assert!(count >= 20, "{count} cases have run");
+/// Has Pegasus' monitoring load a run, and compares what it stored with the plan.
+fn monitored(name: &str, case: &Case, submit: &Path) {
+    let monitored = Monitored {
+        submit,
+        home: case.folder.path(),
+    };
+    monitored.replay();
+    let dag = fs::read_to_string(crate::support::pegasus::only_file(submit, ".dag")).expect("the DAG");
+    let tasks = dag.lines().filter(|line| line.starts_with("TASK ")).count();
+    assert_eq!(monitored.count("job_instance") as usize, tasks, "{name}");
+    assert_eq!(
+        monitored.workflow_states(),
+        ["WORKFLOW_STARTED 0 -", "WORKFLOW_TERMINATED 0 0"],
+        "{name}"
+    );
 }
 
 #[test]
-#[ignore = "needs Pegasus' monitoring: tests/run e2e"]
-fn monitoring_loads_what_was_run() {
-    for name in ["diamond", "dax34", "two-output-sites", "hooks-metadata"] {
-        let (case, submit) = executed(name);
-        let monitored = Monitored {
-            submit: &submit,
-            home: case.folder.path(),
-        };
-        monitored.replay();
-        let dag = fs::read_to_string(crate::support::pegasus::only_file(&submit, ".dag")).expect("the DAG");
-        let tasks = dag.lines().filter(|line| line.starts_with("TASK ")).count();
-        assert_eq!(monitored.count("job_instance") as usize, tasks, "{name}");
-        assert_eq!(
-            monitored.workflow_states(),
-            ["WORKFLOW_STARTED 0 -", "WORKFLOW_TERMINATED 0 0"],
-            "{name}"
-        );
-    }
+#[ignore = "needs all programs built and Pegasus' monitoring: tests/run e2e"]
+fn every_golden_plan_runs_and_is_monitored() {
+    let names: Vec<String> = cases("planner")
+        .into_iter()
+        .filter(|name| {
+            let exit = golden("planner").join(name).join("expected/exit");
+            fs::read_to_string(exit).expect("an exit code").trim() == "0"
+        })
+        .collect();
+    assert!(names.len() >= 40, "{} cases", names.len());
+    let next = AtomicUsize::new(0);
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let (case, submit) = executed(name);
+                    monitored(name, &case, &submit);
+                }
+            });
+        }
+    });
 }

@@ -15,7 +15,7 @@ use builder::Builder;
 
 use crate::error::{InputError, InputErrors};
 use crate::expand::{ExpandEnv, expand};
-use crate::model::Workflow;
+use crate::model::{Arguments, Workflow};
 
 /// How a workflow is to be read.
 #[derive(Clone, Debug)]
@@ -24,15 +24,22 @@ pub struct ReadOptions {
     pub data_dependencies: bool,
     /// Keep line breaks in XML arguments (`pegasus.parser.dax.preserve.linebreaks`).
     pub preserve_linebreaks: bool,
+    /// Join the arguments of a job in YAML to one text that is split at blanks, as Pegasus does
+    /// (`pegasus.parser.arguments.split`).
+    pub split_arguments: bool,
     /// Largest YAML file in MB (`pegasus.parser.document.size`).
     pub document_megabytes: u64,
 }
+
+/// Property for [`ReadOptions::split_arguments`].
+pub(crate) const SPLIT_ARGUMENTS: &str = "pegasus.parser.arguments.split";
 
 impl Default for ReadOptions {
     fn default() -> Self {
         ReadOptions {
             data_dependencies: true,
             preserve_linebreaks: false,
+            split_arguments: false,
             document_megabytes: 500,
         }
     }
@@ -48,6 +55,7 @@ impl ReadOptions {
         Ok(ReadOptions {
             data_dependencies: properties.get_bool("pegasus.parser.dax.data.dependencies", true)?,
             preserve_linebreaks: properties.get_bool("pegasus.parser.dax.preserve.linebreaks", false)?,
+            split_arguments: properties.get_bool(SPLIT_ARGUMENTS, false)?,
             document_megabytes: properties
                 .get_number("pegasus.parser.document.size")?
                 .unwrap_or(default.document_megabytes),
@@ -99,7 +107,16 @@ pub fn read_text(path: &Path, text: &str, options: &ReadOptions) -> Result<Workf
     builder
         .problems
         .sort_by_key(|p| p.position.map(|p| (p.line, p.column)));
-    builder.finish(options)
+    let mut workflow = builder.finish(options)?;
+    if options.split_arguments {
+        for job in &mut workflow.jobs {
+            if let Arguments::Words(words) = &job.arguments {
+                let words: Vec<&str> = words.iter().collect();
+                job.arguments = Arguments::Raw(words.join(" "));
+            }
+        }
+    }
+    Ok(workflow)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use crate::model::{Arguments, JobIndex};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 use crate::refine::exec::{JobId, Setup, Task};
-use crate::refine::settings::Generator;
+use crate::refine::settings::{Generator, Mode};
 
 use super::lists::Orders;
 use super::{PROPERTIES, Plan, limits};
@@ -333,13 +333,11 @@ fn arguments(plan: &Plan<'_>, id: JobId, wrapped: bool, problems: &mut Vec<Strin
     let mut text = match job.task {
         Task::Compute(JobIndex(n)) => return compute_arguments(plan, n, wrapped, problems),
         Task::StageIn(_) | Task::StageOut(_) | Task::InterSite(_) => {
-            let debug = plan.settings.debug;
             let threads = profiles.pegasus("transfer.threads").map_or("2", str::trim);
             let mut text = format!(" --threads {threads} ");
             match profiles.pegasus("transfer.arguments").map(str::trim) {
                 Some(more) if !more.is_empty() => text.push_str(more),
-                _ if debug => text.push_str("--debug -m 1"),
-                _ => {}
+                _ => text.push_str(plan.settings.mode.transfer_arguments()),
             }
             text
         }
@@ -347,7 +345,11 @@ fn arguments(plan: &Plan<'_>, id: JobId, wrapped: bool, problems: &mut Vec<Strin
             let mut text = format!(
                 "--prefix pegasus.catalog.replica.output --conf {} {}",
                 quote(&format!("{}/{PROPERTIES}", plan.submit)),
-                if plan.settings.debug { "-vvv" } else { "-v" }
+                if plan.settings.mode == Mode::Debug {
+                    "-vvv"
+                } else {
+                    "-v"
+                }
             );
             let producers = &plan.exec.registrations[n as usize].producers;
             let with_metadata = plan.settings.integrity != crate::refine::settings::Integrity::None;

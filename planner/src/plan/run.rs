@@ -4,7 +4,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::explain::{Explainer, View};
-use crate::model::{TransferFlag, Workflow};
+use crate::input::SPLIT_ARGUMENTS;
+use crate::model::{Arguments, TransferFlag, Workflow};
 use crate::output::layout::Layout;
 use crate::output::submit_dir::SubmitDir;
 use crate::output::{self, Plan, batch, records};
@@ -211,6 +212,7 @@ fn make<D, R>(
         step,
     )?;
     note_sites(&exec, &sites, &mut notes);
+    warnings.extend(words_with_blanks(&inputs.workflow, &inputs.properties));
     warnings.extend(bypass(&inputs.workflow, &inputs.properties)?);
     warnings.extend(exec.warnings.iter().cloned());
     warnings.extend(outputs_that_stay(&inputs.workflow, &exec, &sites));
@@ -375,6 +377,25 @@ fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites) -> Option<
     Some(format!(
         "outputs stay in the work directory {}, which is not removed: neither --output-sites nor --output-dir is given",
         directory.path
+    ))
+}
+
+/// Pegasus joins the arguments of a job and lets them be split again, so an argument may be several words. Here it is
+/// one, unless the property says otherwise; without the property, that is said.
+fn words_with_blanks(workflow: &Workflow, properties: &Properties) -> Option<String> {
+    if properties.get(SPLIT_ARGUMENTS).is_some() {
+        return None;
+    }
+    let is_special = |word: &&str| word.contains([' ', '\t', '"', '\'']);
+    let (job, word) = workflow.jobs.iter().find_map(|job| match &job.arguments {
+        Arguments::Words(words) => Some((job, words.iter().find(is_special)?)),
+        Arguments::Raw(_) => None,
+    })?;
+    Some(format!(
+        "arguments with blanks or quotes, such as {word:?} of the job {}, reach their program as they are, each as one \
+         word; Pegasus splits them at blanks: set the property {SPLIT_ARGUMENTS} to true for that, or to false if all is \
+         well",
+        job.id
     ))
 }
 

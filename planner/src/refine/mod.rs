@@ -22,6 +22,7 @@ pub(crate) mod storage;
 pub(crate) mod subworkflow;
 pub(crate) mod table;
 pub(crate) mod transfer;
+pub(crate) mod unused;
 
 use crate::model::{JobKind, Workflow};
 use crate::plan::{CleanupStrategy, PlanError};

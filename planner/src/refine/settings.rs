@@ -91,6 +91,29 @@ pub(crate) enum Generator {
     Shell,
 }
 
+/// `pegasus.mode`: what is taken where nothing else is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Production,
+    /// No tries, no checksums.
+    Development,
+    /// The same, and programs say more.
+    Debug,
+    /// Failures show at once.
+    Tutorial,
+}
+
+impl Mode {
+    /// Arguments of transfer jobs.
+    pub(crate) fn transfer_arguments(self) -> &'static str {
+        match self {
+            Mode::Production | Mode::Development => "",
+            Mode::Debug => "--debug -m 1",
+            Mode::Tutorial => "-m 1",
+        }
+    }
+}
+
 /// The settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -136,7 +159,7 @@ pub(crate) struct Settings {
     pub(crate) invoke_always: bool,
     pub(crate) invoke_disable: bool,
     pub(crate) invoke_length: usize,
-    pub(crate) debug: bool,
+    pub(crate) mode: Mode,
     /// Profiles for every job, of lowest precedence.
     pub(crate) profiles: Profiles,
     /// What was not understood or is not done.
@@ -203,12 +226,21 @@ impl Settings {
     /// Values that mean nothing, and choices that are not offered.
     pub(crate) fn new(properties: &Properties, request: &Request) -> Result<Self, PlanError> {
         let mut problems = Vec::new();
-        let warnings = Vec::new();
         let generator = generator(properties)?;
         check_data_configuration(properties, request)?;
-        let mode = properties.get("pegasus.mode").unwrap_or("production").to_owned();
-        let debug = mode.eq_ignore_ascii_case("debug");
-        let development = debug || mode.eq_ignore_ascii_case("development");
+        let mode = choose(
+            properties,
+            "pegasus.mode",
+            Mode::Production,
+            &[
+                ("production", Mode::Production),
+                ("development", Mode::Development),
+                ("debug", Mode::Debug),
+                ("tutorial", Mode::Tutorial),
+            ],
+            &mut problems,
+        );
+        let development = matches!(mode, Mode::Debug | Mode::Development);
         let number = |key: &str| -> Result<Option<u32>, InputErrors> {
             match properties.get_number(key)? {
                 Some(0) => Err(properties.bad_value(key, "must be positive").into()),
@@ -362,9 +394,9 @@ impl Settings {
             invoke_length: properties
                 .get_number("pegasus.gridstart.invoke.length")?
                 .map_or(4000, |n| usize::try_from(n).unwrap_or(usize::MAX)),
-            debug,
+            mode,
             profiles,
-            warnings,
+            warnings: super::unused::warnings(properties),
         })
     }
 }

@@ -18,6 +18,8 @@ pub struct Machine<'a> {
     recipe: &'a Recipe,
     plan: &'a Plan,
     tasks: Vec<String>,
+    /// Jobs of the workflow that each task runs, in their order.
+    jobs: Vec<Vec<usize>>,
     children: Vec<Vec<usize>>,
     waiting: Vec<usize>,
     /// Names of sites and their work directories.
@@ -29,7 +31,7 @@ pub struct Machine<'a> {
     peaks: BTreeMap<&'static str, u64>,
 }
 
-/// What a job does.
+/// What a task does.
 #[derive(Default)]
 struct Deeds {
     reads: Vec<String>,
@@ -44,9 +46,38 @@ fn path(url: &str) -> String {
     url.strip_prefix("file://").unwrap_or(url).replace("/./", "/")
 }
 
-/// The workflow's job that a task runs.
-fn job_of(task: &str) -> Option<usize> {
-    task.strip_prefix("work_J")?.parse().ok()
+/// The workflow's jobs that a task runs, in an order in which it may run them.
+fn jobs_of(plan: &Plan, task: &str) -> Vec<usize> {
+    if let Some(number) = task.strip_prefix("work_J") {
+        return vec![number.parse().expect("a number")];
+    }
+    if !task.starts_with("merge_") {
+        return Vec::new();
+    }
+    let list = plan.file(&format!("00/00/{task}.in"));
+    let number = |word: &str| -> usize { word.parse().expect("a number") };
+    let jobs: Vec<usize> = list
+        .lines()
+        .filter(|line| line.starts_with("#@"))
+        .filter_map(|line| line.split(' ').nth(3)?.strip_prefix('J').map(number))
+        .collect();
+    if !list.lines().any(|line| line.starts_with("TASK ")) {
+        return jobs;
+    }
+    // A DAG may be run in any order that its edges allow: here the last job first.
+    let mut edges: Vec<(usize, usize)> = list
+        .lines()
+        .filter_map(|line| line.strip_prefix("EDGE work_J")?.split_once(" work_J"))
+        .map(|(parent, child)| (number(parent), number(child)))
+        .collect();
+    let (mut left, mut order) = (jobs, Vec::new());
+    while let Some(at) = left.iter().rposition(|job| edges.iter().all(|(_, child)| child != job)) {
+        let job = left.remove(at);
+        edges.retain(|(parent, _)| *parent != job);
+        order.push(job);
+    }
+    assert!(left.is_empty(), "{task} has a cycle");
+    order
 }
 
 impl<'a> Machine<'a> {
@@ -79,6 +110,7 @@ impl<'a> Machine<'a> {
         Machine {
             recipe,
             plan,
+            jobs: tasks.iter().map(|task| jobs_of(plan, task)).collect(),
             children,
             waiting,
             scratch: [("local", scratch("scratch")), ("far", scratch("far"))].into(),
@@ -91,15 +123,22 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn deeds(&self, task: &str) -> Deeds {
+    fn deeds(&self, number: usize) -> Deeds {
         let mut deeds = Deeds::default();
-        if let Some(n) = job_of(task) {
+        let task = self.tasks[number].as_str();
+        for &n in &self.jobs[number] {
             let job = &self.recipe.jobs[n];
             let directory = &self.scratch[if job.far { "far" } else { "local" }];
-            deeds.reads = job.reads.iter().map(|f| format!("{directory}/{f}")).collect();
-            deeds.writes = (0..job.outputs.len())
-                .map(|k| (format!("{directory}/f{n}_{k}"), None))
+            let reads = job.reads.iter().map(|f| format!("{directory}/{f}"));
+            // What an earlier job of the task has made is there.
+            let new: Vec<String> = reads
+                .filter(|file| deeds.writes.iter().all(|(made, _)| made != file))
                 .collect();
+            deeds.reads.extend(new);
+            let writes = (0..job.outputs.len()).map(|k| (format!("{directory}/f{n}_{k}"), None));
+            deeds.writes.extend(writes);
+        }
+        if !self.jobs[number].is_empty() {
             return deeds;
         }
         if task.starts_with("register") {
@@ -139,7 +178,7 @@ impl<'a> Machine<'a> {
             let begins = running.is_empty() || (running.len() < SLOTS && !ready.is_empty() && turn % 3 != 0);
             if begins {
                 let task = ready.swap_remove(turn / 3 % ready.len());
-                let deeds = self.deeds(&self.tasks[task]);
+                let deeds = self.deeds(task);
                 self.begin(task, &deeds)?;
                 running.push((task, deeds));
                 continue;
@@ -194,19 +233,32 @@ impl<'a> Machine<'a> {
 
     fn end(&mut self, task: usize, deeds: &Deeds) -> Result<(), TestCaseError> {
         let name = &self.tasks[task];
-        let mut read = BTreeMap::new();
         for file in &deeds.reads {
-            let Some(&Some(content)) = self.files.get(file) else {
+            if !matches!(self.files.get(file), Some(Some(_))) {
                 return Err(TestCaseError::fail(format!("{file} went while {name} read it")));
-            };
-            let short = file.rsplit('/').next().unwrap_or_default().to_owned();
-            read.insert(short, content);
+            }
         }
-        for (k, (file, copied)) in deeds.writes.iter().enumerate() {
-            let content = match (copied, job_of(name)) {
-                (Some(source), _) => self.files[source],
-                (None, Some(job)) => Some(Recipe::made(job, k, &read)),
-                (None, None) => None,
+        let mut made: BTreeMap<String, Content> = BTreeMap::new();
+        for &n in &self.jobs[task] {
+            let job = &self.recipe.jobs[n];
+            let directory = &self.scratch[if job.far { "far" } else { "local" }];
+            let mut read = BTreeMap::new();
+            for short in &job.reads {
+                let file = format!("{directory}/{short}");
+                let content = made.get(&file).or_else(|| self.files.get(&file));
+                let Some(&Some(content)) = content else {
+                    return Err(TestCaseError::fail(format!("{file} is not there for J{n} of {name}")));
+                };
+                read.insert(short.clone(), content);
+            }
+            for k in 0..job.outputs.len() {
+                made.insert(format!("{directory}/f{n}_{k}"), Some(Recipe::made(n, k, &read)));
+            }
+        }
+        for (file, copied) in &deeds.writes {
+            let content = match copied {
+                Some(source) => self.files[source],
+                None => made.get(file).copied().flatten(),
             };
             let before = self.files.insert(file.clone(), content);
             prop_assert_eq!(before, Some(None), "{} went while {} wrote it", file, name);
@@ -263,7 +315,7 @@ impl<'a> Machine<'a> {
                 .next()
                 .and_then(|n| n.parse().ok())
                 .unwrap_or_default();
-            let runs = self.tasks.iter().any(|task| job_of(task) == Some(job));
+            let runs = self.jobs.iter().any(|jobs| jobs.contains(&job));
             prop_assert!(
                 !runs || left.get(name) == Some(content),
                 "{name} is lost: {left:?}"

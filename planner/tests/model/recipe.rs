@@ -43,6 +43,9 @@ pub struct Output {
 #[derive(Clone, Debug)]
 pub struct Job {
     pub far: bool,
+    /// What it is clustered by.
+    pub label: Option<u8>,
+    pub runtime: u8,
     pub reads: BTreeSet<String>,
     pub outputs: Vec<Output>,
 }
@@ -54,12 +57,19 @@ pub struct Recipe {
     pub raw_sizes: Vec<u64>,
 }
 
-/// Whether the job is on the far site, numbers of raw files, numbers of files made before, outputs.
-type Draft = (bool, Vec<u8>, Vec<u8>, Vec<(bool, bool, bool, u64)>);
+/// Whether the job is on the far site, label and run time, numbers of raw files, numbers of files made before, outputs.
+type Draft = (
+    bool,
+    (Option<u8>, u8),
+    Vec<u8>,
+    Vec<u8>,
+    Vec<(bool, bool, bool, u64)>,
+);
 
 fn draft() -> impl Strategy<Value = Draft> {
     (
         prop::bool::weighted(0.3),
+        (prop::option::weighted(0.7, 0u8..3), 1u8..40),
         prop::collection::vec(0..RAW, 0..3),
         prop::collection::vec(any::<u8>(), 0..4),
         prop::collection::vec(
@@ -83,7 +93,7 @@ pub fn recipe() -> impl Strategy<Value = Recipe> {
         .prop_map(|(drafts, raw_sizes, two_sites)| {
             let mut made: Vec<String> = Vec::new();
             let mut jobs = Vec::new();
-            for (n, (far, raw, before, outputs)) in drafts.into_iter().enumerate() {
+            for (n, (far, (label, runtime), raw, before, outputs)) in drafts.into_iter().enumerate() {
                 let mut reads: BTreeSet<String> = raw.iter().map(|k| format!("raw{k}")).collect();
                 if !made.is_empty() {
                     reads.extend(before.iter().map(|&k| made[usize::from(k) % made.len()].clone()));
@@ -91,6 +101,8 @@ pub fn recipe() -> impl Strategy<Value = Recipe> {
                 made.extend((0..outputs.len()).map(|k| format!("f{n}_{k}")));
                 jobs.push(Job {
                     far: far && two_sites,
+                    label,
+                    runtime,
                     reads,
                     outputs: outputs
                         .into_iter()
@@ -113,8 +125,12 @@ impl Recipe {
         let mut text = String::from("pegasus: \"5.0\"\nname: random\njobs:\n");
         for (n, job) in self.jobs.iter().enumerate() {
             let site = if job.far { "far" } else { "local" };
+            // A cluster runs on one site.
+            let label = job.label.map_or(String::new(), |l| format!(", label: {site}{l}"));
             text.push_str(&format!(
-                "- type: job\n  id: J{n}\n  name: work\n  profiles: {{selector: {{execution.site: {site}}}}}\n"
+                "- type: job\n  id: J{n}\n  name: work\n  profiles:\n    selector: {{execution.site: {site}}}\n    \
+                 pegasus: {{runtime: {}{label}}}\n",
+                job.runtime
             ));
             if job.reads.is_empty() && job.outputs.is_empty() {
                 continue;
@@ -176,6 +192,11 @@ impl Recipe {
             .map(|(k, &size)| (format!("raw{k}"), size));
         raw.chain(self.outputs().map(|(name, output)| (name, output.size)))
             .collect()
+    }
+
+    /// Whether all jobs run on one site.
+    pub fn is_on_one_site(&self) -> bool {
+        self.jobs.iter().all(|job| job.far) || !self.jobs.iter().any(|job| job.far)
     }
 
     /// Bytes of all files.

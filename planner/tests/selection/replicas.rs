@@ -78,6 +78,27 @@ fn patterns_rank_locations() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
+fn patterns_may_look_around() -> Result<(), Box<dyn std::error::Error>> {
+    let case = many();
+    let plan = case.plan(
+        "--sites local -Dpegasus.selector.replica=Regex \
+         -Dpegasus.selector.replica.regex.rank.1=(?!http)[a-z]*://(?!tape).*",
+    )?;
+    let found = sources(&plan, "in");
+    assert_eq!(short(&found), [("local", "gsiftp", 0), ("local", "file", 0)]);
+    // In a catalog, too, and other patterns keep their turn.
+    let case = one_job();
+    case.put(
+        "rc.txt",
+        "o(?!n).* file:///no/[0] site=\"local\" regex=\"true\"\n(i)(?=n).* file:///yes/[1]/[0] site=\"local\" \
+         regex=\"true\"\n.* file:///late/[0] site=\"local\" regex=\"true\"\n",
+    );
+    let plan = case.plan("--sites local -Dpegasus.catalog.replica.file=rc.txt")?;
+    assert_eq!(urls(&plan, "in"), ["file:///yes/i/in"]);
+    Ok(())
+}
+
+#[test]
 fn sites_are_preferred_and_left_out() -> Result<(), Box<dyn std::error::Error>> {
     let selector = "--sites local -Dpegasus.selector.replica=Restricted";
     let case = many();

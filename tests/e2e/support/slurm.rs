@@ -133,6 +133,27 @@ impl Cluster {
         Run::new(program).env("SLURM_CONF", self.folder.path().join("slurm.conf"))
     }
 
+    /// A program that submits to this cluster, with the environment that a job with Open MPI needs.
+    pub fn job_command(&self, program: impl AsRef<Path>) -> Run {
+        let run = Run::new(program.as_ref())
+            .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
+            .envs(&Flavour::OpenMpi.environment());
+        if self.apart {
+            run
+        } else {
+            // The nodes share /dev/shm, and the names of Open MPI's segments would collide.
+            run.env("OMPI_MCA_btl", "self,tcp")
+        }
+    }
+
+    /// A job that has been submitted.
+    pub fn job(&self, number: &str) -> Job<'_> {
+        Job {
+            cluster: self,
+            number: number.to_owned(),
+        }
+    }
+
     /// Host names that programs see on the nodes.
     pub fn node_names(&self) -> Vec<String> {
         if self.apart {
@@ -157,20 +178,16 @@ impl Cluster {
     #[track_caller]
     fn submit(&self, program: &str, planned: &Planned, ending: &str) -> Job<'_> {
         let script = only_file(planned.submit(), ending);
-        let mut run = self.command(program).arg(script).within(planned.submit());
-        run = run.envs(&Flavour::OpenMpi.environment());
-        if !self.apart {
-            // The nodes share /dev/shm, and the names of Open MPI's segments would collide.
-            run = run.env("OMPI_MCA_btl", "self,tcp");
-        }
-        let said = run.go().ok();
+        let said = self
+            .job_command(program)
+            .arg(script)
+            .within(planned.submit())
+            .go()
+            .ok();
         let number = said.stdout.split_whitespace().next_back().unwrap_or_default();
         let number = number.split('.').next().unwrap_or_default();
         assert!(number.parse::<u32>().is_ok(), "no job number: {}", said.account());
-        Job {
-            cluster: self,
-            number: number.to_owned(),
-        }
+        self.job(number)
     }
 
     /// Waits until the job has left the queue; all that Slurm says about it then.
@@ -232,6 +249,16 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// Sends a signal to the batch script and what it has become, as `sbatch --signal=B:…` does.
+    #[track_caller]
+    pub fn signal(&self, signal: &str) {
+        self.cluster
+            .command("scancel")
+            .args(["--batch", "--signal", signal, &self.number])
+            .go()
+            .ok();
+    }
+
     /// Waits for the end of the job and demands this state, such as `COMPLETED`.
     #[track_caller]
     pub fn ends_as(&self, wanted: &str) {
