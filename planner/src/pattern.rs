@@ -42,11 +42,21 @@ impl Pattern {
         match self {
             Pattern::Linear(regex) => {
                 let found = regex.captures(text)?;
-                Some(found.iter().map(|group| group.map_or("", |m| m.as_str())).collect())
+                Some(
+                    found
+                        .iter()
+                        .map(|group| group.map_or("", |m| m.as_str()))
+                        .collect(),
+                )
             }
             Pattern::Trying(regex) => {
                 let found = regex.captures(text).ok().flatten()?;
-                Some(found.iter().map(|group| group.map_or("", |m| m.as_str())).collect())
+                Some(
+                    found
+                        .iter()
+                        .map(|group| group.map_or("", |m| m.as_str()))
+                        .collect(),
+                )
             }
         }
     }

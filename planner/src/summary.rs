@@ -171,11 +171,7 @@ impl Summary {
                 true => format!("{smallest}"),
                 false => format!("{smallest} to {largest}"),
             };
-            let _ = writeln!(
-                text,
-                "  {:<14}{jobs} jobs, {each} in each cluster",
-                "in clusters"
-            );
+            let _ = writeln!(text, "  {:<14}{jobs} jobs, {each} in each cluster", "in clusters");
         }
         if counts.deleted > 0 {
             let _ = writeln!(

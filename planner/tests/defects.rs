@@ -25,12 +25,21 @@ fn d10_arguments_are_words_unless_they_are_to_be_split() -> Result<(), Box<dyn s
     let arguments = "  arguments: [-i, \"two words\", \"'in quotes' and\", 1.50]\n";
     let tail = |plan: &common::Plan| -> Vec<String> {
         let words = plan.command("work_A");
-        let at = words.iter().position(|word| word == "/bin/work").expect("the program");
+        let at = words
+            .iter()
+            .position(|word| word == "/bin/work")
+            .expect("the program");
         words[at + 1..].to_vec()
     };
     let plan = one(arguments).plan(LINE)?;
     assert_eq!(tail(&plan), ["-i", "two words", "\\'in quotes\\' and", "1.50"]);
-    let told = |plan: &common::Plan| plan.planned.warnings.iter().filter(|w| w.contains("\"two words\"")).count();
+    let told = |plan: &common::Plan| {
+        plan.planned
+            .warnings
+            .iter()
+            .filter(|w| w.contains("\"two words\""))
+            .count()
+    };
     assert_eq!(told(&plan), 1, "{:?}", plan.planned.warnings);
     let plan = one(arguments).plan(&format!("{LINE} -Dpegasus.parser.arguments.split=true"))?;
     assert_eq!(tail(&plan), ["-i", "two", "words", "in quotes", "and", "1.50"]);
@@ -174,11 +183,21 @@ fn d23_a_file_may_be_input_and_output() -> Result<(), Box<dyn std::error::Error>
 
 #[test]
 fn d27_a_catalog_that_is_named_must_be_there() {
-    for (catalog, name) in [("site", "sites.yml"), ("transformation", "tc.yml"), ("replica", "rc.yml")] {
+    for (catalog, name) in [
+        ("site", "sites.yml"),
+        ("transformation", "tc.yml"),
+        ("replica", "rc.yml"),
+    ] {
         let case = one("");
         let message = case.fail(&format!("{LINE} -Dpegasus.catalog.{catalog}.file=missing/{name}"));
-        assert!(message.contains(&format!("missing/{name}")), "{catalog}: {message}");
-        assert!(!case.path().join("submit").exists(), "{catalog}: something is left");
+        assert!(
+            message.contains(&format!("missing/{name}")),
+            "{catalog}: {message}"
+        );
+        assert!(
+            !case.path().join("submit").exists(),
+            "{catalog}: something is left"
+        );
     }
 }
 
@@ -200,7 +219,10 @@ fn d29_jobs_without_an_id_and_with_the_same() {
          <job id=\"A\" name=\"work\"/>\n</adag>\n",
     );
     let message = case.fail(LINE);
-    assert!(message.contains("workflow.yml:4:") && message.contains(" A "), "{message}");
+    assert!(
+        message.contains("workflow.yml:4:") && message.contains(" A "),
+        "{message}"
+    );
 }
 
 #[test]
@@ -217,7 +239,11 @@ fn d31_figures_stay_in_a_file() -> Result<(), Box<dyn std::error::Error>> {
         .env("PEGASUS_METRICS_SERVER", &url)
         .env("PEGASUS_USER_METRICS_SERVER", &url)
         .output()?;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let mut found = walkdir::WalkDir::new(case.path().join("submit"))
         .into_iter()
         .filter_map(Result::ok)
@@ -301,7 +327,10 @@ fn locations_in_the_workflow_are_kept_with_their_priority() -> Result<(), Box<dy
     );
     let plan = case.plan(LINE)?;
     assert_eq!(
-        plan.file("one-0.replica.store").lines().skip(1).collect::<Vec<_>>(),
+        plan.file("one-0.replica.store")
+            .lines()
+            .skip(1)
+            .collect::<Vec<_>>(),
         [
             "in /data/in priority=\"50\" site=\"local\"",
             "in http://w/in priority=\"10\" site=\"web\"",
@@ -318,15 +347,27 @@ fn modes_fill_what_nobody_has_set() -> Result<(), Box<dyn std::error::Error>> {
         ("tutorial", "", "--threads 2 -m 1", "1"),
         ("debug", "", "--threads 2 --debug -m 1", "0"),
         ("development", "-Ddagman.retry=4", "--threads 2", "4"),
-        ("tutorial", "-Dpegasus.transfer.arguments=-x", "--threads 2 -x", "1"),
+        (
+            "tutorial",
+            "-Dpegasus.transfer.arguments=-x",
+            "--threads 2 -x",
+            "1",
+        ),
     ] {
-        let plan = one("").plan(&format!("{LINE} -Dpegasus.mode={mode} {more}"))?;
+        let case = one("");
+        let plan = case.plan(&format!("{LINE} -Dpegasus.mode={mode} {more}"))?;
         let words = plan.command("stage_in_local_local_0_0").join(" ");
-        assert!(words.ends_with(&format!("/pegasus-transfer {arguments}")), "{mode}: {words}");
+        assert!(
+            words.ends_with(&format!("/pegasus-transfer {arguments}")),
+            "{mode}: {words}"
+        );
         let events = plan.file("one-0.static.bp");
         assert!(events.contains(&format!("max_retries=\"{retries}\"")), "{mode}");
     }
     let message = one("").fail(&format!("{LINE} -Dpegasus.mode=tutorials"));
-    assert!(message.contains("must be one of production, development, debug, tutorial"), "{message}");
+    assert!(
+        message.contains("must be one of production, development, debug, tutorial"),
+        "{message}"
+    );
     Ok(())
 }

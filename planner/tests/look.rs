@@ -100,16 +100,32 @@ fn clusters_are_in_the_figures_and_their_jobs_are_explained() {
     let more = ["--cluster", "whole", "--dry-run"];
     let (out, err, ok) = run(&case, &line(&more));
     assert!(ok, "{err}");
-    assert!(out.contains("  in clusters   2 jobs, 2 in each cluster\n"), "{out}");
+    assert!(
+        out.contains("  in clusters   2 jobs, 2 in each cluster\n"),
+        "{out}"
+    );
     let (out, _, ok) = run(&case, &line(&[&more[..], &["--json"]].concat()));
     let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
-    assert!(ok && value["clusters"]["jobs"] == 2 && value["clusters"]["largest"] == 2, "{out}");
-    let (out, err, ok) = run(&case, &line(&["--cluster", "whole", "--explain", "B", "--explain", "merge_whole-wf"]));
+    assert!(
+        ok && value["clusters"]["jobs"] == 2 && value["clusters"]["largest"] == 2,
+        "{out}"
+    );
+    let (out, err, ok) = run(
+        &case,
+        &line(&[
+            "--cluster",
+            "whole",
+            "--explain",
+            "B",
+            "--explain",
+            "merge_whole-wf",
+        ]),
+    );
     assert!(ok, "{err}");
     for part in [
         "work_B: runs work (job B, workflow.yml:11)",
         "cluster     merge_whole-wf",
-        "mid: made by work_A",
+        "mid: from merge_whole-wf",
         "end: ",
         "merge_whole-wf: ",
     ] {

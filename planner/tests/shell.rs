@@ -270,9 +270,15 @@ fn jobs_of_other_sites_are_refused() {
 fn scripts_of_dagman_are_not_run_and_that_is_said() {
     let case = case();
     let planned = case
-        .plan_only(&format!("{LINE} -Ddagman.post=/bin/check -Ddagman.post.arguments=-x"))
+        .plan_only(&format!(
+            "{LINE} -Ddagman.post=/bin/check -Ddagman.post.arguments=-x"
+        ))
         .expect("a plan");
-    let told: Vec<&String> = planned.warnings.iter().filter(|w| w.contains("dagman::post")).collect();
+    let told: Vec<&String> = planned
+        .warnings
+        .iter()
+        .filter(|w| w.contains("dagman::post"))
+        .collect();
     assert_eq!(told.len(), 1, "{:?}", planned.warnings);
     assert!(told[0].contains("exitcode.failuremsg"), "{told:?}");
 }

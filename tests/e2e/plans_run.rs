@@ -190,7 +190,16 @@ fn executed(name: &str) -> (Case, PathBuf) {
     }
     let dag = crate::support::pegasus::only_file(&submit, ".dag");
     case.run(&Flavour::Local.program("pegasus-mpi-cluster"))
-        .args(["--workers", "2", "--host-memory", "1000000", "--host-cpus", "64", "--host-gpus", "8"])
+        .args([
+            "--workers",
+            "2",
+            "--host-memory",
+            "1000000",
+            "--host-cpus",
+            "64",
+            "--host-gpus",
+            "8",
+        ])
         .args(["--monitord-hack", "--per-task-stdio"])
         .arg(&dag)
         .within(&submit)

@@ -62,8 +62,26 @@ fn a_submitted_run_drains_when_slurm_says_so_and_goes_on_later() {
     let said = cluster
         .job_command(Flavour::OpenMpi.program("pmc-plan"))
         .within(top)
-        .args(["--sites", "local", "--dir", "submit", "--relative-submit-dir", "run", "--cleanup", "none"])
-        .args(["--nodes", "3", "--ntasks-per-node", "2", "--walltime", "10", "--drain", "4"])
+        .args([
+            "--sites",
+            "local",
+            "--dir",
+            "submit",
+            "--relative-submit-dir",
+            "run",
+            "--cleanup",
+            "none",
+        ])
+        .args([
+            "--nodes",
+            "3",
+            "--ntasks-per-node",
+            "2",
+            "--walltime",
+            "10",
+            "--drain",
+            "4",
+        ])
         .args(["-Dpegasus.memory=1", "--submit", "--json", "workflow.yml"])
         .go()
         .ok();
@@ -86,10 +104,20 @@ fn a_submitted_run_drains_when_slurm_says_so_and_goes_on_later() {
     assert!(!first.is_empty() && first.len() < JOBS, "{first:?} have run");
     let rescue = fs::read_to_string(only_file(&submit, ".dag.rescue")).expect("a rescue file");
     let done = rescue.lines().filter(|line| line.contains("wait_W")).count();
-    assert_eq!(done, first.len(), "what was running has ended and is noted: {rescue}");
+    assert_eq!(
+        done,
+        first.len(),
+        "what was running has ended and is noted: {rescue}"
+    );
 
     let script = only_file(&submit, ".sbatch");
-    let said = cluster.job_command("sbatch").arg("--parsable").arg(script).within(&submit).go().ok();
+    let said = cluster
+        .job_command("sbatch")
+        .arg("--parsable")
+        .arg(script)
+        .within(&submit)
+        .go()
+        .ok();
     cluster.job(said.stdout.trim()).ends_as("COMPLETED");
     assert_eq!(ran(top), (0..JOBS).collect::<Vec<_>>(), "each job has run once");
 }
@@ -105,6 +133,11 @@ fn without_a_scheduler_nothing_is_planned() {
         .args(["--sites", "local", "--dir", "submit", "--submit", "workflow.yml"])
         .go();
     assert_eq!(said.code(), 1, "{}", said.account());
-    assert!(said.stderr.contains("none of sbatch, bsub, flux and qsub is on PATH"), "{}", said.stderr);
+    assert!(
+        said.stderr
+            .contains("none of sbatch, bsub, flux and qsub is on PATH"),
+        "{}",
+        said.stderr
+    );
     assert!(!folder.path().join("submit").exists());
 }

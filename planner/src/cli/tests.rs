@@ -46,8 +46,8 @@ fn options_and_the_workflow_may_be_mixed() {
 
 #[test]
 fn batch_options_have_the_names_of_both_schedulers() {
-    let r = request("--nodes 4 --ppn 16 --walltime 2:30:00 --partition fast --project p1")
-        .expect("a good line");
+    let r =
+        request("--nodes 4 --ppn 16 --walltime 2:30:00 --partition fast --project p1").expect("a good line");
     assert_eq!(
         r.batch,
         BatchOptions {
@@ -110,7 +110,11 @@ fn every_option_of_the_original_is_taken() {
     .expect("a good line");
     let warned: Vec<&str> = r.warnings.iter().filter_map(|w| w.split(' ').next()).collect();
     assert_eq!(warned, ["--forward", "--rescue", "--force-replan"]);
-    assert!(r.warnings[0].contains("--forward nodatabase --forward grid=v has"), "{:?}", r.warnings);
+    assert!(
+        r.warnings[0].contains("--forward nodatabase --forward grid=v has"),
+        "{:?}",
+        r.warnings
+    );
     assert_eq!(r.defines[0], "a.b=c");
     assert_eq!(r.defines[3], "pegasus.dir.storage.mapper.replica.file=/w/map.txt");
     assert!(request("w.yml").expect("a good line").warnings.is_empty());

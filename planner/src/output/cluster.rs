@@ -147,7 +147,9 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
             }
             let variable = setup.profiles.get(Namespace::Env, "SEQEXEC_CPUS");
             if !cluster.edges.is_empty()
-                && let Some(number) = at_a_time(more).or(variable.map(str::to_owned)).filter(|n| is_several(n))
+                && let Some(number) = at_a_time(more)
+                    .or(variable.map(str::to_owned))
+                    .filter(|n| is_several(n))
             {
                 return Err(vec![format!(
                     "job {}: its jobs depend on each other, and pegasus-cluster is to run several of them at a time (-n \
@@ -210,7 +212,9 @@ fn at_a_time(arguments: &str) -> Option<String> {
     let words = pmc_dag::words::split(arguments.as_bytes());
     let mut words = words.iter().map(|word| String::from_utf8_lossy(word));
     while let Some(word) = words.next() {
-        let Some(letters) = word.strip_prefix('-') else { continue };
+        let Some(letters) = word.strip_prefix('-') else {
+            continue;
+        };
         let takes_value = |c: char| matches!(c, 'n' | 's' | 'S' | 'R');
         if let Some((at, option)) = letters.char_indices().find(|&(_, c)| takes_value(c)) {
             let value = match &letters[at + 1..] {
@@ -339,7 +343,11 @@ mod tests {
             ("-n 3 -n 1", false),
             ("-s n4 -R -n5", false),
         ] {
-            assert_eq!(at_a_time(arguments).is_some_and(|n| is_several(&n)), several, "{arguments}");
+            assert_eq!(
+                at_a_time(arguments).is_some_and(|n| is_several(&n)),
+                several,
+                "{arguments}"
+            );
         }
     }
 

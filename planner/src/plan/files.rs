@@ -104,7 +104,14 @@ pub(super) fn write(
     if let Some(embedded) = &inputs.replicas.embedded {
         put(
             &dir.join(format!("{base}.replica.store")),
-            &replica_store(plan, embedded, &iso_seconds(request.surroundings.now.into(), *request.surroundings.now.offset())),
+            &replica_store(
+                plan,
+                embedded,
+                &iso_seconds(
+                    request.surroundings.now.into(),
+                    *request.surroundings.now.offset(),
+                ),
+            ),
         )?;
     }
     Ok(code)

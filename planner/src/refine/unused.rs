@@ -41,7 +41,10 @@ const UNUSED: &[Unused] = &[
 /// A warning for each such property that is set to something else.
 pub(crate) fn warnings(properties: &Properties) -> Vec<String> {
     let is_set = |key: &str, idle: &[&str]| {
-        let value = properties.get(key).map(str::trim).filter(|value| !value.is_empty())?;
+        let value = properties
+            .get(key)
+            .map(str::trim)
+            .filter(|value| !value.is_empty())?;
         let is_idle = idle.iter().any(|same| same.eq_ignore_ascii_case(value));
         (!is_idle).then_some(value)
     };
@@ -70,6 +73,9 @@ mod tests {
         }
         let told = warnings(&properties);
         assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].starts_with("the property pegasus.dir.staging.mapper = Hashed has no effect"), "{told:?}");
+        assert!(
+            told[0].starts_with("the property pegasus.dir.staging.mapper = Hashed has no effect"),
+            "{told:?}"
+        );
     }
 }

@@ -402,11 +402,14 @@ fn jobs_that_depend_on_each_other_do_not_run_at_a_time() -> Result {
     for part in ["merge_l", "depend on each other", "-n 4", "mpiexec"] {
         assert!(message.contains(part), "{part}: {message}");
     }
-    chain().plan(&format!("{line} -Dpegasus.clusterer.job.aggregator.arguments=-n1"))?;
+    chain().plan(&format!(
+        "{line} -Dpegasus.clusterer.job.aggregator.arguments=-n1"
+    ))?;
     let message = chain().fail(&format!("{line} -Denv.SEQEXEC_CPUS=auto"));
     assert!(message.contains("SEQEXEC_CPUS"), "{message}");
     // Jobs of one level have nothing to wait for.
-    let plan = fan(4, |_| "clusters.size: 2".into()).plan(&format!("{LINE} --cluster horizontal {several}"))?;
+    let plan =
+        fan(4, |_| "clusters.size: 2".into()).plan(&format!("{LINE} --cluster horizontal {several}"))?;
     assert!(plan.command("merge_sim_PID2_ID1").contains(&"-n4".to_owned()));
     Ok(())
 }

@@ -71,7 +71,10 @@ fn jobs_of(plan: &Plan, task: &str) -> Vec<usize> {
         .map(|(parent, child)| (number(parent), number(child)))
         .collect();
     let (mut left, mut order) = (jobs, Vec::new());
-    while let Some(at) = left.iter().rposition(|job| edges.iter().all(|(_, child)| child != job)) {
+    while let Some(at) = left
+        .iter()
+        .rposition(|job| edges.iter().all(|(_, child)| child != job))
+    {
         let job = left.remove(at);
         edges.retain(|(parent, _)| *parent != job);
         order.push(job);
@@ -247,7 +250,9 @@ impl<'a> Machine<'a> {
                 let file = format!("{directory}/{short}");
                 let content = made.get(&file).or_else(|| self.files.get(&file));
                 let Some(&Some(content)) = content else {
-                    return Err(TestCaseError::fail(format!("{file} is not there for J{n} of {name}")));
+                    return Err(TestCaseError::fail(format!(
+                        "{file} is not there for J{n} of {name}"
+                    )));
                 };
                 read.insert(short.clone(), content);
             }

@@ -37,7 +37,14 @@ fn choices() -> impl Strategy<Value = Choices> {
         prop::sample::select(vec!["BalancedCluster", "Cluster", "Basic", "Bundle"]),
         prop::sample::select(vec!["Minimal", "Tentacles", "HourGlass"]),
         (
-            prop::sample::select(vec!["", "horizontal", "runtime", "label", "whole", "label,horizontal"]),
+            prop::sample::select(vec![
+                "",
+                "horizontal",
+                "runtime",
+                "label",
+                "whole",
+                "label,horizontal",
+            ]),
             prop::sample::select(vec!["seqexec", "mpiexec"]),
         ),
         (1u32..4, any::<bool>()),
@@ -46,16 +53,18 @@ fn choices() -> impl Strategy<Value = Choices> {
         1u64..9,
     )
         .prop_map(
-            |(cleanup, refiner, directories, cluster, (clusters, by_number), outputs, force, eighths)| Choices {
-                cleanup,
-                refiner,
-                directories,
-                cluster,
-                clusters,
-                by_number,
-                outputs,
-                force,
-                eighths,
+            |(cleanup, refiner, directories, cluster, (clusters, by_number), outputs, force, eighths)| {
+                Choices {
+                    cleanup,
+                    refiner,
+                    directories,
+                    cluster,
+                    clusters,
+                    by_number,
+                    outputs,
+                    force,
+                    eighths,
+                }
             },
         )
 }
@@ -116,7 +125,9 @@ fn check(recipe: &Recipe, choices: &Choices, turns: &[u16]) -> Result<(), TestCa
     let technique = choices.cluster.0;
     let plan = match plan(&case, choices, room) {
         Ok(plan) => plan,
-        Err(message) if technique.contains("label") && message.contains("wait for each other") => return Ok(()),
+        Err(message) if technique.contains("label") && message.contains("wait for each other") => {
+            return Ok(());
+        }
         Err(message) if technique == "whole" && !recipe.is_on_one_site() => {
             prop_assert!(message.contains("site"), "{message}");
             return Ok(());

@@ -91,7 +91,7 @@ fn patterns_may_look_around() -> Result<(), Box<dyn std::error::Error>> {
     case.put(
         "rc.txt",
         "o(?!n).* file:///no/[0] site=\"local\" regex=\"true\"\n(i)(?=n).* file:///yes/[1]/[0] site=\"local\" \
-         regex=\"true\"\n.* file:///late/[0] site=\"local\" regex=\"true\"\n",
+         regex=\"true\"\ni.* file:///late/[0] site=\"local\" regex=\"true\"\n",
     );
     let plan = case.plan("--sites local -Dpegasus.catalog.replica.file=rc.txt")?;
     assert_eq!(urls(&plan, "in"), ["file:///yes/i/in"]);

@@ -167,12 +167,14 @@ impl ReplicaCatalog {
         if self.patterns.is_empty() {
             return None;
         }
-        let all = self
-            .all_patterns
-            .get_or_init(|| {
-                let all: Option<Vec<&str>> = self.patterns.iter().map(|(pattern, _)| pattern.linear()).collect();
-                RegexSet::new(all?).ok()
-            });
+        let all = self.all_patterns.get_or_init(|| {
+            let all: Option<Vec<&str>> = self
+                .patterns
+                .iter()
+                .map(|(pattern, _)| pattern.linear())
+                .collect();
+            RegexSet::new(all?).ok()
+        });
         match all {
             Some(all) => all.matches(lfn).iter().next(),
             None => self

@@ -95,12 +95,7 @@ fn cache_lines_have_no_quotation() {
 #[test]
 fn wrong_catalogs() {
     assert_eq!(
-        loaded(
-            "rc.txt",
-            None,
-            "a\nb \"/x\nc /x local\nd(?=x /x regex=\"true\"\n"
-        )
-        .expect_err("wrong"),
+        loaded("rc.txt", None, "a\nb \"/x\nc /x local\nd(?=x /x regex=\"true\"\n").expect_err("wrong"),
         "rc.txt:1:1: the line gives no location for a\n\
          rc.txt:2:3: the quotation does not end on its line\n\
          rc.txt:3:6: `local` is no attribute, name=\"value\" is expected\n\
