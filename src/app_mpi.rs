@@ -36,7 +36,7 @@ pub(crate) fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, la
              the launcher's number of processes counts"
         ));
     }
-    let mpi = match Mpi::start() {
+    let mpi = match Mpi::start(&worker.environment) {
         Ok(mpi) => mpi,
         Err(error) => return refuse_once(&error.to_string()),
     };
@@ -101,7 +101,7 @@ fn master(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: &Opti
     }
     transport.release();
     drop(transport);
-    code
+    mpi.end(code)
 }
 
 fn work(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: WorkerOptions) -> ExitCode {
@@ -114,5 +114,5 @@ fn work(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: WorkerO
         mpi.abort(1);
     }
     drop(transport);
-    ExitCode::SUCCESS
+    mpi.end(ExitCode::SUCCESS)
 }

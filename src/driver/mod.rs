@@ -24,6 +24,7 @@ pub use report::{Aborted, FailedTask, RunSummary};
 
 use self::drain::Drain;
 use crate::forwarding::Forwarding;
+use crate::host;
 use crate::interrupt::Interrupt;
 use crate::lock::DagLock;
 use crate::logging::FATAL;
@@ -203,6 +204,8 @@ struct Driver<'a, T> {
     makespan: Duration,
     /// Workers whose host is prepared.
     prepared: u32,
+    /// Cores that this process may use.
+    cores: usize,
     _lock: Option<DagLock>,
 }
 
@@ -333,6 +336,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             drain: None,
             makespan: Duration::ZERO,
             prepared: 0,
+            cores: host::usable_cpus() as usize,
             _lock,
         }
     }
@@ -435,6 +439,8 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         if self.master.has_sent_ahead() {
             timeout = timeout.min(UNHURRIED);
         }
+        let idle = self.master.running() < self.cores;
+        self.out.transport.core_is_idle(idle);
         // A timeout of zero would not wait at all; the deadline is looked at after this call.
         timeout = timeout.max(Duration::from_micros(1));
         while let Some((from, message)) = self.out.transport.receive(timeout)? {

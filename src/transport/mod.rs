@@ -26,6 +26,8 @@ pub trait MasterTransport {
     /// The next message of any worker. Waits at most `timeout`; `None` when nothing came by then
     /// or when a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
+    /// Says whether a core of this host has nothing to do but to wait for the next message.
+    fn core_is_idle(&mut self, _idle: bool) {}
     /// Whether messages take so long that workers should have short tasks in advance. They then
     /// give back what they do not get round to.
     fn is_distant(&self) -> bool;

@@ -8,8 +8,11 @@
 //! MPI is called by the thread that called [`Mpi::start`], and by no other.
 
 mod doorbell;
+mod networks;
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,9 +40,19 @@ const LONGEST_PAUSE: Duration = Duration::from_micros(1_500);
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 /// How long the master looks without any pause: others need its core.
 const MASTER_SPIN: Duration = Duration::from_micros(20);
+/// The same while messages follow each other quickly and a core has nothing else to do: in a chain of
+/// short tasks, each waits for the master.
+const IDLE_CORE_SPIN: Duration = Duration::from_millis(1);
 /// The same for a worker, which mostly has just told the master that it has nothing to do: the answer
 /// takes about as long as falling asleep and being woken.
 const WORKER_SPIN: Duration = Duration::from_micros(400);
+
+/// How often a process that waits looks whether those that it talks to are still there.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long the end of MPI may take, which is a matter of milliseconds if all processes take part.
+const LONGEST_END: Duration = Duration::from_secs(30);
+/// How long it may take MPI to end all processes at once.
+const LONGEST_ABORT: Duration = Duration::from_secs(10);
 
 /// How processes wait for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +90,18 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    /// Joins the other processes.
+    /// Joins the other processes. `environment` is that of this process, which has one thread only
+    /// when it calls this.
     ///
     /// # Errors
     /// The library does not support what is needed, or was in use already.
-    pub fn start() -> Result<Self, TransportError> {
+    #[expect(unsafe_code, reason = "the library takes settings from the environment only")]
+    pub fn start(environment: &[(OsString, OsString)]) -> Result<Self, TransportError> {
+        let open = mpi::environment::library_version().is_ok_and(|library| library.starts_with("Open MPI"));
+        if let Some((name, value)) = networks::setting(environment).filter(|_| open) {
+            // SAFETY: there is no other thread that could look at the environment meanwhile.
+            unsafe { std::env::set_var(name, value) };
+        }
         let started = mpi::initialize_with_threading(mpi::Threading::Funneled);
         let (universe, threading) =
             started.ok_or_else(|| TransportError("MPI is in use already".to_owned()))?;
@@ -120,6 +140,7 @@ impl Mpi {
             workers,
             early: VecDeque::new(),
             gone: vec![false; workers as usize],
+            suspect: None,
             traffic: Traffic::default(),
             buffer: Vec::new(),
         }
@@ -132,15 +153,41 @@ impl Mpi {
             rank: self.rank(),
             endpoint: Endpoint::new(self, waiting, interrupt),
             released: false,
+            master_gone: false,
             buffer: Vec::new(),
         }
     }
 
+    /// Ends the part of this process in the orderly way, which waits for the others; without, if that
+    /// takes too long.
+    pub fn end(self, code: ExitCode) -> ExitCode {
+        exit_after(LONGEST_END, i32::from(code != ExitCode::SUCCESS));
+        drop(self);
+        code
+    }
+
     /// Ends all processes of the program at once.
     pub fn abort(self, code: i32) -> ! {
+        exit_after(LONGEST_ABORT, code);
         // The universe must not end MPI in the orderly way any more.
         std::mem::forget(self.universe);
         self.world.abort(code)
+    }
+}
+
+/// Ends this process after a time, if it still exists by then: MPI may wait for ever for processes that are
+/// gone, and there is nothing left to be done.
+#[expect(unsafe_code, reason = "what is to be done at an orderly exit may wait, too")]
+fn exit_after(time: Duration, code: i32) {
+    let thread = std::thread::Builder::new().name("end".to_owned());
+    let watch = thread.spawn(move || {
+        std::thread::sleep(time);
+        tracing::error!("MPI does not end: leaving without it");
+        // SAFETY: there is no condition to keep.
+        unsafe { libc::_exit(code) }
+    });
+    if let Err(error) = watch {
+        tracing::debug!("The end of MPI is not watched: {error}");
     }
 }
 
@@ -150,10 +197,14 @@ struct Endpoint<'a> {
     bells: Option<&'a Doorbells>,
     waiting: Waiting,
     spin: Duration,
+    /// The last message came so quickly that it was worth while to look without a pause.
+    lively: bool,
     interrupt: Arc<Interrupt>,
     /// Requests that whoever waits here has been told of.
     requests: u32,
     sends: VecDeque<Send>,
+    /// When somebody looked whether the others are there.
+    looked: Instant,
 }
 
 /// A message on its way. MPI reads the bytes until the request is complete.
@@ -176,10 +227,25 @@ impl<'a> Endpoint<'a> {
             } else {
                 WORKER_SPIN
             },
+            lively: false,
             interrupt,
             requests: 0,
             sends: VecDeque::new(),
+            looked: Instant::now(),
         }
+    }
+
+    /// Whether it is time to look for those that are gone.
+    fn is_time_to_look(&mut self) -> bool {
+        let is_time = self.looked.elapsed() >= LOOK;
+        if is_time {
+            self.looked = Instant::now();
+        }
+        is_time
+    }
+
+    fn is_gone(&self, rank: Rank) -> bool {
+        self.bells.is_some_and(|bells| bells.is_gone(rank))
     }
 
     #[expect(
@@ -258,11 +324,15 @@ impl<'a> Endpoint<'a> {
         let mut heard = self.bells.map(Doorbells::rings);
         let mut rung = false;
         loop {
-            if let Some(received) = self.poll(buffer) {
-                return Some(received);
-            }
+            let received = self.poll(buffer);
             let now = Instant::now();
             let left = timeout.saturating_sub(now - asked);
+            if received.is_some() || (left.is_zero() && !timeout.is_zero()) {
+                self.lively = now - asked < IDLE_CORE_SPIN;
+            }
+            if received.is_some() {
+                return received;
+            }
             let requests = self.interrupt.requests();
             if left.is_zero() || self.interrupt.signal().is_some() || requests != self.requests {
                 self.requests = requests;
@@ -312,6 +382,8 @@ pub struct MpiMaster<'a> {
     early: VecDeque<(Rank, ToMaster)>,
     /// Workers that have said goodbye.
     gone: Vec<bool>,
+    /// A worker that seemed to have died at the last look.
+    suspect: Option<Rank>,
     traffic: Traffic,
     buffer: Vec<u8>,
 }
@@ -324,6 +396,32 @@ impl MpiMaster<'_> {
             let _ = self.endpoint.send(Rank(rank), GOODBYE, Vec::new());
             self.endpoint.ring(Rank(rank));
         }
+    }
+
+    /// Notices workers of this host that have died. Mostly the launcher ends all others then, but that
+    /// cannot be relied on.
+    fn look_after_workers(&mut self) -> Result<(), TransportError> {
+        if !self.endpoint.is_time_to_look() {
+            return Ok(());
+        }
+        let missing = self.missing().next();
+        // What it sent before its end is worked off between two looks.
+        if missing.is_some() && missing == self.suspect {
+            let rank = missing.map_or(0, |rank| rank.0);
+            return Err(TransportError(format!(
+                "Worker {rank} has died: its process is gone (killed by the system for want of memory, perhaps)"
+            )));
+        }
+        self.suspect = missing;
+        Ok(())
+    }
+
+    /// Workers of this host that have ended and did not say so.
+    fn missing(&self) -> impl Iterator<Item = Rank> + '_ {
+        let expected = (1..).map(Rank).zip(&self.gone).filter(|(_, gone)| !**gone);
+        expected
+            .map(|(rank, _)| rank)
+            .filter(|rank| self.endpoint.is_gone(*rank))
     }
 
     /// The message in the buffer; nothing if it was a goodbye, which is noted.
@@ -362,15 +460,24 @@ impl MasterTransport for MpiMaster<'_> {
         }
         loop {
             let mut buffer = std::mem::take(&mut self.buffer);
-            let received = self.endpoint.wait(timeout, &mut buffer);
+            let received = self.endpoint.wait(timeout.min(LOOK), &mut buffer);
             self.buffer = buffer;
             let Some((from, tag)) = received else {
+                self.look_after_workers()?;
                 return Ok(None);
             };
             if let Some(message) = self.take(from, tag)? {
                 return Ok(Some(message));
             }
         }
+    }
+
+    fn core_is_idle(&mut self, idle: bool) {
+        self.endpoint.spin = if idle && self.endpoint.lively {
+            IDLE_CORE_SPIN
+        } else {
+            MASTER_SPIN
+        };
     }
 
     fn is_distant(&self) -> bool {
@@ -383,7 +490,8 @@ impl MasterTransport for MpiMaster<'_> {
 
     fn close(&mut self, timeout: Duration) -> Vec<Rank> {
         let began = Instant::now();
-        while self.gone.contains(&false) && began.elapsed() < timeout {
+        let mut awaited = true;
+        while awaited && began.elapsed() < timeout {
             let mut buffer = std::mem::take(&mut self.buffer);
             let received = self.endpoint.poll(&mut buffer);
             self.buffer = buffer;
@@ -392,6 +500,11 @@ impl MasterTransport for MpiMaster<'_> {
                 // What cannot be read does not matter any more.
                 Some(Ok(None) | Err(_)) => {}
                 None => std::thread::sleep(LONGEST_PAUSE),
+            }
+            // Nobody waits for the dead.
+            if self.endpoint.is_time_to_look() || !self.gone.contains(&false) {
+                let silent = self.gone.iter().filter(|gone| !**gone).count();
+                awaited = self.missing().count() < silent;
             }
         }
         let gone = (1..).map(Rank).zip(&self.gone);
@@ -404,6 +517,8 @@ pub struct MpiWorker<'a> {
     rank: Rank,
     endpoint: Endpoint<'a>,
     released: bool,
+    /// The master seemed to have died at the last look.
+    master_gone: bool,
     buffer: Vec<u8>,
 }
 
@@ -417,9 +532,27 @@ impl MpiWorker<'_> {
             let mut buffer = std::mem::take(&mut self.buffer);
             match self.endpoint.poll(&mut buffer) {
                 Some((_, tag)) => self.released |= tag == GOODBYE,
-                None => std::thread::sleep(LONGEST_PAUSE),
+                None => {
+                    self.look_after_master()?;
+                    std::thread::sleep(LONGEST_PAUSE);
+                }
             }
             self.buffer = buffer;
+        }
+        Ok(())
+    }
+
+    /// Notices if the master is on this host and has died; it ends after its workers.
+    fn look_after_master(&mut self) -> Result<(), TransportError> {
+        if !self.endpoint.is_time_to_look() {
+            return Ok(());
+        }
+        let is_gone = !self.released && self.endpoint.is_gone(MASTER);
+        let was_gone = std::mem::replace(&mut self.master_gone, is_gone);
+        if was_gone && is_gone {
+            return Err(TransportError(
+                "The master has died: its process is gone".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -444,10 +577,13 @@ impl WorkerTransport for MpiWorker<'_> {
 
     fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        let received = self.endpoint.wait(timeout, &mut buffer);
+        let received = self.endpoint.wait(timeout.min(LOOK), &mut buffer);
         self.buffer = buffer;
         match received {
-            None => Ok(None),
+            None => {
+                self.look_after_master()?;
+                Ok(None)
+            }
             Some((_, GOODBYE)) => {
                 self.released = true;
                 Ok(Some(ToWorker::Shutdown))

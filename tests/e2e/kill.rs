@@ -23,6 +23,9 @@ const TASKS: u64 = 36;
 /// How long one start of the executor may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// The same for its launcher alone, once one of its processes was killed.
+const LAUNCHER_LIMIT: Duration = Duration::from_secs(20);
+
 /// A run is killed at most so often.
 const MOST_KILLS: u64 = 5;
 
@@ -128,7 +131,13 @@ impl Killable {
             // It may have ended by itself.
             let _ = kill(pid, Signal::SIGKILL);
         }
-        let ended = self.wait(LIMIT);
+        let ended = self.wait(LAUNCHER_LIMIT);
+        if ended.is_none() && !ranks.is_empty() && !ranks.iter().any(|rank| is_alive(rank.1)) {
+            // A flaw of mpiexec, which can block itself once all its processes have ended.
+            eprintln!("the launcher stays after {victim:?} was killed and all ranks have ended");
+            self.child.kill().expect("a launcher to kill");
+        }
+        let ended = ended.or_else(|| self.wait(LIMIT));
         assert!(
             ended.is_some(),
             "the run does not end after {victim:?} was killed"

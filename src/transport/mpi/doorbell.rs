@@ -4,6 +4,9 @@
 //! memory with a bell for each: whoever sends a message rings the receiver's bell, and the receiver
 //! sleeps until it rings. The bell says that a look is worth while, and nothing more: messages still
 //! come by MPI, and who hears nothing looks now and then.
+//!
+//! Each process holds a lock on the place of its bell in the file behind the page. The system takes it away
+//! when the process ends, however it does, so the others can tell who is gone.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,6 +18,7 @@ use std::time::Duration;
 use memmap2::{MmapOptions, MmapRaw};
 use mpi::topology::{Communicator as _, SimpleCommunicator};
 use mpi::traits::{CommunicatorCollectives as _, Root as _};
+use nix::fcntl::{FcntlArg, fcntl};
 use rustix::thread::futex;
 
 use crate::message::Rank;
@@ -42,6 +46,8 @@ enum Part {
 /// The bells of this host.
 pub(super) struct Doorbells {
     page: MmapRaw,
+    /// The file behind it, for the locks.
+    file: File,
     /// Ranks by bell.
     ranks: Vec<i32>,
     own: usize,
@@ -68,12 +74,13 @@ impl Doorbells {
         }
         host.process_at_rank(0).broadcast_into(&mut path[..]);
         let name = path.split(|byte| *byte == 0).next().unwrap_or_default();
-        let page = map(Path::new(std::ffi::OsStr::from_bytes(name)), len);
+        let page = map(Path::new(std::ffi::OsStr::from_bytes(name)), len, own);
         let bells = page
             .map_err(|error| tracing::debug!("No doorbells: {error}"))
             .ok();
-        let mut bells = bells.map(|page| Self {
+        let mut bells = bells.map(|(page, file)| Self {
             page,
+            file,
             ranks,
             own,
             complete: false,
@@ -108,6 +115,22 @@ impl Doorbells {
             // A process that is not woken looks by itself a little later.
             let _ = futex::wake(self.part(bell, Part::Rings), futex::Flags::empty(), 1);
         }
+    }
+
+    /// Whether a process of this host has ended, in whatever way. False if that cannot be known.
+    pub(super) fn is_gone(&self, rank: Rank) -> bool {
+        let Some(bell) = i32::try_from(rank.0)
+            .ok()
+            .and_then(|rank| self.ranks.binary_search(&rank).ok())
+        else {
+            return false;
+        };
+        if self.part(bell, Part::Present).load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        let mut lock = lock_of(bell);
+        let known = fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut lock));
+        known.is_ok() && i32::from(lock.l_type) == libc::F_UNLCK
     }
 
     /// How often the bell of this process was rung.
@@ -151,10 +174,51 @@ fn create(len: usize) -> io::Result<tempfile::NamedTempFile> {
     Ok(file)
 }
 
-fn map(path: &Path, len: usize) -> io::Result<MmapRaw> {
+fn map(path: &Path, len: usize, own: usize) -> io::Result<(MmapRaw, File)> {
     let file: File = OpenOptions::new().read(true).write(true).open(path)?;
     if file.metadata()?.len() != len as u64 {
         return Err(io::Error::other("the shared file is another one"));
     }
-    MmapOptions::new().len(len).map_raw(&file)
+    fcntl(&file, FcntlArg::F_OFD_SETLK(&lock_of(own)))?;
+    Ok((MmapOptions::new().len(len).map_raw(&file)?, file))
+}
+
+/// The lock that the owner of a bell holds.
+fn lock_of(bell: usize) -> libc::flock {
+    libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: (bell * BELL) as libc::off_t,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_goes_with_its_owner() {
+        let file = create(3 * BELL).unwrap();
+        let open = |own| map(file.path(), 3 * BELL, own).unwrap();
+        let ((page, theirs), (_, other)) = (open(0), open(2));
+        let present = |bell: usize| {
+            let bells = Doorbells {
+                page: MmapOptions::new().len(3 * BELL).map_raw(&theirs).unwrap(),
+                file: theirs.try_clone().unwrap(),
+                ranks: vec![0, 4, 7],
+                own: 0,
+                complete: true,
+            };
+            bells.part(bell, Part::Present).store(1, Ordering::SeqCst);
+            bells
+        };
+        drop(page);
+        assert!(!present(2).is_gone(Rank(7)));
+        assert!(!present(2).is_gone(Rank(4)), "never was there");
+        assert!(!present(2).is_gone(Rank(5)), "of another host");
+        drop(other);
+        assert!(present(2).is_gone(Rank(7)));
+    }
 }
