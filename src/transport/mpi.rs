@@ -8,6 +8,7 @@
 //! MPI is called by the thread that called [`Mpi::start`], and by no other.
 
 mod doorbell;
+mod ending;
 mod networks;
 
 use std::collections::VecDeque;
@@ -161,33 +162,18 @@ impl Mpi {
     /// Ends the part of this process in the orderly way, which waits for the others; without, if that
     /// takes too long.
     pub fn end(self, code: ExitCode) -> ExitCode {
-        exit_after(LONGEST_END, i32::from(code != ExitCode::SUCCESS));
+        ending::exit_after(LONGEST_END, i32::from(code != ExitCode::SUCCESS));
+        ending::send_at_once();
         drop(self);
         code
     }
 
     /// Ends all processes of the program at once.
     pub fn abort(self, code: i32) -> ! {
-        exit_after(LONGEST_ABORT, code);
+        ending::exit_after(LONGEST_ABORT, code);
         // The universe must not end MPI in the orderly way any more.
         std::mem::forget(self.universe);
         self.world.abort(code)
-    }
-}
-
-/// Ends this process after a time, if it still exists by then: MPI may wait for ever for processes that are
-/// gone, and there is nothing left to be done.
-#[expect(unsafe_code, reason = "what is to be done at an orderly exit may wait, too")]
-fn exit_after(time: Duration, code: i32) {
-    let thread = std::thread::Builder::new().name("end".to_owned());
-    let watch = thread.spawn(move || {
-        std::thread::sleep(time);
-        tracing::error!("MPI does not end: leaving without it");
-        // SAFETY: there is no condition to keep.
-        unsafe { libc::_exit(code) }
-    });
-    if let Err(error) = watch {
-        tracing::debug!("The end of MPI is not watched: {error}");
     }
 }
 
