@@ -31,13 +31,24 @@ fn main() {
         "{:<14} {:>6} {:>8} {:>8} {:>8} {:>5} {:>12} {:>6} {:>12} {:>6}",
         "workflow", "tasks", "plan s", "run s", "whole s", "bar", "true x1 s", "ratio", "true xN s", "ratio"
     );
-    let diamond = folder.join("diamond");
-    inputs::diamond(&diamond).expect("the folder can be written");
-    compare("diamond", &diamond, workers, 10, 0.3);
+    compare(
+        "diamond",
+        &folder.join("diamond"),
+        workers,
+        10,
+        0.3,
+        &inputs::diamond,
+    );
     let jobs = number("PMC_BENCH_JOBS").unwrap_or(1000);
-    let levels = folder.join("levels");
-    inputs::levels(&levels, jobs).expect("the folder can be written");
-    compare(&format!("{jobs} jobs"), &levels, workers, 3, 4.0);
+    let levels = |folder: &Path| inputs::levels(folder, jobs);
+    compare(
+        &format!("{jobs} jobs"),
+        &folder.join("levels"),
+        workers,
+        3,
+        4.0,
+        &levels,
+    );
     println!(
         "true x1: one loop, which the bar of {BAR} is for; true xN: as many loops as workers ({workers})"
     );
@@ -47,19 +58,17 @@ fn number(variable: &str) -> Option<usize> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-fn compare(name: &str, folder: &Path, workers: usize, rounds: usize, bar: f64) {
+/// Writes the files of a workflow into a folder.
+type Write<'a> = &'a dyn Fn(&Path) -> std::io::Result<()>;
+
+fn compare(name: &str, folder: &Path, workers: usize, rounds: usize, bar: f64, write: Write<'_>) {
     let least = |best: &mut Duration, time: Duration| *best = (*best).min(time);
     let [mut plan, mut run, mut whole, mut one, mut several] = [Duration::MAX; 5];
     let mut tasks = 0;
-    for _ in 0..rounds {
-        for old in ["submit", "scratch", "outputs", "replicas.db"] {
-            let path = folder.join(old);
-            let _ = if path.is_dir() {
-                fs::remove_dir_all(path)
-            } else {
-                fs::remove_file(path)
-            };
-        }
+    for round in 0..rounds {
+        // Nothing is removed between rounds: file systems take longer where much was removed a moment ago.
+        let folder = &folder.join(format!("round{round}"));
+        write(folder).expect("the folder can be written");
         let start = Instant::now();
         let submit = plan_workflow(folder);
         let planned = start.elapsed();

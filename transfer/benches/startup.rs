@@ -1,0 +1,94 @@
+//! One small file: `pegasus-transfer` as a process, the same inside this process, and with the record of
+//! pegasus-kickstart, against `/bin/cp`.
+//!
+//! `cargo bench -p pegasus-transfer --bench startup`; for the line with the record, `pegasus-kickstart` must have
+//! been built, too. All take turns, so that a machine that is busy for a while favours none; medians count.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use pegasus_transfer::cancel::Cancel;
+use pegasus_transfer::inproc::{Invocation, Outcome, Stdin, run};
+
+const ROUNDS: usize = 500;
+
+/// What is measured, and how it is called.
+type Line<'a> = (&'a str, Box<dyn Fn() + 'a>);
+
+fn main() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("a"), "some bytes\n".repeat(100)).expect("the folder can be written");
+    fs::create_dir(path("out")).expect("the folder can be written");
+    let (source, copy) = (path("a"), path("out/a"));
+    let specification = serde_json::json!([{"type": "transfer", "lfn": "a",
+        "src_urls": [{"site_label": "local", "url": source}],
+        "dest_urls": [{"site_label": "local", "url": copy}]}])
+    .to_string();
+    fs::write(path("in"), &specification).expect("the folder can be written");
+
+    let transfer = Path::new(env!("CARGO_BIN_EXE_pegasus-transfer"));
+    let kickstart = transfer.with_file_name("pegasus-kickstart");
+    let spawn = |program: &Path, before: Option<&Path>| {
+        let mut command = Command::new(before.unwrap_or(program));
+        if before.is_some() {
+            command.args(["-H", "-i", "-"]).arg(program);
+        }
+        let status = command
+            .stdin(File::open(path("in")).expect("just written"))
+            .stdout(Stdio::null())
+            .stderr(File::create(path("log")).expect("the folder can be written"))
+            .status();
+        assert!(status.is_ok_and(|status| status.success()));
+    };
+    let bare = || {
+        let status = Command::new("/bin/cp")
+            .args([&source, &copy])
+            .stdin(Stdio::null())
+            .status();
+        assert!(status.is_ok_and(|status| status.success()));
+    };
+    let inside = || {
+        let mut log = File::create(path("log")).expect("the folder can be written");
+        let outcome = run(Invocation {
+            arguments: &[],
+            environment: &[],
+            stdin: Stdin::Bytes(specification.as_bytes()),
+            stderr: &mut log,
+            cancel: Cancel::new(),
+        });
+        assert_eq!(outcome, Outcome::Ended(0));
+    };
+    let mut lines: Vec<Line<'_>> = vec![
+        ("/bin/cp", Box::new(bare)),
+        ("pegasus-transfer", Box::new(|| spawn(transfer, None))),
+        ("the same in this process", Box::new(inside)),
+    ];
+    if kickstart.is_file() {
+        lines.push((
+            "pegasus-kickstart pegasus-transfer",
+            Box::new(|| spawn(transfer, Some(&kickstart))),
+        ));
+    }
+    let mut times = vec![Vec::with_capacity(ROUNDS); lines.len()];
+    for _ in 0..ROUNDS {
+        for ((_, work), times) in lines.iter().zip(&mut times) {
+            let start = Instant::now();
+            work();
+            times.push(start.elapsed());
+        }
+    }
+    let medians: Vec<Duration> = times
+        .iter_mut()
+        .map(|times| {
+            times.sort();
+            times[times.len() / 2]
+        })
+        .collect();
+    for ((name, _), median) in lines.iter().zip(&medians) {
+        let ratio = median.as_secs_f64() / medians[0].as_secs_f64();
+        println!("{name:<36} {:>7.3} ms {ratio:>6.2}", median.as_secs_f64() * 1e3);
+    }
+}
