@@ -121,6 +121,8 @@ pub struct WorkerOptions {
     pub host_script: Option<PathBuf>,
     /// How long a task may take that does not say so itself.
     pub runtime_limit: Option<Duration>,
+    /// The kickstart of this installation. One that stays does its tasks; without it they start it.
+    pub kickstart: Option<PathBuf>,
     /// Environment that tasks inherit.
     pub environment: Vec<(OsString, OsString)>,
 }
@@ -227,9 +229,17 @@ impl WorkerOptions {
             runtime_limit: typed
                 .runtime_limit
                 .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            kickstart: (!typed.exec_kickstart).then(own_kickstart).flatten(),
             environment,
         }
     }
+}
+
+/// The kickstart of this installation: beside this program, whether it is there or not.
+#[must_use]
+pub fn own_kickstart() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    Some(program.with_file_name("pegasus-kickstart"))
 }
 
 /// Path with something appended to its last part.

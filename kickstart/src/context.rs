@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
+use monitord_compat::invocation_record::Usage;
+
 /// Environment variables by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment(BTreeMap<Vec<u8>, Vec<u8>>);
@@ -77,6 +79,8 @@ pub struct Context<'a> {
     pub stdout: BorrowedFd<'a>,
     /// Standard error for `-e -`.
     pub stderr: BorrowedFd<'a>,
+    /// Descriptors that the jobs keep under their numbers.
+    pub keep: Vec<BorrowedFd<'a>>,
     /// Whose usage the record states as kickstart's.
     pub own_usage: OwnUsage,
     /// True to start each job in a process group of its own and to signal the group. Otherwise the jobs stay in
@@ -89,6 +93,8 @@ pub struct Context<'a> {
 pub enum OwnUsage {
     /// Those of the process.
     Process,
+    /// Those of the process since it had used so much.
+    Since(Usage),
     /// Those of the calling thread.
     Thread,
 }

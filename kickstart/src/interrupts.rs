@@ -28,6 +28,14 @@ pub trait Interrupts {
     fn reports_children(&self) -> bool {
         false
     }
+
+    /// Readable or closed when nobody wants the job any more; `None` if that cannot happen.
+    fn client(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Called when nobody wants the job any more.
+    fn abandoned(&self) {}
 }
 
 /// No interrupts.

@@ -425,6 +425,7 @@ impl<'a, 'c> Session<'a, 'c> {
             words,
             environment: &self.context.environment,
             directory: &self.directory,
+            keep: &self.context.keep,
             own_group: self.context.own_group,
         };
         let pid = match spawn(&program, &streams) {

@@ -1,7 +1,7 @@
 //! Runs one program, with up to four side jobs, and describes the run in an invocation record.
 //!
-//! The program `pegasus-kickstart` is a thin rim around this library; an executor can use the same parts from
-//! a thread of its own. Nothing here changes the state of the process: no working directory, environment
+//! The program `pegasus-kickstart` is a thin rim around this library. [`serve`] runs task after task for an executor
+//! in one process. Nothing here changes the state of the process: no working directory, environment
 //! variable, file mode mask or signal handler is set. What the program inherits is in a [`context::Context`],
 //! and what it was asked for is in [`options::Options`].
 //!
@@ -25,6 +25,8 @@ pub mod machine;
 pub mod network;
 pub mod options;
 pub mod payload;
+pub mod program;
+pub mod serve;
 pub mod spawn;
 pub mod stat;
 pub mod stdio;

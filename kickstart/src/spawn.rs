@@ -6,7 +6,7 @@
 use std::ffi::{CString, OsString};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
@@ -27,6 +27,8 @@ pub struct Program<'a> {
     pub environment: &'a Environment,
     /// Its working directory.
     pub directory: &'a Path,
+    /// Descriptors that it gets under their numbers, besides the streams.
+    pub keep: &'a [BorrowedFd<'a>],
     /// True for a process group of its own.
     pub own_group: bool,
 }
@@ -46,7 +48,11 @@ pub fn spawn(program: &Program<'_>, streams: &[OwnedFd; 3]) -> io::Result<Pid> {
         .iter()
         .map(|(name, value)| CString::new([name, b"=", value].concat()))
         .collect::<Result<Vec<_>, _>>()?;
-    let actions = Actions::new(&directory, streams)?;
+    let streams = streams.iter().map(AsRawFd::as_raw_fd);
+    let kept = program.keep.iter().map(AsRawFd::as_raw_fd);
+    // Copied to its own number, a descriptor stays open.
+    let targets = (0..).zip(streams).chain(kept.map(|fd| (fd, fd)));
+    let actions = Actions::new(&directory, targets)?;
     let attributes = Attributes::new(program.own_group)?;
     let (words, environment) = (pointers(&words), pointers(&environment));
     let mut pid = 0;
@@ -88,17 +94,17 @@ fn check(result: libc::c_int) -> io::Result<()> {
 struct Actions(libc::posix_spawn_file_actions_t);
 
 impl Actions {
-    fn new(directory: &CString, streams: &[OwnedFd; 3]) -> io::Result<Self> {
+    fn new(directory: &CString, targets: impl Iterator<Item = (RawFd, RawFd)>) -> io::Result<Self> {
         let mut raw = MaybeUninit::uninit();
         #[expect(unsafe_code, reason = "initialised by the call whose success is checked")]
         let mut actions = unsafe {
             check(libc::posix_spawn_file_actions_init(raw.as_mut_ptr()))?;
             Self(raw.assume_init())
         };
-        for (number, stream) in (0..).zip(streams) {
+        for (number, stream) in targets {
             #[expect(unsafe_code, reason = "the actions are initialised")]
             check(unsafe {
-                libc::posix_spawn_file_actions_adddup2(&raw mut actions.0, stream.as_raw_fd(), number)
+                libc::posix_spawn_file_actions_adddup2(&raw mut actions.0, stream, number)
             })?;
         }
         #[expect(

@@ -36,12 +36,37 @@ pub fn from_system(raw: &libc::rusage) -> Usage {
 #[must_use]
 pub fn own(whose: OwnUsage) -> Usage {
     let who = match whose {
-        OwnUsage::Process => UsageWho::RUSAGE_SELF,
+        OwnUsage::Process | OwnUsage::Since(_) => UsageWho::RUSAGE_SELF,
         OwnUsage::Thread => UsageWho::RUSAGE_THREAD,
     };
-    getrusage(who)
+    let usage = getrusage(who)
         .map(|usage| from_system(usage.as_ref()))
-        .unwrap_or_default()
+        .unwrap_or_default();
+    match whose {
+        OwnUsage::Since(before) => difference(usage, before),
+        OwnUsage::Process | OwnUsage::Thread => usage,
+    }
+}
+
+/// What was used between two looks; the peak of memory is that of the later one.
+fn difference(after: Usage, before: Usage) -> Usage {
+    Usage {
+        user_time: after.user_time.saturating_sub(before.user_time),
+        system_time: after.system_time.saturating_sub(before.system_time),
+        max_rss_kib: after.max_rss_kib,
+        minor_faults: after.minor_faults.saturating_sub(before.minor_faults),
+        major_faults: after.major_faults.saturating_sub(before.major_faults),
+        swaps: after.swaps.saturating_sub(before.swaps),
+        blocks_in: after.blocks_in.saturating_sub(before.blocks_in),
+        blocks_out: after.blocks_out.saturating_sub(before.blocks_out),
+        messages_sent: after.messages_sent.saturating_sub(before.messages_sent),
+        messages_received: after.messages_received.saturating_sub(before.messages_received),
+        signals: after.signals.saturating_sub(before.signals),
+        voluntary_switches: after.voluntary_switches.saturating_sub(before.voluntary_switches),
+        involuntary_switches: after
+            .involuntary_switches
+            .saturating_sub(before.involuntary_switches),
+    }
 }
 
 #[cfg(test)]

@@ -141,7 +141,9 @@ pub fn wait(
         if blind {
             pause = Some(pause.map_or(LOOK_AGAIN, |pause| pause.min(LOOK_AGAIN)));
         }
-        pause_for(pause, watched.as_ref(), interrupts)?;
+        if pause_for(pause, watched.as_ref(), interrupts)? {
+            interrupts.abandoned();
+        }
         while let Some(interrupt) = interrupts.take() {
             if let Interrupt::Forward(signal) = interrupt {
                 target.forward(signal);
@@ -150,12 +152,14 @@ pub fn wait(
     }
 }
 
+/// True if nobody wants the job any more.
 fn pause_for(
     pause: Option<Duration>,
     watched: Option<&OwnedFd>,
     interrupts: &dyn Interrupts,
-) -> io::Result<()> {
-    let mut sources = Vec::with_capacity(2);
+) -> io::Result<bool> {
+    let mut sources = Vec::with_capacity(3);
+    sources.extend(interrupts.client().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
     sources.extend(watched.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN)));
     sources.extend(
         interrupts
@@ -167,7 +171,11 @@ fn pause_for(
         PollTimeout::try_from(pause + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     });
     match poll(&mut sources, timeout) {
-        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Ok(_) => {
+            let client = sources.first().filter(|_| interrupts.client().is_some());
+            Ok(client.and_then(PollFd::any).unwrap_or(false))
+        }
+        Err(Errno::EINTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::driver::{Aborted, RunEvent};
 use pegasus_mpi_cluster::host;
 use pegasus_mpi_cluster::interrupt::Interrupt;
-use pegasus_mpi_cluster::options::{Options, Stdio, WorkerOptions};
+use pegasus_mpi_cluster::options::{self, Options, Stdio, WorkerOptions};
 use pegasus_mpi_cluster::run::{LocalRun, run_local};
 use pegasus_mpi_cluster::worker;
 use pmc_dag::{Dag, TaskId};
@@ -95,10 +95,20 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
             set_affinity: false,
             host_script: None,
             runtime_limit: None,
+            kickstart: shared_kickstart(&environment),
             environment,
         },
         workers: execution.workers.unwrap_or_else(host::usable_cpus),
     }
+}
+
+/// The kickstart that tasks share, unless the user has them start it.
+fn shared_kickstart(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
+    let set_off = |(name, value): &(OsString, OsString)| name == "PMC_KICKSTART" && value == "exec";
+    if environment.iter().any(set_off) {
+        return None;
+    }
+    options::own_kickstart()
 }
 
 /// Checks that each task fits on this machine. The master would refuse the first that does not; a user

@@ -55,6 +55,8 @@ pub struct Typed {
     pub stampede: bool,
     /// The user's directory.
     pub home: Option<PathBuf>,
+    /// `PMC_KICKSTART=exec`: tasks start their kickstart themselves.
+    pub exec_kickstart: bool,
     /// `--no-resource-log`.
     pub no_resource_log: bool,
     /// `--no-sleep-on-recv`.
@@ -158,6 +160,16 @@ fn read_environment(
     if let Some(text) = value("PMC_MAX_WALL_TIME") {
         let minutes = number::float(&text).ok_or_else(|| invalid("PMC_MAX_WALL_TIME"))?;
         typed.max_wall_time = Some(minutes);
+    }
+    if let Some(text) = value("PMC_KICKSTART") {
+        typed.exec_kickstart = match text.as_slice() {
+            b"exec" => true,
+            b"serve" => false,
+            _ => {
+                let message = "Invalid value for PMC_KICKSTART: give exec or serve";
+                return Err(Instead::refuse(message));
+            }
+        };
     }
     Ok(())
 }
@@ -391,7 +403,7 @@ mod tests {
                     --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
                     --no-forward-journal --sync-interval 20 --drain-grace 2.5 \
                     --runtime-limit 60";
-        let typed = parse_with(line, &[]).unwrap();
+        let typed = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
         let expected = Typed {
             dag: "a.dag".into(),
             verbosity: 1,
@@ -413,6 +425,7 @@ mod tests {
             monitord_hack: true,
             stampede: false,
             home: None,
+            exec_kickstart: true,
             no_resource_log: true,
             no_sleep_on_recv: true,
             max_fds: Some(9),

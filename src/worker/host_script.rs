@@ -13,9 +13,10 @@ use nix::unistd::Pid;
 use pmc_dag::reason;
 
 use super::kill::KillSwitch;
+use super::process::reap;
 use super::program;
 use super::spawn::{Spawn, Spawner};
-use super::task::{Failure, reap};
+use super::task::Failure;
 use super::watch::Watch;
 
 /// How long the script may take.

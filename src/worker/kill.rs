@@ -22,9 +22,44 @@ pub struct KillSwitch {
     idle: Condvar,
 }
 
+/// The first process of a task's group.
+pub(super) trait Leader {
+    /// Its id, which is that of the group, too.
+    fn pid(&self) -> Pid;
+
+    /// Waits for the end of the task.
+    fn wait(&self);
+
+    /// Waits for the end of the task, but not longer than `timeout`; it has been running for `since`. False if it
+    /// still runs.
+    fn has_ended_within(&self, timeout: Duration, since: Duration) -> bool;
+}
+
+impl Leader for Child {
+    fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    fn wait(&self) {
+        while !has_ended(self.pid, WaitPidFlag::empty()) {}
+    }
+
+    fn has_ended_within(&self, timeout: Duration, since: Duration) -> bool {
+        let Some(descriptor) = &self.descriptor else {
+            std::thread::sleep((since / 8).min(timeout));
+            return has_ended(self.pid, WaitPidFlag::WNOHANG);
+        };
+        let mut ended = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
+        matches!(poll(&mut ended, timeout), Ok(1..))
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     group: Option<Pid>,
+    /// The group was sent a signal.
+    signalled: bool,
     aborted: bool,
     /// Threads that wait for the end of the group.
     waiting: u32,
@@ -66,10 +101,7 @@ impl KillSwitch {
     }
 
     fn signal_group(&self, signal: Signal) {
-        if let Some(group) = self.state().group {
-            // It may have ended by itself.
-            let _ = killpg(group, signal);
-        }
+        self.state().signal_group(signal);
     }
 
     /// Somebody has asked for the end: results of tasks do not count any more.
@@ -92,19 +124,22 @@ impl KillSwitch {
     }
 
     /// Starts a process that leads its own group, unless the end was asked for.
-    pub(super) fn start<E>(&self, start: impl FnOnce() -> Result<Child, E>) -> Option<Result<Child, E>> {
+    pub(super) fn start<L: Leader, E>(&self, start: impl FnOnce() -> Result<L, E>) -> Option<Result<L, E>> {
         let mut state = self.state();
         if state.aborted {
             return None;
         }
-        Some(start().inspect(|child| state.group = Some(child.pid)))
+        Some(start().inspect(|leader| {
+            state.group = Some(leader.pid());
+            state.signalled = false;
+        }))
     }
 
-    /// Waits for the end of the group's leader, which stays to be reaped, and forgets the group. Looks
-    /// after `watch` meanwhile.
-    pub(super) fn wait(&self, leader: &Child, watch: &mut dyn Watch) {
+    /// Waits for the end of the group's leader, which stays to be reaped, or of the task that it has begun, and
+    /// forgets the group. Looks after `watch` meanwhile. Tells whether the group was sent a signal.
+    pub(super) fn wait(&self, leader: &dyn Leader, watch: &mut dyn Watch) -> bool {
         match watch.every() {
-            None => while !has_ended(leader.pid, WaitPidFlag::empty()) {},
+            None => leader.wait(),
             Some(every) => watch_and_wait(leader, every, watch),
         }
         let mut state = self.state();
@@ -112,15 +147,13 @@ impl KillSwitch {
         if state.waiting > 0 {
             self.idle.notify_all();
         }
+        state.signalled
     }
 
     fn signal(&self, signal: Signal) {
         let mut state = self.state();
         state.aborted = true;
-        if let Some(group) = state.group {
-            // It may have ended by itself.
-            let _ = killpg(group, signal);
-        }
+        state.signal_group(signal);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -129,24 +162,20 @@ impl KillSwitch {
     }
 }
 
-fn watch_and_wait(leader: &Child, every: Duration, watch: &mut dyn Watch) {
+impl State {
+    fn signal_group(&mut self, signal: Signal) {
+        if let Some(group) = self.group {
+            self.signalled = true;
+            // It may have ended by itself.
+            let _ = killpg(group, signal);
+        }
+    }
+}
+
+fn watch_and_wait(leader: &dyn Leader, every: Duration, watch: &mut dyn Watch) {
     let began = Instant::now();
     let mut looked = began;
-    loop {
-        let ended = match &leader.descriptor {
-            Some(descriptor) => {
-                let mut ended = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
-                let timeout = PollTimeout::try_from(every).unwrap_or(PollTimeout::ZERO);
-                matches!(poll(&mut ended, timeout), Ok(1..))
-            }
-            None => {
-                std::thread::sleep((began.elapsed() / 8).min(every));
-                has_ended(leader.pid, WaitPidFlag::WNOHANG)
-            }
-        };
-        if ended {
-            return;
-        }
+    while !leader.has_ended_within(every, began.elapsed()) {
         if looked.elapsed() >= every {
             watch.look();
             looked = Instant::now();

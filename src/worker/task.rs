@@ -12,13 +12,16 @@ use chrono::Local;
 use monitord_compat::cluster_record::TaskRecord;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
+use pegasus_kickstart::serve::wire::{MOST_DESCRIPTORS, Request};
 use pmc_dag::{reason, words};
 
 use super::environment::{TASK_VARIABLES, is_inherited};
 use super::forward::{self, Pipes};
 use super::gpus::Devices;
 use super::host_script::HostScript;
+use super::kickstart::Kickstart;
 use super::kill::KillSwitch;
+use super::process::{Ended, Process};
 use super::spawn::{Child, Spawn, Spawner};
 use super::stdio::{self, Pair, SharedStdio};
 use super::watch::Watch;
@@ -53,6 +56,7 @@ pub(super) struct Runner {
     devices: Devices,
     path: Vec<PathBuf>,
     spawner: Spawner,
+    kickstart: Kickstart,
     host_script: Option<HostScript>,
 }
 
@@ -60,6 +64,8 @@ pub(super) struct Runner {
 struct Run {
     status: i32,
     forwards: Vec<ForwardedData>,
+    /// The server of the task can take another one.
+    reusable: bool,
 }
 
 impl Runner {
@@ -91,6 +97,7 @@ impl Runner {
         let path = path
             .map(|value| std::env::split_paths(value).collect())
             .unwrap_or_default();
+        let kickstart = Kickstart::new(options.kickstart.as_deref());
         Ok(Self {
             options,
             kill,
@@ -103,6 +110,7 @@ impl Runner {
             devices,
             path,
             spawner: Spawner::new(),
+            kickstart,
             host_script: None,
         })
     }
@@ -127,8 +135,9 @@ impl Runner {
         Ok(true)
     }
 
-    /// Ends what the host script has left.
+    /// Ends what the host script has left, and the server of tasks.
     pub(super) fn close(&mut self) {
+        self.kickstart.close();
         if let Some(script) = self.host_script.take()
             && script.end(self.kill.is_aborted())
         {
@@ -159,7 +168,11 @@ impl Runner {
         };
         let words = words::split(&task.command);
         let (began, start) = (Instant::now(), Local::now().fixed_offset());
-        let Prepared { pipes, environment } = match self.prepare(task) {
+        let Prepared {
+            pipes,
+            environment,
+            piped,
+        } = match self.prepare(task) {
             Ok(prepared) => prepared,
             Err(error) => {
                 tracing::error!("Task {name}: {}", reason(&error));
@@ -171,6 +184,7 @@ impl Runner {
             words: &words,
             files,
             environment: &environment,
+            piped,
             keep: pipes.for_task(),
             input: &self.input,
             inherited: &self.environment,
@@ -178,20 +192,29 @@ impl Runner {
             options: &self.options,
             watched: watch.every().is_some(),
         };
-        let spawner = &mut self.spawner;
-        let child = match self.kill.start(|| spawn.start(spawner)) {
+        let started = spawn.begin(&self.kill, &mut self.kickstart, &mut self.spawner);
+        let mut process = match started {
             None => return Err(Failure::Aborted),
-            Some(Ok(child)) => child,
+            Some(Ok(process)) => process,
             Some(Err(error)) => {
                 tracing::error!("Task {name}: Unable to start a process: {}", reason(&error));
                 return Ok(own_failure(task));
             }
         };
         let program = words.first().map_or(&b""[..], Vec::as_slice);
-        if let Some(error) = &child.failure {
+        if let Some(error) = process.failure() {
             complain(files, program, task, error);
         }
-        let Run { status, forwards } = self.finish_in_time(task, pipes, &child, watch)?;
+        let Run {
+            status,
+            forwards,
+            reusable,
+        } = self.finish_in_time(task, pipes, &mut process, watch)?;
+        if let Process::Served(server) = process
+            && reusable
+        {
+            self.kickstart.keep(server);
+        }
         let runtime = began.elapsed();
         log_end(task, status, runtime);
         let mut record = Vec::with_capacity(256 + task.name.len() + program.len());
@@ -234,6 +257,7 @@ impl Runner {
                 environment.push(variable(name, descriptor.to_string().as_bytes())?);
             }
         }
+        let piped = environment.len();
         environment.push(variable(b"PMC_TASK", &task.name)?);
         for (name, value) in [
             ("PMC_MEMORY", task.memory_mb),
@@ -252,7 +276,11 @@ impl Runner {
                 environment.push(variable(name.as_bytes(), value.as_bytes())?);
             }
         }
-        Ok(Prepared { pipes, environment })
+        Ok(Prepared {
+            pipes,
+            environment,
+            piped,
+        })
     }
 
     /// As [`Self::finish`], but ends the task when its time is over.
@@ -260,12 +288,12 @@ impl Runner {
         &self,
         task: &Assignment,
         pipes: Pipes<'_>,
-        child: &Child,
+        process: &mut Process,
         watch: &mut dyn Watch,
     ) -> Result<Run, Failure> {
         let limit = task.runtime_limit.or(self.options.runtime_limit);
         let Some(limit) = limit.filter(|limit| !limit.is_zero()) else {
-            return self.finish(task, pipes, child, watch);
+            return self.finish(task, pipes, process, watch);
         };
         std::thread::scope(|scope| {
             let name = String::from_utf8_lossy(&task.name);
@@ -280,7 +308,7 @@ impl Runner {
                 tracing::error!("Task {name}: Unable to watch its time: {}", reason(&error));
                 self.kill.end_now();
             }
-            self.finish(task, pipes, child, watch)
+            self.finish(task, pipes, process, watch)
         })
     }
 
@@ -289,13 +317,26 @@ impl Runner {
         &self,
         task: &Assignment,
         pipes: Pipes<'_>,
-        child: &Child,
+        process: &mut Process,
         watch: &mut dyn Watch,
     ) -> Result<Run, Failure> {
         let piped = pipes.read(&self.kill, watch);
-        self.kill.wait(child, watch);
-        let mut status = reap(child.pid)
+        let signalled = self.kill.wait(process.leader(), watch);
+        let Ended {
+            mut status,
+            goes_on,
+            broken,
+        } = process
+            .conclude()
             .map_err(|error| Failure::Fatal(format!("Unable to wait for a task: {}", reason(&error))))?;
+        if broken && !signalled {
+            let name = String::from_utf8_lossy(&task.name);
+            let how = describe_end(status);
+            tracing::error!("Task {name}: its kickstart exited {how} and left no record");
+            if status == 0 {
+                status = OWN_FAILURE;
+            }
+        }
         if self.kill.is_aborted() {
             return Err(Failure::Aborted);
         }
@@ -312,13 +353,20 @@ impl Runner {
             }
         }
         forward::remove_files(&task.file_forwards);
-        Ok(Run { status, forwards })
+        Ok(Run {
+            status,
+            forwards,
+            // A signal may still be on its way.
+            reusable: goes_on && !signalled,
+        })
     }
 }
 
 struct Prepared<'a> {
     pipes: Pipes<'a>,
     environment: Vec<CString>,
+    /// How many of these are numbers of pipes.
+    piped: usize,
 }
 
 /// Everything that starting a task's process needs.
@@ -327,6 +375,7 @@ struct Execution<'a> {
     words: &'a [Vec<u8>],
     files: &'a Pair,
     environment: &'a [CString],
+    piped: usize,
     keep: Vec<i32>,
     input: &'a File,
     inherited: &'a [CString],
@@ -337,6 +386,48 @@ struct Execution<'a> {
 }
 
 impl Execution<'_> {
+    /// Has the task begun by a server, or starts a process for it. Nothing if the end was asked for.
+    fn begin(
+        &self,
+        kill: &KillSwitch,
+        kickstart: &mut Kickstart,
+        spawner: &mut Spawner,
+    ) -> Option<io::Result<Process>> {
+        if let Some(request) = self.served(kickstart)
+            && let Some(server) = kickstart.server(self.inherited, spawner)
+        {
+            let descriptors = self.files.descriptors(self.input);
+            let descriptors = [&descriptors, self.keep.as_slice()].concat();
+            match kill.start(move || server.begin(&request, &descriptors).map(|()| server)) {
+                // It can only have ended meanwhile: nothing has begun.
+                Some(Err(error)) => tracing::debug!("Kickstart is started anew: {}", reason(&error)),
+                started => return started.map(|server| server.map(Process::Served)),
+            }
+        }
+        kill.start(|| self.start(spawner)).map(|child| child.map(Process::Own))
+    }
+
+    /// The task as a server understands it, if it is for one.
+    fn served(&self, kickstart: &Kickstart) -> Option<Vec<u8>> {
+        let wanted = kickstart.wanted(self.words, self.path)?;
+        if self.memory().is_some() || self.keep.len() + 3 > MOST_DESCRIPTORS {
+            return None;
+        }
+        let own = self.environment.get(self.piped..).unwrap_or_default();
+        let own = own.iter().map(|variable| variable.as_bytes());
+        let variables = own.chain(wanted.variables.iter().map(Vec::as_slice));
+        let pipes = self.task.pipe_forwards.iter().map(|(name, _)| name.as_slice());
+        let pipes = pipes.map(|name| if TASK_VARIABLES.contains(&name) { b"" } else { name });
+        let words = wanted.words.iter().map(Vec::as_slice);
+        let request = Request {
+            words: &words.collect::<Vec<_>>(),
+            variables: &variables.collect::<Vec<_>>(),
+            pipes: &pipes.collect::<Vec<_>>(),
+            cpus: self.cpus().map_or(&[], |_| self.task.cpu_set.as_slice()),
+        };
+        Some(request.encode())
+    }
+
     fn start(&self, spawner: &mut Spawner) -> io::Result<Child> {
         let words = self.words.iter().map(|word| CString::new(word.as_slice()));
         let words = words.collect::<Result<Vec<_>, _>>()?;
@@ -360,17 +451,14 @@ impl Execution<'_> {
         let mut envp: Vec<*const c_char> = inherited.map(|v| v.as_ptr()).collect();
         envp.extend(self.environment.iter().map(|v| v.as_ptr()));
         envp.push(std::ptr::null());
-        let limit = self.options.strict_limits && self.task.memory_mb > 0;
-        let bind = self.options.set_affinity && !self.task.cpu_set.is_empty();
-        let cpus = if bind { self.cpus() } else { None };
         Spawn {
             program: &program,
             argv: &argv,
             envp: &envp,
             stdio: self.files.descriptors(self.input),
             keep: &self.keep,
-            memory: limit.then(|| self.task.memory_mb.saturating_mul(1 << 20)),
-            cpus,
+            memory: self.memory(),
+            cpus: self.cpus(),
             die_with_parent: true,
             descriptor: self.watched,
         }
@@ -379,9 +467,18 @@ impl Execution<'_> {
 }
 
 impl Execution<'_> {
-    /// The granted CPUs, if this worker may use them: the master counts from 0 to the number of
-    /// CPUs of the host, but a batch system may have given this job other ones.
+    /// Limit of the memory in bytes, if there is to be one.
+    fn memory(&self) -> Option<u64> {
+        let limit = self.options.strict_limits && self.task.memory_mb > 0;
+        limit.then(|| self.task.memory_mb.saturating_mul(1 << 20))
+    }
+
+    /// The CPUs to bind the task to: those granted, if this worker may use them. The master counts from 0 to the
+    /// number of CPUs of the host, but a batch system may have given this job other ones.
     fn cpus(&self) -> Option<CpuSet> {
+        if !self.options.set_affinity || self.task.cpu_set.is_empty() {
+            return None;
+        }
         let allowed = sched_getaffinity(Pid::from_raw(0)).ok()?;
         let mut set = CpuSet::new();
         for cpu in &self.task.cpu_set {
@@ -419,30 +516,16 @@ fn complain(files: &Pair, program: &[u8], task: &Assignment, error: &io::Error) 
 
 fn log_end(task: &Assignment, status: i32, runtime: Duration) {
     let (name, seconds) = (String::from_utf8_lossy(&task.name), runtime.as_secs_f64());
-    if libc::WIFSIGNALED(status) {
-        let signal = libc::WTERMSIG(status);
-        tracing::debug!("Task {name} exited on signal {signal} ({status}) in {seconds:.6} seconds");
-    } else {
-        let code = libc::WEXITSTATUS(status);
-        tracing::debug!("Task {name} exited with status {code} ({status}) in {seconds:.6} seconds");
-    }
+    let how = describe_end(status);
+    tracing::debug!("Task {name} exited {how} ({status}) in {seconds:.6} seconds");
 }
 
-/// Raw wait status of a process that has ended.
-#[expect(
-    unsafe_code,
-    reason = "nix takes the status apart, and leaves out the core dump flag"
-)]
-pub(super) fn reap(pid: Pid) -> io::Result<i32> {
-    let mut status = 0;
-    // SAFETY: the pointer is to a local variable.
-    while unsafe { libc::waitpid(pid.as_raw(), &raw mut status, 0) } < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
+fn describe_end(status: i32) -> String {
+    if libc::WIFSIGNALED(status) {
+        format!("on signal {}", libc::WTERMSIG(status))
+    } else {
+        format!("with status {}", libc::WEXITSTATUS(status))
     }
-    Ok(status)
 }
 
 fn variable(name: &[u8], value: &[u8]) -> io::Result<CString> {

@@ -30,17 +30,38 @@ pub struct Report {
 }
 
 impl Report {
-    /// Writes the record to `out` in one piece, unless it is huge: other output must not get into it.
-    pub fn write_to(&self, out: impl Write) -> io::Result<()> {
+    /// Writes the record to `out` in one piece, unless it is huge: other output must not get into it. Gives the
+    /// number of bytes.
+    pub fn write_to(&self, out: impl Write) -> io::Result<u64> {
         let texts = self
             .record
             .files
             .iter()
             .filter_map(|entry| entry.payload.as_ref());
         let size = texts.map(|payload| payload.text.len()).sum::<usize>() / 4 * 5 + (64 << 10);
+        let out = Counted { out, written: 0 };
         let mut out = BufWriter::with_capacity(size.min(WRITE_AT_ONCE), out);
         self.record.write_to(&mut out)?;
-        out.flush()
+        out.flush()?;
+        Ok(out.get_ref().written)
+    }
+}
+
+/// Counts the bytes on their way.
+struct Counted<W> {
+    out: W,
+    written: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.out.write(bytes)?;
+        self.written += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 

@@ -37,6 +37,7 @@ fn run_in(directory: &Path, line: &[&str], interrupts: &mut dyn Interrupts) -> R
         stdin: null.as_fd(),
         stdout: null.as_fd(),
         stderr: null.as_fd(),
+        keep: Vec::new(),
         own_usage: OwnUsage::Thread,
         own_group: true,
     };

@@ -1,0 +1,246 @@
+//! Kickstart that stays: one process runs the tasks of a worker one after the other, so that none of them pays
+//! for starting a kickstart of its own.
+//!
+//! For a task everything is as if kickstart had been started for it: the server leads a process group, in which the
+//! jobs are, too; a signal to the group reaches both, and the server hands it on; the jobs are its children. When
+//! the executor is gone, the group is killed.
+//!
+//! It is a process of its own, not a part of the executor, for two reasons. A child's peak memory counts from that of
+//! the process it was started from, until it runs its own program: the record of a small job would show the
+//! size of the executor. And what kills kickstart, or its group, must not kill the executor.
+
+pub mod wire;
+
+use std::borrow::Cow;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, dup2_stdin, getpgrp, getpid, setpgid};
+
+use crate::context::{Context, Environment, OwnUsage};
+use crate::interrupts::{Interrupt, Interrupts, ProcessSignals};
+use crate::invoke::{self, exit};
+use crate::machine::Host;
+use crate::program::{self, Outcome};
+use crate::usage;
+use wire::{Received, Reply};
+
+/// A request or a record of more bytes makes the server end after the task, and with it the memory go that
+/// they took: peak memory of later jobs counts from that of the server.
+const LARGE: u64 = 256 << 10;
+
+/// What the process got from whoever started it.
+#[derive(Clone, Debug)]
+pub struct Inherited {
+    /// Environment.
+    pub environment: Environment,
+    /// File mode creation mask.
+    pub umask: u32,
+    /// File of this program.
+    pub program: PathBuf,
+}
+
+/// Serves tasks over the socket that is the standard input, until the executor closes it or the server has
+/// become too large to go on.
+///
+/// To be called in a process of its own with one thread: it becomes the leader of a process group and adopts
+/// orphans.
+///
+/// # Errors
+/// The standard input is no such socket, or the connection is lost.
+pub fn run(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    if getpgrp() != getpid() {
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+    }
+    // What a task leaves behind becomes a child of the server, so that it can tell.
+    set_child_subreaper(true)?;
+    wire::greet(&socket)?;
+    let server = Server {
+        host: Host::gather(true),
+        inherited,
+        socket,
+    };
+    loop {
+        server.rest(&mut signals)?;
+        let Some(request) = wire::receive_request(&server.socket)? else {
+            return Ok(());
+        };
+        let reply = server.serve(request, &mut signals);
+        wire::send_reply(&server.socket, reply)?;
+        if reply.last {
+            return Ok(());
+        }
+    }
+}
+
+struct Server {
+    inherited: Inherited,
+    host: Host,
+    socket: OwnedFd,
+}
+
+impl Server {
+    /// Waits for something to do. Signals that come meanwhile are for no task.
+    fn rest(&self, signals: &mut ProcessSignals) -> io::Result<()> {
+        loop {
+            let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+            let mut sources = vec![readable(self.socket.as_fd())];
+            sources.extend(signals.descriptor().map(readable));
+            match poll(&mut sources, PollTimeout::NONE) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if sources[0].any().unwrap_or(true) {
+                return Ok(());
+            }
+            while signals.take().is_some() {}
+        }
+    }
+
+    fn serve(&self, request: Received, signals: &mut ProcessSignals) -> Reply {
+        let began = (SystemTime::now(), Instant::now());
+        let own_usage = OwnUsage::Since(usage::own(OwnUsage::Process));
+        let size = request.size as u64;
+        let mut descriptors = request.descriptors.iter().map(AsFd::as_fd);
+        let (Some(stdin), Some(stdout), Some(stderr)) =
+            (descriptors.next(), descriptors.next(), descriptors.next())
+        else {
+            return Reply {
+                code: exit::INITIALISATION,
+                last: true,
+            };
+        };
+        let keep: Vec<BorrowedFd<'_>> = descriptors.collect();
+        let context = Context {
+            began,
+            environment: self.environment(&request),
+            directory: invoke::current_directory(),
+            umask: self.inherited.umask,
+            program: self.inherited.program.clone(),
+            stdin,
+            stdout,
+            stderr,
+            keep,
+            own_usage,
+            own_group: false,
+        };
+        let mut interrupts = Lifeline {
+            signals,
+            socket: self.socket.as_fd(),
+        };
+        let bound = match Bound::to(&request.cpus) {
+            Ok(bound) => bound,
+            Err(error) => {
+                program::notice(stderr, &format!("ERROR: cannot bind to the CPUs: {error}"));
+                return Reply {
+                    code: exit::FAILURE,
+                    last: false,
+                };
+            }
+        };
+        let host = |_| Cow::Borrowed(&self.host);
+        let Outcome { code, written } = program::run(request.words, context, host, &mut interrupts);
+        drop(bound);
+        let last = size.max(written) > LARGE || has_children();
+        Reply { code, last }
+    }
+
+    fn environment(&self, request: &Received) -> Environment {
+        use std::os::fd::AsRawFd as _;
+        let mut environment = self.inherited.environment.clone();
+        for (name, descriptor) in request.pipes.iter().zip(request.descriptors.iter().skip(3)) {
+            if !name.is_empty() {
+                let number = descriptor.as_raw_fd().to_string().into_bytes();
+                environment.set(name.as_bytes(), number);
+            }
+        }
+        for variable in &request.variables {
+            let variable = variable.clone().into_vec();
+            if let Some(at) = variable.iter().position(|&byte| byte == b'=') {
+                environment.set(&variable[..at], variable[at + 1..].to_vec());
+            }
+        }
+        environment
+    }
+}
+
+/// The CPUs of the process while a task runs.
+struct Bound(Option<CpuSet>);
+
+impl Bound {
+    fn to(cpus: &[u32]) -> nix::Result<Self> {
+        if cpus.is_empty() {
+            return Ok(Self(None));
+        }
+        let own = Pid::from_raw(0);
+        let before = sched_getaffinity(own)?;
+        let mut set = CpuSet::new();
+        for cpu in cpus {
+            set.set(*cpu as usize)?;
+        }
+        sched_setaffinity(own, &set)?;
+        Ok(Self(Some(before)))
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            // They were ours a moment ago.
+            let _ = sched_setaffinity(Pid::from_raw(0), before);
+        }
+    }
+}
+
+/// Whether a process of the task lives on. Those that have ended are forgotten.
+fn has_children() -> bool {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Err(Errno::ECHILD) => return false,
+            Ok(WaitStatus::StillAlive) => return true,
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return true,
+        }
+    }
+}
+
+/// The signals of the process, and the executor's end of the socket.
+struct Lifeline<'a> {
+    signals: &'a mut ProcessSignals,
+    socket: BorrowedFd<'a>,
+}
+
+impl Interrupts for Lifeline<'_> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.signals.descriptor()
+    }
+
+    fn take(&mut self) -> Option<Interrupt> {
+        self.signals.take()
+    }
+
+    fn reports_children(&self) -> bool {
+        self.signals.reports_children()
+    }
+
+    fn client(&self) -> Option<BorrowedFd<'_>> {
+        // The executor says nothing while it waits.
+        Some(self.socket)
+    }
+
+    fn abandoned(&self) {
+        // This process is in it, too.
+        let _ = killpg(getpgrp(), Signal::SIGKILL);
+    }
+}

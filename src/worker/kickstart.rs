@@ -1,0 +1,329 @@
+//! Tasks that are our own kickstart: done by one that stays, instead of one for each task.
+
+use std::ffi::{CString, c_char};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use pegasus_kickstart::serve::wire;
+use pmc_dag::reason;
+
+use super::kill::Leader;
+use super::process::{Ended, reap};
+use super::program;
+use super::spawn::{Child, Spawn, Spawner};
+
+/// How long a server may take to start. It may have to be read from a slow file system.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a server may take to end.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+/// Programs that set variables and then become another program.
+const ENV: [&str; 2] = ["/usr/bin/env", "/bin/env"];
+
+/// Starts servers, and knows which tasks are for them.
+pub(super) struct Kickstart {
+    /// The program and what identifies its file.
+    program: Option<(PathBuf, FileId)>,
+    /// The server at rest, if there is one.
+    server: Option<Server>,
+}
+
+/// Device and inode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileId(u64, u64);
+
+impl FileId {
+    fn of(file: &Path) -> Option<Self> {
+        let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some(Self(metadata.dev(), metadata.ino()))
+    }
+}
+
+/// What a task wants from kickstart.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Wanted<'a> {
+    /// `NAME=value`, from a leading `env`.
+    pub(super) variables: &'a [Vec<u8>],
+    /// Arguments of kickstart.
+    pub(super) words: &'a [Vec<u8>],
+}
+
+impl Kickstart {
+    /// For tasks of `program`, if it is there.
+    pub(super) fn new(program: Option<&Path>) -> Self {
+        let program = program.and_then(|program| Some((program.to_owned(), FileId::of(program)?)));
+        Self {
+            program,
+            server: None,
+        }
+    }
+
+    /// What the task with these words wants, if it is for a server. A task that sets variables which
+    /// kickstart itself would notice is not.
+    pub(super) fn wanted<'a>(&self, words: &'a [Vec<u8>], path: &[PathBuf]) -> Option<Wanted<'a>> {
+        let (_, ours) = self.program.as_ref()?;
+        let (first, mut rest) = words.split_first()?;
+        let mut file = program::find(first, path);
+        let mut variables = &rest[..0];
+        if ENV.iter().any(|env| *file == *Path::new(env)) {
+            let count = rest.iter().take_while(|word| word.contains(&b'=')).count();
+            (variables, rest) = rest.split_at(count);
+            let (kickstart, arguments) = rest.split_first()?;
+            let noticed = |word: &Vec<u8>| {
+                [&b"-"[..], b"=", b"TZ=", b"LD_"]
+                    .iter()
+                    .any(|start| word.starts_with(start))
+            };
+            if !kickstart.contains(&b'/') || variables.iter().any(noticed) {
+                return None;
+            }
+            file = program::find(kickstart, path);
+            rest = arguments;
+        }
+        (FileId::of(&file)? == *ours).then_some(Wanted {
+            variables,
+            words: rest,
+        })
+    }
+
+    /// The server at rest, or a new one. Without one, tasks have to start their own kickstart.
+    pub(super) fn server(&mut self, environment: &[CString], spawner: &mut Spawner) -> Option<Server> {
+        if let Some(server) = self.server.take().filter(Server::is_alive) {
+            return Some(server);
+        }
+        let (program, _) = self.program.as_ref()?;
+        match Server::start(program, environment, spawner) {
+            Ok(server) => Some(server),
+            Err(error) => {
+                tracing::warn!(
+                    "Unable to keep {} running: {}; each task starts its own",
+                    program.display(),
+                    reason(&error)
+                );
+                self.program = None;
+                None
+            }
+        }
+    }
+
+    /// Takes back a server that can go on.
+    pub(super) fn keep(&mut self, server: Server) {
+        self.server = Some(server);
+    }
+
+    /// Ends the server.
+    pub(super) fn close(&mut self) {
+        self.server = None;
+    }
+}
+
+/// A kickstart that stays. It ends when this is dropped.
+pub(super) struct Server {
+    child: Child,
+    socket: Option<UnixStream>,
+    reaped: bool,
+}
+
+impl Server {
+    fn start(program: &Path, environment: &[CString], spawner: &mut Spawner) -> io::Result<Self> {
+        let (here, there) = UnixStream::pair()?;
+        let file = CString::new(program.as_os_str().as_bytes())?;
+        let name = CString::new(wire::SERVER_NAME)?;
+        let mut envp: Vec<*const c_char> = environment.iter().map(|v| v.as_ptr()).collect();
+        envp.push(std::ptr::null());
+        let stderr = io::stderr().as_raw_fd();
+        let mut child = Spawn {
+            program: &file,
+            argv: &[name.as_ptr(), std::ptr::null()],
+            envp: &envp,
+            stdio: [there.as_raw_fd(), stderr, stderr],
+            keep: &[],
+            memory: None,
+            cpus: None,
+            // It looks after the socket, so that the task ends, too, and not only the server.
+            die_with_parent: false,
+            descriptor: true,
+        }
+        .start(spawner)?;
+        drop(there);
+        let failure = child.failure.take();
+        let server = Self {
+            child,
+            socket: Some(here),
+            reaped: false,
+        };
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        if !server.readable(START_LIMIT) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if !wire::receive_greeting(server.socket()?)? {
+            return Err(io::Error::other("it is another version"));
+        }
+        tracing::debug!("Started {} as {}", wire::SERVER_NAME, server.child.pid);
+        Ok(server)
+    }
+
+    fn socket(&self) -> io::Result<&UnixStream> {
+        self.socket.as_ref().ok_or(io::ErrorKind::NotConnected.into())
+    }
+
+    /// Whether something has come, or the other side has closed, within `timeout`.
+    fn readable(&self, timeout: Duration) -> bool {
+        let Some(socket) = &self.socket else {
+            return true;
+        };
+        let mut source = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        matches!(poll(&mut source, timeout), Ok(1..))
+    }
+
+    /// At rest a server says nothing until it ends.
+    fn is_alive(&self) -> bool {
+        !self.readable(Duration::ZERO)
+    }
+
+    /// Begins a task. After an error it has not begun.
+    pub(super) fn begin(&self, request: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
+        wire::send_request(self.socket()?, request, descriptors)
+    }
+
+    /// The end of the task that was begun; waits for it.
+    pub(super) fn conclude(&mut self) -> io::Result<Ended> {
+        if let Some(reply) = wire::receive_reply(self.socket()?)? {
+            return Ok(Ended {
+                status: i32::from(reply.code) << 8,
+                goes_on: !reply.last,
+                broken: false,
+            });
+        }
+        self.reaped = true;
+        Ok(Ended {
+            status: reap(self.child.pid)?,
+            goes_on: false,
+            broken: true,
+        })
+    }
+
+    /// Whether the process was reaped. Waits for that, but not for ever: it may hang in a file system.
+    fn reap_soon(&self, limit: Duration) -> bool {
+        if let Some(descriptor) = &self.child.descriptor {
+            let mut ended = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
+            let _ = poll(&mut ended, PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX));
+        } else {
+            let step = Duration::from_millis(10);
+            let steps = limit.as_millis() / step.as_millis();
+            for _ in 0..steps {
+                if self.reap_now() {
+                    return true;
+                }
+                std::thread::sleep(step);
+            }
+        }
+        self.reap_now()
+    }
+
+    fn reap_now(&self) -> bool {
+        let state = waitpid(self.child.pid, Some(WaitPidFlag::WNOHANG));
+        !matches!(state, Ok(WaitStatus::StillAlive))
+    }
+}
+
+impl Leader for Server {
+    fn pid(&self) -> Pid {
+        self.child.pid
+    }
+
+    fn wait(&self) {
+        while !self.readable(Duration::MAX) {}
+    }
+
+    fn has_ended_within(&self, timeout: Duration, _: Duration) -> bool {
+        self.readable(timeout)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.socket = None;
+        if self.reaped || self.reap_soon(END_LIMIT) {
+            return;
+        }
+        // It is ours until it is reaped.
+        let _ = kill(self.child.pid, Signal::SIGKILL);
+        if !self.reap_soon(END_LIMIT) {
+            tracing::warn!("{} {} does not end", wire::SERVER_NAME, self.child.pid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<Vec<u8>> {
+        line.split_whitespace()
+            .map(|word| word.as_bytes().to_vec())
+            .collect()
+    }
+
+    #[test]
+    fn only_our_kickstart_is_for_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = [folder.path().to_owned()];
+        let own = folder.path().join("pegasus-kickstart");
+        std::fs::copy("/bin/true", &own).unwrap();
+        std::fs::create_dir(folder.path().join("other")).unwrap();
+        std::fs::copy("/bin/true", folder.path().join("other/pegasus-kickstart")).unwrap();
+        std::os::unix::fs::symlink(&own, folder.path().join("link")).unwrap();
+        let kickstart = Kickstart::new(Some(&own));
+        let own = own.display().to_string();
+        let wanted = |line: &str| {
+            let words = words(line);
+            let wanted = kickstart.wanted(&words, &path)?;
+            let join = |words: &[Vec<u8>]| String::from_utf8(words.join(&b' ')).unwrap();
+            Some((join(wanted.variables), join(wanted.words)))
+        };
+        let plain = Some((String::new(), "-n x /bin/true".to_owned()));
+        assert_eq!(wanted("pegasus-kickstart -n x /bin/true"), plain);
+        assert_eq!(wanted(&format!("{own} -n x /bin/true")), plain);
+        assert_eq!(wanted("link -n x /bin/true"), plain);
+        assert_eq!(
+            wanted(&format!("/usr/bin/env A=b C= {own} -n x")),
+            Some(("A=b C=".to_owned(), "-n x".to_owned()))
+        );
+        assert_eq!(wanted(&format!("{own}")), Some((String::new(), String::new())));
+        for other in [
+            String::new(),
+            "/bin/true".to_owned(),
+            "nothing".to_owned(),
+            format!("{}/other/pegasus-kickstart -n x", folder.path().display()),
+            format!("/usr/bin/env -i A=b {own} -n x"),
+            format!("/usr/bin/env TZ=UTC {own} -n x"),
+            format!("/usr/bin/env LD_PRELOAD=x.so {own} -n x"),
+            "/usr/bin/env A=b pegasus-kickstart -n x".to_owned(),
+            "/usr/bin/env A=b".to_owned(),
+        ] {
+            assert_eq!(wanted(&other), None, "{other}");
+        }
+        assert_eq!(Kickstart::new(None).wanted(&words(&own), &path), None);
+    }
+
+    #[test]
+    fn a_program_that_does_not_serve_is_given_up() {
+        let mut kickstart = Kickstart::new(Some(Path::new("/bin/true")));
+        assert!(kickstart.server(&[], &mut Spawner::new()).is_none());
+        assert_eq!(kickstart.wanted(&words("/bin/true"), &[]), None);
+    }
+}

@@ -1,0 +1,343 @@
+//! Tasks that are our kickstart: done by one that stays, they look as if each had been started.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test says what is wrong by a panic"
+)]
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+/// Kickstart beside the executor. Cargo builds the programs of other packages on demand only.
+fn kickstart() -> &'static Path {
+    static KICKSTART: OnceLock<PathBuf> = OnceLock::new();
+    KICKSTART.get_or_init(|| {
+        let bin = Path::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"))
+            .parent()
+            .unwrap();
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "-p", "pegasus-kickstart", "--bins"]);
+        if bin.ends_with("release") {
+            cargo.arg("--release");
+        }
+        cargo.arg("--target-dir").arg(bin.parent().unwrap());
+        let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
+        assert!(status.success(), "pegasus-kickstart does not build");
+        bin.join("pegasus-kickstart")
+    })
+}
+
+struct Run {
+    folder: TempDir,
+}
+
+impl Run {
+    /// A DAG of tasks `t0`, `t1`, …; `KS` stands for kickstart.
+    fn new<T: AsRef<[u8]>>(tasks: &[T]) -> Self {
+        let mut dag = Vec::new();
+        for (number, task) in tasks.iter().enumerate() {
+            dag.extend_from_slice(format!("TASK t{number} ").as_bytes());
+            let words = task.as_ref().split(|byte| *byte == b' ');
+            let words = words.map(|word| match word {
+                b"KS" => kickstart().as_os_str().as_bytes(),
+                word => word,
+            });
+            dag.extend(words.collect::<Vec<_>>().join(&b' '));
+            dag.push(b'\n');
+        }
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("x.dag"), dag).unwrap();
+        Self { folder }
+    }
+
+    fn in_order(self, tasks: usize) -> Self {
+        use std::io::Write as _;
+        let mut options = fs::OpenOptions::new();
+        let mut dag = options.append(true).open(self.path("x.dag")).unwrap();
+        for number in 1..tasks {
+            writeln!(dag, "EDGE t{} t{number}", number - 1).unwrap();
+        }
+        self
+    }
+
+    fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    fn text(&self, name: &str) -> String {
+        String::from_utf8(self.read(name)).unwrap()
+    }
+
+    /// The record of the first try of a task.
+    fn record(&self, task: usize) -> String {
+        self.text(&format!("t{task}.out.000"))
+    }
+
+    fn command(&self, workers: u32, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+        command
+            .current_dir(self.folder.path())
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .args(["--per-task-stdio", "--workers", &workers.to_string()])
+            .args(arguments)
+            .arg("x.dag")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn run(&self, workers: u32, arguments: &[&str]) -> Output {
+        self.command(workers, arguments).output().unwrap()
+    }
+
+    /// Waits for a file with a line and gives that.
+    fn wait_for(&self, name: &str) -> String {
+        let text = || fs::read_to_string(self.path(name)).unwrap_or_default();
+        assert!(wait(|| text().ends_with('\n')), "{name}");
+        text().trim().to_owned()
+    }
+
+    fn wait_for_pid(&self, name: &str) -> Pid {
+        Pid::from_raw(self.wait_for(name).parse().unwrap())
+    }
+}
+
+fn wait(done: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    while !done() && began.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    done()
+}
+
+fn is_running(process: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    !status.is_empty() && !status.contains(") Z ")
+}
+
+fn success(output: &Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The value of the first line with this key, without blanks.
+fn value<'a>(record: &'a str, key: &str) -> &'a str {
+    let mut lines = record.lines().filter_map(|line| line.trim().split_once(':'));
+    let found = lines.find(|(name, _)| *name == key);
+    found.unwrap_or_else(|| panic!("no {key} in {record}")).1.trim()
+}
+
+/// The lines of a record and of the executor's, with what differs from run to run left out.
+fn masked(text: &[u8]) -> Vec<String> {
+    const VARYING: &str = "start duration pid utime stime maxrss minflt majflt inblock outblock nvcsw nivcsw nsignals \
+                           inode mtime atime ctime blocks descriptor temporary_name ram_free ram_shared ram_buffer \
+                           swap_free load_min1 load_min5 load_min15 cpu_speed \"KICKSTART_METADATA\" \
+                           \"KICKSTART_INTEGRITY_DATA\"";
+    let text = String::from_utf8_lossy(text);
+    let lines = text.lines().filter(|line| {
+        // Only states in which some process is.
+        !["procs_", "task_"].iter().any(|key| line.trim().starts_with(key))
+    });
+    let mask = |line: &str| match line.split_once(':') {
+        Some((key, _)) if VARYING.split(' ').any(|varying| varying == key.trim()) => format!("{key}: *"),
+        _ if line.starts_with("[cluster-task") => {
+            let (head, rest) = line.split_once("start=").unwrap();
+            format!("{head}{}", rest.split_once("status=").unwrap().1)
+        }
+        _ if line.starts_with("pegasus-kickstart[") => line.split_once(']').unwrap().1.to_owned(),
+        _ => line.to_owned(),
+    };
+    lines.map(mask).collect()
+}
+
+#[test]
+fn records_are_the_same_as_those_of_a_kickstart_each() {
+    let tasks: Vec<&[u8]> = vec![
+        b"KS /bin/true",
+        b"KS -n ns::tr:1 -N ID1 -R site -L wf -T 2026-11-21T06:10:05+00:00 -H /bin/echo a \"b  c\" 'd$e'",
+        b"KS -f -q /bin/sh -c 'echo out; echo err >&2; exit 3'",
+        b"KS -i input -o out -e !err /bin/cat",
+        b"KS -o - -e - -i - /bin/sh -c 'cat; echo plain; echo error >&2'",
+        b"KS -S a=input -s b=made -s none /bin/sh -c 'echo made > made'",
+        b"KS -W work/dir -l ../log /bin/pwd",
+        b"KS -w work -l log -F /bin/pwd",
+        b"KS /bin/sh -c 'kill -SEGV $$$$'",
+        b"KS -k 1 -K 1 /bin/sleep 60",
+        b"KS -B 10 /bin/echo a text of more than ten letters",
+        b"KS /bin/echo \xff\xfe \xc3\xa9 \t",
+        b"KS no-such-program",
+        b"KS -I arguments",
+        b"KS -t /bin/true",
+        b"KS",
+        b"KS -V",
+        b"/usr/bin/env A=1 PMC_TASK=mine KICKSTART_SETUP='/bin/echo first' KICKSTART_POSTJOB=/bin/false KS -f /bin/sh -c 'echo $A$PMC_TASK'",
+        b"KS /bin/sh -c 'i=0; while [ $i -lt 30000 ]; do echo a line of text $i; i=$((i+1)); done'",
+        b"KS /bin/sh -c 'echo \"    key:\" > $KICKSTART_INTEGRITY_DATA; echo \"      sha256: 0\" >> $KICKSTART_INTEGRITY_DATA; echo x > $KICKSTART_METADATA'",
+        // What the job sees of itself.
+        b"KS /bin/sh -c 'env | grep -v ^KICKSTART_ | sort; umask; pwd; ulimit -a; ls /proc/self/fd; grep -e Sig[BIC] -e Cpus /proc/self/status'",
+        b"KS /bin/sh -c 'set -- $(cat /proc/$$$$/stat); [ $4 = $5 ] && echo its parent leads the group'",
+    ];
+    let run = |how: &str| {
+        let run = Run::new(&tasks).in_order(0);
+        for (name, text) in [("input", "some input\n"), ("err", "old\n"), ("arguments", "/bin/echo\nx\n")] {
+            fs::write(run.path(name), text).unwrap();
+        }
+        fs::create_dir(run.path("work")).unwrap();
+        let output = run.command(1, &[]).env("PMC_KICKSTART", how).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        run
+    };
+    let (served, executed) = (run("serve"), run("exec"));
+    let folder = |run: &Run| run.folder.path().to_str().unwrap().to_owned();
+    for task in 0..tasks.len() {
+        for kind in ["out", "err"] {
+            let name = format!("t{task}.{kind}.000");
+            let (here, there) = (masked(&served.read(&name)), masked(&executed.read(&name)));
+            let here: Vec<String> = here
+                .iter()
+                .map(|line| line.replace(&folder(&served), &folder(&executed)))
+                .collect();
+            assert_eq!(here, there, "{name}: {:?}", OsStr::from_bytes(tasks[task]));
+        }
+    }
+    for name in ["out", "err", "made", "work/log"] {
+        let expected = masked(&executed.read(name)).join("\n");
+        let got = masked(&served.read(name)).join("\n");
+        assert_eq!(got.replace(&folder(&served), &folder(&executed)), expected, "{name}");
+    }
+    assert!(served.record(21).contains("its parent leads the group"));
+    // One process for almost all of them, and for each of the others its own.
+    let servers = |run: &Run| -> BTreeSet<String> {
+        let records = (0..12).map(|task| run.record(task));
+        records
+            .filter(|record| record.contains("\n  pid: "))
+            .map(|record| value(&record, "pid").to_owned())
+            .collect()
+    };
+    assert_eq!(servers(&served).len(), 1);
+    assert!(servers(&executed).len() > 8);
+    // Peak memory is that of the job, not of whoever has started it.
+    let memory = |run: &Run| value(&run.record(0), "maxrss").parse::<u64>().unwrap();
+    assert!(memory(&served) < memory(&executed) + 2048, "{}", memory(&served));
+}
+
+#[test]
+fn many_tasks_share_a_few_servers() {
+    let run = Run::new(&["KS /bin/echo hello"; 100]);
+    success(&run.run(4, &[]));
+    let records: Vec<String> = (0..100).map(|task| run.record(task)).collect();
+    assert!(records.iter().all(|record| record.contains("hello")));
+    let servers: BTreeSet<&str> = records.iter().map(|record| value(record, "pid")).collect();
+    assert!((1..=4).contains(&servers.len()), "{servers:?}");
+    for server in servers {
+        assert!(!is_running(Pid::from_raw(server.parse().unwrap())));
+    }
+}
+
+#[test]
+fn a_killed_server_is_a_failed_task_and_no_more() {
+    let tasks = [
+        "KS /bin/true",
+        "KS /bin/sh -c 'echo $$PPID > server; echo $$$$ > job; exec sleep 60'",
+        "KS /bin/true",
+    ];
+    let run = Run::new(&tasks);
+    let executor = run.command(1, &[]).spawn().unwrap();
+    let (server, job) = (run.wait_for_pid("server"), run.wait_for_pid("job"));
+    kill(server, Signal::SIGKILL).unwrap();
+    let output = executor.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("Task t1: its kickstart exited on signal 9 and left no record"),
+        "{errors}"
+    );
+    assert!(run.record(1).contains("status=9"));
+    assert_eq!(value(&run.record(0), "pid"), server.to_string());
+    assert_ne!(value(&run.record(2), "pid"), server.to_string());
+    // As when a kickstart of its own is killed.
+    let _ = kill(job, Signal::SIGKILL);
+}
+
+#[test]
+fn jobs_end_with_their_executor() {
+    let run = Run::new(&["KS /bin/sh -c 'echo $$PPID > server; sleep 60 & echo $! > child; echo $$$$ > job; wait'"]);
+    let mut executor = run.command(1, &[]).spawn().unwrap();
+    let processes = ["server", "child", "job"].map(|name| run.wait_for_pid(name));
+    executor.kill().unwrap();
+    executor.wait().unwrap();
+    for process in processes {
+        assert!(wait(|| !is_running(process)), "{process}");
+    }
+}
+
+#[test]
+fn time_limits_and_the_end_of_the_run_reach_the_job() {
+    let tasks = ["KS /bin/sleep 60", "KS /bin/true"];
+    let run = Run::new(&tasks);
+    let began = Instant::now();
+    let output = run.run(1, &["--runtime-limit", "0.3"]);
+    assert!(began.elapsed() < Duration::from_secs(30));
+    assert_eq!(output.status.code(), Some(1));
+    let (ended, next) = (run.record(0), run.record(1));
+    assert!(ended.contains("signal_number: 15") || ended.contains("Terminated"), "{ended}");
+    assert!(ended.contains("status=36608"), "{ended}");
+    assert!(next.contains("regular_exitcode: 0"), "{next}");
+
+    let run = Run::new(&["KS /bin/sh -c 'echo $$$$ > job; exec sleep 60'", "KS /bin/true"]);
+    let executor = run.command(1, &[]).spawn().unwrap();
+    let job = run.wait_for_pid("job");
+    stop(&executor);
+    assert_eq!(executor.wait_with_output().unwrap().status.code(), Some(1));
+    assert!(!is_running(job));
+    assert!(!run.path("t1.out.000").exists());
+}
+
+fn stop(executor: &Child) {
+    kill(Pid::from_raw(executor.id().cast_signed()), Signal::SIGINT).unwrap();
+}
+
+#[test]
+fn what_a_task_leaves_is_not_ended_with_a_later_one() {
+    let tasks = [
+        "KS /bin/sh -c 'sleep 60 > /dev/null 2>&1 & echo $! > left'",
+        "KS /bin/sleep 60",
+    ];
+    let run = Run::new(&tasks).in_order(2);
+    run.run(1, &["--runtime-limit", "0.3"]);
+    let left = run.wait_for_pid("left");
+    assert!(is_running(left));
+    assert_ne!(value(&run.record(0), "pid"), value(&run.record(1), "pid"));
+    kill(left, Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn pipes_and_files_are_forwarded() {
+    let tasks = [
+        "-f FD=all KS /bin/sh -c 'echo a piped line > /proc/self/fd/$$FD'",
+        "-F file=all KS /bin/sh -c 'echo a line in a file > file'",
+        "-f FD=all KS -e - /bin/sh -c 'kill -9 $$PPID; sleep 0.2; echo lost > /proc/self/fd/$$FD'",
+    ];
+    let run = Run::new(&tasks);
+    let output = run.run(1, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let mut lines: Vec<String> = run.text("all").lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, ["a line in a file", "a piped line"]);
+}
