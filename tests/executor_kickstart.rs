@@ -38,6 +38,14 @@ fn kickstart() -> &'static Path {
     })
 }
 
+/// The words of a task that is a script below kickstart; `before` is what precedes the shell.
+fn sh(before: &str, script: &str) -> Vec<u8> {
+    // Dollar signs are for the shell, not for kickstart.
+    let script = script.replace('$', "\\$");
+    let script = pmc_dag::words::quote(script.as_bytes()).into_owned();
+    [before.as_bytes(), b" /bin/sh -c ", &script].concat()
+}
+
 struct Run {
     folder: TempDir,
 }
@@ -133,7 +141,11 @@ fn is_running(process: Pid) -> bool {
 }
 
 fn success(output: &Output) {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 /// The value of the first line with this key, without blanks.
@@ -147,7 +159,7 @@ fn value<'a>(record: &'a str, key: &str) -> &'a str {
 fn masked(text: &[u8]) -> Vec<String> {
     const VARYING: &str = "start duration pid utime stime maxrss minflt majflt inblock outblock nvcsw nivcsw nsignals \
                            inode mtime atime ctime blocks descriptor temporary_name ram_free ram_shared ram_buffer \
-                           swap_free load_min1 load_min5 load_min15 cpu_speed \"KICKSTART_METADATA\" \
+                           swap_free load_min1 load_min5 load_min15 cpu_speed \"PMC_KICKSTART\" \"KICKSTART_METADATA\" \
                            \"KICKSTART_INTEGRITY_DATA\"";
     let text = String::from_utf8_lossy(text);
     let lines = text.lines().filter(|line| {
@@ -168,34 +180,54 @@ fn masked(text: &[u8]) -> Vec<String> {
 
 #[test]
 fn records_are_the_same_as_those_of_a_kickstart_each() {
-    let tasks: Vec<&[u8]> = vec![
-        b"KS /bin/true",
-        b"KS -n ns::tr:1 -N ID1 -R site -L wf -T 2026-11-21T06:10:05+00:00 -H /bin/echo a \"b  c\" 'd$e'",
-        b"KS -f -q /bin/sh -c 'echo out; echo err >&2; exit 3'",
-        b"KS -i input -o out -e !err /bin/cat",
-        b"KS -o - -e - -i - /bin/sh -c 'cat; echo plain; echo error >&2'",
-        b"KS -S a=input -s b=made -s none /bin/sh -c 'echo made > made'",
-        b"KS -W work/dir -l ../log /bin/pwd",
-        b"KS -w work -l log -F /bin/pwd",
-        b"KS /bin/sh -c 'kill -SEGV $$$$'",
-        b"KS -k 1 -K 1 /bin/sleep 60",
-        b"KS -B 10 /bin/echo a text of more than ten letters",
-        b"KS /bin/echo \xff\xfe \xc3\xa9 \t",
-        b"KS no-such-program",
-        b"KS -I arguments",
-        b"KS -t /bin/true",
-        b"KS",
-        b"KS -V",
-        b"/usr/bin/env A=1 PMC_TASK=mine KICKSTART_SETUP='/bin/echo first' KICKSTART_POSTJOB=/bin/false KS -f /bin/sh -c 'echo $A$PMC_TASK'",
-        b"KS /bin/sh -c 'i=0; while [ $i -lt 30000 ]; do echo a line of text $i; i=$((i+1)); done'",
-        b"KS /bin/sh -c 'echo \"    key:\" > $KICKSTART_INTEGRITY_DATA; echo \"      sha256: 0\" >> $KICKSTART_INTEGRITY_DATA; echo x > $KICKSTART_METADATA'",
+    let tasks: Vec<Vec<u8>> = vec![
+        b"KS /bin/true".to_vec(),
+        b"KS -n ns::tr:1 -N ID1 -R site -L wf -T 2026-11-21T06:10:05+00:00 -H /bin/echo a \"b  c\" 'd$e'"
+            .to_vec(),
+        sh("KS -f -q", "echo out; echo err >&2; exit 3"),
+        b"KS -i input -o out -e !err /bin/cat".to_vec(),
+        sh("KS -o - -e - -i -", "cat; echo plain; echo error >&2"),
+        sh("KS -S a=input -s b=made -s none", "echo made > made"),
+        b"KS -W work/dir -l ../log /bin/pwd".to_vec(),
+        b"KS -w work -l log -F /bin/pwd".to_vec(),
+        sh("KS", "kill -SEGV $$"),
+        b"KS -k 1 -K 1 /bin/sleep 60".to_vec(),
+        b"KS -B 10 /bin/echo a text of more than ten letters".to_vec(),
+        b"KS /bin/echo \xff\xfe \xc3\xa9 \t".to_vec(),
+        b"KS no-such-program".to_vec(),
+        b"KS -I arguments".to_vec(),
+        b"KS -t /bin/true".to_vec(),
+        b"KS".to_vec(),
+        b"KS -V".to_vec(),
+        sh(
+            "/usr/bin/env A=1 PMC_TASK=mine KICKSTART_SETUP=/bin/pwd KICKSTART_POSTJOB=/bin/false KS -f",
+            "echo $A$PMC_TASK",
+        ),
+        sh(
+            "KS",
+            "i=0; while [ $i -lt 30000 ]; do echo a line of text $i; i=$((i+1)); done",
+        ),
+        sh(
+            "KS",
+            "echo \"    key:\" > $KICKSTART_INTEGRITY_DATA; echo \"      sha256: 0\" >> $KICKSTART_INTEGRITY_DATA; echo x > $KICKSTART_METADATA",
+        ),
         // What the job sees of itself.
-        b"KS /bin/sh -c 'env | grep -v ^KICKSTART_ | sort; umask; pwd; ulimit -a; ls /proc/self/fd; grep -e Sig[BIC] -e Cpus /proc/self/status'",
-        b"KS /bin/sh -c 'set -- $(cat /proc/$$$$/stat); [ $4 = $5 ] && echo its parent leads the group'",
+        sh(
+            "KS",
+            "env | grep -v KICKSTART | sort; umask; pwd; ulimit -a; ls /proc/self/fd; grep -e Sig[BIC] -e Cpus /proc/self/status",
+        ),
+        sh(
+            "KS",
+            "set -- $(cat /proc/$$/stat); [ $4 = $5 ] && echo its parent leads the group",
+        ),
     ];
     let run = |how: &str| {
         let run = Run::new(&tasks).in_order(0);
-        for (name, text) in [("input", "some input\n"), ("err", "old\n"), ("arguments", "/bin/echo\nx\n")] {
+        for (name, text) in [
+            ("input", "some input\n"),
+            ("err", "old\n"),
+            ("arguments", "/bin/echo\nx\n"),
+        ] {
             fs::write(run.path(name), text).unwrap();
         }
         fs::create_dir(run.path("work")).unwrap();
@@ -205,7 +237,7 @@ fn records_are_the_same_as_those_of_a_kickstart_each() {
     };
     let (served, executed) = (run("serve"), run("exec"));
     let folder = |run: &Run| run.folder.path().to_str().unwrap().to_owned();
-    for task in 0..tasks.len() {
+    for (task, words) in tasks.iter().enumerate() {
         for kind in ["out", "err"] {
             let name = format!("t{task}.{kind}.000");
             let (here, there) = (masked(&served.read(&name)), masked(&executed.read(&name)));
@@ -213,13 +245,20 @@ fn records_are_the_same_as_those_of_a_kickstart_each() {
                 .iter()
                 .map(|line| line.replace(&folder(&served), &folder(&executed)))
                 .collect();
-            assert_eq!(here, there, "{name}: {:?}", OsStr::from_bytes(tasks[task]));
+            let words = OsStr::from_bytes(words);
+            let differs = here.iter().zip(&there).find(|(here, there)| here != there);
+            assert_eq!(differs, None, "{name}: {words:?}");
+            assert_eq!(here.len(), there.len(), "{name}: {words:?}");
         }
     }
     for name in ["out", "err", "made", "work/log"] {
         let expected = masked(&executed.read(name)).join("\n");
         let got = masked(&served.read(name)).join("\n");
-        assert_eq!(got.replace(&folder(&served), &folder(&executed)), expected, "{name}");
+        assert_eq!(
+            got.replace(&folder(&served), &folder(&executed)),
+            expected,
+            "{name}"
+        );
     }
     assert!(served.record(21).contains("its parent leads the group"));
     // One process for almost all of them, and for each of the others its own.
@@ -230,7 +269,9 @@ fn records_are_the_same_as_those_of_a_kickstart_each() {
             .map(|record| value(&record, "pid").to_owned())
             .collect()
     };
-    assert_eq!(servers(&served).len(), 1);
+    // A large record is the last of a server.
+    let shared = servers(&served);
+    assert!(shared.len() <= 2, "{shared:?}");
     assert!(servers(&executed).len() > 8);
     // Peak memory is that of the job, not of whoever has started it.
     let memory = |run: &Run| value(&run.record(0), "maxrss").parse::<u64>().unwrap();
@@ -253,9 +294,9 @@ fn many_tasks_share_a_few_servers() {
 #[test]
 fn a_killed_server_is_a_failed_task_and_no_more() {
     let tasks = [
-        "KS /bin/true",
-        "KS /bin/sh -c 'echo $$PPID > server; echo $$$$ > job; exec sleep 60'",
-        "KS /bin/true",
+        "KS /bin/true".into(),
+        sh("KS", "echo $PPID > server; echo $$ > job; exec sleep 60"),
+        "KS /bin/true".into(),
     ];
     let run = Run::new(&tasks);
     let executor = run.command(1, &[]).spawn().unwrap();
@@ -277,7 +318,10 @@ fn a_killed_server_is_a_failed_task_and_no_more() {
 
 #[test]
 fn jobs_end_with_their_executor() {
-    let run = Run::new(&["KS /bin/sh -c 'echo $$PPID > server; sleep 60 & echo $! > child; echo $$$$ > job; wait'"]);
+    let run = Run::new(&[sh(
+        "KS",
+        "echo $PPID > server; sleep 60 & echo $! > child; echo $$ > job; wait",
+    )]);
     let mut executor = run.command(1, &[]).spawn().unwrap();
     let processes = ["server", "child", "job"].map(|name| run.wait_for_pid(name));
     executor.kill().unwrap();
@@ -296,11 +340,14 @@ fn time_limits_and_the_end_of_the_run_reach_the_job() {
     assert!(began.elapsed() < Duration::from_secs(30));
     assert_eq!(output.status.code(), Some(1));
     let (ended, next) = (run.record(0), run.record(1));
-    assert!(ended.contains("signal_number: 15") || ended.contains("Terminated"), "{ended}");
+    assert!(
+        ended.contains("signal_number: 15") || ended.contains("Terminated"),
+        "{ended}"
+    );
     assert!(ended.contains("status=36608"), "{ended}");
     assert!(next.contains("regular_exitcode: 0"), "{next}");
 
-    let run = Run::new(&["KS /bin/sh -c 'echo $$$$ > job; exec sleep 60'", "KS /bin/true"]);
+    let run = Run::new(&[sh("KS", "echo $$ > job; exec sleep 60"), "KS /bin/true".into()]);
     let executor = run.command(1, &[]).spawn().unwrap();
     let job = run.wait_for_pid("job");
     stop(&executor);
@@ -316,8 +363,8 @@ fn stop(executor: &Child) {
 #[test]
 fn what_a_task_leaves_is_not_ended_with_a_later_one() {
     let tasks = [
-        "KS /bin/sh -c 'sleep 60 > /dev/null 2>&1 & echo $! > left'",
-        "KS /bin/sleep 60",
+        sh("KS", "sleep 60 > /dev/null 2>&1 & echo $! > left"),
+        "KS /bin/sleep 60".into(),
     ];
     let run = Run::new(&tasks).in_order(2);
     run.run(1, &["--runtime-limit", "0.3"]);
@@ -330,9 +377,12 @@ fn what_a_task_leaves_is_not_ended_with_a_later_one() {
 #[test]
 fn pipes_and_files_are_forwarded() {
     let tasks = [
-        "-f FD=all KS /bin/sh -c 'echo a piped line > /proc/self/fd/$$FD'",
-        "-F file=all KS /bin/sh -c 'echo a line in a file > file'",
-        "-f FD=all KS -e - /bin/sh -c 'kill -9 $$PPID; sleep 0.2; echo lost > /proc/self/fd/$$FD'",
+        sh("-f FD=all KS", "echo a piped line > /proc/self/fd/$FD"),
+        sh("-F file=all KS", "echo a line in a file > file"),
+        sh(
+            "-f FD=all KS -e -",
+            "kill -9 $PPID; sleep 0.2; echo lost > /proc/self/fd/$FD",
+        ),
     ];
     let run = Run::new(&tasks);
     let output = run.run(1, &[]);

@@ -103,9 +103,7 @@ impl Actions {
         };
         for (number, stream) in targets {
             #[expect(unsafe_code, reason = "the actions are initialised")]
-            check(unsafe {
-                libc::posix_spawn_file_actions_adddup2(&raw mut actions.0, stream, number)
-            })?;
+            check(unsafe { libc::posix_spawn_file_actions_adddup2(&raw mut actions.0, stream, number) })?;
         }
         #[expect(
             unsafe_code,

@@ -220,7 +220,10 @@ impl Server {
     fn reap_soon(&self, limit: Duration) -> bool {
         if let Some(descriptor) = &self.child.descriptor {
             let mut ended = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut ended, PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX));
+            let _ = poll(
+                &mut ended,
+                PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX),
+            );
         } else {
             let step = Duration::from_millis(10);
             let steps = limit.as_millis() / step.as_millis();

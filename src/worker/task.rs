@@ -404,7 +404,8 @@ impl Execution<'_> {
                 started => return started.map(|server| server.map(Process::Served)),
             }
         }
-        kill.start(|| self.start(spawner)).map(|child| child.map(Process::Own))
+        kill.start(|| self.start(spawner))
+            .map(|child| child.map(Process::Own))
     }
 
     /// The task as a server understands it, if it is for one.

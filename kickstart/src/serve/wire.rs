@@ -210,7 +210,9 @@ impl Reader<'_> {
             words: self.texts()?,
             variables: self.texts()?,
             pipes: self.texts()?,
-            cpus: (0..self.number()?).map(|_| self.number()).collect::<Option<_>>()?,
+            cpus: (0..self.number()?)
+                .map(|_| self.number())
+                .collect::<Option<_>>()?,
             ..Received::default()
         };
         self.0.is_empty().then_some(received)
@@ -351,7 +353,10 @@ mod tests {
     #[test]
     fn replies_and_ends_are_told_apart() {
         let (here, there) = UnixStream::pair().unwrap();
-        let reply = Reply { code: 143, last: true };
+        let reply = Reply {
+            code: 143,
+            last: true,
+        };
         greet(&there).unwrap();
         send_reply(&there, reply).unwrap();
         drop(there);
