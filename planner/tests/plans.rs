@@ -1,5 +1,6 @@
 //! Plans of small workflows, read back from the files in the submit directory.
 
+mod bombs;
 mod clusters;
 mod common;
 mod names;

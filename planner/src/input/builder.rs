@@ -16,6 +16,13 @@ use crate::profiles::{Checker, Namespace};
 /// Hints about near spelling cost a walk over all ids; beyond so many problems nobody reads them.
 const HINTED: usize = 10;
 
+/// Bytes of the name of a workflow or a job: files are called after it, with up to fifty bytes more.
+const LONGEST_NAME: usize = 200;
+/// Bytes between two slashes in the name of a file.
+const LONGEST_PART: usize = 255;
+/// Bytes of the name of a file, with some left for the directory that it is in.
+const LONGEST_PATH: usize = 3500;
+
 /// A dependency whose jobs were not both known when it was read.
 #[derive(Debug)]
 struct Pending {
@@ -79,7 +86,22 @@ impl Builder {
         if label.is_empty() || label == "." || label == ".." {
             self.problem(position, format!("`{name}` cannot be the name of a workflow"));
         }
+        self.check_length("the name of the workflow", &label, LONGEST_NAME, position);
         self.workflow.label = label;
+    }
+
+    /// Names become those of files, which the system refuses when they are too long.
+    fn check_length(&mut self, what: &str, name: &str, longest: usize, position: Position) {
+        if name.len() > longest {
+            let beginning: String = name.chars().take(40).collect();
+            self.problem(
+                position,
+                format!(
+                    "{what}, `{beginning}…`, has {} bytes; names of files are made of it, so {longest} are the most",
+                    name.len()
+                ),
+            );
+        }
     }
 
     /// The number of a logical file. Names that could leave the work directory or break lines of the files
@@ -89,6 +111,11 @@ impl Builder {
         let id = self.workflow.files.intern(name);
         if self.workflow.files.len() > known {
             self.last_use.push((0, 0));
+            if name.len() > LONGEST_PART {
+                self.check_length("the file name", name, LONGEST_PATH, position);
+                let longest = name.split('/').max_by_key(|part| part.len()).unwrap_or_default();
+                self.check_length("a part of a file name", longest, LONGEST_PART, position);
+            }
             if name.is_empty() {
                 self.problem(position, "a file name is empty");
             } else if name.contains(|c: char| c.is_control()) {
@@ -165,6 +192,9 @@ impl Builder {
         let index = JobIndex(u32::try_from(self.workflow.jobs.len()).unwrap_or(u32::MAX));
         if job.id.is_empty() {
             self.problem(position, format!("job {} has no id", job.transformation));
+        } else if job.id.len() + job.transformation.name.len() > LONGEST_NAME {
+            let name = format!("{}_{}", job.transformation.name, job.id);
+            self.check_length("the name of the job", &name, LONGEST_NAME, position);
         } else {
             let (id, new) = self.ids.intern(&job.id);
             if new {

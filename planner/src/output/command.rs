@@ -381,6 +381,9 @@ fn arguments(plan: &Plan<'_>, id: JobId, wrapped: bool, problems: &mut Vec<Strin
     ProgramArguments { text, words: None }
 }
 
+/// Bytes of one argument that Linux takes, with the NUL behind it.
+const LONGEST_ARGUMENT: usize = 128 * 1024;
+
 fn compute_arguments(plan: &Plan<'_>, n: u32, wrapped: bool, problems: &mut Vec<String>) -> ProgramArguments {
     let job = &plan.workflow.jobs[n as usize];
     match &job.arguments {
@@ -406,6 +409,16 @@ fn compute_arguments(plan: &Plan<'_>, n: u32, wrapped: bool, problems: &mut Vec<
                         "job {}: argument {} contains a line break, which a DAG cannot express",
                         job.id,
                         k + 1
+                    ));
+                }
+                if word.len() >= LONGEST_ARGUMENT {
+                    problems.push(format!(
+                        "job {}: argument {} has {} bytes, and no program can be given more than {} in one: write it into \
+                         a file",
+                        job.id,
+                        k + 1,
+                        word.len(),
+                        LONGEST_ARGUMENT - 1
                     ));
                 }
                 let word = if wrapped {

@@ -32,6 +32,8 @@ fn read_line(line: &str, quotation: bool, catalog: &mut ReplicaCatalog) -> Resul
     let mut words = Words {
         line,
         at: 0,
+        counted: 0,
+        column: 1,
         quotation,
     };
     let Some((lfn, lfn_column)) = words.next()? else {
@@ -78,6 +80,9 @@ fn read_line(line: &str, quotation: bool, catalog: &mut ReplicaCatalog) -> Resul
 struct Words<'a> {
     line: &'a str,
     at: usize,
+    /// Where characters have been counted up to, and the column there.
+    counted: usize,
+    column: usize,
     quotation: bool,
 }
 
@@ -90,7 +95,9 @@ impl Words<'_> {
         if trimmed.is_empty() || trimmed.starts_with('#') {
             return Ok(None);
         }
-        let column = self.line[..self.at].chars().count() + 1;
+        self.column += self.line[self.counted..self.at].chars().count();
+        self.counted = self.at;
+        let column = self.column;
         let mut word = String::new();
         let mut quoted = false;
         let mut chars = trimmed.char_indices();

@@ -42,8 +42,12 @@ fn tokens(file: &Path, text: &str) -> Result<Vec<(Token, Position)>, InputError>
     for (n, line) in text.lines().enumerate() {
         let number = u32::try_from(n + 1).unwrap_or(u32::MAX);
         let mut chars = line.char_indices().peekable();
+        // Where characters have been counted up to: a line may be the whole file.
+        let (mut counted, mut characters) = (0, 1);
         while let Some(&(start, c)) = chars.peek() {
-            let column = u32::try_from(line[..start].chars().count() + 1).unwrap_or(u32::MAX);
+            characters += line[counted..start].chars().count();
+            counted = start;
+            let column = u32::try_from(characters).unwrap_or(u32::MAX);
             let position = Position { line: number, column };
             match c {
                 '#' => break,

@@ -1,0 +1,162 @@
+//! Small inputs that would become large, and large ones that make no sense, end in an error within a bound on memory
+//! and time.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::common::Case;
+
+/// What the planner may use, in KiB of address space.
+const MEMORY: u32 = 500_000;
+/// How long it may take, on a machine that is busy.
+const TIME: Duration = Duration::from_secs(60);
+
+const PLAIN: &str = "pegasus: \"5.0\"\nname: w\njobs:\n- {type: job, id: A, name: x}\n";
+
+/// A workflow of one job, of whose names one is very long.
+fn long(label: usize, id: usize, file: usize, argument: usize) -> String {
+    let x = |n: usize| "x".repeat(n);
+    format!(
+        "pegasus: \"5.0\"\nname: {}\njobs:\n- type: job\n  id: {}\n  name: x\n  arguments: [{}]\n  uses:\n  - {{lfn: {}, \
+         type: output}}\n",
+        x(label),
+        x(id),
+        x(argument),
+        x(file)
+    )
+}
+
+fn aliases(key: &str) -> String {
+    let mut text = format!("{key}: []\nx: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n");
+    for n in 1..14 {
+        text.push_str(&format!(
+            "x{n}: &a{n} [{}]\n",
+            vec![format!("*a{}", n - 1); 10].join(", ")
+        ));
+    }
+    text
+}
+
+/// Plans with these files in the way; gives what is said on standard error.
+fn refused(files: &[(&str, String)], line: &str) -> String {
+    let case = Case::new(PLAIN);
+    case.programs(&["x"]);
+    for (name, text) in files {
+        case.put(name, text);
+    }
+    let begin = Instant::now();
+    let output = Command::new("/bin/sh")
+        .arg("-c")
+        .arg(format!(
+            "ulimit -v {MEMORY}; exec \"$0\" --sites local --dir submit {line}"
+        ))
+        .arg(env!("CARGO_BIN_EXE_pmc-plan"))
+        .current_dir(case.path())
+        .env("HOME", case.path())
+        .output()
+        .expect("the program runs");
+    assert!(begin.elapsed() < TIME, "{line} takes {:?}", begin.elapsed());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
+    let beginning: String = said.chars().take(2000).collect();
+    assert!(
+        matches!(output.status.code(), Some(1 | 2)),
+        "{names:?} {line}: {}: {beginning}",
+        output.status
+    );
+    assert!(
+        said.starts_with("pmc-plan: ") && said.len() < 20_000,
+        "{names:?}: {beginning}"
+    );
+    assert!(
+        !case.path().join("submit").exists(),
+        "{names:?}: something is left"
+    );
+    said
+}
+
+#[test]
+fn names_that_no_file_can_have() {
+    const MANY: usize = 2_000_000;
+    for (workflow, part) in [
+        (long(MANY, 1, 1, 1), "the name of the workflow"),
+        (long(1, MANY, 1, 1), "the name of the job"),
+        (long(1, 1, MANY, 1), "the file name"),
+        (long(1, 1, 300, 1), "a part of a file name"),
+        (long(1, 1, 1, MANY), "no program can be given more"),
+    ] {
+        let said = refused(&[("workflow.yml", workflow)], "");
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
+#[test]
+fn entities_and_aliases_that_multiply() {
+    let entities: String = (0..14)
+        .map(|n| format!("<!ENTITY e{} \"{}\">", n + 1, format!("&e{n};").repeat(10)))
+        .collect();
+    let dax = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE adag [<!ENTITY e0 \"0123456789\">{entities}]>\n<adag \
+         version=\"3.6\" name=\"&e14;\"><job id=\"A\" name=\"x\"/></adag>\n"
+    );
+    assert!(refused(&[("workflow.yml", dax)], "").contains("DOCTYPE"));
+    for (catalog, key) in [
+        ("site", "sites"),
+        ("transformation", "transformations"),
+        ("replica", "replicas"),
+    ] {
+        let said = refused(
+            &[("c.yml", aliases(key))],
+            &format!("-Dpegasus.catalog.{catalog}.file=c.yml"),
+        );
+        assert!(said.contains("aliases"), "{catalog}: {said}");
+    }
+    let references: String = (1..14)
+        .map(|n| format!("a{n} = {}\n", format!("${{a{}}}", n - 1).repeat(10)))
+        .collect();
+    let said = refused(&[("p", format!("a0 = 0123456789\n{references}"))], "--conf p");
+    assert!(said.contains("references"), "{said}");
+}
+
+#[test]
+fn what_is_nested_without_end() {
+    const DEEP: usize = 100_000;
+    let xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+    for (name, text, line) in [
+        ("workflow.yml", format!("name: w\njobs: {}", "[".repeat(DEEP)), ""),
+        (
+            "workflow.yml",
+            format!(
+                "{xml}<adag version=\"3.6\" name=\"w\">{}",
+                "<job id=\"A\" name=\"x\">".repeat(DEEP)
+            ),
+            "",
+        ),
+        (
+            "s.yml",
+            format!("sites: {}", "[".repeat(DEEP)),
+            "-Dpegasus.catalog.site.file=s.yml",
+        ),
+        (
+            "s.xml",
+            format!(
+                "{xml}<sitecatalog version=\"4.0\">{}",
+                "<site handle=\"a\">".repeat(DEEP)
+            ),
+            "-Dpegasus.catalog.site.file=s.xml",
+        ),
+        // One line, so that columns are large numbers.
+        (
+            "tc.txt",
+            format!("tr a {}", "{ site b ".repeat(DEEP)),
+            "-Dpegasus.catalog.transformation.file=tc.txt",
+        ),
+        (
+            "rc.txt",
+            format!("f /f {}", "site=\"a\" ".repeat(DEEP)) + "site",
+            "-Dpegasus.catalog.replica.file=rc.txt",
+        ),
+    ] {
+        refused(&[(name, text)], line);
+    }
+}
