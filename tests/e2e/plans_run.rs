@@ -13,6 +13,10 @@ use crate::support::golden::{cases, golden};
 use crate::support::pegasus::Monitored;
 use crate::support::programs::Flavour;
 
+/// Cases with jobs that cannot work: one reads a file that it does not list, so that nobody stages it; one has `$(date)`
+/// among its arguments, which kickstart refuses.
+const NOT_RUN: [&str; 2] = ["stdio", "quoting"];
+
 /// The program of all jobs. Which files a job reads and writes stands in the lists that kickstart is given, or,
 /// where there are none, among its arguments.
 const JOB: &str = r#"#!/bin/bash
@@ -240,7 +244,8 @@ fn execute_all(look: fn(&str, &Case, &Path)) {
         .into_iter()
         .filter(|name| {
             let exit = golden("planner").join(name).join("expected/exit");
-            fs::read_to_string(exit).expect("an exit code").trim() == "0"
+            let planned = fs::read_to_string(exit).expect("an exit code").trim() == "0";
+            planned && !NOT_RUN.contains(&name.as_str())
         })
         .collect();
     assert!(names.len() >= 40, "{} cases", names.len());
