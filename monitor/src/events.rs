@@ -43,6 +43,84 @@ pub struct Name<'a> {
     pub number: u32,
 }
 
+/// Events of a log that another thread reads, in little room.
+#[derive(Debug, Default)]
+pub struct Batch {
+    events: Vec<(Micros, Packed)>,
+    /// The names, one behind the other.
+    names: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Packed {
+    Process(u32),
+    RunStart,
+    RunEnd(i32),
+    Queued { number: u32, length: u32 },
+    Started { number: u32, length: u32 },
+    Ended { number: u32, length: u32, status: i32 },
+}
+
+impl Batch {
+    /// Events of a batch.
+    pub const SIZE: usize = 1 << 15;
+
+    fn push(&mut self, time: Micros, event: Event<'_>) {
+        let mut keep = |name: Name<'_>| {
+            self.names.extend_from_slice(name.name);
+            // Lines are shorter than that.
+            (name.number, u32::try_from(name.name.len()).unwrap_or(0))
+        };
+        let packed = match event {
+            Event::Process(process) => Packed::Process(process),
+            Event::RunStart => Packed::RunStart,
+            Event::RunEnd(status) => Packed::RunEnd(status),
+            Event::Queued(name) => {
+                let (number, length) = keep(name);
+                Packed::Queued { number, length }
+            }
+            Event::Started(name) => {
+                let (number, length) = keep(name);
+                Packed::Started { number, length }
+            }
+            Event::Ended(name, status) => {
+                let (number, length) = keep(name);
+                Packed::Ended {
+                    number,
+                    length,
+                    status,
+                }
+            }
+        };
+        self.events.push((time, packed));
+    }
+
+    /// Gives the events to `take` in their order.
+    pub fn each(&self, mut take: impl FnMut(Micros, Event<'_>)) {
+        let mut rest = self.names.as_slice();
+        for (time, packed) in &self.events {
+            let mut name = |number: u32, length: u32| {
+                let (name, others) = rest.split_at_checked(length as usize).unwrap_or((rest, b""));
+                rest = others;
+                Name { name, number }
+            };
+            let event = match *packed {
+                Packed::Process(process) => Event::Process(process),
+                Packed::RunStart => Event::RunStart,
+                Packed::RunEnd(status) => Event::RunEnd(status),
+                Packed::Queued { number, length } => Event::Queued(name(number, length)),
+                Packed::Started { number, length } => Event::Started(name(number, length)),
+                Packed::Ended {
+                    number,
+                    length,
+                    status,
+                } => Event::Ended(name(number, length), status),
+            };
+            take(*time, event);
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     DagmanOut,
@@ -108,6 +186,28 @@ impl EventLog {
                 take(time, event);
             }
         })
+    }
+
+    /// The same in batches, for another thread. Ends early when `take` says so.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn read_batches(&mut self, mut take: impl FnMut(Batch) -> bool) -> io::Result<()> {
+        let mut batch = Batch::default();
+        let mut wanted = true;
+        self.read(|time, event| {
+            batch.push(time, event);
+            if batch.events.len() == Batch::SIZE {
+                let room = batch.names.len();
+                wanted = wanted && take(std::mem::take(&mut batch));
+                batch.events.reserve(Batch::SIZE);
+                batch.names.reserve(room);
+            }
+        })?;
+        if wanted && !batch.events.is_empty() {
+            take(batch);
+        }
+        Ok(())
     }
 
     /// Whether this log was replaced by another one, so that all has to be read again.
@@ -299,6 +399,34 @@ mod tests {
             (events[3].0 - events[2].0, events[4].0 - events[3].0),
             (0, SECOND)
         );
+    }
+
+    #[test]
+    fn batches_are_the_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("jobstate.log");
+        let mut text = String::from("1 INTERNAL *** PMC_STARTED ***\n");
+        for number in 0..Batch::SIZE {
+            text.push_str(&format!(
+                "2 t{number} SUBMIT 1.0 - - 1\n3 t{number} JOB_FAILURE 256 - - 1\n"
+            ));
+        }
+        text.push_str("9 INTERNAL *** PMC_FINISHED 1 ***\n");
+        std::fs::write(&path, text).unwrap();
+        let open = || EventLog::open(&dir.path().join("none"), &path).unwrap().unwrap();
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        open()
+            .read(|time, event| one.push(format!("{time} {event:?}")))
+            .unwrap();
+        let batches = &mut 0;
+        let all = open().read_batches(|batch| {
+            *batches += 1;
+            batch.each(|time, event| other.push(format!("{time} {event:?}")));
+            true
+        });
+        all.unwrap();
+        assert_eq!((one.len(), *batches), (2 * Batch::SIZE + 2, 3));
+        assert!(one == other);
     }
 
     fn at_second(second: u32) -> dagman_out::Stamp {

@@ -3,22 +3,28 @@
 //! [`History::open`] reads everything there is; [`History::update`] reads on from there. Memory is about a
 //! hundred bytes a task and forty a try.
 
+mod state;
+
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
 use pmc_dag::reason;
 use pmc_stampede::holder::is_locked;
 
 use crate::dir::RunDir;
-use crate::events::{Event, EventLog, Micros, Name};
+use crate::events::{Batch, Event, EventLog, Micros, Name, SECOND};
 use crate::kinds::Kind;
 use crate::lines::{LineReader, word};
 use crate::plan::{Plan, TaskNumber};
-use crate::resources::{Change, Host, HostNumber, Hosts, NO_HOST};
+use crate::resources::{Change, Host, Hosts, NO_HOST};
 
-/// Not known, or not yet.
-pub const NEVER: Micros = Micros::MIN;
+pub use state::{NEVER, Phase, Run, State, Tally, Try, seconds};
+
 const NO_TRY: u32 = u32::MAX;
+/// Batches of events that wait for the plan: some fifty megabytes.
+const AHEAD: usize = 32;
 
 /// A file of the run cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -28,113 +34,6 @@ pub struct ReadError {
     pub path: PathBuf,
     /// Why.
     pub source: io::Error,
-}
-
-/// What is known of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
-    /// It waits for others, or its run has not come to it.
-    Waiting,
-    /// It can start as soon as there is room.
-    Ready,
-    /// It runs.
-    Running,
-    /// It succeeded.
-    Done,
-    /// Its last try failed.
-    Failed,
-}
-
-impl State {
-    const COUNT: usize = 5;
-
-    fn index(self) -> usize {
-        self as usize
-    }
-}
-
-/// One try of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Try {
-    /// Task.
-    pub task: TaskNumber,
-    /// Raw wait status, if it has one.
-    pub status: i32,
-    /// When the task was ready.
-    pub queued: Micros,
-    /// When it started.
-    pub start: Micros,
-    /// When it ended; [`NEVER`] if nobody saw its end.
-    pub end: Micros,
-    /// Where it ran.
-    pub host: HostNumber,
-    /// Its run ended before it did.
-    pub lost: bool,
-}
-
-impl Try {
-    /// Whether it succeeded.
-    #[must_use]
-    pub fn succeeded(&self) -> bool {
-        self.end != NEVER && self.status == 0 && !self.lost
-    }
-
-    /// Microseconds that it took, if it has ended.
-    #[must_use]
-    pub fn duration(&self) -> Option<Micros> {
-        (self.end != NEVER).then(|| self.end.saturating_sub(self.start).max(0))
-    }
-}
-
-/// One run of the executor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// When it began.
-    pub start: Micros,
-    /// When it ended, and whether with 0 or 1; without it, it is going on, or was killed.
-    pub end: Option<(Micros, i32)>,
-    /// The last that was heard of it.
-    pub last: Micros,
-    /// Process.
-    pub process: Option<u32>,
-}
-
-/// How the latest run stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Nothing ran yet.
-    NotStarted,
-    /// It goes on.
-    Running,
-    /// It ended by itself; 0 if all tasks are done.
-    Ended(i32),
-    /// It ended without saying so: it was killed, or its host went down.
-    Cut,
-}
-
-/// Number of tasks by state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally([u32; State::COUNT]);
-
-impl Tally {
-    /// Tasks in this state.
-    #[must_use]
-    pub fn get(&self, state: State) -> usize {
-        self.0[state.index()] as usize
-    }
-
-    /// All tasks.
-    #[must_use]
-    pub fn total(&self) -> usize {
-        self.0.iter().map(|count| *count as usize).sum()
-    }
-
-    /// Adds those of another.
-    pub fn add(&mut self, other: &Tally) {
-        for (mine, theirs) in self.0.iter_mut().zip(other.0) {
-            *mine += theirs;
-        }
-    }
 }
 
 /// What happened.
@@ -168,26 +67,65 @@ impl History {
     /// # Errors
     /// A file is there but cannot be read.
     pub fn open(dir: RunDir) -> Result<Self, ReadError> {
-        let plan = Plan::read(&dir.dag).map_err(error(&dir.dag))?;
-        let tasks = plan.len();
-        let mut history = Self {
+        let dagman_out = dir.dagman_out();
+        let log = EventLog::open(&dagman_out, &dir.jobstate_log()).map_err(error(&dagman_out))?;
+        let mut history = Self::empty(dir);
+        if let Some(mut log) = log {
+            // The log is read ahead while the plan is.
+            let (ahead, batches) = sync_channel::<Batch>(AHEAD);
+            let log = thread::scope(|scope| {
+                let read = scope.spawn(move || {
+                    let read = log.read_batches(|batch| ahead.send(batch).is_ok());
+                    // The channel closes with the thread's end of it.
+                    drop(ahead);
+                    read.map(|()| log)
+                });
+                history.read_plan()?;
+                for batch in batches {
+                    batch.each(|time, event| {
+                        history.event(time, event);
+                    });
+                }
+                let read = read
+                    .join()
+                    .unwrap_or_else(|_| Err(io::Error::other("the reader failed")));
+                read.map_err(error(&dagman_out))
+            })?;
+            history.events = Some(log);
+        } else {
+            history.read_plan()?;
+        }
+        history.read_others()?;
+        Ok(history)
+    }
+
+    fn empty(dir: RunDir) -> Self {
+        Self {
             dir,
-            plan,
+            plan: Plan::default(),
             hosts: Hosts::default(),
             tries: Vec::new(),
             runs: Vec::new(),
-            states: vec![State::Waiting; tasks],
-            latest: vec![NO_TRY; tasks],
-            queued: vec![NEVER; tasks],
+            states: Vec::new(),
+            latest: Vec::new(),
+            queued: Vec::new(),
             tallies: Vec::new(),
             events: None,
             rescue: None,
             process: None,
             numbered: Vec::new(),
-        };
-        history.count_all();
-        history.update()?;
-        Ok(history)
+        }
+    }
+
+    fn read_plan(&mut self) -> Result<(), ReadError> {
+        self.plan = Plan::read(&self.dir.dag).map_err(error(&self.dir.dag))?;
+        let tasks = self.plan.len();
+        self.states = vec![State::Waiting; tasks];
+        self.latest = vec![NO_TRY; tasks];
+        self.queued = vec![NEVER; tasks];
+        self.tries.reserve(tasks);
+        self.count_all();
+        Ok(())
     }
 
     /// Whether a file was replaced by another, so that all has to be read again with [`History::open`]; for
@@ -216,21 +154,64 @@ impl History {
                 .map_err(error(&dagman_out))?;
         }
         self.events = events;
-        self.read_rescue()?;
-        let path = self.dir.resource_log();
-        let tries = &mut self.tries;
-        let read = self.hosts.read(&path, |found| {
-            let Some(one) = tries.get_mut(found.try_number as usize) else {
-                return;
-            };
-            if found.start {
-                (one.host, one.start) = (found.host, found.time);
-            } else {
-                one.end = found.time;
-            }
-        });
-        read.map_err(error(&path))?;
+        self.read_others()?;
         Ok(ended)
+    }
+
+    /// Reads on in the logs that complete the first one, both at the same time.
+    fn read_others(&mut self) -> Result<(), ReadError> {
+        let path = self.dir.resource_log();
+        let mut hosts = std::mem::take(&mut self.hosts);
+        let mut tries = std::mem::take(&mut self.tries);
+        let mut last_end = NEVER;
+        let (read, rescue) = thread::scope(|scope| {
+            let read = scope.spawn(|| {
+                hosts.read(&path, |found| {
+                    let Some(one) = tries.get_mut(found.try_number as usize) else {
+                        return;
+                    };
+                    if found.start {
+                        (one.host, one.start) = (found.host, found.time);
+                    } else {
+                        one.end = found.time;
+                        last_end = found.time;
+                    }
+                })
+            });
+            let rescue = self.read_rescue();
+            (read.join(), rescue)
+        });
+        (self.hosts, self.tries) = (hosts, tries);
+        self.refine_runs(last_end);
+        rescue?;
+        let read = read.unwrap_or_else(|_| Err(io::Error::other("the reader failed")));
+        read.map_err(error(&path))
+    }
+
+    /// The first log counts whole seconds, the other one knows when in that second something happened.
+    fn refine_runs(&mut self, last_end: Micros) {
+        let within = |whole: Micros, time: Micros| (whole..whole.saturating_add(SECOND)).contains(&time);
+        for (start, time) in self.hosts.begun() {
+            let runs = self.runs.iter_mut().rev();
+            if let Some(run) = runs
+                .filter(|run| run.start == start)
+                .find(|run| within(run.start, time))
+            {
+                run.start = time;
+                run.last = run.last.max(time);
+            }
+        }
+        if let Some(run) = self.runs.last_mut() {
+            if let Some((end, _)) = &mut run.end
+                && within(*end, last_end)
+            {
+                *end = last_end;
+            }
+            // All in one second.
+            if let Some((end, _)) = &mut run.end {
+                *end = (*end).max(run.start);
+            }
+        }
     }
 
     fn read_rescue(&mut self) -> Result<(), ReadError> {
@@ -494,16 +475,6 @@ impl History {
         };
         self.hosts.used_until(until)
     }
-}
-
-/// Seconds of a number of microseconds.
-#[must_use]
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "microseconds of a run are far below 2^53"
-)]
-pub fn seconds(micros: Micros) -> f64 {
-    micros.max(0) as f64 / 1e6
 }
 
 fn error(path: &Path) -> impl FnOnce(io::Error) -> ReadError + use<> {

@@ -22,6 +22,8 @@ pub type TaskNumber = u32;
 
 /// No line of the DAG.
 const NO_LINE: u64 = u64::MAX;
+/// Most tasks take more of the file: what room is made for in advance is needed.
+const BYTES_OF_A_TASK: u64 = 512;
 /// A command is not longer, or is cut off.
 const COMMAND: usize = 1 << 20;
 
@@ -43,6 +45,19 @@ pub struct Request {
     pub memory_mb: u64,
 }
 
+/// A name in the index. Part of its hash stands beside it, so that the index grows without a look at the names.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    tag: u32,
+    task: TaskNumber,
+}
+
+/// What a task asks for that says nothing.
+const ANY: Request = Request {
+    cpus: 1,
+    memory_mb: 0,
+};
+
 /// All tasks of a workflow.
 #[derive(Debug, Default)]
 pub struct Plan {
@@ -50,7 +65,7 @@ pub struct Plan {
     names: Vec<u8>,
     /// Where each name ends in `names`.
     ends: Vec<u32>,
-    index: HashTable<TaskNumber>,
+    index: HashTable<Entry>,
     classes: Vec<Class>,
     known_classes: FxHashMap<(Vec<u8>, Kind), u16>,
     class: Vec<u16>,
@@ -76,6 +91,9 @@ impl Plan {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(plan),
             Err(error) => return Err(error),
         };
+        let bytes = path.metadata().map_or(0, |data| data.len());
+        let tasks = usize::try_from(bytes / BYTES_OF_A_TASK).unwrap_or(0);
+        plan.index.reserve(tasks, |entry| spread(entry.tag));
         let mut transformation = Vec::new();
         let mut known = false;
         reader.read(|at, line| {
@@ -93,10 +111,7 @@ impl Plan {
                 let request = if rest.first() == Some(&b'-') {
                     request(rest)
                 } else {
-                    Request {
-                        cpus: 1,
-                        memory_mb: 0,
-                    }
+                    ANY
                 };
                 plan.add(name, of, request, at);
                 known = false;
@@ -121,8 +136,8 @@ impl Plan {
     }
 
     fn add(&mut self, name: &[u8], transformation: &[u8], request: Request, line: u64) -> Option<TaskNumber> {
-        let hash = hash(name);
-        if self.find_hashed(hash, name).is_some() {
+        let tag = tag(name);
+        if self.find_tagged(tag, name).is_some() {
             return None;
         }
         let number = TaskNumber::try_from(self.ends.len())
@@ -131,9 +146,9 @@ impl Plan {
         let end = u32::try_from(self.names.len() + name.len()).ok()?;
         self.names.extend_from_slice(name);
         self.ends.push(end);
-        let (names, ends) = (&self.names, &self.ends);
+        let entry = Entry { tag, task: number };
         self.index
-            .insert_unique(hash, number, |other| self::hash(slice(names, ends, *other)));
+            .insert_unique(spread(tag), entry, |other| spread(other.tag));
         let kind = Kind::of_task(transformation, name);
         let class = self.class_number(transformation, kind);
         self.class.push(class);
@@ -186,27 +201,20 @@ impl Plan {
         if let Some(number) = self.find(name) {
             return Some(number);
         }
-        self.add(
-            name,
-            b"unknown",
-            Request {
-                cpus: 1,
-                memory_mb: 0,
-            },
-            NO_LINE,
-        )
+        self.add(name, b"unknown", ANY, NO_LINE)
     }
 
     /// The task of this name.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<TaskNumber> {
-        self.find_hashed(hash(name), name)
+        self.find_tagged(tag(name), name)
     }
 
-    fn find_hashed(&self, hash: u64, name: &[u8]) -> Option<TaskNumber> {
-        self.index
-            .find(hash, |number| slice(&self.names, &self.ends, *number) == name)
-            .copied()
+    fn find_tagged(&self, tag: u32, name: &[u8]) -> Option<TaskNumber> {
+        let found = self.index.find(spread(tag), |entry| {
+            entry.tag == tag && slice(&self.names, &self.ends, entry.task) == name
+        });
+        found.map(|entry| entry.task)
     }
 
     /// Number of tasks.
@@ -359,10 +367,16 @@ fn slice<'a>(names: &'a [u8], ends: &[u32], task: TaskNumber) -> &'a [u8] {
     &names[start as usize..ends[at] as usize]
 }
 
-fn hash(name: &[u8]) -> u64 {
+#[expect(clippy::cast_possible_truncation, reason = "half of a hash is one, too")]
+fn tag(name: &[u8]) -> u32 {
     let mut hasher = FxHasher::default();
     hasher.write(name);
-    hasher.finish()
+    (hasher.finish() >> 32) as u32
+}
+
+/// A hash whose high and low bits both tell names apart, as the table wants it.
+fn spread(tag: u32) -> u64 {
+    u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// The command behind the options of a task.
@@ -380,10 +394,42 @@ fn skip_options(rest: &[u8]) -> &[u8] {
 }
 
 fn request(rest: &[u8]) -> Request {
-    let mut request = Request {
-        cpus: 1,
-        memory_mb: 0,
-    };
+    plain_request(rest).unwrap_or_else(|| quoted_request(rest))
+}
+
+/// What options without quotation marks and with whole numbers say, as almost all are.
+fn plain_request(rest: &[u8]) -> Option<Request> {
+    let mut request = ANY;
+    let mut left = rest;
+    while left.first() == Some(&b'-') {
+        let (option, after) = word(left);
+        let (value, after) = word(after);
+        left = after;
+        let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'\'' | b'"' | b'\\');
+        if value.is_empty() || !option.iter().chain(value).all(plain) {
+            return None;
+        }
+        match option {
+            b"-c" | b"--request-cpus" => request.cpus = u32::try_from(digits(value)?).ok()?,
+            b"-m" | b"--request-memory" => request.memory_mb = digits(value)?,
+            _ => {}
+        }
+    }
+    Some(request)
+}
+
+/// Up to nine digits.
+fn digits(text: &[u8]) -> Option<u64> {
+    if text.len() > 9 {
+        return None;
+    }
+    text.iter().try_fold(0, |value, byte| {
+        byte.is_ascii_digit().then(|| value * 10 + u64::from(byte - b'0'))
+    })
+}
+
+fn quoted_request(rest: &[u8]) -> Request {
+    let mut request = ANY;
     let mut words = Words::new(rest);
     while let Some(word) = words.next().filter(|word| word.first() == Some(&b'-')) {
         let Some(value) = words.next() else { break };
@@ -480,6 +526,13 @@ EDGE work_ID1 gone\n";
     }
 
     proptest! {
+        #[test]
+        fn plain_options_say_what_quoted_ones_say(text in "((-c|-m|--request-cpus|-x) ?([0-9.]{0,12}|'1'| )? ){0,4}t?") {
+            if let Some(plain) = plain_request(text.as_bytes()) {
+                prop_assert_eq!(plain, quoted_request(text.as_bytes()));
+            }
+        }
+
         #[test]
         fn never_panics(text in "(TASK|EDGE|#@|\n| |a|b|-c|-m|1|'|\"|\\\\){0,60}") {
             let plan = plan(&text);

@@ -1,5 +1,7 @@
 //! How far a run is, how fast it goes, and when it will end.
 
+use std::cell::OnceCell;
+
 use crate::ending::Ending;
 use crate::events::{Micros, SECOND};
 use crate::history::{History, NEVER, Phase, State, Tally, seconds};
@@ -105,24 +107,27 @@ pub struct Estimate {
 pub const METHOD: &str = "work left = tasks left × mean time of their transformation; divided by the tasks that ran at a \
                           time lately; not less than the longest chain of tasks left";
 
-/// Makes views of a history. Keeps what does not change.
+/// Makes views of a history. Keeps what does not change, once it was needed.
 #[derive(Debug)]
 pub struct Observer {
-    children: Children,
-    order: Vec<TaskNumber>,
     tasks: usize,
+    children: OnceCell<Children>,
+    order: OnceCell<Vec<TaskNumber>>,
 }
 
 impl Observer {
     /// For the plan of a history.
     #[must_use]
     pub fn new(plan: &Plan) -> Self {
-        let children = Children::new(plan);
         Self {
-            order: children.order(),
-            children,
             tasks: plan.len(),
+            children: OnceCell::new(),
+            order: OnceCell::new(),
         }
+    }
+
+    fn children(&self, plan: &Plan) -> &Children {
+        self.children.get_or_init(|| Children::new(plan))
     }
 
     /// How things are at a time.
@@ -164,13 +169,14 @@ impl Observer {
 
     /// For each task, whether it failed or waits for one that did.
     fn blocked(&self, history: &History) -> Vec<bool> {
+        let children = self.children(&history.plan);
         let mut blocked = vec![false; history.plan.len()];
         let mut open: Vec<TaskNumber> = history.in_state(State::Failed).collect();
         for task in &open {
             blocked[*task as usize] = true;
         }
         while let Some(task) = open.pop() {
-            for child in self.children.of(task) {
+            for child in children.of(task) {
                 let its = &mut blocked[*child as usize];
                 if !*its && history.state(*child) != State::Done {
                     *its = true;
@@ -183,13 +189,15 @@ impl Observer {
 
     fn estimate(&self, history: &History, blocked: &[bool], rate: Rate, now: Micros) -> Option<Estimate> {
         let means = Means::new(history)?;
+        let children = self.children(&history.plan);
+        let order = self.order.get_or_init(|| children.order());
         let left = |task: TaskNumber| {
             let blocked = blocked.get(task as usize).copied().unwrap_or(false);
             !blocked && !matches!(history.state(task), State::Done | State::Failed)
         };
         let mut chain = vec![0.0_f64; history.plan.len()];
         let (mut work, mut tasks, mut guessed, mut longest) = (0.0, 0, 0, 0.0_f64);
-        for &task in self.order.iter().rev() {
+        for &task in order.iter().rev() {
             if !left(task) {
                 continue;
             }
@@ -199,7 +207,7 @@ impl Observer {
                 _ => 0.0,
             };
             let own = (mean - age).max(0.0);
-            let behind = self.children.of(task).iter().map(|child| chain[*child as usize]);
+            let behind = children.of(task).iter().map(|child| chain[*child as usize]);
             let length = own + behind.fold(0.0, f64::max);
             chain[task as usize] = length;
             longest = longest.max(length);

@@ -84,6 +84,14 @@ pub enum Change {
     End(u32),
 }
 
+/// A change in the queue; there are millions of them.
+#[derive(Clone, Copy, Debug)]
+enum Awaited {
+    Run,
+    Start(u32),
+    End(u32),
+}
+
 /// A change that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -104,9 +112,11 @@ pub struct Hosts {
     known: FxHashMap<Vec<u8>, HostNumber>,
     reader: Option<LineReader>,
     /// Changes that no line was found for yet.
-    changes: VecDeque<Change>,
+    changes: VecDeque<Awaited>,
     /// Begin of the runs among them, and end of the run before each.
     runs: VecDeque<(Micros, Option<Micros>)>,
+    /// Runs whose first line was found: their begin in the other log, and in this one.
+    begun: Vec<(Micros, Micros)>,
     /// Lines that no change was found for yet.
     lines: VecDeque<(Micros, HostNumber, Amount)>,
     /// The logs of this run do not fit each other.
@@ -149,10 +159,19 @@ impl Hosts {
 
     /// Takes note of a change that the other log tells.
     pub fn expect(&mut self, change: Change) {
-        if let Change::Run { start, before } = change {
-            self.runs.push_back((start, before));
-        }
-        self.changes.push_back(change);
+        self.changes.push_back(match change {
+            Change::Run { start, before } => {
+                self.runs.push_back((start, before));
+                Awaited::Run
+            }
+            Change::Start(number) => Awaited::Start(number),
+            Change::End(number) => Awaited::End(number),
+        });
+    }
+
+    /// Begins of runs in the other log, and here, where they have fractions of seconds; each is told once.
+    pub fn begun(&mut self) -> Vec<(Micros, Micros)> {
+        std::mem::take(&mut self.begun)
     }
 
     /// Reads what was added to the log and gives the changes that were found to `take`.
@@ -211,9 +230,10 @@ impl Hosts {
     /// One line. False if the change that belongs to it is not known yet.
     fn line(&mut self, time: Micros, number: HostNumber, free: Amount, take: &mut impl FnMut(Found)) -> bool {
         // A run begins in a second in which no other ended.
-        while let Some(&(_, before)) = self.runs.front().filter(|(start, _)| *start <= time) {
+        while let Some(&(start, before)) = self.runs.front().filter(|(start, _)| *start <= time) {
             self.runs.pop_front();
-            while !matches!(self.changes.pop_front(), None | Some(Change::Run { .. })) {}
+            self.begun.push((start, time));
+            while !matches!(self.changes.pop_front(), None | Some(Awaited::Run)) {}
             for host in self.hosts.iter_mut().filter(|host| host.present) {
                 host.account(before.unwrap_or(host.last), host.free);
                 host.present = false;
@@ -240,7 +260,7 @@ impl Hosts {
         if !self.broken && !self.alone {
             let found = match (self.changes.front(), start) {
                 (None, _) => return false,
-                (Some(Change::Start(try_number)), true) | (Some(Change::End(try_number)), false) => Found {
+                (Some(Awaited::Start(try_number)), true) | (Some(Awaited::End(try_number)), false) => Found {
                     try_number: *try_number,
                     start,
                     host: number,
@@ -291,7 +311,12 @@ impl Host {
 fn parse(line: &[u8]) -> Option<(Micros, Amount, &[u8])> {
     let mut parts = line.splitn(5, |byte| *byte == b',');
     let time = micros(parts.next()?)?;
-    let mut number = || -> Option<u64> { std::str::from_utf8(parts.next()?).ok()?.parse().ok() };
+    let mut number = || {
+        let text = parts.next().filter(|text| (1..19).contains(&text.len()))?;
+        text.iter().try_fold(0_u64, |value, byte| {
+            byte.is_ascii_digit().then(|| value * 10 + u64::from(byte - b'0'))
+        })
+    };
     let free = Amount {
         slots: u32::try_from(number()?).ok()?,
         cpus: u32::try_from(number()?).ok()?,

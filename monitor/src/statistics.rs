@@ -5,17 +5,21 @@
 //! indexed by the number of the try.
 
 pub mod source;
+mod tries;
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags};
-use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
 
 use crate::dir::RunDir;
 use crate::events::{Micros, SECOND};
 use crate::resources::{Change, Host, Hosts};
+
+pub use tries::JobTry;
+use tries::Tries;
 
 /// The database cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -185,61 +189,8 @@ pub struct Statistics {
     pub hosts: Vec<Host>,
     runs: Vec<(i64, Option<i64>)>,
     tries: Tries,
-}
-
-/// One try of a job.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct JobTry {
-    /// Job.
-    pub job: String,
-    /// Which try of this job, from 1.
-    pub number: u32,
-    /// Site.
-    pub site: Option<String>,
-    /// Seconds of its invocations.
-    pub kickstart: Option<f64>,
-    /// What seconds are multiplied with.
-    pub multiplier: i64,
-    /// CPU seconds of its invocations.
-    pub cpu_seconds: Option<f64>,
-    /// Seconds from ready to started.
-    pub queue_seconds: Option<f64>,
-    /// Seconds as the executor saw them.
-    pub runtime: Option<f64>,
-    /// Seconds of the cluster, if it is one.
-    pub cluster: Option<f64>,
-    /// Exit code, negative for a signal; `None` if it has not ended.
-    pub exit: Option<i64>,
-    /// Host.
-    pub host: Option<String>,
-}
-
-/// Figures of tries by their number in the database.
-#[derive(Clone, Debug, Default)]
-struct Tries {
-    kickstart: Vec<f64>,
-    cpu: Vec<f64>,
-    invocations: Vec<u16>,
-    exit: Vec<i32>,
-    submitted: Vec<u32>,
-    executed: Vec<u32>,
-    last: Vec<bool>,
-    host: Vec<u16>,
-}
-
-impl Tries {
-    fn with(size: usize) -> Self {
-        Self {
-            kickstart: vec![0.0; size],
-            cpu: vec![0.0; size],
-            invocations: vec![0; size],
-            exit: vec![0; size],
-            submitted: vec![0; size],
-            executed: vec![0; size],
-            last: vec![false; size],
-            host: vec![0; size],
-        }
-    }
+    /// Jobs have lower numbers in the database.
+    job_numbers: usize,
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {
@@ -295,6 +246,7 @@ impl Statistics {
             + 1;
         let jobs = usize::try_from(number("SELECT max(job_id) FROM job")?.unwrap_or(0)).unwrap_or(0) + 1;
         self.tries = Tries::with(size);
+        self.job_numbers = jobs;
         let hosts = host_names(connection)?;
         let (states, durations) = std::thread::scope(|scope| {
             // The two largest tables at the same time.
@@ -411,7 +363,10 @@ impl Statistics {
         let mut names: FxHashMap<String, u32> = FxHashMap::default();
         let mut breakdown: Vec<[Breakdown; 2]> = Vec::new();
         let mut over_time: FxHashMap<(i64, u16), Amount> = FxHashMap::default();
-        let (mut good, mut bad, mut all) = (Set::default(), Set::default(), Set::default());
+        let expected = usize::try_from(self.tasks.total)
+            .unwrap_or(0)
+            .min(self.tries.last.len());
+        let mut tasks = Tasks::with_capacity_and_hasher(expected, FxBuildHasher);
         let mut task_tries = 0;
         let mut rows = statement.query(())?;
         while let Some(row) = rows.next()? {
@@ -463,17 +418,16 @@ impl Statistics {
             if let Ok(task) = row.get_ref(7)?.as_bytes() {
                 let mut hasher = FxHasher::default();
                 hasher.write(task);
-                let hash = hasher.finish();
-                all.insert(hash);
+                let ends = tasks.entry(hasher.finish()).or_insert(0);
                 task_tries += 1;
                 if self.tries.last[id] {
-                    (if exit == 0 { &mut good } else { &mut bad }).insert(hash);
+                    *ends |= if exit == 0 { GOOD } else { BAD };
                 }
             }
         }
-        self.tasks.succeeded = good.len() as u64;
-        self.tasks.failed = bad.len() as u64;
-        self.tasks.retries = task_tries - all.len() as u64;
+        let with = |end: u8| tasks.values().filter(|ends| **ends & end != 0).count() as u64;
+        (self.tasks.succeeded, self.tasks.failed) = (with(GOOD), with(BAD));
+        self.tasks.retries = task_tries - tasks.len() as u64;
         for (name, at) in names {
             for (well, sum) in [false, true].into_iter().zip(breakdown[at as usize]) {
                 if sum.seconds.count > 0 {
@@ -546,62 +500,6 @@ impl Statistics {
         };
         Ok(())
     }
-
-    /// Gives all tries to `take`, in the order in which they were submitted.
-    ///
-    /// # Errors
-    /// The database cannot be read, or `take` wants an end.
-    pub fn tries(
-        &self,
-        path: &Path,
-        mut take: impl FnMut(&JobTry) -> std::io::Result<()>,
-    ) -> Result<std::io::Result<()>, StatisticsError> {
-        let failed = |source| StatisticsError::Database {
-            path: path.to_owned(),
-            source,
-        };
-        let mut read = || -> rusqlite::Result<std::io::Result<()>> {
-            let connection = open(path)?;
-            let hosts = host_names(&connection)?;
-            let mut numbers: FxHashMap<i64, u32> = FxHashMap::default();
-            let mut statement = connection.prepare(
-                "SELECT i.job_instance_id, i.job_id, j.exec_job_id, i.site, i.multiplier_factor, CAST(i.local_duration AS REAL),
-                     CAST(i.cluster_duration AS REAL), i.exitcode
-                 FROM job_instance i CROSS JOIN job j USING (job_id) ORDER BY i.job_instance_id",
-            )?;
-            let mut rows = statement.query(())?;
-            let mut one = JobTry::default();
-            while let Some(row) = rows.next()? {
-                let id = index(row.get(0)?);
-                if id >= self.tries.last.len() {
-                    continue;
-                }
-                let tries = &self.tries;
-                let number = numbers.entry(row.get(1)?).or_insert(0);
-                *number += 1;
-                one.number = *number;
-                row.get_ref(2)?.as_str().unwrap_or("").clone_into(&mut one.job);
-                one.site = row.get(3)?;
-                one.multiplier = row.get(4)?;
-                let counted = tries.invocations[id] > 0;
-                one.kickstart = counted.then_some(tries.kickstart[id]);
-                one.cpu_seconds = counted.then_some(tries.cpu[id]);
-                let (submitted, executed) = (tries.submitted[id], tries.executed[id]);
-                one.queue_seconds =
-                    (submitted != 0 && executed != 0).then(|| f64::from(executed) - f64::from(submitted));
-                one.runtime = row.get(5)?;
-                one.cluster = row.get(6)?;
-                let ended = row.get::<_, Option<i64>>(7)?.is_some();
-                one.exit = ended.then(|| exit_code(tries.exit[id]));
-                one.host = hosts.get(usize::from(tries.host[id])).cloned().flatten();
-                if let Err(error) = take(&one) {
-                    return Ok(Err(error));
-                }
-            }
-            Ok(Ok(()))
-        };
-        read().map_err(failed)
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -613,8 +511,11 @@ enum Exit {
     Odd,
 }
 
-/// Hashes stand for names: of a million, two are alike once in thirty million times.
-type Set = FxHashSet<u64>;
+/// How the last tries of tasks ended. Hashes stand for names: of a million, two are alike once in thirty million times.
+type Tasks = FxHashMap<u64, u8>;
+
+const GOOD: u8 = 1;
+const BAD: u8 = 2;
 
 fn index(id: i64) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
@@ -623,17 +524,6 @@ fn index(id: i64) -> usize {
 #[expect(clippy::cast_precision_loss, reason = "small factors")]
 fn multiplier(factor: i64) -> f64 {
     factor as f64
-}
-
-/// What a program would have returned to its caller; negative for a signal.
-fn exit_code(raw: i32) -> i64 {
-    if raw < 0 {
-        -128
-    } else if raw & 0x7f != 0 {
-        -i64::from(raw & 0x7f)
-    } else {
-        i64::from(raw >> 8)
-    }
 }
 
 /// Names of hosts by their number in the database.

@@ -4,14 +4,21 @@
 //! Times are seconds of run time: where a workflow was run several times, the pauses between the runs are left
 //! out.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+mod chain;
+mod clock;
+mod lengths;
+mod slots;
 
 use crate::events::Micros;
-use crate::history::{History, NEVER, Phase, State, Try, seconds};
+use crate::history::{History, NEVER, seconds};
 use crate::kinds::Kind;
 use crate::plan::TaskNumber;
-use crate::resources::NO_HOST;
+
+use chain::chain;
+use clock::Clock;
+use lengths::lengths;
+use slots::end_of;
+pub use slots::{Slot, slots};
 
 /// Up to so many tries are drawn one by one.
 pub const EXACT: usize = 6_000;
@@ -153,63 +160,6 @@ pub struct Timeline {
     pub lengths: Vec<Lengths>,
 }
 
-/// From time to seconds of run time.
-struct Clock {
-    /// Begin, end, and seconds of the runs before.
-    runs: Vec<(Micros, Micros, f64)>,
-    total: f64,
-}
-
-impl Clock {
-    fn new(history: &History, now: Micros) -> Self {
-        let mut clock = Self {
-            runs: Vec::new(),
-            total: 0.0,
-        };
-        let running = history.phase() == Phase::Running;
-        let count = history.runs.len();
-        for (number, run) in history.runs.iter().enumerate() {
-            let end = match run.end {
-                Some((end, _)) => end,
-                None if running && number + 1 == count => now,
-                None => run.last,
-            };
-            // Times of a log count seconds: what happened in the last one is within it.
-            let end = end.max(run.start) + crate::events::SECOND;
-            clock.runs.push((run.start, end, clock.total));
-            clock.total += seconds(end - run.start);
-        }
-        if clock.runs.is_empty() {
-            let times = history.tries.iter().flat_map(|one| [one.start, one.end]);
-            let times = times.filter(|time| *time != NEVER);
-            let (first, last) = times.fold((now, NEVER), |(first, last), time| {
-                (first.min(time), last.max(time))
-            });
-            let last = last.max(first);
-            clock.runs.push((first, last, 0.0));
-            clock.total = seconds(last - first);
-        }
-        // The picture ends with the last task.
-        if let Some((start, end, before)) = clock.runs.last_mut() {
-            let tries = history.tries.iter().filter(|one| one.start >= *start);
-            let last = tries
-                .map(|one| if one.end == NEVER { now } else { one.end })
-                .max();
-            *end = last.unwrap_or(*end).clamp(*start, *end);
-            clock.total = *before + seconds(*end - *start);
-        }
-        clock
-    }
-
-    fn at(&self, time: Micros) -> f64 {
-        let after = self.runs.partition_point(|(start, ..)| *start <= time);
-        let Some((start, end, before)) = self.runs.get(after.saturating_sub(1)) else {
-            return 0.0;
-        };
-        before + seconds(time.clamp(*start, *end) - start)
-    }
-}
-
 /// What is known of each try.
 struct Span {
     start: f64,
@@ -321,68 +271,6 @@ fn classes(history: &History) -> (Vec<Class>, Vec<usize>) {
         }
     }
     (classes, place)
-}
-
-/// Where a try ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// Place in [`History::tries`].
-    pub try_number: usize,
-    /// Place in the list of hosts.
-    pub host: usize,
-    /// Slot of the host, from 0.
-    pub slot: usize,
-}
-
-/// The slots of all tries in the order of their begins, and the names of the hosts. A slot is the first that was free:
-/// the logs tell hosts, not slots.
-#[must_use]
-pub fn slots(history: &History, now: Micros) -> (Vec<Slot>, Vec<String>) {
-    let mut hosts: Vec<String> = history.hosts.all().iter().map(|host| host.name.clone()).collect();
-    let unknown = hosts.len();
-    if history.tries.iter().any(|one| one.host == NO_HOST) {
-        hosts.push("unknown host".to_owned());
-    }
-    let mut count = vec![0; hosts.len()];
-    let mut busy: Vec<BinaryHeap<Reverse<(Micros, usize)>>> =
-        (0..hosts.len()).map(|_| BinaryHeap::new()).collect();
-    let mut free: Vec<BinaryHeap<Reverse<usize>>> = (0..hosts.len()).map(|_| BinaryHeap::new()).collect();
-    let mut order: Vec<usize> = (0..history.tries.len()).collect();
-    order.sort_by_key(|number| history.tries[*number].start);
-    let place = |try_number: usize| {
-        let one = &history.tries[try_number];
-        let host = if one.host == NO_HOST {
-            unknown
-        } else {
-            usize::from(one.host)
-        };
-        while let Some(Reverse((until, slot))) = busy[host].peek().copied()
-            && until <= one.start
-        {
-            busy[host].pop();
-            free[host].push(Reverse(slot));
-        }
-        let slot = free[host].pop().map_or_else(
-            || {
-                count[host] += 1;
-                count[host] - 1
-            },
-            |Reverse(slot)| slot,
-        );
-        busy[host].push(Reverse((end_of(one, now), slot)));
-        Slot {
-            try_number,
-            host,
-            slot,
-        }
-    };
-    (order.into_iter().map(place).collect(), hosts)
-}
-
-/// End of a try; of one that runs, now.
-fn end_of(one: &Try, now: Micros) -> Micros {
-    let end = if one.end == NEVER { now } else { one.end };
-    end.max(one.start)
 }
 
 /// All tries, the number of slots of each host, and the hosts' names.
@@ -545,111 +433,6 @@ fn curves(history: &History, spans: &[Span], total: f64, classes: usize) -> Curv
         single(cpus),
         single(memory),
     )
-}
-
-/// From the task that ended last back to its parent that ended last, and so on.
-fn chain(history: &History, clock: &Clock, class_of: &[usize], now: Micros) -> Vec<Link> {
-    let end = |task: TaskNumber| {
-        let one = history.latest_try(task)?;
-        Some(if one.end == NEVER { now } else { one.end })
-    };
-    // The parent of each task that ended last.
-    let mut before: Vec<TaskNumber> = vec![TaskNumber::MAX; history.plan.len()];
-    for (parent, child) in history.plan.edges() {
-        let known = before[*child as usize];
-        if let Some(time) = end(*parent)
-            && (known == TaskNumber::MAX || end(known).is_none_or(|other| other < time))
-        {
-            before[*child as usize] = *parent;
-        }
-    }
-    let mut last: Option<(Micros, TaskNumber)> = None;
-    for one in history
-        .tries
-        .iter()
-        .filter(|one| matches!(history.state(one.task), State::Done | State::Running))
-    {
-        if let Some(time) = end(one.task)
-            && last.is_none_or(|(latest, _)| latest < time)
-        {
-            last = Some((time, one.task));
-        }
-    }
-    let mut links = Vec::new();
-    let mut next = last.map(|(_, task)| task);
-    // A DAG has no cycles; a damaged one may.
-    while let Some(task) = next.filter(|_| links.len() < history.plan.len()) {
-        let Some(one) = history.latest_try(task) else {
-            break;
-        };
-        let parent = before[task as usize];
-        next = (parent != TaskNumber::MAX).then_some(parent);
-        let start = clock.at(one.start);
-        let ready = next.and_then(end).map_or(0.0, |time| clock.at(time));
-        links.push(Link {
-            task,
-            class: class_of.get(history.plan.class_index(task)).copied().unwrap_or(0),
-            start,
-            seconds: clock.at(if one.end == NEVER { now } else { one.end }) - start,
-            waited: (start - ready).max(0.0),
-        });
-        if links.len() >= CHAIN {
-            break;
-        }
-    }
-    links.reverse();
-    links
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "indexes of some bars"
-)]
-fn lengths(history: &History, class_of: &[usize], classes: usize) -> (f64, f64, Vec<Lengths>) {
-    let mut times: Vec<Vec<f32>> = vec![Vec::new(); classes];
-    for one in history.tries.iter().filter(|one| one.succeeded()) {
-        let class = class_of
-            .get(history.plan.class_index(one.task))
-            .copied()
-            .unwrap_or(0);
-        let time = seconds(one.duration().unwrap_or(0)).max(1e-3);
-        times[class].push(time as f32);
-    }
-    let all = times.iter().flatten().copied();
-    let (shortest, longest) = all.fold((f32::MAX, 0.0_f32), |(least, most), time| {
-        (least.min(time), most.max(time))
-    });
-    if longest <= 0.0 {
-        return (0.0, 0.0, Vec::new());
-    }
-    // Whole decades look odd for a narrow range; half of one at least.
-    let (low, high) = (f64::from(shortest).log10(), f64::from(longest).log10());
-    let middle = f64::midpoint(low, high);
-    let (low, high) = (low.min(middle - 0.25), high.max(middle + 0.25) + 1e-6);
-    let mut found = Vec::new();
-    for (class, mut times) in times.into_iter().enumerate() {
-        if times.is_empty() {
-            continue;
-        }
-        times.sort_by(f32::total_cmp);
-        let mut bars = vec![0; BARS];
-        for time in &times {
-            let at = (f64::from(*time).log10() - low) / (high - low) * BARS as f64;
-            bars[(at.max(0.0) as usize).min(BARS - 1)] += 1;
-        }
-        let quantile = |part: f64| f64::from(times[((times.len() - 1) as f64 * part).round() as usize]);
-        found.push(Lengths {
-            class,
-            count: times.len(),
-            median: quantile(0.5),
-            p95: quantile(0.95),
-            max: quantile(1.0),
-            bars,
-        });
-    }
-    (10_f64.powf(low), 10_f64.powf(high), found)
 }
 
 #[cfg(test)]

@@ -17,6 +17,22 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
+/// A number with three decimals, as `{:.3}` writes it, for tables of millions of lines.
+pub fn thousandths(value: f64) -> String {
+    let scaled = value * 1000.0;
+    // Where the digit behind the last decides little, or all of them do not fit, the exact way.
+    if value.is_sign_negative() || !(0.0..1e12).contains(&scaled) || (scaled.fract() - 0.5).abs() < 1e-3 {
+        return format!("{value:.3}");
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range was checked"
+    )]
+    let rounded = scaled.round() as u64;
+    format!("{}.{:03}", rounded / 1000, rounded % 1000)
+}
+
 /// `1 file`, `2 files`.
 pub fn count(number: usize, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
@@ -85,6 +101,31 @@ mod tests {
         assert_eq!(text(59_990), "59.9 s");
         assert_eq!(text(75_000), "1 min 15 s");
         assert_eq!(text(7_384_000), "2 h 3 min");
+    }
+
+    #[test]
+    fn numbers_with_three_decimals() {
+        for value in [
+            0.0,
+            0.0004,
+            0.0005,
+            0.0015,
+            1.0,
+            1.9996,
+            2.5,
+            123.456_7,
+            1e9,
+            1e13,
+            -0.0,
+            -1.5,
+            f64::NAN,
+        ] {
+            assert_eq!(thousandths(value), format!("{value:.3}"));
+        }
+        for at in 0..10_000 {
+            let value = f64::from(at) * 0.123_45;
+            assert_eq!(thousandths(value), format!("{value:.3}"));
+        }
     }
 
     #[test]

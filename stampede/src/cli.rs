@@ -105,6 +105,7 @@ impl Cli {
                 .map(|home| home.join(".pegasus/workflow.db")),
             skip_output: self.skip_stdout,
             slowly: Duration::from_millis(self.slowly),
+            lock: None,
         })
     }
 }

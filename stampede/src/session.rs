@@ -26,6 +26,8 @@ mod live;
 pub use follow::{follow, follow_own};
 pub use live::Live;
 
+/// Name of the file that the loader of a directory holds locked.
+pub const LOCK: &str = "monitord.pid";
 /// Lines between two commits.
 const BATCH: u64 = 5000;
 
@@ -60,6 +62,8 @@ pub struct Options {
     pub skip_output: bool,
     /// Pause after each line, to follow a finished log slowly.
     pub slowly: Duration,
+    /// The file to lock, if not `monitord.pid` of the submit directory: for who writes nothing into it.
+    pub lock: Option<PathBuf>,
 }
 
 /// How loading ended.
@@ -107,7 +111,10 @@ impl<'o> Session<'o> {
             let what = format!("notifications ({notify}) are not sent; use pegasus-monitord for them");
             notice(Notice::Unsupported { what });
         }
-        let path = run.dir.join("monitord.pid");
+        let path = match &options.lock {
+            Some(path) => path.clone(),
+            None => run.dir.join(LOCK),
+        };
         let holder = match Holder::acquire(&path, &stamp(Local::now())) {
             Ok((holder, locked)) => {
                 if let Err(error) = locked {

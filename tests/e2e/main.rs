@@ -10,6 +10,7 @@
 mod bad_input;
 mod chains;
 mod clusters;
+mod dashboard;
 mod failure;
 mod first_run;
 mod golden_executor;

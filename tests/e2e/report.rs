@@ -3,44 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::command::{Run, Said};
+use crate::support::browser::{chromium, no_console_error};
+use crate::support::command::Run;
 use crate::support::programs::{Flavour, project};
 
 #[path = "../../pmc/benches/generate/mod.rs"]
 mod generate;
 
 use generate::Shape;
-
-fn chromium(profile: &Path, page: &Path) -> Run {
-    // A profile of its own each time: a browser that is at work already would answer instead.
-    let profile = tempfile::tempdir_in(profile).expect("a folder").keep();
-    Run::new("chromium")
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--hide-scrollbars",
-            "--enable-logging=stderr",
-            "--virtual-time-budget=3000",
-        ])
-        .arg(format!("--user-data-dir={}", profile.display()))
-        .env("HOME", &profile)
-        .arg(format!("file://{}", page.display()))
-}
-
-fn no_console_error(said: &Said) {
-    let bad: Vec<&str> = said
-        .stderr
-        .lines()
-        .filter(|line| line.contains("CONSOLE"))
-        .collect();
-    assert!(bad.is_empty(), "the page complains: {bad:#?}");
-}
 
 /// Draws a run, checks what the browser makes of it, and keeps pictures of both themes.
 fn page_of(run: &Path, name: &str, says: &[&str]) {
@@ -54,7 +24,8 @@ fn page_of(run: &Path, name: &str, says: &[&str]) {
         .ok();
     let size = fs::metadata(&page).expect("the report").len();
     assert!(size < 3_000_000, "{name}: {size} bytes");
-    let said = chromium(folder.path(), &page).arg("--dump-dom").go().ok();
+    let url = format!("file://{}", page.display());
+    let said = chromium(folder.path(), &url).arg("--dump-dom").go().ok();
     no_console_error(&said);
     let dom = said.stdout.as_str();
     assert!(
@@ -71,7 +42,7 @@ fn page_of(run: &Path, name: &str, says: &[&str]) {
     ] {
         let picture = artefacts.join(format!("report-{name}-{theme}.png"));
         let _ = fs::remove_file(&picture);
-        let said = chromium(folder.path(), &page)
+        let said = chromium(folder.path(), &url)
             .args([flag, "--window-size=1280,2600"])
             .arg(format!("--screenshot={}", picture.display()))
             .go()

@@ -1,15 +1,14 @@
 //! `pegasus-transfer` does with files what that of Pegasus does, and talks to real servers.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::support::command::{Run, Running};
 use crate::support::programs::{Flavour, server_bin, venv_bin};
+use crate::support::server::{Server, free_port, system_program};
 
 fn place(url: &str) -> Value {
     json!({"site_label": "local", "url": url})
@@ -318,38 +317,6 @@ fn files_and_exit_codes_are_those_of_pegasus() {
     );
 }
 
-/// A port that was free a moment ago.
-fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    listener.local_addr().expect("an address").port()
-}
-
-/// A server that is ended with the test.
-struct Server(Option<Running>);
-
-impl Server {
-    fn start(run: Run, port: u16) -> Self {
-        let mut running = run.limit(300).start();
-        let start = Instant::now();
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            if !running.alive() || start.elapsed() > Duration::from_secs(60) {
-                panic!("the server does not start: {}", running.wait().account());
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Self(Some(running))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(running) = self.0.take() {
-            running.signal(nix::sys::signal::Signal::SIGTERM);
-            drop(running.wait());
-        }
-    }
-}
-
 /// A directory and the program.
 struct Job {
     folder: tempfile::TempDir,
@@ -392,15 +359,6 @@ fn noise(size: usize) -> Vec<u8> {
         (state >> 33) as u8
     };
     std::iter::repeat_with(next).take(size).collect()
-}
-
-/// A program that may be in a directory that only root has in its PATH.
-fn system_program(name: &str) -> PathBuf {
-    ["/usr/sbin", "/usr/bin", "/sbin"]
-        .iter()
-        .map(|folder| Path::new(folder).join(name))
-        .find(|path| path.exists())
-        .unwrap_or_else(|| panic!("{name} is missing: `tests/run packages` installs it"))
 }
 
 #[test]

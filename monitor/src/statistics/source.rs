@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use pmc_stampede::error::{LoadError, Notice};
-use pmc_stampede::session::{Destination, Options, replay};
+use pmc_stampede::holder::is_locked;
+use pmc_stampede::session::{Destination, LOCK, Options, replay};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::dir::RunDir;
@@ -24,7 +25,9 @@ pub struct Source {
 /// There is nothing to load, or it cannot be read.
 pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Result<Source, LoadError> {
     let own = dir.database();
-    if is_up_to_date(&own, &dir.dagman_out()) {
+    // Whoever follows the run keeps the database current.
+    let followed = || own.exists() && is_locked(&dir.dir.join(LOCK)) == Some(true);
+    if is_up_to_date(&own, &dir.dagman_out()) || followed() {
         return Ok(Source {
             path: own,
             loaded: false,
@@ -33,22 +36,16 @@ pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Res
     let path = scratch.join("stampede.db");
     let options = Options {
         log: dir.dagman_out(),
-        // Nothing of the run's own is touched.
+        // Nothing is written into the directory of the run, which may belong to somebody else.
+        lock: Some(scratch.join(LOCK)),
         output_dir: Some(scratch.to_owned()),
         state_log: Some(scratch.join("jobstate.log")),
         destination: Destination::File(path.clone()),
         skip_output: true,
         ..Options::default()
     };
-    match replay(&options, notice) {
-        Ok(_) => Ok(Source { path, loaded: true }),
-        // Whoever holds it keeps the database current.
-        Err(LoadError::Held { .. }) if own.exists() => Ok(Source {
-            path: own,
-            loaded: false,
-        }),
-        Err(error) => Err(error),
-    }
+    replay(&options, notice)?;
+    Ok(Source { path, loaded: true })
 }
 
 /// Whether all lines of the log are in the database. Our loader notes how far it came; of others, the times of
@@ -58,12 +55,15 @@ fn is_up_to_date(database: &Path, log: &Path) -> bool {
         return false;
     };
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let position = Connection::open_with_flags(database, flags).and_then(|connection| {
-        connection.query_row("SELECT max(log_bytes) FROM pmc_loader", (), |row| {
-            row.get::<_, i64>(0)
-        })
-    });
-    match position {
+    let number = |sql: &str| {
+        let connection = Connection::open_with_flags(database, flags)?;
+        connection.query_row(sql, (), |row| row.get::<_, i64>(0))
+    };
+    // One that a loader left half written needs a directory that can be written.
+    if number("SELECT count(*) FROM sqlite_master").is_err() {
+        return false;
+    }
+    match number("SELECT max(log_bytes) FROM pmc_loader") {
         Ok(bytes) => u64::try_from(bytes).is_ok_and(|bytes| bytes >= log.len()),
         Err(_) => {
             let time = |time: std::io::Result<SystemTime>| time.unwrap_or(SystemTime::UNIX_EPOCH);

@@ -1,8 +1,10 @@
 //! What the end-to-end tests share.
 
+pub mod browser;
 pub mod command;
 pub mod golden;
 pub mod pegasus;
 pub mod programs;
+pub mod server;
 pub mod slurm;
 pub mod workflow;

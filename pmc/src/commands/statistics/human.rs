@@ -125,31 +125,28 @@ fn workflow(figures: &Figures<'_>) -> String {
 }
 
 fn breakdown(figures: &Figures<'_>) -> String {
+    // Not wider than a terminal; CSV and JSON have the rest.
     let mut table = Table::new(&[
-        ("", Left),
         ("", Left),
         ("count", Right),
         ("min s", Right),
         ("mean s", Right),
         ("max s", Right),
         ("total", Right),
-        ("mean MB", Right),
         ("max MB", Right),
-        ("mean CPU", Right),
+        ("CPU", Right),
     ]);
     for ((name, well), sums) in &figures.statistics.breakdown {
         let known = |spread: &Spread, text: String| {
             if spread.count == 0 { "-".to_owned() } else { text }
         };
         table.row([
-            name.clone(),
-            if *well { "" } else { "failed" }.to_owned(),
+            format!("{name}{}", if *well { "" } else { ", failed" }),
             figure(sums.seconds.count),
             format!("{:.3}", sums.seconds.min),
             format!("{:.3}", sums.seconds.mean()),
             format!("{:.3}", sums.seconds.max),
             span(sums.seconds.total),
-            known(&sums.memory_mb, format!("{:.1}", sums.memory_mb.mean())),
             known(&sums.memory_mb, format!("{:.1}", sums.memory_mb.max)),
             known(&sums.cpu, format!("{:.0} %", sums.cpu.mean() * 100.0)),
         ]);
@@ -298,7 +295,7 @@ fn jobs(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Problem> {
         "", "try", "site", "s", "CPU s", "waited", "executor", "exit"
     );
     out.write_all(head.as_bytes()).map_err(Problem::Write)?;
-    let optional = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
+    let optional = |value: Option<f64>| value.map_or("-".to_owned(), text::thousandths);
     let done = figures.statistics.tries(figures.database, |one| {
         writeln!(
             out,

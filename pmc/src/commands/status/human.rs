@@ -126,10 +126,7 @@ fn verdict(progress: &Progress) -> String {
             }
         }
         Phase::Cut => {
-            let _ = write!(
-                text,
-                " after {time}: the executor is gone and its log has no end, so it was killed or its host went down"
-            );
+            let _ = write!(text, " after {time}: the executor is gone, its log has no end");
         }
     }
     if progress.runs > 1 {

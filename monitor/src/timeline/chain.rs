@@ -1,0 +1,61 @@
+//! The chain of tasks that decided the end.
+
+use super::clock::Clock;
+use super::{CHAIN, Link};
+use crate::events::Micros;
+use crate::history::{History, NEVER, State};
+use crate::plan::TaskNumber;
+
+/// From the task that ended last back to its parent that ended last, and so on.
+pub(super) fn chain(history: &History, clock: &Clock, class_of: &[usize], now: Micros) -> Vec<Link> {
+    let end = |task: TaskNumber| {
+        let one = history.latest_try(task)?;
+        Some(if one.end == NEVER { now } else { one.end })
+    };
+    // The parent of each task that ended last.
+    let mut before: Vec<TaskNumber> = vec![TaskNumber::MAX; history.plan.len()];
+    for (parent, child) in history.plan.edges() {
+        let known = before[*child as usize];
+        if let Some(time) = end(*parent)
+            && (known == TaskNumber::MAX || end(known).is_none_or(|other| other < time))
+        {
+            before[*child as usize] = *parent;
+        }
+    }
+    let mut last: Option<(Micros, TaskNumber)> = None;
+    for one in history
+        .tries
+        .iter()
+        .filter(|one| matches!(history.state(one.task), State::Done | State::Running))
+    {
+        if let Some(time) = end(one.task)
+            && last.is_none_or(|(latest, _)| latest < time)
+        {
+            last = Some((time, one.task));
+        }
+    }
+    let mut links = Vec::new();
+    let mut next = last.map(|(_, task)| task);
+    // A DAG has no cycles; a damaged one may.
+    while let Some(task) = next.filter(|_| links.len() < history.plan.len()) {
+        let Some(one) = history.latest_try(task) else {
+            break;
+        };
+        let parent = before[task as usize];
+        next = (parent != TaskNumber::MAX).then_some(parent);
+        let start = clock.at(one.start);
+        let ready = next.and_then(end).map_or(0.0, |time| clock.at(time));
+        links.push(Link {
+            task,
+            class: class_of.get(history.plan.class_index(task)).copied().unwrap_or(0),
+            start,
+            seconds: clock.at(if one.end == NEVER { now } else { one.end }) - start,
+            waited: (start - ready).max(0.0),
+        });
+        if links.len() >= CHAIN {
+            break;
+        }
+    }
+    links.reverse();
+    links
+}

@@ -1,0 +1,271 @@
+//! The real `pegasus-service` shows our databases: its pages in a real browser, with what they count, and no
+//! error. Those of a database that `pegasus-monitord` wrote say the same.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use regex::Regex;
+
+use crate::support::browser::{chromium, console};
+use crate::support::command::Run;
+use crate::support::pegasus::Monitored;
+use crate::support::programs::{Flavour, libraries, venv_bin};
+use crate::support::server::{Server, free_port, system_program};
+use crate::support::workflow::{Format, Request};
+
+/// What a visitor does: opens all that is folded, and complains of what does not work.
+const VISITOR: &str = r##"
+(function () {
+  const bad = [];
+  const note = (what) => {
+    bad.push(what);
+    document.documentElement.setAttribute("data-bad", bad.join(" | "));
+  };
+  window.addEventListener("error", (e) => note(e.message || "cannot load " + (e.target.src || e.target.href)), true);
+  window.alert = (text) => note("alert: " + text);
+  $(document).ajaxError((_, answer, request) => note(request.url + ": " + answer.status));
+  $(window).on("load", () => {
+    const folded = $("#jobs_tabs [data-bs-toggle=tab], .accordion-button.collapsed");
+    folded.each((number, one) => setTimeout(() => one.click(), 800 * number));
+  });
+})();
+"##;
+
+/// The libraries that the pages load from other servers, at the paths that they have there.
+fn place_libraries(root: &Path) {
+    let from = libraries();
+    let link = |name: &str, place: &str| {
+        let place = root.join(place);
+        fs::create_dir_all(place.parent().expect("below the root")).expect("a folder");
+        symlink(from.join(name), place).expect("a link");
+    };
+    link("jquery/dist/jquery.min.js", "jquery-3.5.1.min.js");
+    link("@popperjs/core/dist", "npm/@popperjs/core@2.9.3/dist");
+    link("bootstrap/dist", "npm/bootstrap@5.1.1/dist");
+    link("@fortawesome/fontawesome-free", "ajax/libs/font-awesome/5.15.4");
+    link("highcharts/js/highcharts.js", "4.1.4/highcharts.js");
+    link("highcharts/js/highcharts-more.src.js", "4.1.4/highcharts-more.js");
+    link(
+        "highcharts/js/modules/exporting.src.js",
+        "4.1.4/modules/exporting.js",
+    );
+    let tables = root.join("v/bs4/dt-1.11.3/b-2.0.1");
+    link(
+        "datatables.net-bs4/css/dataTables.bootstrap4.min.css",
+        "v/bs4/dt-1.11.3/b-2.0.1/datatables.min.css",
+    );
+    let mut script = String::new();
+    for name in [
+        "datatables.net/js/jquery.dataTables",
+        "datatables.net-bs4/js/dataTables.bootstrap4",
+        "datatables.net-buttons/js/dataTables.buttons",
+        "datatables.net-buttons-bs4/js/buttons.bootstrap4",
+    ] {
+        let part = fs::read_to_string(from.join(format!("{name}.min.js"))).expect("a library");
+        let _ = writeln!(script, "{part};");
+    }
+    script.push_str(VISITOR);
+    fs::write(tables.join("datatables.min.js"), script).expect("a script");
+    // A font that the pages can do without.
+    fs::write(root.join("css"), "").expect("a style");
+}
+
+/// The dashboard of a home directory, and the servers that its pages load libraries from.
+struct Dashboard {
+    folder: tempfile::TempDir,
+    port: u16,
+    others: u16,
+    _servers: [Server; 2],
+}
+
+impl Dashboard {
+    fn start(home: &Path) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let top = folder.path();
+        let (port, others) = (free_port(), free_port());
+        Run::line("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout tls.key -out tls.crt")
+            .within(top)
+            .go()
+            .ok();
+        for name in ["root", "body"] {
+            fs::create_dir(top.join(name)).expect("a folder");
+        }
+        place_libraries(&top.join("root"));
+        let user = if nix::unistd::geteuid().is_root() {
+            "user root;"
+        } else {
+            ""
+        };
+        let at = top.display();
+        let configuration = format!(
+            "{user} daemon off; pid {at}/pid; error_log {at}/error; worker_processes 1; events {{ worker_connections 64; }}
+             http {{
+               access_log off; client_body_temp_path {at}/body; proxy_temp_path {at}/body;
+               fastcgi_temp_path {at}/body; uwsgi_temp_path {at}/body; scgi_temp_path {at}/body;
+               types {{ application/javascript js; font/woff2 woff2; }} default_type text/css;
+               server {{
+                 listen 127.0.0.1:{others} ssl; ssl_certificate {at}/tls.crt; ssl_certificate_key {at}/tls.key;
+                 root {at}/root; add_header Access-Control-Allow-Origin *;
+               }}
+             }}"
+        );
+        fs::write(top.join("nginx.conf"), configuration).expect("a configuration");
+        let nginx = Run::new(system_program("nginx"))
+            .args(["-e", "stderr", "-p"])
+            .arg(top)
+            .arg("-c")
+            .arg(top.join("nginx.conf"));
+        // It takes the home directory from the list of users, and shows nobody those of root.
+        let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+        let users = format!("tester:x:{uid}:{gid}::{}:/bin/sh\n", home.display());
+        fs::write(top.join("users"), users).expect("a list of users");
+        fs::write(top.join("groups"), format!("tester:x:{gid}:\n")).expect("a list of groups");
+        let settings = format!(
+            "AUTHENTICATION = \"NoAuthentication\"\nPROCESS_SWITCHING = False\nMAX_PROCESSES = 4\n\
+             CERTIFICATE = \"{at}/tls.crt\"\nPRIVATE_KEY = \"{at}/tls.key\"\n"
+        );
+        fs::write(home.join(".pegasus/service.py"), settings).expect("settings");
+        let service = Run::new(venv_bin().join("pegasus-service"))
+            .args(["--host", "127.0.0.1", "--no-debug", "--port", &port.to_string()])
+            .within(top)
+            .env("HOME", home)
+            .env("LD_PRELOAD", "libnss_wrapper.so")
+            .env("NSS_WRAPPER_PASSWD", top.join("users"))
+            .env("NSS_WRAPPER_GROUP", top.join("groups"));
+        Self {
+            port,
+            others,
+            _servers: [Server::start(nginx, others), Server::start(service, port)],
+            folder,
+        }
+    }
+
+    /// What a page says, without figures of charts' axes, and the addresses that it leads to.
+    fn page(&self, path: &str) -> (String, BTreeSet<String>) {
+        let url = format!("https://127.0.0.1:{}{path}", self.port);
+        let others = format!("--host-resolver-rules=MAP *:443 127.0.0.1:{}", self.others);
+        let said = chromium(self.folder.path(), &url)
+            .args(["--ignore-certificate-errors", "--virtual-time-budget=9000"])
+            .args([others.as_str(), "--dump-dom"])
+            .go()
+            .ok();
+        // The list of workflows notes each of them there.
+        let note = Regex::new("CONSOLE.* \"[A-Z][a-z]+ \\[object Object\\]\"").expect("an expression");
+        let bad: Vec<_> = console(&said)
+            .into_iter()
+            .filter(|line| !note.is_match(line))
+            .collect();
+        assert!(bad.is_empty(), "{path} complains: {bad:#?}");
+        let dom = said.stdout;
+        let bad = Regex::new("data-bad=\"[^\"]*\"").expect("an expression");
+        assert_eq!(bad.find(&dom).map(|found| found.as_str()), None, "{path}");
+        let link = Regex::new("href=\"(/u/[^\"]*)\"").expect("an expression");
+        let links = link
+            .captures_iter(&dom)
+            .map(|found| found[1].replace("&amp;", "&"))
+            .collect();
+        (visible(&dom), links)
+    }
+}
+
+/// The text of a page, a bar where an element begins or ends.
+fn visible(dom: &str) -> String {
+    let mut text = dom.to_owned();
+    for (what, with) in [
+        ("(?s)<(script|style)\\b.*?</(script|style)>", "|"),
+        ("<[^>]+>", "|"),
+        ("(\\s*\\|\\s*)+", "|"),
+    ] {
+        let what = Regex::new(what).expect("an expression");
+        text = what.replace_all(&text, with).into_owned();
+    }
+    text
+}
+
+/// The pages of one workflow that has a failed and several successful jobs, by what they show.
+fn pages(dashboard: &Dashboard) -> Vec<(&'static str, String)> {
+    let top = "/u/tester/r/1/w/1";
+    let (workflow, links) = dashboard.page(top);
+    let (charts, _) = dashboard.page(&format!("{top}/charts"));
+    let (statistics, _) = dashboard.page(&format!("{top}/statistics"));
+    let mut pages = vec![
+        ("workflow", workflow),
+        ("charts", charts),
+        ("statistics", statistics),
+    ];
+    // The lists are opened, so their links are there.
+    let output = links.iter().find(|link| link.ends_with("/stdout"));
+    let output = output.unwrap_or_else(|| panic!("no output of a failed job in {links:?}"));
+    pages.push(("output", dashboard.page(output).0));
+    pages.push(("job", dashboard.page(output.trim_end_matches("/stdout")).0));
+    pages
+}
+
+#[track_caller]
+fn says(pages: &[(&str, String)], page: &str, parts: &[&str]) {
+    let (_, text) = pages
+        .iter()
+        .find(|(name, _)| *name == page)
+        .expect("a page of this name");
+    for part in parts {
+        assert!(text.contains(part), "{page}: no {part} in {text}");
+    }
+}
+
+#[test]
+#[ignore = "needs Pegasus' dashboard and Chromium: tests/run e2e"]
+fn pegasus_dashboard_shows_our_databases() {
+    let mut request = Request::new(Flavour::Local, Format::Yaml);
+    request.chains = 3;
+    request.broken = vec![2];
+    let broken = request.plan();
+    let said = broken.execution(2).arg("--tries").arg("2").go();
+    assert_eq!(said.code(), 1, "{}", said.account());
+
+    // What Pegasus' own monitord makes of it.
+    let theirs = broken.top().join("theirs");
+    fs::create_dir(&theirs).expect("a folder");
+    Monitored {
+        submit: broken.submit(),
+        home: &theirs,
+    }
+    .replay();
+    let wanted = pages(&Dashboard::start(&theirs));
+
+    // And ours, with a second workflow whose database the executor wrote.
+    let home = broken.top().join("ours");
+    fs::create_dir(&home).expect("a folder");
+    Run::new(Flavour::Local.program("pmc-monitord"))
+        .args(["-N", "-r"])
+        .arg(format!("{}.dagman.out", broken.dag().display()))
+        .env("HOME", &home)
+        .go()
+        .ok();
+    let mut request = Request::new(Flavour::Local, Format::Yaml);
+    request.chains = 3;
+    let good = request.plan();
+    good.execution(2).arg("--stampede").env("HOME", &home).go().ok();
+    let dashboard = Dashboard::start(&home);
+    let (list, links) = dashboard.page("/");
+    for part in [
+        "|Running|0|Successful|1|Failed|1|",
+        "|Showing 1 to 2 of 2 entries|",
+    ] {
+        assert!(list.contains(part), "no {part} in {list}");
+    }
+    assert_eq!(links.iter().filter(|link| link.contains("wf_uuid=")).count(), 2);
+
+    let ours = pages(&dashboard);
+    for ((name, ours), (_, theirs)) in ours.iter().zip(&wanted) {
+        // It shifts the status of a failed job once more.
+        assert_eq!(ours, &theirs.replace("|196608|", "|768|"), "{name}");
+    }
+    assert_eq!(ours.len(), wanted.len());
+    says(&ours, "workflow", &["|Failed:|1|"]);
+
+    let (workflow, _) = dashboard.page("/u/tester/r/2/w/2");
+    assert!(workflow.contains("|Failed:|0|"), "{workflow}");
+}
