@@ -62,9 +62,6 @@ enum Packed {
 }
 
 impl Batch {
-    /// Events of a batch.
-    pub const SIZE: usize = 1 << 15;
-
     fn push(&mut self, time: Micros, event: Event<'_>) {
         let mut keep = |name: Name<'_>| {
             self.names.extend_from_slice(name.name);
@@ -188,19 +185,25 @@ impl EventLog {
         })
     }
 
-    /// The same in batches, for another thread. Ends early when `take` says so.
+    /// Whether its times have no fractions of seconds.
+    #[must_use]
+    pub fn counts_seconds(&self) -> bool {
+        self.format == Format::DagmanOut
+    }
+
+    /// The same in batches of so many events, for another thread, until `take` wants no more.
     ///
     /// # Errors
     /// The log cannot be read.
-    pub fn read_batches(&mut self, mut take: impl FnMut(Batch) -> bool) -> io::Result<()> {
+    pub fn read_batches(&mut self, size: usize, mut take: impl FnMut(Batch) -> bool) -> io::Result<()> {
         let mut batch = Batch::default();
         let mut wanted = true;
         self.read(|time, event| {
             batch.push(time, event);
-            if batch.events.len() == Batch::SIZE {
+            if batch.events.len() == size {
                 let room = batch.names.len();
                 wanted = wanted && take(std::mem::take(&mut batch));
-                batch.events.reserve(Batch::SIZE);
+                batch.events.reserve(size);
                 batch.names.reserve(room);
             }
         })?;
@@ -406,7 +409,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("jobstate.log");
         let mut text = String::from("1 INTERNAL *** PMC_STARTED ***\n");
-        for number in 0..Batch::SIZE {
+        for number in 0..50 {
             text.push_str(&format!(
                 "2 t{number} SUBMIT 1.0 - - 1\n3 t{number} JOB_FAILURE 256 - - 1\n"
             ));
@@ -419,13 +422,13 @@ mod tests {
             .read(|time, event| one.push(format!("{time} {event:?}")))
             .unwrap();
         let batches = &mut 0;
-        let all = open().read_batches(|batch| {
+        let all = open().read_batches(50, |batch| {
             *batches += 1;
             batch.each(|time, event| other.push(format!("{time} {event:?}")));
             true
         });
         all.unwrap();
-        assert_eq!((one.len(), *batches), (2 * Batch::SIZE + 2, 3));
+        assert_eq!((one.len(), *batches), (102, 3));
         assert!(one == other);
     }
 

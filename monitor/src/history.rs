@@ -23,6 +23,8 @@ use crate::resources::{Change, Host, Hosts, NO_HOST};
 pub use state::{NEVER, Phase, Run, State, Tally, Try, seconds};
 
 const NO_TRY: u32 = u32::MAX;
+/// Events that are handed over at a time.
+const BATCH: usize = 1 << 15;
 /// Batches of events that wait for the plan: some fifty megabytes.
 const AHEAD: usize = 32;
 
@@ -75,7 +77,7 @@ impl History {
             let (ahead, batches) = sync_channel::<Batch>(AHEAD);
             let log = thread::scope(|scope| {
                 let read = scope.spawn(move || {
-                    let read = log.read_batches(|batch| ahead.send(batch).is_ok());
+                    let read = log.read_batches(BATCH, |batch| ahead.send(batch).is_ok());
                     // The channel closes with the thread's end of it.
                     drop(ahead);
                     read.map(|()| log)
@@ -190,8 +192,12 @@ impl History {
 
     /// The first log counts whole seconds, the other one knows when in that second something happened.
     fn refine_runs(&mut self, last_end: Micros) {
+        let begun = self.hosts.begun();
+        if !self.events.as_ref().is_some_and(EventLog::counts_seconds) {
+            return;
+        }
         let within = |whole: Micros, time: Micros| (whole..whole.saturating_add(SECOND)).contains(&time);
-        for (start, time) in self.hosts.begun() {
+        for (start, time) in begun {
             let runs = self.runs.iter_mut().rev();
             if let Some(run) = runs
                 .filter(|run| run.start == start)
@@ -572,6 +578,40 @@ EDGE stage_in_0 a\nEDGE stage_in_0 b\nEDGE a c\nEDGE b c\n";
                 .collect::<Vec<_>>(),
             [(Kind::Compute, 3), (Kind::StageIn, 1)]
         );
+    }
+
+    #[test]
+    fn a_run_begins_within_its_second() {
+        use monitord_compat::dagman_out::{self, Stamp};
+        let place = Place::new(DAG);
+        let day = chrono::NaiveDate::from_ymd_opt(2026, 3, 4).unwrap();
+        let at = |second| Stamp::new(day.and_hms_opt(5, 6, second).unwrap());
+        let mut log = Vec::new();
+        dagman_out::start(&mut log, &at(7), 42, b"w.dag");
+        dagman_out::queued(&mut log, &at(7), b"a", 1);
+        dagman_out::started(&mut log, &at(7), b"a", 1);
+        dagman_out::ended(&mut log, &at(8), b"a", 1, 0);
+        dagman_out::finish(&mut log, &at(8), 42, true);
+        place.append("w.dag.dagman.out", &String::from_utf8(log).unwrap());
+        let second = place.open().runs[0].start / SECOND;
+        let line = |micros: i64, free: &str| {
+            let time = second * SECOND + micros;
+            format!("{}.{:06},{free},n1\n", time / SECOND, time % SECOND)
+        };
+        let lines = [
+            line(700_000, "2,4,1000"),
+            line(750_000, "1,4,1000"),
+            line(1_250_000, "2,4,1000"),
+        ];
+        place.append("w.dag.resource", &lines.concat());
+        let history = place.open();
+        assert_eq!(history.runs[0].start % SECOND, 700_000);
+        assert!(
+            (history.wall_seconds(0) - 0.55).abs() < 1e-9,
+            "{:?}",
+            history.runs
+        );
+        assert_eq!(history.tries[0].duration(), Some(500_000));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `pmc statistics` and `pmc report` after real runs and on a large made one.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::generate::{self, Shape};
@@ -120,4 +122,54 @@ fn a_large_run_is_drawn_in_little() {
     let status = place.run(["status", "--json", "run"]).json();
     assert_eq!(status["tries"]["ended"], made.tries.len());
     assert_eq!(status["tasks"]["total"], made.tasks.len());
+}
+
+/// Names of fields, but not those of tables whose keys are data.
+fn fields(value: &Value, found: &mut BTreeSet<String>) {
+    const BY_NAME: [&str; 2] = ["by_kind", "hosts"];
+    match value {
+        Value::Object(object) => {
+            for (key, inner) in object {
+                found.insert(key.clone());
+                match inner {
+                    Value::Object(table) if BY_NAME.contains(&key.as_str()) => {
+                        table.values().for_each(|inner| fields(inner, found));
+                    }
+                    _ => fields(inner, found),
+                }
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| fields(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_is_in_the_manual() {
+    const MANUAL: &str = include_str!("../../../docs/manual/pmc-json.md");
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "exit 3");
+    place.run(["run", "-q", "workflow.yml"]).code(1);
+    for command in [
+        &["status", "--json", "pmc-runs/chain"][..],
+        &["analyzer", "--json", "pmc-runs/chain"],
+        &["statistics", "--json", "-s", "all", "pmc-runs/chain"],
+    ] {
+        let json = place.run(command).json();
+        let title = format!(
+            "## {} {}\n",
+            json["format"].as_str().expect("a format"),
+            json["version"].as_str().expect("a version")
+        );
+        assert!(MANUAL.contains(&title), "no {title}");
+        let mut found = BTreeSet::new();
+        fields(&json, &mut found);
+        assert!(found.len() > 20, "{found:?}");
+        for field in found {
+            assert!(
+                MANUAL.contains(&format!("`{field}`")),
+                "{field} is not in the manual"
+            );
+        }
+    }
 }

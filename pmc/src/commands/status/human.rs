@@ -109,9 +109,9 @@ fn word(progress: &Progress) -> &'static str {
 
 fn verdict(progress: &Progress) -> String {
     let mut text = word(progress).to_owned();
-    // The log counts seconds.
+    // A log that counts seconds only.
     let time = match progress.wall_seconds {
-        short if short < 1.0 => "less than a second".to_owned(),
+        none if none <= 0.0 => "less than a second".to_owned(),
         long => span(long),
     };
     match progress.phase {
