@@ -76,22 +76,21 @@ impl History {
             // The log is read ahead while the plan is.
             let (ahead, batches) = sync_channel::<Batch>(AHEAD);
             let log = thread::scope(|scope| {
-                let read = scope.spawn(move || {
+                let read = move || {
                     let read = log.read_batches(BATCH, |batch| ahead.send(batch).is_ok());
                     // The channel closes with the thread's end of it.
                     drop(ahead);
                     read.map(|()| log)
-                });
+                };
+                let reader = thread::Builder::new().spawn_scoped(scope, read);
+                let reader = reader.map_err(error(&dagman_out))?;
                 history.read_plan()?;
                 for batch in batches {
                     batch.each(|time, event| {
                         history.event(time, event);
                     });
                 }
-                let read = read
-                    .join()
-                    .unwrap_or_else(|_| Err(io::Error::other("the reader failed")));
-                read.map_err(error(&dagman_out))
+                joined(reader.join()).map_err(error(&dagman_out))
             })?;
             history.events = Some(log);
         } else {
@@ -167,7 +166,7 @@ impl History {
         let mut tries = std::mem::take(&mut self.tries);
         let mut last_end = NEVER;
         let (read, rescue) = thread::scope(|scope| {
-            let read = scope.spawn(|| {
+            let reader = thread::Builder::new().spawn_scoped(scope, || {
                 hosts.read(&path, |found| {
                     let Some(one) = tries.get_mut(found.try_number as usize) else {
                         return;
@@ -181,12 +180,11 @@ impl History {
                 })
             });
             let rescue = self.read_rescue();
-            (read.join(), rescue)
+            (reader.and_then(|reader| joined(reader.join())), rescue)
         });
         (self.hosts, self.tries) = (hosts, tries);
         self.refine_runs(last_end);
         rescue?;
-        let read = read.unwrap_or_else(|_| Err(io::Error::other("the reader failed")));
         read.map_err(error(&path))
     }
 
@@ -481,6 +479,11 @@ impl History {
         };
         self.hosts.used_until(until)
     }
+}
+
+/// What a thread that reads a file brings.
+fn joined<T>(ended: thread::Result<io::Result<T>>) -> io::Result<T> {
+    ended.unwrap_or_else(|_| Err(io::Error::other("its reader failed")))
 }
 
 fn error(path: &Path) -> impl FnOnce(io::Error) -> ReadError + use<> {

@@ -367,7 +367,6 @@ fn slice<'a>(names: &'a [u8], ends: &[u32], task: TaskNumber) -> &'a [u8] {
     &names[start as usize..ends[at] as usize]
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "half of a hash is one, too")]
 fn tag(name: &[u8]) -> u32 {
     let mut hasher = FxHasher::default();
     hasher.write(name);
