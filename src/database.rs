@@ -74,6 +74,7 @@ impl Database {
         let Some(wanted) = wanted(options) else {
             return Ok(None);
         };
+        keep_memory();
         let live = Arc::new(Live::new());
         let mine = Arc::clone(&live);
         let work = move || {
@@ -97,6 +98,23 @@ impl Database {
         } else {
             tracing::warn!("The database is behind the run: pmc-monitord loads the rest from the log");
         }
+    }
+}
+
+/// Memory to get from the system at a time, and to keep although it is free.
+#[cfg(target_env = "gnu")]
+const MEMORY: (libc::c_int, libc::c_int) = (32 << 20, 512 << 20);
+
+/// Has the memory that the thread needs come in large pieces. Each piece changes the address space, which
+/// local workers share with the processes that they start; a piece for each page of the database makes
+/// starting a process several times as slow.
+fn keep_memory() {
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "the C library offers no other way")]
+    // SAFETY: the function takes two numbers; with numbers that it does not know, it does nothing.
+    unsafe {
+        libc::mallopt(libc::M_TOP_PAD, MEMORY.0);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, MEMORY.1);
     }
 }
 

@@ -12,6 +12,9 @@ pub const TABLES: &str = include_str!("database/tables.sql");
 /// Makes all indexes that are missing. With many rows it is faster to make them at the end.
 pub const INDEXES: &str = include_str!("database/indexes.sql");
 
+/// Makes the tables of a database on a PostgreSQL server. None of them may be there.
+pub const POSTGRESQL_TABLES: &str = include_str!("database/postgresql.sql");
+
 /// Notes the version: its number, the same as text, and the time in seconds since the epoch.
 pub const INSERT_VERSION: &str =
     "INSERT INTO dbversion (version_number, version, version_timestamp) VALUES (?1, ?2, ?3)";

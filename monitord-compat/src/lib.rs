@@ -12,6 +12,7 @@ pub mod database;
 pub mod invocation_record;
 pub mod job_output_reader;
 pub mod jobstate_log;
+pub mod properties;
 pub mod record_reader;
 pub mod resource_log;
 pub mod sequence_record;

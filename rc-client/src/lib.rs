@@ -7,4 +7,4 @@
 pub mod catalog;
 pub mod entry;
 pub mod meta;
-pub mod properties;
+pub use monitord_compat::properties;

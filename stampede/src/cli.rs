@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use pmc_stampede::destination::read_url;
 use pmc_stampede::session::{Destination, Options};
 
 /// Loads a run into its STAMPEDE database.
@@ -37,9 +38,13 @@ pub struct Cli {
     /// Directory for the log of states and the files that begin with "monitord".
     #[arg(short, long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
-    /// The database, sqlite:///PATH.
+    /// The database: sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE. Without it, what
+    /// pegasus.catalog.workflow.url says, else a file beside the log.
     #[arg(short, long, value_name = "URL", conflicts_with = "no_events")]
     dest: Option<String>,
+    /// Read the settings from this file, not from that of the run.
+    #[arg(long, value_name = "FILE")]
+    conf: Option<PathBuf>,
     /// Write the log of states only.
     #[arg(long, alias = "no-database")]
     no_events: bool,
@@ -72,27 +77,18 @@ pub struct Cli {
     fast_start: bool,
     #[arg(short, long, hide = true)]
     force: bool,
-    #[arg(long, hide = true)]
-    conf: Option<PathBuf>,
 }
 
 impl Cli {
     /// What the options mean. `home` is the user's directory.
     ///
     /// # Errors
-    /// A destination that is no SQLite database.
+    /// A destination that cannot be written.
     pub fn options(&self, home: Option<PathBuf>) -> Result<Options, String> {
         let destination = match &self.dest {
             None if self.no_events => Destination::Nowhere,
-            None => Destination::BesideLog,
-            Some(url) => match url.strip_prefix("sqlite:///") {
-                Some(path) if !path.is_empty() => Destination::File(PathBuf::from(path)),
-                _ => {
-                    return Err(format!(
-                        "--dest {url}: only sqlite:///PATH is written here; use pegasus-monitord for others"
-                    ));
-                }
-            },
+            None => Destination::AsPlanned,
+            Some(url) => read_url(url).map_err(|error| format!("--dest {error}"))?,
         };
         Ok(Options {
             log: self.log.clone(),
@@ -100,6 +96,7 @@ impl Cli {
             output_dir: self.output_dir.clone(),
             state_log: self.job.clone(),
             destination,
+            conf: self.conf.clone(),
             dashboard: home
                 .filter(|_| !self.no_dashboard)
                 .map(|home| home.join(".pegasus/workflow.db")),
@@ -124,7 +121,7 @@ mod tests {
     fn destinations() {
         assert_eq!(
             options(&["-N", "-r", "x"]).unwrap().destination,
-            Destination::BesideLog
+            Destination::AsPlanned
         );
         assert_eq!(
             options(&["x"]).unwrap().dashboard,
@@ -148,7 +145,7 @@ mod tests {
         assert!(
             options(&["-d", "amqp://h/x", "x"])
                 .unwrap_err()
-                .contains("only sqlite:///PATH")
+                .contains("only sqlite:///PATH and postgresql://")
         );
         for words in [
             &["-d", "sqlite:////a", "--no-events", "x"][..],

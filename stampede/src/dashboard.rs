@@ -13,7 +13,7 @@ use rusqlite::Connection;
 use crate::rows::{WorkflowRow, WorkflowState};
 use crate::schema;
 
-/// Writes the workflow and its states. With `anew`, what the list says about it is removed first. `now`
+/// Writes the workflow, the URL of its database, and its states. With `anew`, what the list says about it is removed first. `now`
 /// is the time in seconds since the epoch.
 ///
 /// # Errors
@@ -21,7 +21,7 @@ use crate::schema;
 pub fn update(
     path: &Path,
     workflow: &WorkflowRow,
-    database: &Path,
+    database: &str,
     states: &[WorkflowState],
     anew: bool,
     now: i64,
@@ -48,7 +48,7 @@ pub fn update(
 fn write(
     connection: &Connection,
     workflow: &WorkflowRow,
-    database: &Path,
+    database: &str,
     states: &[WorkflowState],
     anew: bool,
     now: i64,
@@ -83,7 +83,7 @@ fn write(
             &workflow.user,
             &workflow.grid_dn,
             &workflow.planner_version,
-            format!("sqlite:///{}", database.display()),
+            database,
         ),
     )?;
     for state in states {
@@ -132,7 +132,7 @@ mod tests {
             state("WORKFLOW_TERMINATED", 1.001, Some(0)),
         ];
         let write = |uuid, states, anew| {
-            update(&path, &workflow(uuid), Path::new("/x.db"), states, anew, 0).unwrap();
+            update(&path, &workflow(uuid), "sqlite:////x.db", states, anew, 0).unwrap();
         };
         write("a", &states[..1], false);
         write("a", &states, false);
@@ -160,7 +160,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join(".pegasus"), "").unwrap();
         let path = home.path().join(".pegasus/workflow.db");
-        let reason = update(&path, &WorkflowRow::default(), Path::new("/x.db"), &[], false, 0).unwrap_err();
+        let reason = update(&path, &WorkflowRow::default(), "sqlite:////x.db", &[], false, 0).unwrap_err();
         assert!(reason.contains(".pegasus: "), "{reason}");
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use monitord_compat::braindump_reader::BraindumpError;
 use monitord_compat::record_reader::RecordError;
 
+use crate::destination::UrlError;
 use crate::store::StoreError;
 
 /// Loading cannot go on.
@@ -66,6 +67,16 @@ pub enum LoadError {
     /// The database cannot be written.
     #[error("cannot write the database {0}")]
     Store(#[from] StoreError),
+    /// The settings of the run name no database that can be written.
+    #[error("{}: {key}: {source}", path.display())]
+    Url {
+        /// File of the settings.
+        path: PathBuf,
+        /// Setting.
+        key: &'static str,
+        /// What is wrong.
+        source: UrlError,
+    },
     /// Another loader is at work in the directory.
     #[error("{} is followed already by process {holder}", dir.display())]
     Held {
@@ -74,6 +85,18 @@ pub enum LoadError {
         /// Process and host.
         holder: String,
     },
+}
+
+impl LoadError {
+    /// Whether another loader has the run.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        match self {
+            Self::Held { .. } => true,
+            Self::Store(error) => error.is_held(),
+            _ => false,
+        }
+    }
 }
 
 /// Something that costs a record or a column, not the run.
@@ -150,6 +173,18 @@ pub enum Notice {
     Unsupported {
         /// What is not done, and what instead.
         what: String,
+    },
+    /// The database cannot be reached any more; it is tried again.
+    #[error("{reason}; trying again, the log keeps what is missing")]
+    Lost {
+        /// Why.
+        reason: String,
+    },
+    /// Texts did not fit into their columns.
+    #[error("{count} texts were longer than their columns and lost their ends")]
+    Cut {
+        /// How many.
+        count: u64,
     },
     /// The file system has no locks.
     #[error("{}: cannot be locked ({source}); make sure that no other loader runs here", path.display())]

@@ -7,6 +7,7 @@
 
 pub mod clock;
 pub mod dashboard;
+pub mod destination;
 pub mod error;
 pub mod facts;
 pub mod file_system;

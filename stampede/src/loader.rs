@@ -50,7 +50,7 @@ struct Try {
 
 /// Loads one run after another of one workflow.
 pub struct Loader {
-    store: Store,
+    store: Box<dyn Store>,
     log: StateLog,
     workflow: Workflow,
     tries: FxHashMap<String, Try>,
@@ -99,12 +99,12 @@ impl Loader {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn new(store: Store, log: StateLog, workflow: Workflow) -> Result<Self, StoreError> {
+    pub fn new(store: Box<dyn Store>, log: StateLog, workflow: Workflow) -> Result<Self, StoreError> {
         let last_seq = store.last_sequence()?;
         let states = store.workflow_states()?;
         let last = states.last();
         let mut tried = Tried::default();
-        store.jobs_tried(|job| _ = tried.insert(job))?;
+        store.jobs_tried(&mut |job| _ = tried.insert(job))?;
         Ok(Self {
             tried,
             tries: FxHashMap::default(),
@@ -159,13 +159,13 @@ impl Loader {
 
     /// The database.
     #[must_use]
-    pub fn store(&self) -> &Store {
-        &self.store
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
     }
 
     /// Ends loading.
     #[must_use]
-    pub fn into_store(self) -> Store {
+    pub fn into_store(self) -> Box<dyn Store> {
         self.store
     }
 
@@ -340,23 +340,22 @@ impl Loader {
             self.store.invocation(row, invocation)?;
         }
         for file in &facts.outputs {
-            let lfn = self.store.lfn(&file.lfn)?;
-            let values = [("user", &file.user), ("size", &file.size), ("ctime", &file.ctime)];
-            for (key, value) in values
-                .into_iter()
-                .filter_map(|(key, value)| Some((key, value.as_ref()?)))
-            {
-                self.store.file_meta(lfn, key, value)?;
-            }
-            if let Some(sum) = &file.sha256 {
-                self.store.file_meta(lfn, "checksum.type", "sha256")?;
-                self.store.file_meta(lfn, "checksum.value", sum)?;
-            }
-            if let Some(timing) = &file.checksum_timing {
+            let timing = file.checksum_timing.as_ref().map(|timing| {
                 let number = timing.parse::<f64>().map(|seconds| format!("{seconds:?}"));
-                self.store
-                    .file_meta(lfn, "checksum.timing", &number.unwrap_or_else(|_| timing.clone()))?;
-            }
+                number.unwrap_or_else(|_| timing.clone())
+            });
+            let sum = file.sha256.as_deref();
+            let values = [
+                ("user", file.user.as_deref()),
+                ("size", file.size.as_deref()),
+                ("ctime", file.ctime.as_deref()),
+                ("checksum.type", sum.map(|_| "sha256")),
+                ("checksum.value", sum),
+                ("checksum.timing", timing.as_deref()),
+            ];
+            let known = values.map(|(key, value)| Some((key, value?)));
+            let known: Vec<_> = known.into_iter().flatten().collect();
+            self.store.file(&file.lfn, &known)?;
         }
         let mut failed = 0_i64;
         for ((kind, files), metric) in &facts.metrics {
@@ -426,7 +425,7 @@ impl Loader {
             }
         };
         let stderr_path = self.workflow.dir.join(name("err"));
-        let errors = match outputs::read(&stderr_path) {
+        let errors = match outputs::read_if_any(&stderr_path) {
             Ok(text) => Some(ErrorText::read(&text)),
             Err(source) => {
                 notice(Notice::Output {

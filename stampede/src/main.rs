@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser as _;
-use pmc_stampede::error::{LoadError, Notice};
+use pmc_stampede::error::Notice;
 use pmc_stampede::session::{self, End};
 
 mod cli;
@@ -60,11 +60,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("pmc-monitord: {error}");
-            ExitCode::from(if matches!(error, LoadError::Held { .. }) {
-                HELD
-            } else {
-                1
-            })
+            ExitCode::from(if error.is_held() { HELD } else { 1 })
         }
     }
 }

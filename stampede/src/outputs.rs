@@ -55,6 +55,17 @@ pub fn read(path: &Path) -> io::Result<String> {
     })
 }
 
+/// As [`read`], for a file that is empty more often than not: that is found out without opening it.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read_if_any(path: &Path) -> io::Result<String> {
+    if path.metadata()?.len() == 0 {
+        return Ok(String::new());
+    }
+    read(path)
+}
+
 /// Name of the output file with this number.
 #[must_use]
 pub fn name(job: &str, stream: &str, number: u32) -> String {

@@ -2,16 +2,19 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{BufRead as _, BufReader, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use chrono::DateTime;
 use monitord_compat::braindump_reader::Braindump;
 use nix::unistd::{User, getuid};
 
-use crate::error::LoadError;
+use crate::destination::{self, Destination, Planned};
+use crate::error::{LoadError, Notice};
 use crate::rows::WorkflowRow;
-use crate::store::Store;
+use crate::store::Sqlite;
 
 const LOG_END: &str = ".dag.dagman.out";
 
@@ -34,6 +37,8 @@ pub struct Run {
     pub workflow: WorkflowRow,
     /// A file with commands to run at events; nobody does.
     pub notify: Option<String>,
+    /// The settings that it was planned with.
+    pub properties: Option<PathBuf>,
     /// Whether the planner made it. Of a DAG from elsewhere, only the DAG itself is known.
     pub planned: bool,
 }
@@ -56,17 +61,18 @@ impl Run {
 
     fn unplanned(log: &str) -> Option<Self> {
         let dag = fs::canonicalize(log.strip_suffix(LOG_END.strip_prefix(".dag")?)?).ok()?;
-        let time = dag.metadata().ok()?.modified().ok()?;
+        let data = dag.metadata().ok()?;
+        let time = data.modified().ok()?;
         let name = dag.file_stem()?.to_str()?.to_owned();
         let dir = dag.parent()?.to_owned();
         let beside = |end: &str| dir.join(format!("{name}{end}"));
         let database = beside(".stampede.db");
         // Later runs of the same DAG are those of the same workflow.
-        let known = Store::workflow_of(&database);
+        let known = Sqlite::workflow_of(&database);
         let text = |path: &Path| Some(path.display().to_string());
         Some(Self {
             workflow: WorkflowRow {
-                wf_uuid: known.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+                wf_uuid: known.unwrap_or_else(|| of_dag(&dag, &data)),
                 dag_file_name: dag.file_name()?.to_str().map(str::to_owned),
                 timestamp: DateTime::<chrono::Utc>::from(time).timestamp(),
                 submit_hostname: gethostname::gethostname().into_string().ok(),
@@ -79,6 +85,7 @@ impl Run {
             log: beside(LOG_END),
             database,
             notify: None,
+            properties: None,
             planned: false,
             name,
             dag,
@@ -160,12 +167,102 @@ impl Run {
             database: beside(".stampede.db"),
             log: dir.join(format!("{name}{LOG_END}")),
             notify: get("notify"),
+            properties: get("properties").map(|name| {
+                let here = dir.join(Path::new(&name).file_name().unwrap_or_default());
+                if here.exists() {
+                    here
+                } else {
+                    Path::new(workflow.submit_dir.as_deref().unwrap_or(".")).join(name)
+                }
+            }),
             planned: true,
             name: name.to_owned(),
             workflow,
             dir,
         })
     }
+}
+
+impl Run {
+    /// What the settings of the run say, or those of `conf`.
+    fn settings(&self, conf: Option<&Path>) -> Result<(PathBuf, Planned), LoadError> {
+        match conf.or(self.properties.as_deref()) {
+            None => Ok((PathBuf::new(), Planned::default())),
+            Some(path) => match fs::read(path) {
+                Ok(bytes) => Ok((path.to_owned(), Planned::read(&String::from_utf8_lossy(&bytes)))),
+                // A directory that was copied without them; but a file that was asked for must be there.
+                Err(source) if source.kind() == ErrorKind::NotFound && conf.is_none() => {
+                    Ok((path.to_owned(), Planned::default()))
+                }
+                Err(source) => Err(LoadError::Read {
+                    path: path.to_owned(),
+                    source,
+                }),
+            },
+        }
+    }
+
+    /// Where the rows go if `wanted` leaves it to the settings.
+    ///
+    /// # Errors
+    /// The settings cannot be read, or name what cannot be written.
+    pub fn destination(&self, wanted: &Destination, conf: Option<&Path>) -> Result<Destination, LoadError> {
+        if *wanted != Destination::AsPlanned {
+            return Ok(wanted.clone());
+        }
+        let (path, planned) = self.settings(conf)?;
+        match planned.workflow {
+            None => Ok(Destination::BesideLog),
+            Some((key, url)) => {
+                destination::read_url(&url).map_err(|source| LoadError::Url { path, key, source })
+            }
+        }
+    }
+
+    /// The list of all workflows: the `usual` one unless the settings name another.
+    #[must_use]
+    pub fn dashboard(
+        &self,
+        usual: &Path,
+        conf: Option<&Path>,
+        notice: &mut dyn FnMut(Notice),
+    ) -> Option<PathBuf> {
+        let planned = self
+            .settings(conf)
+            .map(|(_, planned)| planned)
+            .unwrap_or_default();
+        let Some((key, url)) = planned.dashboard else {
+            return Some(usual.to_owned());
+        };
+        match destination::read_url(&url) {
+            Ok(Destination::File(path)) => Some(path),
+            Ok(_) => {
+                let reason = format!("{key}: the list is written to sqlite:///PATH only");
+                notice(Notice::Dashboard { reason });
+                None
+            }
+            Err(error) => {
+                let reason = format!("{key}: {error}");
+                notice(Notice::Dashboard { reason });
+                None
+            }
+        }
+    }
+}
+
+/// An identifier for the workflow of a DAG that was not planned: the same each time, so that a database
+/// on a server has it once.
+fn of_dag(dag: &Path, data: &fs::Metadata) -> String {
+    let half = |part: &str| {
+        let mut hasher = DefaultHasher::new();
+        let host = gethostname::gethostname();
+        (part, dag, host, data.dev(), data.ino()).hash(&mut hasher);
+        u128::from(hasher.finish())
+    };
+    let bytes = half("first half") << 64 | half("second half");
+    uuid::Builder::from_custom_bytes(bytes.to_be_bytes())
+        .into_uuid()
+        .to_string()
 }
 
 /// Whether the first job of a DAG is one of HTCondor. A DAG that cannot be read is not needed either.

@@ -9,6 +9,7 @@ use monitord_compat::dagman_out_reader::{self, What};
 
 use crate::clock::LogClock;
 use crate::dashboard;
+use crate::destination;
 use crate::error::{LoadError, Notice};
 use crate::holder::{Holder, NotHeld};
 use crate::loader::{Loader, Workflow};
@@ -18,11 +19,15 @@ use crate::rows::WorkflowState;
 use crate::run::Run;
 use crate::state_log::StateLog;
 use crate::static_part;
-use crate::store::{Purpose, Store};
+use crate::store::{Position, Purpose, Sqlite, Store};
+
+#[cfg(feature = "postgresql")]
+use crate::store::Postgresql;
 
 mod follow;
 mod live;
 
+pub use crate::destination::Destination;
 pub use follow::{follow, follow_own};
 pub use live::Live;
 
@@ -30,18 +35,6 @@ pub use live::Live;
 pub const LOCK: &str = "monitord.pid";
 /// Lines between two commits.
 const BATCH: u64 = 5000;
-
-/// Where the rows go.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Destination {
-    /// Into the database beside the log.
-    #[default]
-    BesideLog,
-    /// Into this database.
-    File(PathBuf),
-    /// Nowhere; only the log of states is written.
-    Nowhere,
-}
 
 /// What to load and how.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +49,9 @@ pub struct Options {
     pub state_log: Option<PathBuf>,
     /// The database.
     pub destination: Destination,
-    /// The list of all workflows of the user.
+    /// File of settings that counts instead of that of the run.
+    pub conf: Option<PathBuf>,
+    /// The list of all workflows of the user, if the settings of the run name no other.
     pub dashboard: Option<PathBuf>,
     /// Whether to leave out what jobs printed.
     pub skip_output: bool,
@@ -96,6 +91,9 @@ pub type Notices<'n> = &'n mut dyn FnMut(Notice);
 struct Session<'o> {
     options: &'o Options,
     run: Run,
+    /// Where the rows go; never [`Destination::AsPlanned`].
+    destination: Destination,
+    dashboard: Option<PathBuf>,
     markers: Markers,
     began: Instant,
     clock: LogClock,
@@ -128,8 +126,15 @@ impl<'o> Session<'o> {
             Err(NotHeld::By(holder)) => return Err(LoadError::Held { dir: run.dir, holder }),
             Err(NotHeld::Io(source)) => return Err(LoadError::Write { path, source }),
         };
+        let destination = run.destination(&options.destination, options.conf.as_deref())?;
+        let dashboard = match &options.dashboard {
+            Some(usual) => run.dashboard(usual, options.conf.as_deref(), notice),
+            None => None,
+        };
         Ok(Self {
             options,
+            destination,
+            dashboard,
             markers: Markers::new(&run.dir, options.output_dir.as_deref(), &run.workflow.wf_uuid),
             run,
             began: Instant::now(),
@@ -146,12 +151,70 @@ impl<'o> Session<'o> {
         }
     }
 
-    fn database(&self) -> PathBuf {
-        match &self.options.destination {
-            Destination::BesideLog => self.run.database.clone(),
-            Destination::File(path) => path.clone(),
-            Destination::Nowhere => PathBuf::from(":memory:"),
+    /// The file of the database, if it is one.
+    fn database(&self) -> Option<&Path> {
+        match &self.destination {
+            Destination::BesideLog | Destination::AsPlanned => Some(&self.run.database),
+            Destination::File(path) => Some(path),
+            Destination::Server(_) | Destination::Nowhere => None,
         }
+    }
+
+    /// Opens the database to go on with it, or begins it with what was planned.
+    fn open(&self, notice: Notices<'_>) -> Result<(Box<dyn Store>, Option<Position>), LoadError> {
+        let uuid = &self.run.workflow.wf_uuid;
+        let now = Local::now().timestamp();
+        let mut store: Box<dyn Store> = match &self.destination {
+            #[cfg(feature = "postgresql")]
+            Destination::Server(server) => {
+                let (store, position) = Postgresql::open(server, uuid, Purpose::Live, &self.name(), now)?;
+                if position.is_some() {
+                    return Ok((Box::new(store), position));
+                }
+                Box::new(store)
+            }
+            _ => match self.database() {
+                Some(path) => {
+                    if let Some((store, position)) = Sqlite::open(path, uuid)? {
+                        return Ok((Box::new(store), Some(position)));
+                    }
+                    retire(path)?;
+                    Box::new(Sqlite::create(path, Purpose::Live, now)?)
+                }
+                None => Box::new(Sqlite::create(Path::new(":memory:"), Purpose::Live, now)?),
+            },
+        };
+        self.planned(&mut *store, notice)?;
+        Ok((store, None))
+    }
+
+    /// Makes a database for all of a run at once; one in a file is made as `part`.
+    fn create(&self, part: Option<&Path>, notice: Notices<'_>) -> Result<Box<dyn Store>, LoadError> {
+        let now = Local::now().timestamp();
+        let mut store: Box<dyn Store> = match &self.destination {
+            #[cfg(feature = "postgresql")]
+            Destination::Server(server) => {
+                let uuid = &self.run.workflow.wf_uuid;
+                Box::new(Postgresql::open(server, uuid, Purpose::Bulk, &self.name(), now)?.0)
+            }
+            _ => {
+                let path = part.unwrap_or(Path::new(":memory:"));
+                Box::new(Sqlite::create(path, Purpose::Bulk, now)?)
+            }
+        };
+        self.planned(&mut *store, notice)?;
+        Ok(store)
+    }
+
+    /// The name by which others know this loader.
+    #[cfg(feature = "postgresql")]
+    fn name(&self) -> String {
+        let host = gethostname::gethostname();
+        format!(
+            "pmc-monitord process {} on {}",
+            std::process::id(),
+            host.display()
+        )
     }
 
     fn workflow(&self) -> Workflow {
@@ -167,7 +230,7 @@ impl<'o> Session<'o> {
         Self::marked(self.markers.started(Local::now()), notice);
     }
 
-    fn planned(&self, store: &mut Store, notice: Notices<'_>) -> Result<(), LoadError> {
+    fn planned(&self, store: &mut dyn Store, notice: Notices<'_>) -> Result<(), LoadError> {
         store.workflow(&self.run.workflow)?;
         if self.run.planned {
             static_part::load(&self.run.static_events, store, notice)
@@ -216,14 +279,19 @@ impl<'o> Session<'o> {
     }
 
     fn list(&self, states: &[WorkflowState], anew: bool, notice: Notices<'_>) {
-        let (Some(path), Destination::BesideLog | Destination::File(_)) =
-            (&self.options.dashboard, &self.options.destination)
-        else {
+        let Some(path) = &self.dashboard else {
             return;
+        };
+        let database = match &self.destination {
+            Destination::Server(server) => server.url.clone(),
+            _ => match self.database() {
+                Some(path) => destination::url_of(path),
+                None => return,
+            },
         };
         let now = Local::now().timestamp();
         let workflow = &self.run.workflow;
-        if let Err(reason) = dashboard::update(path, workflow, &self.database(), states, anew, now) {
+        if let Err(reason) = dashboard::update(path, workflow, &database, states, anew, now) {
             notice(Notice::Dashboard { reason });
         }
     }
@@ -280,29 +348,29 @@ pub fn replay(options: &Options, notice: Notices<'_>) -> Result<Summary, LoadErr
         rotate(path).map_err(write_error(path))?;
     }
     session.started(notice);
-    let database = session.database();
-    let part = if options.destination == Destination::Nowhere {
-        database.clone()
-    } else {
-        let part = database.with_extension("db.part");
-        let _ = fs::remove_file(&part);
-        part
+    let database = session.database().map(Path::to_owned);
+    let part = database
+        .as_ref()
+        .map(|database| database.with_extension("db.part"));
+    let remove = || {
+        if let Some(part) = &part {
+            let _ = fs::remove_file(part);
+        }
     };
-    let loaded = replay_into(&mut session, &mut reader, &part, &state_log, notice);
-    let (loader, end) = loaded.inspect_err(|_| {
-        let _ = fs::remove_file(&part);
-    })?;
+    remove();
+    let loaded = replay_into(&mut session, &mut reader, part.as_deref(), &state_log, notice);
+    let (loader, end) = loaded.inspect_err(|_| remove())?;
     Session::marked(session.markers.info(&loader, reader.line_number()), notice);
     let summary = session.summary(&loader, end);
     let states = loader.states().to_vec();
     loader.into_store().close()?;
-    if options.destination != Destination::Nowhere {
+    if let (Some(database), Some(part)) = (&database, &part) {
         let publish = || {
-            File::open(&part)?.sync_all()?;
-            rotate(&database)?;
-            fs::rename(&part, &database)
+            File::open(part)?.sync_all()?;
+            rotate(database)?;
+            fs::rename(part, database)
         };
-        publish().map_err(write_error(&database))?;
+        publish().map_err(write_error(database))?;
     }
     session.list(&states, true, notice);
     session.done(notice);
@@ -312,12 +380,11 @@ pub fn replay(options: &Options, notice: Notices<'_>) -> Result<Summary, LoadErr
 fn replay_into(
     session: &mut Session<'_>,
     reader: &mut LogReader,
-    part: &Path,
+    part: Option<&Path>,
     state_log: &Path,
     notice: Notices<'_>,
 ) -> Result<(Loader, End), LoadError> {
-    let mut store = Store::create(part, Purpose::Bulk, Local::now().timestamp())?;
-    session.planned(&mut store, notice)?;
+    let store = session.create(part, notice)?;
     let log = StateLog::open(state_log, None).map_err(write_error(state_log))?;
     let mut loader = Loader::new(store, log, session.workflow())?;
     loader
@@ -354,7 +421,28 @@ fn replay_into(
         .internal(Local::now().timestamp(), "MONITORD_FINISHED", "0");
     let position = reader.position().map_err(|source| session.read_error(source))?;
     loader.commit(position)?;
+    cut(&loader, notice);
     Ok((loader, end))
+}
+
+/// Moves a database that this loader cannot go on with out of the way; one that never came to hold
+/// anything is removed.
+fn retire(database: &Path) -> Result<(), LoadError> {
+    let empty = fs::metadata(database).is_ok_and(|data| data.len() == 0);
+    let removed = if empty {
+        fs::remove_file(database)
+    } else {
+        rotate(database)
+    };
+    removed.map_err(write_error(database))
+}
+
+/// Tells of texts that did not fit.
+fn cut(loader: &Loader, notice: Notices<'_>) {
+    match loader.store().texts_cut() {
+        0 => {}
+        count => notice(Notice::Cut { count }),
+    }
 }
 
 /// Whether a file of notifications has any. The planner always writes one.

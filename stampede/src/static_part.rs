@@ -34,7 +34,7 @@ const KINDS: [&str; 12] = [
 ///
 /// # Errors
 /// The file cannot be read, or the database not be written.
-pub fn load(path: &Path, store: &Store, notice: &mut dyn FnMut(Notice)) -> Result<(), LoadError> {
+pub fn load(path: &Path, store: &dyn Store, notice: &mut dyn FnMut(Notice)) -> Result<(), LoadError> {
     let unreadable = |source| LoadError::Read {
         path: path.to_owned(),
         source,
@@ -69,7 +69,7 @@ pub fn load(path: &Path, store: &Store, notice: &mut dyn FnMut(Notice)) -> Resul
 ///
 /// # Errors
 /// The DAG cannot be read, or the database not be written.
-pub fn load_dag(path: &Path, store: &Store) -> Result<(), LoadError> {
+pub fn load_dag(path: &Path, store: &dyn Store) -> Result<(), LoadError> {
     let dag = Dag::open(path).map_err(|source| LoadError::Dag {
         path: path.to_owned(),
         source: Box::new(source),
@@ -104,7 +104,7 @@ pub fn load_dag(path: &Path, store: &Store) -> Result<(), LoadError> {
 }
 
 /// Inserts an event. `None` if it lacks something or speaks of what is not there.
-fn insert(event: &Event<'_>, store: &Store) -> Result<Option<()>, StoreError> {
+fn insert(event: &Event<'_>, store: &dyn Store) -> Result<Option<()>, StoreError> {
     let get = |key| event.get(key);
     let argv = || get("argv").map(text::argv);
     let number = |key| get(key).and_then(|value| value.parse::<i64>().ok());
@@ -121,7 +121,7 @@ fn insert(event: &Event<'_>, store: &Store) -> Result<Option<()>, StoreError> {
             "task.meta" => Some(store.task_meta(get("task.id")?, get("key")?, get("value")?)),
             "rc.meta" => {
                 let (lfn, key, value) = (get("lfn.id")?, get("key")?, get("value")?);
-                done(store.lfn(lfn).and_then(|lfn| store.file_meta(lfn, key, value)))
+                done(store.file(lfn, &[(key, value)]))
             }
             "wf.map.file" => Some(store.workflow_file(get("task.id")?, get("lfn.id")?)),
             "job.info" => done(
@@ -155,7 +155,7 @@ fn insert(event: &Event<'_>, store: &Store) -> Result<Option<()>, StoreError> {
 mod tests {
     use super::*;
     use crate::rows::WorkflowRow;
-    use crate::store::Purpose;
+    use crate::store::{Lookup as _, Purpose, Sqlite};
 
     #[test]
     fn tasks_of_a_dag() {
@@ -163,7 +163,7 @@ mod tests {
         let path = dir.path().join("x.dag");
         let dag = "TASK a -c 2 /bin/echo one \"two three\"\nTASK b /bin/pegasus-kickstart -n ns::b -N ID7 /bin/b\nEDGE a b\n";
         std::fs::write(&path, dag).unwrap();
-        let mut store = Store::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
+        let mut store = Sqlite::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
         store.workflow(&WorkflowRow::default()).unwrap();
         load_dag(&path, &store).unwrap();
         let job = |name| store.job_id(name).unwrap();
@@ -198,7 +198,7 @@ event=xwf.meta key=\"a\" \n\
 \n\
 event=of.a.later.version x=\"y\" \n";
         std::fs::write(&path, text).unwrap();
-        let mut store = Store::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
+        let mut store = Sqlite::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
         store.workflow(&WorkflowRow::default()).unwrap();
         let mut lines = Vec::new();
         load(&path, &store, &mut |notice| match notice {

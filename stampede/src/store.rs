@@ -1,32 +1,63 @@
-//! Writes the rows of one workflow's database. One connection, prepared statements, transactions as
-//! large as the caller makes them.
+//! Where the rows of one workflow are written: one connection, and transactions as large as the caller
+//! makes them.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::fmt::Debug;
+use std::path::PathBuf;
 
-use rusqlite::config::DbConfig;
-use rusqlite::{
-    CachedStatement, Connection, ErrorCode, OpenFlags, OptionalExtension as _, Params, Row, named_params,
-};
 use rustc_hash::FxHashMap;
 
-use crate::file_system::{self, Journal};
-use crate::rows::{HostRow, InvocationRow, JobRow, TryEnd, WorkflowRow, WorkflowState};
-use crate::schema;
+use crate::rows::{HostRow, InvocationRow, JobRow, TryEnd, TryRow, WorkflowRow, WorkflowState};
 
-mod query;
+#[cfg(feature = "postgresql")]
+mod postgresql;
+mod sqlite;
 
-/// How long to wait for a reader that holds the database.
-const BUSY: Duration = Duration::from_secs(60);
+#[cfg(feature = "postgresql")]
+pub use postgresql::{Postgresql, ServerError};
+pub use sqlite::Sqlite;
 
 /// The database failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {source}", path.display())]
-pub struct StoreError {
-    /// Database.
-    pub path: PathBuf,
-    /// What SQLite says.
-    pub source: rusqlite::Error,
+pub enum StoreError {
+    /// A database in a file.
+    #[error("{}: {source}", path.display())]
+    Sqlite {
+        /// Database.
+        path: PathBuf,
+        /// What SQLite says.
+        source: rusqlite::Error,
+    },
+    /// A database on a server.
+    #[cfg(feature = "postgresql")]
+    #[error("{at}: {problem}")]
+    Server {
+        /// The database, without its password.
+        at: String,
+        /// What is wrong.
+        problem: Box<ServerError>,
+    },
+}
+
+impl StoreError {
+    /// Whether another loader has the workflow.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        match self {
+            Self::Sqlite { .. } => false,
+            #[cfg(feature = "postgresql")]
+            Self::Server { problem, .. } => matches!(**problem, ServerError::Held { .. }),
+        }
+    }
+
+    /// Whether it may be better later: the connection was lost, or the server is not there.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Sqlite { .. } => false,
+            #[cfg(feature = "postgresql")]
+            Self::Server { problem, .. } => problem.may_pass(),
+        }
+    }
 }
 
 /// What a database is written for.
@@ -53,493 +84,134 @@ pub struct Position {
     pub jobstate_bytes: u64,
 }
 
-/// A database of one workflow.
-#[derive(Debug)]
-pub struct Store {
-    connection: Connection,
-    path: PathBuf,
-    wf: i64,
-    hosts: FxHashMap<(String, String, String), i64>,
-}
-
-impl Store {
-    /// Makes a new database with its tables. The file must not exist.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn create(path: &Path, purpose: Purpose, now: i64) -> Result<Self, StoreError> {
-        let open = || {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-                | OpenFlags::SQLITE_OPEN_CREATE
-                | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let connection = Connection::open_with_flags(path, flags)?;
-            prepare(&connection, path, purpose)?;
-            connection.execute_batch("BEGIN IMMEDIATE")?;
-            schema::create_tables(&connection, now)?;
-            schema::create_position(&connection)?;
-            if purpose == Purpose::Live {
-                schema::create_indexes(&connection)?;
-            }
-            Ok(connection)
-        };
-        let connection = open().map_err(|source| StoreError {
-            path: path.to_owned(),
-            source,
-        })?;
-        Ok(Self {
-            connection,
-            path: path.to_owned(),
-            wf: 0,
-            hosts: FxHashMap::default(),
-        })
-    }
-
-    /// Opens the database of the workflow `uuid` to go on with it. `None` if there is none, or not made
-    /// by this loader.
-    ///
-    /// # Errors
-    /// It is there but cannot be read or written.
-    pub fn open(path: &Path, uuid: &str) -> Result<Option<(Self, Position)>, StoreError> {
-        if !path.exists() {
-            return Ok(None);
-        }
-        let open = || {
-            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let connection = Connection::open_with_flags(path, flags)?;
-            prepare(&connection, path, Purpose::Live)?;
-            let tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'pmc_loader'";
-            if connection.query_row(tables, (), |row| row.get::<_, i64>(0))? == 0 {
-                return Ok(None);
-            }
-            let position = connection
-                .query_row(
-                    "SELECT wf_id, log_bytes, log_lines, log_head, log_tail, jobstate_bytes
-                     FROM pmc_loader JOIN workflow USING (wf_id) WHERE wf_uuid = ?1",
-                    [uuid],
-                    |row| {
-                        let position = Position {
-                            log_bytes: unsigned(row, 1)?,
-                            log_lines: unsigned(row, 2)?,
-                            log_head: row.get(3)?,
-                            log_tail: row.get(4)?,
-                            jobstate_bytes: unsigned(row, 5)?,
-                        };
-                        Ok((row.get(0)?, position))
-                    },
-                )
-                .optional()?;
-            Ok(position.map(|(wf, position)| (connection, wf, position)))
-        };
-        match open() {
-            Ok(found) => Ok(found.map(|(connection, wf, position)| {
-                let store = Self {
-                    connection,
-                    path: path.to_owned(),
-                    wf,
-                    hosts: FxHashMap::default(),
-                };
-                (store, position)
-            })),
-            Err(source) => Err(StoreError {
-                path: path.to_owned(),
-                source,
-            }),
-        }
-    }
-
-    /// The workflow of a database that this loader made, if there is one.
-    #[must_use]
-    pub fn workflow_of(path: &Path) -> Option<String> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).ok()?;
-        let uuid = "SELECT wf_uuid FROM workflow JOIN pmc_loader USING (wf_id)";
-        connection.query_row(uuid, (), |row| row.get(0)).ok()
-    }
-
-    /// File of the database.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
+/// Writes the rows of one workflow. One thread uses it.
+///
+/// A store may hold rows back until the next [`commit`](Store::commit); the questions of [`Lookup`] see
+/// them nevertheless.
+///
+/// # Errors
+/// Every method fails if the database cannot be written.
+pub trait Store: Lookup + Debug {
     /// Begins a transaction, unless one is open.
-    ///
-    /// # Errors
-    /// A reader holds the database for longer than a minute.
-    pub fn begin(&self) -> Result<(), StoreError> {
-        if self.connection.is_autocommit() {
-            self.batch("BEGIN IMMEDIATE")?;
-        }
-        Ok(())
-    }
+    fn begin(&self) -> Result<(), StoreError>;
 
-    /// Ends the transaction with the position that belongs to its rows.
-    ///
-    /// # Errors
-    /// The rows cannot be written; none of the transaction are then.
-    pub fn commit(&self, position: Position) -> Result<(), StoreError> {
-        self.begin()?;
-        self.execute(
-            "UPDATE pmc_loader SET log_bytes = ?1, log_lines = ?2, log_head = ?3, log_tail = ?4, jobstate_bytes = ?5
-             WHERE wf_id = ?6",
-            (
-                position.log_bytes.cast_signed(),
-                position.log_lines.cast_signed(),
-                position.log_head,
-                position.log_tail,
-                position.jobstate_bytes.cast_signed(),
-                self.wf,
-            ),
-        )?;
-        self.batch("COMMIT")
-    }
+    /// Ends the transaction with the position that belongs to its rows. If it fails, none of them are
+    /// there.
+    fn commit(&self, position: Position) -> Result<(), StoreError>;
 
-    /// Makes the indexes that only readers use; for [`Purpose::Bulk`], before the last commit.
-    ///
-    /// # Errors
-    /// They cannot be written.
-    pub fn create_indexes(&self) -> Result<(), StoreError> {
-        schema::create_indexes(&self.connection).map_err(|source| self.error(source))
-    }
+    /// Makes the indexes that only readers use, unless they are there; at the end, when all rows are. They
+    /// are not there before: to keep them up takes longer than to make them.
+    fn create_indexes(&self) -> Result<(), StoreError>;
 
-    /// Closes the database and leaves nothing but the one file.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn close(self) -> Result<(), StoreError> {
-        // An empty journal is left behind otherwise. While somebody reads, a write-ahead log stays one.
-        match self.connection.execute_batch("PRAGMA journal_mode = DELETE") {
-            Err(source) if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {}
-            result => result.map_err(|source| self.error(source))?,
-        }
-        let path = self.path;
-        self.connection
-            .close()
-            .map_err(|(_, source)| StoreError { path, source })
-    }
+    /// Ends the connection; all rows were committed.
+    fn close(self: Box<Self>) -> Result<(), StoreError>;
 
     /// The workflow. Called once, first.
-    pub fn workflow(&mut self, row: &WorkflowRow) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT INTO workflow (wf_uuid, dag_file_name, timestamp, submit_hostname, submit_dir, planner_arguments,
-                 user, grid_dn, planner_version, dax_label, dax_version, dax_file)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-            (
-                &row.wf_uuid,
-                &row.dag_file_name,
-                row.timestamp,
-                &row.submit_hostname,
-                &row.submit_dir,
-                &row.planner_arguments,
-                &row.user,
-                &row.grid_dn,
-                &row.planner_version,
-                &row.dax_label,
-                &row.dax_version,
-                &row.dax_file,
-            ),
-        )?;
-        self.wf = self.connection.last_insert_rowid();
-        self.execute("UPDATE workflow SET root_wf_id = ?1 WHERE wf_id = ?1", [self.wf])?;
-        self.execute("INSERT INTO pmc_loader VALUES (?1, 0, 0, 0, 0, 0)", [self.wf])?;
-        Ok(())
-    }
+    fn workflow(&mut self, row: &WorkflowRow) -> Result<(), StoreError>;
 
     /// Start or end of a run.
-    pub fn workflow_state(&self, row: &WorkflowState) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT INTO workflowstate VALUES (?1, ?2, ?3, ?4, ?5, NULL)",
-            (self.wf, row.state, row.timestamp, row.restart_count, row.status),
-        )
-        .map(drop)
-    }
+    fn workflow_state(&self, row: &WorkflowState) -> Result<(), StoreError>;
 
-    /// `workflow_meta`.
-    pub fn workflow_meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR REPLACE INTO workflow_meta VALUES (?1, ?2, ?3)",
-            (self.wf, key, value),
-        )
-        .map(drop)
-    }
+    /// `workflow_meta`; the last value counts.
+    fn workflow_meta(&self, key: &str, value: &str) -> Result<(), StoreError>;
 
-    /// A task of the abstract workflow.
-    pub fn task(
-        &self,
-        id: &str,
-        transformation: &str,
-        argv: Option<&str>,
-        kind: &str,
-    ) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR IGNORE INTO task (wf_id, abs_task_id, transformation, argv, type_desc)
-             VALUES (?1, ?2, ?3, ?4, ?5)",
-            (self.wf, id, transformation, argv, kind),
-        )
-        .map(drop)
-    }
+    /// A task of the abstract workflow; one that is there already stays.
+    fn task(&self, id: &str, transformation: &str, argv: Option<&str>, kind: &str) -> Result<(), StoreError>;
 
     /// An edge between tasks.
-    pub fn task_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR IGNORE INTO task_edge VALUES (?1, ?2, ?3)",
-            (self.wf, parent, child),
-        )
-        .map(drop)
-    }
+    fn task_edge(&self, parent: &str, child: &str) -> Result<(), StoreError>;
 
-    /// `task_meta`. False if there is no such task.
-    pub fn task_meta(&self, task: &str, key: &str, value: &str) -> Result<bool, StoreError> {
-        let rows = self.execute(
-            "INSERT OR REPLACE INTO task_meta SELECT task_id, ?1, ?2 FROM task WHERE wf_id = ?3 AND abs_task_id = ?4",
-            (key, value, self.wf, task),
-        )?;
-        Ok(rows > 0)
-    }
+    /// `task_meta`; the last value counts. False if there is no such task.
+    fn task_meta(&self, task: &str, key: &str, value: &str) -> Result<bool, StoreError>;
 
     /// A job of the executable workflow; one that is there already stays.
-    pub fn job(&self, row: &JobRow<'_>) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR IGNORE INTO job (wf_id, exec_job_id, submit_file, type_desc, clustered, max_retries, executable,
-                 argv, task_count)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-            (
-                self.wf,
-                row.exec_job_id,
-                row.submit_file,
-                row.type_desc,
-                row.clustered,
-                row.max_retries,
-                row.executable,
-                row.argv,
-                row.task_count,
-            ),
-        )
-        .map(drop)
-    }
+    fn job(&self, row: &JobRow<'_>) -> Result<(), StoreError>;
 
     /// An edge between jobs.
-    pub fn job_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR IGNORE INTO job_edge VALUES (?1, ?2, ?3)",
-            (self.wf, parent, child),
-        )
-        .map(drop)
-    }
+    fn job_edge(&self, parent: &str, child: &str) -> Result<(), StoreError>;
 
     /// The job that runs a task. False if there is no such task or job.
-    pub fn task_of_job(&self, task: &str, job: &str) -> Result<bool, StoreError> {
-        let Some(job) = self.job_id(job)? else {
-            return Ok(false);
-        };
-        let rows = self.execute(
-            "UPDATE task SET job_id = ?1 WHERE wf_id = ?2 AND abs_task_id = ?3",
-            (job, self.wf, task),
-        )?;
-        Ok(rows > 0)
-    }
+    fn task_of_job(&self, task: &str, job: &str) -> Result<bool, StoreError>;
 
     /// Notes that a task uses a file. False if there is no such task.
-    pub fn workflow_file(&self, task: &str, lfn: &str) -> Result<bool, StoreError> {
-        let lfn = self.lfn(lfn)?;
-        let rows = self.execute(
-            "INSERT OR IGNORE INTO workflow_files (wf_id, task_id, lfn_id)
-             SELECT ?1, task_id, ?2 FROM task WHERE wf_id = ?1 AND abs_task_id = ?3",
-            (self.wf, lfn, task),
-        )?;
-        Ok(rows > 0)
-    }
+    fn workflow_file(&self, task: &str, lfn: &str) -> Result<bool, StoreError>;
 
-    /// A logical file name.
-    pub fn lfn(&self, lfn: &str) -> Result<i64, StoreError> {
-        if self.execute("INSERT OR IGNORE INTO rc_lfn (lfn) VALUES (?1)", [lfn])? > 0 {
-            return Ok(self.connection.last_insert_rowid());
-        }
-        self.one("SELECT lfn_id FROM rc_lfn WHERE lfn = ?1", [lfn])?
-            .ok_or_else(|| self.error(rusqlite::Error::QueryReturnedNoRows))
-    }
-
-    /// `rc_meta`; the last value counts.
-    pub fn file_meta(&self, lfn: i64, key: &str, value: &str) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR REPLACE INTO rc_meta VALUES (?1, ?2, ?3)",
-            (lfn, key, value),
-        )
-        .map(drop)
-    }
+    /// A logical file and what is known of it, `rc_lfn` and `rc_meta`; the last value of a key counts.
+    fn file(&self, lfn: &str, values: &[(&str, &str)]) -> Result<(), StoreError>;
 
     /// A replica.
-    pub fn replica(&self, lfn: &str, pfn: &str, site: Option<&str>) -> Result<(), StoreError> {
-        let lfn = self.lfn(lfn)?;
-        self.execute(
-            "INSERT OR IGNORE INTO rc_pfn (lfn_id, pfn, site) VALUES (?1, ?2, ?3)",
-            (lfn, pfn, site),
-        )
-        .map(drop)
-    }
+    fn replica(&self, lfn: &str, pfn: &str, site: Option<&str>) -> Result<(), StoreError>;
 
-    /// A new try, its columns of the end still empty.
-    pub fn new_try(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
-        self.execute(
-            "INSERT INTO job_instance (job_id, job_submit_seq, sched_id, multiplier_factor) VALUES (?1, ?2, ?3, 1)",
-            (job_id, seq, sched_id),
-        )?;
-        Ok(self.connection.last_insert_rowid())
-    }
+    /// A new try, its columns of the end still empty; its number.
+    fn new_try(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError>;
 
     /// A state of a try. `time` in seconds since the epoch; `seq` counts from 1.
-    pub fn state(&self, try_id: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR IGNORE INTO jobstate VALUES (?1, ?2, ?3, ?4, NULL)",
-            (try_id, state, time, seq),
-        )
-        .map(drop)
-    }
+    fn state(&self, try_id: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError>;
 
     /// An invocation.
-    pub fn invocation(&self, try_id: i64, row: &InvocationRow) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR REPLACE INTO invocation (wf_id, job_instance_id, task_submit_seq, start_time, remote_duration,
-                 remote_cpu_time, exitcode, transformation, executable, abs_task_id, maxrss, avg_cpu)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-            (
-                self.wf,
-                try_id,
-                row.task_submit_seq,
-                row.start_time,
-                row.remote_duration,
-                row.remote_cpu_time,
-                row.exitcode,
-                &row.transformation,
-                &row.executable,
-                &row.abs_task_id,
-                row.maxrss,
-                row.avg_cpu,
-            ),
-        )
-        .map(drop)
-    }
+    fn invocation(&self, try_id: i64, row: &InvocationRow) -> Result<(), StoreError>;
 
     /// Number of a host, which is made if it is new.
-    pub fn host(&mut self, row: &HostRow) -> Result<i64, StoreError> {
-        let key = (row.site.clone(), row.hostname.clone(), row.ip.clone());
-        if let Some(id) = self.hosts.get(&key) {
-            return Ok(*id);
-        }
-        self.execute(
-            "INSERT OR IGNORE INTO host (wf_id, site, hostname, ip, uname, total_memory) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            (self.wf, &row.site, &row.hostname, &row.ip, &row.uname, row.total_memory),
-        )?;
-        let id = self
-            .one(
-                "SELECT host_id FROM host WHERE wf_id = ?1 AND site = ?2 AND hostname = ?3 AND ip = ?4",
-                (self.wf, &row.site, &row.hostname, &row.ip),
-            )?
-            .ok_or_else(|| self.error(rusqlite::Error::QueryReturnedNoRows))?;
-        self.hosts.insert(key, id);
-        Ok(id)
-    }
+    fn host(&mut self, row: &HostRow) -> Result<i64, StoreError>;
 
     /// `integrity`; `kind` is `check` or `compute`, `files` is `input` or `output`.
-    pub fn integrity(
+    fn integrity(
         &self,
         try_id: i64,
         kind: &str,
         files: &str,
         count: i64,
         seconds: f64,
-    ) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR REPLACE INTO integrity (wf_id, job_instance_id, type, file_type, count, duration)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            (self.wf, try_id, kind, files, count, seconds),
-        )
-        .map(drop)
-    }
+    ) -> Result<(), StoreError>;
 
     /// Number of files of a try with a wrong checksum.
-    pub fn integrity_errors(&self, try_id: i64, count: i64) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR REPLACE INTO tag (wf_id, job_instance_id, name, count) VALUES (?1, ?2, 'int.error', ?3)",
-            (self.wf, try_id, count),
-        )
-        .map(drop)
-    }
+    fn integrity_errors(&self, try_id: i64, count: i64) -> Result<(), StoreError>;
 
     /// The end of a try.
-    pub fn end_try(&self, try_id: i64, end: &TryEnd, host: Option<i64>) -> Result<(), StoreError> {
-        let update = || {
-            self.connection
-                .prepare_cached(
-                    "UPDATE job_instance SET host_id = :host, site = :site, user = :user, work_dir = :dir,
-                         cluster_start = :cstart, cluster_duration = :cdur, local_duration = :ldur,
-                         stdout_file = :out, stdout_text = :outtext, stderr_file = :err, stderr_text = :errtext,
-                         exitcode = :raw
-                     WHERE job_instance_id = :id",
-                )?
-                .execute(named_params! {
-                    ":host": host, ":site": end.site, ":user": end.user, ":dir": end.work_dir,
-                    ":cstart": end.cluster_start, ":cdur": end.cluster_duration, ":ldur": end.local_duration,
-                    ":out": end.stdout_file, ":outtext": end.stdout_text, ":err": end.stderr_file,
-                    ":errtext": end.stderr_text, ":raw": end.exitcode, ":id": try_id,
-                })
-        };
-        update().map(drop).map_err(|source| self.error(source))
-    }
+    fn end_try(&self, try_id: i64, end: &TryEnd, host: Option<i64>) -> Result<(), StoreError>;
 
-    fn error(&self, source: rusqlite::Error) -> StoreError {
-        StoreError {
-            path: self.path.clone(),
-            source,
-        }
-    }
-
-    fn batch(&self, sql: &str) -> Result<(), StoreError> {
-        self.connection
-            .execute_batch(sql)
-            .map_err(|source| self.error(source))
-    }
-
-    fn execute(&self, sql: &str, params: impl Params) -> Result<usize, StoreError> {
-        let run = || -> rusqlite::Result<usize> {
-            let mut statement: CachedStatement<'_> = self.connection.prepare_cached(sql)?;
-            statement.execute(params)
-        };
-        run().map_err(|source| self.error(source))
-    }
-
-    /// The first column of the first row.
-    fn one(&self, sql: &str, params: impl Params) -> Result<Option<i64>, StoreError> {
-        let run = || {
-            let mut statement = self.connection.prepare_cached(sql)?;
-            statement
-                .query_row(params, |row| row.get::<_, Option<i64>>(0))
-                .optional()
-        };
-        run().map(Option::flatten).map_err(|source| self.error(source))
-    }
+    /// Texts that were longer than their columns and lost their ends since the last call.
+    fn texts_cut(&self) -> u64;
 }
 
-/// SQLite has signed numbers only.
-fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
-    row.get(column).map(i64::cast_unsigned)
-}
+/// Program, arguments and submit file of a job.
+pub type JobFacts = (String, Option<String>, String);
 
-fn prepare(connection: &Connection, path: &Path, purpose: Purpose) -> rusqlite::Result<()> {
-    connection.busy_timeout(BUSY)?;
-    connection.set_prepared_statement_cache_capacity(64);
-    // Statements are not prepared anew for other values.
-    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
-    // The rows fit together by the way they are made; checking each costs a third of the time.
-    connection
-        .execute_batch("PRAGMA foreign_keys = OFF; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY")?;
-    connection.execute_batch(match purpose {
-        Purpose::Live => match file_system::journal(path.parent().unwrap_or(Path::new("."))) {
-            Journal::WriteAhead => "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
-            Journal::Rollback => "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = NORMAL",
-        },
-        Purpose::Bulk => {
-            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE"
-        }
-    })
+/// What the loader asks the database, instead of keeping it in memory.
+///
+/// # Errors
+/// Every method fails if the database cannot be read.
+pub trait Lookup {
+    /// All starts and ends, in order.
+    fn workflow_states(&self) -> Result<Vec<WorkflowState>, StoreError>;
+
+    /// Number of a job.
+    fn job_id(&self, job: &str) -> Result<Option<i64>, StoreError>;
+
+    /// Program, arguments and submit file of a job.
+    fn job_facts(&self, job_id: i64) -> Result<JobFacts, StoreError>;
+
+    /// Transformation of a task by its name, with the number of its job.
+    fn task_facts(&self, task: &str) -> Result<Option<(String, Option<i64>)>, StoreError>;
+
+    /// The last try of a job with a number below `below`.
+    fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError>;
+
+    /// Calls `take` for the number of each job that was tried.
+    fn jobs_tried(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError>;
+
+    /// The highest number of a try, 0 if there is none.
+    fn last_sequence(&self) -> Result<i64, StoreError>;
+
+    /// Calls `take` for each job that was tried, with the number of its tries.
+    fn tries_by_job(&self, take: &mut dyn FnMut(&str, i64)) -> Result<(), StoreError>;
+
+    /// States of a try: name and time, in order.
+    fn states(&self, try_id: i64) -> Result<Vec<(String, i64)>, StoreError>;
+
+    /// First task of each job; for jobs that have no other way to be found.
+    fn tasks_by_job(&self) -> Result<FxHashMap<i64, i64>, StoreError>;
+
+    /// Name and transformation of a task by its number.
+    fn task_by_id(&self, task_id: i64) -> Result<(String, String), StoreError>;
 }

@@ -1,21 +1,18 @@
 //! Follows a run while it goes on.
 
-use std::fs;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use chrono::Local;
 
-use super::{BATCH, Destination, End, Live, Notices, Options, Session, Summary, pause, write_error};
+use super::{BATCH, End, Live, Notices, Options, Session, Summary, cut, pause, write_error};
 use crate::error::{LoadError, Notice};
 use crate::holder::is_locked;
 use crate::loader::Loader;
 use crate::log_reader::LogReader;
-use crate::markers::rotate;
 use crate::run::Run;
 use crate::state_log::StateLog;
-use crate::store::{Position, Purpose, Store};
+use crate::store::Position;
 
 /// Time between two commits while lines keep coming.
 const COMMIT: Duration = Duration::from_secs(1);
@@ -23,6 +20,8 @@ const COMMIT: Duration = Duration::from_secs(1);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// How long to wait for a next run when the last one is loaded already.
 const NEXT_RUN: Duration = Duration::from_secs(60);
+/// Longest pause between two attempts to reach a database.
+const RECONNECT: Duration = Duration::from_secs(30);
 /// A log that does not grow for this long is given up, as Pegasus' monitoring does.
 const IDLE: Duration = Duration::from_secs(48 * 3600);
 
@@ -60,7 +59,7 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
     };
     let mut follower = Follower::new(session, loader, reader);
     follower.resume(position, notice)?;
-    let end = follower.run(stop, was_done, notice)?;
+    let end = follower.to_the_end(stop, notice, |this, notice| this.run(stop, was_done, notice))?;
     follower.finish(end, notice)
 }
 
@@ -79,7 +78,7 @@ pub fn follow_own(options: &Options, live: &Live, notice: Notices<'_>) -> Result
     let reader = LogReader::open(&session.run.log).map_err(|source| session.read_error(source))?;
     let mut follower = Follower::new(session, loader, reader);
     follower.resume(position, notice)?;
-    let end = follower.run_beside(live, notice)?;
+    let end = follower.to_the_end(live.stop(), notice, |this, notice| this.run_beside(live, notice))?;
     follower.finish(end, notice)
 }
 
@@ -90,20 +89,7 @@ fn begin<'o>(
     notice: Notices<'_>,
 ) -> Result<(Session<'o>, Loader, Position), LoadError> {
     let session = Session::new(options, run, notice)?;
-    let database = session.database();
-    let opened = match &options.destination {
-        Destination::Nowhere => None,
-        _ => Store::open(&database, &session.run.workflow.wf_uuid)?,
-    };
-    let (store, position) = match opened {
-        Some((store, position)) => (store, Some(position)),
-        None => {
-            retire(&database)?;
-            let mut store = Store::create(&database, Purpose::Live, Local::now().timestamp())?;
-            session.planned(&mut store, notice)?;
-            (store, None)
-        }
-    };
+    let (store, position) = session.open(notice)?;
     let state_log = session.state_log_path();
     let log =
         StateLog::open(&state_log, position.map(|at| at.jobstate_bytes)).map_err(write_error(&state_log))?;
@@ -131,18 +117,6 @@ fn wait_for<T>(
         wait = (wait * 3 / 2).min(PAUSE.1);
     }
     Ok(None)
-}
-
-/// Moves a database that this loader cannot go on with out of the way; one that never came to hold
-/// anything is removed.
-fn retire(database: &Path) -> Result<(), LoadError> {
-    let empty = fs::metadata(database).is_ok_and(|data| data.len() == 0);
-    let removed = if empty {
-        fs::remove_file(database)
-    } else {
-        rotate(database)
-    };
-    removed.map_err(write_error(database))
 }
 
 struct Follower<'o> {
@@ -316,7 +290,61 @@ impl<'o> Follower<'o> {
         Ok(End::NoEnd)
     }
 
-    fn finish(mut self, end: End, notice: Notices<'_>) -> Result<Summary, LoadError> {
+    /// Does `load` to its end and commits that. If the database is lost in between, goes on when it is
+    /// there again.
+    fn to_the_end(
+        &mut self,
+        stop: &AtomicBool,
+        notice: Notices<'_>,
+        mut load: impl FnMut(&mut Self, Notices<'_>) -> Result<End, LoadError>,
+    ) -> Result<End, LoadError> {
+        loop {
+            let ended = load(self, notice).and_then(|end| self.last_commit(end).map(|()| end));
+            match ended {
+                Err(LoadError::Store(error)) if error.may_pass() => {
+                    notice(Notice::Lost {
+                        reason: error.to_string(),
+                    });
+                    if !self.reconnect(stop, notice)? {
+                        return Ok(End::Interrupted);
+                    }
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// Opens the database again, as soon as it can be, and goes to its position. False if it is time to
+    /// stop before.
+    fn reconnect(&mut self, stop: &AtomicBool, notice: Notices<'_>) -> Result<bool, LoadError> {
+        let mut wait = PAUSE.0;
+        let (store, position) = loop {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
+            match self.session.open(notice) {
+                // The server may not know yet that the connection before is gone, which has the lock.
+                Err(LoadError::Store(error)) if error.may_pass() || error.is_held() => {}
+                opened => break opened?,
+            }
+            let until = Instant::now() + wait;
+            while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(PAUSE.0);
+            }
+            wait = (wait * 2).min(RECONNECT);
+        };
+        let position = position.unwrap_or_default();
+        let path = self.session.state_log_path();
+        let log = StateLog::open(&path, Some(position.jobstate_bytes)).map_err(write_error(&path))?;
+        self.loader = Loader::new(store, log, self.session.workflow())?;
+        self.reader =
+            LogReader::open(&self.session.run.log).map_err(|source| self.session.read_error(source))?;
+        self.lines = 0;
+        self.resume(position, notice)?;
+        Ok(true)
+    }
+
+    fn last_commit(&mut self, end: End) -> Result<(), LoadError> {
         let code = match end {
             End::Complete | End::NothingNew => "0",
             // As Pegasus' monitoring has it when its run is gone.
@@ -331,9 +359,21 @@ impl<'o> Follower<'o> {
             .position()
             .map_err(|source| self.session.read_error(source))?;
         self.loader.commit(position)?;
+        if end != End::Interrupted {
+            // By themselves: all rows are there, should it be interrupted.
+            self.loader.store_begin()?;
+            self.loader.store().create_indexes()?;
+            self.loader.commit(position)?;
+        }
+        Ok(())
+    }
+
+    fn finish(self, end: End, notice: Notices<'_>) -> Result<Summary, LoadError> {
+        cut(&self.loader, notice);
         let summary = self.session.summary(&self.loader, end);
         if end == End::Interrupted {
-            self.loader.into_store().close()?;
+            // All that can be is committed.
+            let _ = self.loader.into_store().close();
             return Ok(summary);
         }
         Session::marked(

@@ -11,7 +11,7 @@ use rustc_hash::FxHashSet;
 use crate::support::{Fixture, dump};
 
 /// Waits for the end of a loader, for a minute at most.
-fn wait(child: &mut Child) -> i32 {
+pub fn wait(child: &mut Child) -> i32 {
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_secs(60) {
         if let Some(status) = child.try_wait().unwrap() {
@@ -24,10 +24,10 @@ fn wait(child: &mut Child) -> i32 {
 }
 
 /// Numbers that differ from run to run of the test.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    pub fn below(&mut self, limit: usize) -> usize {
         // Knuth's constants; the upper half is random enough for moments in time.
         self.0 = self
             .0
@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-fn replayed(run: &Fixture) -> String {
+pub fn replayed(run: &Fixture) -> String {
     run.load(&["-r", "--no-dashboard"]);
     dump(&run.database())
 }

@@ -3,5 +3,9 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that fails may panic")]
 
 mod follow;
+#[cfg(feature = "postgresql")]
+mod postgresql;
 mod replay;
+#[cfg(feature = "postgresql")]
+mod server;
 mod support;

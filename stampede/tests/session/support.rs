@@ -216,6 +216,28 @@ impl Fixture {
     }
 }
 
+/// Columns of all tables, without numbers that depend on the order of writing.
+pub const QUERIES: [&str; 11] = [
+    "SELECT wf_uuid, dag_file_name, timestamp, submit_dir, planner_arguments, \"user\",
+         CASE WHEN root_wf_id = wf_id THEN 'root' END FROM workflow",
+    "SELECT state, timestamp, restart_count, status FROM workflowstate ORDER BY timestamp",
+    "SELECT key, value FROM workflow_meta ORDER BY 1",
+    "SELECT abs_task_id, transformation, task.argv, exec_job_id FROM task LEFT JOIN job USING (job_id) ORDER BY 1",
+    "SELECT exec_job_id, submit_file, type_desc, executable, argv, task_count FROM job ORDER BY 1",
+    "SELECT exec_job_id, job_submit_seq, sched_id, i.site, i.\"user\", work_dir, local_duration, stdout_file, stdout_text,
+         stderr_file, stderr_text, exitcode, hostname, ip
+     FROM job_instance i JOIN job USING (job_id) LEFT JOIN host USING (host_id) ORDER BY 2",
+    "SELECT job_submit_seq, state, timestamp, jobstate_submit_seq FROM jobstate
+     JOIN job_instance USING (job_instance_id) ORDER BY 1, 4",
+    "SELECT job_submit_seq, task_submit_seq, start_time, remote_duration, remote_cpu_time, v.exitcode,
+         transformation, v.executable, abs_task_id, maxrss, avg_cpu
+     FROM invocation v JOIN job_instance USING (job_instance_id) ORDER BY 1, 2",
+    "SELECT lfn, key, value FROM rc_meta JOIN rc_lfn USING (lfn_id) ORDER BY 1, 2",
+    "SELECT job_submit_seq, type, file_type, count, duration FROM integrity
+     JOIN job_instance USING (job_instance_id) ORDER BY 1, 2",
+    "SELECT site, hostname, ip FROM host ORDER BY 1, 2, 3",
+];
+
 /// All rows of a database, without numbers that depend on the order of writing.
 pub fn dump(database: &Path) -> String {
     let connection = Connection::open(database).unwrap();
@@ -225,27 +247,8 @@ pub fn dump(database: &Path) -> String {
         })
         .unwrap();
     assert_eq!(broken, 0);
-    let queries = [
-        "SELECT wf_uuid, dag_file_name, timestamp, submit_dir, planner_arguments, user, root_wf_id FROM workflow",
-        "SELECT state, timestamp, restart_count, status FROM workflowstate ORDER BY timestamp",
-        "SELECT key, value FROM workflow_meta ORDER BY 1",
-        "SELECT abs_task_id, transformation, task.argv, exec_job_id FROM task LEFT JOIN job USING (job_id) ORDER BY 1",
-        "SELECT exec_job_id, submit_file, type_desc, executable, argv, task_count FROM job ORDER BY 1",
-        "SELECT exec_job_id, job_submit_seq, sched_id, i.site, user, work_dir, local_duration, stdout_file, stdout_text,
-             stderr_file, stderr_text, exitcode, hostname, ip
-         FROM job_instance i JOIN job USING (job_id) LEFT JOIN host USING (host_id) ORDER BY 2",
-        "SELECT job_submit_seq, state, timestamp, jobstate_submit_seq FROM jobstate
-         JOIN job_instance USING (job_instance_id) ORDER BY 1, 4",
-        "SELECT job_submit_seq, task_submit_seq, start_time, remote_duration, remote_cpu_time, v.exitcode,
-             transformation, v.executable, abs_task_id, maxrss, avg_cpu
-         FROM invocation v JOIN job_instance USING (job_instance_id) ORDER BY 1, 2",
-        "SELECT lfn, key, value FROM rc_meta JOIN rc_lfn USING (lfn_id) ORDER BY 1, 2",
-        "SELECT job_submit_seq, type, file_type, count, duration FROM integrity
-         JOIN job_instance USING (job_instance_id) ORDER BY 1, 2",
-        "SELECT site, hostname, ip FROM host ORDER BY 1, 2, 3",
-    ];
     let mut out = String::new();
-    for sql in queries {
+    for sql in QUERIES {
         let mut statement = connection.prepare(sql).unwrap();
         let columns = statement.column_count();
         let mut rows = statement.query(()).unwrap();

@@ -1,4 +1,4 @@
-//! A reader of Java properties files, as far as replica catalogs need it.
+//! A reader of Java properties files, as Pegasus keeps its settings in.
 //!
 //! `key = value`, `key: value` or `key value`; comments start with `#` or `!`; a backslash continues a line
 //! or escapes a character (`\t \n \r \f \uXXXX`). `${name}` in a value is the value of an earlier property.

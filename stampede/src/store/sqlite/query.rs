@@ -1,14 +1,14 @@
-//! What the loader asks the database, instead of keeping it in memory.
+//! The questions of the loader.
 
 use rusqlite::OptionalExtension as _;
 use rustc_hash::FxHashMap;
 
-use super::{Store, StoreError};
+use super::Sqlite;
 use crate::rows::{TryRow, WorkflowState};
+use crate::store::{JobFacts, Lookup, StoreError};
 
-impl Store {
-    /// All starts and ends, in order.
-    pub fn workflow_states(&self) -> Result<Vec<WorkflowState>, StoreError> {
+impl Lookup for Sqlite {
+    fn workflow_states(&self) -> Result<Vec<WorkflowState>, StoreError> {
         let read = || {
             let mut statement = self.connection.prepare(
                 "SELECT state = 'WORKFLOW_STARTED', timestamp, restart_count, status FROM workflowstate
@@ -31,16 +31,14 @@ impl Store {
         read().map_err(|source| self.error(source))
     }
 
-    /// Number of a job.
-    pub fn job_id(&self, job: &str) -> Result<Option<i64>, StoreError> {
+    fn job_id(&self, job: &str) -> Result<Option<i64>, StoreError> {
         self.one(
             "SELECT job_id FROM job WHERE wf_id = ?1 AND exec_job_id = ?2",
             (self.wf, job),
         )
     }
 
-    /// Program, arguments and submit file of a job.
-    pub fn job_facts(&self, job_id: i64) -> Result<(String, Option<String>, String), StoreError> {
+    fn job_facts(&self, job_id: i64) -> Result<JobFacts, StoreError> {
         let read = || {
             self.connection
                 .prepare_cached("SELECT executable, argv, submit_file FROM job WHERE job_id = ?1")?
@@ -49,8 +47,7 @@ impl Store {
         read().map_err(|source| self.error(source))
     }
 
-    /// Id and transformation of a task by its name, with the number of its job.
-    pub fn task_facts(&self, task: &str) -> Result<Option<(String, Option<i64>)>, StoreError> {
+    fn task_facts(&self, task: &str) -> Result<Option<(String, Option<i64>)>, StoreError> {
         let read = || {
             self.connection
                 .prepare_cached(
@@ -62,8 +59,7 @@ impl Store {
         read().map_err(|source| self.error(source))
     }
 
-    /// The last try of a job with a number below `below`.
-    pub fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError> {
+    fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError> {
         let read = || {
             self.connection
                 .prepare_cached(
@@ -83,8 +79,7 @@ impl Store {
         read().map_err(|source| self.error(source))
     }
 
-    /// Calls `take` for the number of each job that was tried.
-    pub fn jobs_tried(&self, mut take: impl FnMut(i64)) -> Result<(), StoreError> {
+    fn jobs_tried(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError> {
         let mut read = || {
             let mut statement = self
                 .connection
@@ -98,14 +93,12 @@ impl Store {
         read().map_err(|source| self.error(source))
     }
 
-    /// The highest number of a try, 0 if there is none.
-    pub fn last_sequence(&self) -> Result<i64, StoreError> {
+    fn last_sequence(&self) -> Result<i64, StoreError> {
         let last = self.one("SELECT max(job_submit_seq) FROM job_instance", ())?;
         Ok(last.unwrap_or(0))
     }
 
-    /// Calls `take` for each job that was tried, with the number of its tries.
-    pub fn tries_by_job(&self, mut take: impl FnMut(&str, i64)) -> Result<(), StoreError> {
+    fn tries_by_job(&self, take: &mut dyn FnMut(&str, i64)) -> Result<(), StoreError> {
         let mut read = || {
             let mut statement = self.connection.prepare(
                 "SELECT exec_job_id, (SELECT count(*) FROM job_instance i WHERE i.job_id = j.job_id) n FROM job j
@@ -120,8 +113,7 @@ impl Store {
         read().map_err(|source| self.error(source))
     }
 
-    /// States of a try: name and time, in order.
-    pub fn states(&self, try_id: i64) -> Result<Vec<(String, i64)>, StoreError> {
+    fn states(&self, try_id: i64) -> Result<Vec<(String, i64)>, StoreError> {
         let read = || {
             let mut statement = self.connection.prepare_cached(
                 "SELECT state, timestamp FROM jobstate WHERE job_instance_id = ?1 ORDER BY jobstate_submit_seq",
@@ -132,8 +124,7 @@ impl Store {
         read().map_err(|source| self.error(source))
     }
 
-    /// First task of each job; for jobs that have no other way to be found.
-    pub fn tasks_by_job(&self) -> Result<FxHashMap<i64, i64>, StoreError> {
+    fn tasks_by_job(&self) -> Result<FxHashMap<i64, i64>, StoreError> {
         let read = || {
             let mut statement = self
                 .connection
@@ -144,8 +135,7 @@ impl Store {
         read().map_err(|source| self.error(source))
     }
 
-    /// Name and transformation of a task by its number.
-    pub fn task_by_id(&self, task_id: i64) -> Result<(String, String), StoreError> {
+    fn task_by_id(&self, task_id: i64) -> Result<(String, String), StoreError> {
         let read = || {
             self.connection
                 .prepare_cached("SELECT abs_task_id, transformation FROM task WHERE task_id = ?1")?

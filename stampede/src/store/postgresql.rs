@@ -1,0 +1,372 @@
+//! A database on a PostgreSQL server.
+//!
+//! Several workflows may share it, and each has one loader at a time, by an advisory lock of the server.
+//! Rows are held back ([`batch`]) and go to the server table by table, so that a transaction takes a few
+//! round trips, however many rows it has. Numbers of tries are taken from the server in advance.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::hash::Hasher as _;
+use std::time::Duration;
+
+use monitord_compat::database::{INDEXES, POSTGRESQL_TABLES, VERSION};
+use postgres::error::SqlState;
+use postgres::{Client, Config, NoTls, Statement};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+
+use super::{Position, Purpose, StoreError};
+use crate::destination::Server;
+
+mod batch;
+mod lookup;
+mod rows;
+
+use batch::Batches;
+use lookup::Ahead;
+
+/// How long to wait for a connection, if the URL does not say.
+const CONNECT: Duration = Duration::from_secs(15);
+/// A server that does not answer for this long is gone.
+const SILENCE: Duration = Duration::from_secs(60);
+/// Directories where servers of this machine have their sockets.
+const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
+/// Lock while the tables are made.
+const MAKING_TABLES: i64 = 0x706d_635f_6462;
+/// Numbers of tries to take at a time.
+const TRIES: i32 = 500;
+
+const LOADER: &str = "
+CREATE TABLE IF NOT EXISTS pmc_loader (
+    wf_id BIGINT PRIMARY KEY REFERENCES workflow ON DELETE CASCADE,
+    log_bytes BIGINT NOT NULL, log_lines BIGINT NOT NULL, log_head BIGINT NOT NULL, log_tail BIGINT NOT NULL,
+    jobstate_bytes BIGINT NOT NULL)";
+
+/// Rows of a workflow in the order in which they can go; the last one takes what is left with it.
+const REMOVE: [&str; 9] = [
+    "DELETE FROM workflow_files WHERE wf_id = $1",
+    "DELETE FROM tag WHERE wf_id = $1",
+    "DELETE FROM integrity WHERE wf_id = $1",
+    "DELETE FROM invocation WHERE wf_id = $1",
+    "DELETE FROM job_instance WHERE job_id IN (SELECT job_id FROM job WHERE wf_id = $1)",
+    "DELETE FROM task WHERE wf_id = $1",
+    "DELETE FROM job WHERE wf_id = $1",
+    "DELETE FROM host WHERE wf_id = $1",
+    "DELETE FROM workflow WHERE wf_id = $1",
+];
+
+/// What is wrong with a server or the database on it.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Nobody answers.
+    #[error("cannot be reached: {0}; is the server running, and does it take connections from this host?")]
+    Unreachable(String),
+    /// The server knows the account not, or its password is another.
+    #[error("the server refuses the account: {0}; check user and password of the URL")]
+    Refused(String),
+    /// There is no such database.
+    #[error("{0}; make it first: createdb")]
+    NoDatabase(String),
+    /// Its tables are of another version of Pegasus.
+    #[error(
+        "its tables are of version {found}, and {VERSION} is written here; {}",
+        advice(found)
+    )]
+    Version {
+        /// Version of the tables.
+        found: String,
+    },
+    /// Another loader is at work.
+    #[error("the workflow is loaded already by {holder}")]
+    Held {
+        /// Program, process and host.
+        holder: String,
+    },
+    /// Anything else that the server says.
+    #[error("{}", said(.0))]
+    Server(#[from] postgres::Error),
+}
+
+fn advice(found: &str) -> &'static str {
+    if found.parse::<f64>().is_ok_and(|found| found < f64::from(VERSION)) {
+        "update it with pegasus-db-admin"
+    } else {
+        "use a newer version of this program, or another database"
+    }
+}
+
+/// What the server says, with its details, which the error itself leaves out.
+fn said(error: &postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(said) => match said.detail() {
+            Some(detail) => format!("{} ({detail})", said.message()),
+            None => said.message().to_owned(),
+        },
+        None => match std::error::Error::source(error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        },
+    }
+}
+
+impl ServerError {
+    /// Whether it may be better later.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable(_) => true,
+            Self::Refused(_) | Self::NoDatabase(_) | Self::Version { .. } | Self::Held { .. } => false,
+            Self::Server(error) => match error.code() {
+                // The connection failed; the server is shut down, starts up, has too many connections,
+                // or chose this transaction to end a deadlock.
+                Some(code) => {
+                    code.code().starts_with("08")
+                        || code.code().starts_with("57P")
+                        || code.code().starts_with("40")
+                        || *code == SqlState::TOO_MANY_CONNECTIONS
+                }
+                None => true,
+            },
+        }
+    }
+
+    fn of_connecting(error: postgres::Error) -> Self {
+        match error.code() {
+            Some(code) if *code == SqlState::INVALID_CATALOG_NAME => Self::NoDatabase(said(&error)),
+            Some(code) if code.code().starts_with("28") => Self::Refused(said(&error)),
+            Some(_) => Self::Server(error),
+            // A password that is wanted and not given has no code.
+            None if error.to_string().contains("password") => Self::Refused(said(&error)),
+            None => Self::Unreachable(said(&error)),
+        }
+    }
+}
+
+/// A database on a server.
+pub struct Postgresql {
+    client: RefCell<Client>,
+    at: String,
+    wf: i64,
+    hosts: FxHashMap<(String, String, String), i64>,
+    batches: RefCell<Batches>,
+    in_transaction: Cell<bool>,
+    /// Numbers for tries that were taken from the server, in order.
+    tries: RefCell<VecDeque<i64>>,
+    /// Jobs that were read and will be asked for.
+    ahead: RefCell<Ahead>,
+    /// Hashes of the names of jobs and tasks that were planned, to know while the plan is read whether
+    /// an event speaks of what is there.
+    planned: RefCell<FxHashSet<u64>>,
+    cut: Cell<u64>,
+    /// Prepared questions.
+    statements: RefCell<FxHashMap<&'static str, Statement>>,
+}
+
+impl fmt::Debug for Postgresql {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Postgresql")
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Postgresql {
+    /// Connects to the database, makes its tables if it has none, and takes the lock of the workflow
+    /// `uuid`. With [`Purpose::Live`] comes the position of the loader before, if there is one that this
+    /// can go on with; everything else that is known of the workflow is removed, in one transaction with
+    /// the rows to come. `me` is the name under which others see this program.
+    ///
+    /// # Errors
+    /// The server cannot be reached or refuses something, the tables are of another version, or another
+    /// loader has the workflow.
+    pub fn open(
+        server: &Server,
+        uuid: &str,
+        purpose: Purpose,
+        me: &str,
+        now: i64,
+    ) -> Result<(Self, Option<Position>), StoreError> {
+        let at = server.to_string();
+        let open = || -> Result<_, ServerError> {
+            let mut client = connect(server, me)?;
+            make_tables(&mut client, now)?;
+            lock(&mut client, uuid)?;
+            client.batch_execute("BEGIN")?;
+            let found = client.query_opt(
+                "SELECT wf_id, log_bytes, log_lines, log_head, log_tail, jobstate_bytes
+                 FROM workflow LEFT JOIN pmc_loader USING (wf_id) WHERE wf_uuid = $1",
+                &[&uuid],
+            )?;
+            let mut at = None;
+            if let Some(row) = found {
+                let wf: i64 = row.get(0);
+                let number = |column| row.get::<_, Option<i64>>(column);
+                match (purpose, number(1)) {
+                    (Purpose::Live, Some(bytes)) => {
+                        let rest = |column| number(column).unwrap_or_default();
+                        let position = Position {
+                            log_bytes: bytes.cast_unsigned(),
+                            log_lines: rest(2).cast_unsigned(),
+                            log_head: rest(3),
+                            log_tail: rest(4),
+                            jobstate_bytes: rest(5).cast_unsigned(),
+                        };
+                        at = Some((wf, position));
+                    }
+                    _ => {
+                        for statement in REMOVE {
+                            client.execute(statement, &[&wf])?;
+                        }
+                    }
+                }
+            }
+            Ok((client, at))
+        };
+        match open() {
+            Ok((client, known)) => Ok((
+                Self {
+                    client: RefCell::new(client),
+                    at,
+                    wf: known.map_or(0, |(wf, _)| wf),
+                    hosts: FxHashMap::default(),
+                    batches: RefCell::default(),
+                    in_transaction: Cell::new(true),
+                    tries: RefCell::default(),
+                    ahead: RefCell::default(),
+                    planned: RefCell::default(),
+                    cut: Cell::new(0),
+                    statements: RefCell::default(),
+                },
+                known.map(|(_, position)| position),
+            )),
+            Err(problem) => Err(StoreError::Server {
+                at,
+                problem: Box::new(problem),
+            }),
+        }
+    }
+
+    fn error(&self, problem: impl Into<ServerError>) -> StoreError {
+        StoreError::Server {
+            at: self.at.clone(),
+            problem: Box::new(problem.into()),
+        }
+    }
+
+    /// Does something with the server, in a transaction if it writes.
+    fn with<T>(
+        &self,
+        writes: bool,
+        work: impl FnOnce(&mut Client) -> Result<T, postgres::Error>,
+    ) -> Result<T, StoreError> {
+        let mut client = self.client.borrow_mut();
+        let run = || {
+            if writes && !self.in_transaction.replace(true) {
+                client.batch_execute("BEGIN")?;
+            }
+            work(&mut client)
+        };
+        run().map_err(|source| self.error(source))
+    }
+}
+
+fn connect(server: &Server, me: &str) -> Result<Client, ServerError> {
+    let mut config = Config::new();
+    config
+        .port(server.port)
+        .connect_timeout(server.connect_timeout.map_or(CONNECT, Duration::from_secs))
+        .tcp_user_timeout(SILENCE)
+        .keepalives_idle(SILENCE)
+        .application_name(me);
+    match server.host.as_deref() {
+        Some(host) => _ = config.host(host),
+        // The place differs between distributions.
+        None => {
+            let socket = |dir: &&str| {
+                std::path::Path::new(dir)
+                    .join(format!(".s.PGSQL.{}", server.port))
+                    .exists()
+            };
+            config.host(SOCKETS.into_iter().find(socket).unwrap_or(SOCKETS[0]));
+        }
+    }
+    let me = || nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
+    if let Some(user) = server.user.clone().or_else(|| Some(me()?.name)) {
+        config.user(&user);
+        config.dbname(server.database.as_deref().unwrap_or(&user));
+    }
+    if let Some(password) = &server.password {
+        config.password(password);
+    }
+    let mut client = config.connect(NoTls).map_err(ServerError::of_connecting)?;
+    // Tables that were just filled have no statistics yet, by which the server would find that their
+    // indexes are the way to go.
+    client.batch_execute(
+        "SET client_min_messages = warning; SET search_path = public, pg_catalog; SET jit = off;
+         SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off",
+    )?;
+    Ok(client)
+}
+
+/// Makes the tables unless they are there, and checks their version.
+fn make_tables(client: &mut Client, now: i64) -> Result<(), ServerError> {
+    let there = |client: &mut Client, table: &str| -> Result<bool, ServerError> {
+        let row = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table])?;
+        Ok(row.get(0))
+    };
+    if !there(client, "public.dbversion")? || !there(client, "public.pmc_loader")? {
+        let mut making = client.transaction()?;
+        making.execute("SELECT pg_advisory_xact_lock($1)", &[&MAKING_TABLES])?;
+        let row = making.query_one("SELECT to_regclass('public.dbversion') IS NULL", &[])?;
+        if row.get(0) {
+            making.batch_execute(POSTGRESQL_TABLES)?;
+            making.batch_execute(INDEXES)?;
+            let number = i32::try_from(VERSION).unwrap_or(i32::MAX);
+            making.execute(
+                "INSERT INTO dbversion (version_number, version, version_timestamp) VALUES ($1, $2, $3)",
+                &[
+                    &number,
+                    &VERSION.to_string(),
+                    &i32::try_from(now).unwrap_or(i32::MAX),
+                ],
+            )?;
+        }
+        making.batch_execute(LOADER)?;
+        making.commit()?;
+    }
+    let version = client.query_opt("SELECT version FROM dbversion ORDER BY id DESC LIMIT 1", &[])?;
+    let found: String = version.map_or_else(|| "unknown".to_owned(), |row| row.get(0));
+    if found
+        .parse::<f64>()
+        .is_ok_and(|found| found == f64::from(VERSION))
+    {
+        Ok(())
+    } else {
+        Err(ServerError::Version { found })
+    }
+}
+
+/// Takes the lock of a workflow for as long as the connection lasts.
+fn lock(client: &mut Client, uuid: &str) -> Result<(), ServerError> {
+    let mut hasher = FxHasher::default();
+    hasher.write(b"pmc_loader ");
+    hasher.write(uuid.as_bytes());
+    let key = hasher.finish().cast_signed();
+    if client
+        .query_one("SELECT pg_try_advisory_lock($1)", &[&key])?
+        .get(0)
+    {
+        return Ok(());
+    }
+    let holder = client.query_opt(
+        "SELECT COALESCE(NULLIF(application_name, ''), 'process ' || pid || ' of the server')
+         FROM pg_locks JOIN pg_stat_activity USING (pid)
+         WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+             AND classid = (($1 >> 32) & 4294967295)::oid AND objid = ($1 & 4294967295)::oid LIMIT 1",
+        &[&key],
+    )?;
+    let holder = holder.and_then(|row| row.get::<_, Option<String>>(0));
+    Err(ServerError::Held {
+        holder: holder.unwrap_or_else(|| "another program".to_owned()),
+    })
+}

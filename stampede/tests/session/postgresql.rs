@@ -1,0 +1,244 @@
+//! The database on a PostgreSQL server has the rows of one in a file.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::follow::{Random, replayed, wait};
+use crate::server::{PASSWORD, Server};
+use crate::support::{Fixture, dump};
+
+/// What the loader says when it fails, and its exit code.
+fn refused(run: &Fixture, url: &str) -> (String, Option<i32>) {
+    let output = run
+        .monitord(&["-r", "--no-dashboard", "-d", url])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!said.contains(PASSWORD), "{said}");
+    (said, output.status.code())
+}
+
+#[test]
+fn the_rows_of_a_file() {
+    let Some(server) = Server::shared() else { return };
+    let mut run = Fixture::run(40);
+    run.begin();
+    run.job(3, 9);
+    run.end(false);
+    run.write_log();
+    let expected = replayed(&run);
+    let database = server.database();
+    let url = server.url(&database);
+    // Loaded anew, it takes the place of what was there.
+    for _ in 0..2 {
+        assert_eq!(run.load(&["-r", "-d", &url]), "");
+        assert_eq!(server.dump(&database), expected);
+    }
+    assert_eq!(dump(&run.database()), expected);
+    let listed = rusqlite::Connection::open(run.dashboard()).unwrap();
+    let listed: String = listed
+        .query_row("SELECT db_url FROM master_workflow", (), |row| row.get(0))
+        .unwrap();
+    assert_eq!(listed, url);
+
+    let followed = server.database();
+    run.load(&["--no-dashboard", "-d", &server.socket_url(&followed)]);
+    assert_eq!(server.dump(&followed), expected);
+    // A second workflow goes beside the first.
+    let other = Fixture::run(2);
+    let text = fs::read_to_string(other.dir.join("braindump.yml")).unwrap();
+    fs::write(other.dir.join("braindump.yml"), text.replace("aa\"", "bb\"")).unwrap();
+    other.write_log();
+    other.load(&["-r", "--no-dashboard", "-d", &server.url(&followed)]);
+    let mut client = server.client(&followed);
+    let count =
+        |client: &mut postgres::Client, sql: &str| client.query_one(sql, &[]).unwrap().get::<_, i64>(0);
+    assert_eq!(count(&mut client, "SELECT count(*) FROM workflow"), 2);
+    assert_eq!(
+        count(&mut client, "SELECT count(DISTINCT job_id) FROM job_instance"),
+        42
+    );
+}
+
+#[test]
+fn the_settings_of_the_run_name_it() {
+    let Some(server) = Server::shared() else { return };
+    let run = Fixture::run(4);
+    run.write_log();
+    let expected = replayed(&run);
+    fs::remove_file(run.database()).unwrap();
+    let database = server.database();
+    let mut text = fs::read_to_string(run.dir.join("braindump.yml")).unwrap();
+    text.push_str("properties: \"pegasus.1.properties\"\n");
+    fs::write(run.dir.join("braindump.yml"), text).unwrap();
+    let settings = run.dir.join("pegasus.1.properties");
+    fs::write(
+        &settings,
+        format!("pegasus.catalog.workflow.url = {}\n", server.url(&database)),
+    )
+    .unwrap();
+    run.load(&["--no-dashboard"]);
+    assert_eq!(server.dump(&database), expected);
+    assert!(!run.database().exists());
+
+    fs::write(&settings, "pegasus.monitord.output = mysql://u:open-sesame@h/d\n").unwrap();
+    let output = run.monitord(&["-r"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("pegasus.1.properties: pegasus.monitord.output: MySQL is not written"),
+        "{said}"
+    );
+    assert!(!output.status.success() && !said.contains(PASSWORD));
+}
+
+#[test]
+fn killed_at_any_moment() {
+    let Some(server) = Server::shared() else { return };
+    let run = Fixture::run(90);
+    run.write_log();
+    let expected = replayed(&run);
+    let database = server.database();
+    let url = server.url(&database);
+    let mut random = Random(u64::from(std::process::id()));
+    fs::remove_file(run.dir.join("jobstate.log")).unwrap();
+    for _ in 0..6 {
+        let mut loader = run
+            .monitord(&["--no-dashboard", "-S", "1", "-d", &url])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(50 + random.below(200) as u64));
+        loader.kill().unwrap();
+        loader.wait().unwrap();
+        // The server learns of the end of the connection when it looks, and then gives the lock free.
+        let begin = Instant::now();
+        while is_held(&server, &database) && begin.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    run.load(&["--no-dashboard", "-d", &url]);
+    assert_eq!(server.dump(&database), expected);
+}
+
+fn is_held(server: &Server, database: &str) -> bool {
+    let mut client = server.client(database);
+    let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    client.query_one(held, &[]).unwrap().get::<_, i64>(0) > 0
+}
+
+#[test]
+fn the_connection_is_lost() {
+    let Some(server) = Server::shared() else { return };
+    let run = Fixture::run(60);
+    run.write_log();
+    let expected = replayed(&run);
+    fs::remove_file(run.dir.join("jobstate.log")).unwrap();
+    let database = server.database();
+    let url = server.url(&database);
+    let loader = run
+        .monitord(&["--no-dashboard", "-S", "6", "-d", &url])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut client = server.client(&database);
+    let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+               WHERE datname = $1 AND application_name LIKE 'pmc-monitord process %'";
+    let mut ended = 0;
+    let begin = Instant::now();
+    while ended < 2 && begin.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(400));
+        ended += client.query_one(end, &[&database]).unwrap().get::<_, i64>(0);
+    }
+    let output = loader.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && ended >= 2, "{ended}: {said}");
+    assert!(
+        said.contains("trying again, the log keeps what is missing"),
+        "{said}"
+    );
+    assert_eq!(server.dump(&database), expected);
+    let states = fs::read_to_string(run.dir.join("jobstate.log")).unwrap();
+    assert_eq!(states.matches(" JOB_SUCCESS ").count(), 60);
+}
+
+#[test]
+fn one_loader_a_workflow() {
+    let Some(server) = Server::shared() else { return };
+    let run = Fixture::run(30);
+    run.write_log();
+    let database = server.database();
+    let url = server.url(&database);
+    let mut first = run
+        .monitord(&["--no-dashboard", "-S", "200", "-d", &url])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The same workflow in another directory: the lock of the directory does not tell.
+    let second = Fixture::run(30);
+    second.write_log();
+    let begin = Instant::now();
+    while !is_held(&server, &database) && begin.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (said, code) = refused(&second, &url);
+    assert_eq!(code, Some(43), "{said}");
+    assert!(
+        said.contains(&format!(
+            "loaded already by pmc-monitord process {} on ",
+            first.id()
+        )),
+        "{said}"
+    );
+    first.kill().unwrap();
+    wait(&mut first);
+}
+
+#[test]
+fn one_clear_message() {
+    let Some(server) = Server::shared() else { return };
+    let run = Fixture::run(2);
+    run.write_log();
+    let says = |url: &str, what: &str| {
+        let (said, code) = refused(&run, url);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(what) && said.lines().count() == 1, "{url}: {said}");
+    };
+    let database = server.database();
+    let url = server.url(&database);
+    says(
+        &server.url("nowhere"),
+        "database \"nowhere\" does not exist; make it first: createdb",
+    );
+    says(
+        &url.replace("loader:", "nobody:"),
+        "refuses the account: password authentication failed for user \"nobody\"",
+    );
+    says(&url.replace(&format!(":{PASSWORD}"), ""), "refuses the account: ");
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    says(
+        &format!("postgresql://u:{PASSWORD}@127.0.0.1:{closed}/d"),
+        "cannot be reached: ",
+    );
+    says("postgresql://u:p@/d?host=/nowhere/at/all", "cannot be reached: ");
+
+    run.load(&["-r", "--no-dashboard", "-d", &url]);
+    let mut client = server.client(&database);
+    client
+        .batch_execute(
+            "INSERT INTO dbversion (version_number, version, version_timestamp) VALUES (15, '15', 0)",
+        )
+        .unwrap();
+    says(
+        &url,
+        "its tables are of version 15, and 14 is written here; use a newer version of this program",
+    );
+    client
+        .batch_execute("UPDATE dbversion SET version = '13'")
+        .unwrap();
+    says(&url, "update it with pegasus-db-admin");
+}
