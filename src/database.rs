@@ -106,8 +106,8 @@ impl Database {
 const MEMORY: (libc::c_int, libc::c_int) = (32 << 20, 512 << 20);
 
 /// Has the memory that the thread needs come in large pieces. Each piece changes the address space, which
-/// local workers share with the processes that they start; a piece for each page of the database makes
-/// starting a process several times as slow.
+/// local workers share with the processes that they start, and waits for them: before, once for eleven
+/// tasks and 0.8 ms each time.
 fn keep_memory() {
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "the C library offers no other way")]

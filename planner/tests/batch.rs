@@ -61,7 +61,8 @@ fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error
     let case = case();
     case.put(
         "pegasus.properties",
-        "pegasus.batch.setup = module load mpi\\nexport A='x y'\npegasus.batch.directives = --extra 1\n",
+        "pegasus.batch.setup = module load mpi\\nexport A='x y'\npegasus.batch.directives = --extra 1\n\
+         pegasus.batch.stampede = yes\n",
     );
     let plan = case.plan(&format!(
         "{LINE} --batch pbspro,lsf,flux,cobalt --nodes 3 --ppn 4 --walltime 2:00:00 --node-cpus 16 --node-memory 32G \
@@ -76,6 +77,11 @@ fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error
         .to_string_lossy()
         .into_owned();
     let output = |suffix: &str| format!("{submit}/{base}.{suffix}");
+    let script = std::fs::read_to_string(output("sbatch"))?;
+    assert!(
+        script.contains(" --monitord-hack --per-task-stdio --stampede --max-wall-time 115 "),
+        "{script}"
+    );
     let expected: [(&str, &str, Vec<String>); 5] = [
         (
             "pbs",

@@ -128,6 +128,9 @@ pub struct Execution {
     /// Run everything that does not depend on a failed task; the default
     #[arg(short = 'k', long)]
     pub keep_going: bool,
+    /// Write the database for statistics, analyzer and dashboard while the run goes on
+    #[arg(long)]
+    pub stampede: bool,
 }
 
 /// What is told.

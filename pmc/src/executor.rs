@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::driver::{Aborted, RunEvent};
 use pegasus_mpi_cluster::host;
 use pegasus_mpi_cluster::interrupt::Interrupt;
-use pegasus_mpi_cluster::options::{self, Options, Stdio, WorkerOptions};
+use pegasus_mpi_cluster::options::{self, Options, Stampede, Stdio, WorkerOptions};
 use pegasus_mpi_cluster::run::{LocalRun, run_local};
 use pegasus_mpi_cluster::worker;
 use pmc_dag::{Dag, TaskId};
@@ -82,6 +82,10 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
     options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
     options.jobstate_log = Some(dag.with_file_name("jobstate.log"));
     options.stdio = Stdio::PerTask;
+    let home = environment.iter().find(|(name, _)| name == "HOME");
+    options.stampede = execution.stampede.then(|| Stampede {
+        dashboard: home.map(|(_, home)| Path::new(home).join(".pegasus/workflow.db")),
+    });
     options.console = false;
     LocalRun {
         options,

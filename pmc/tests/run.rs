@@ -45,10 +45,13 @@ fn the_first_example_runs_from_anywhere() {
         Path::new("-q"),
         Path::new("-O"),
         Path::new("out"),
+        Path::new("--stampede"),
         &workflow,
     ]);
     again.code(0);
     assert_eq!((again.stdout(), again.stderr()), (String::new(), String::new()));
+    let database = "pmc-runs/diamond/run0002/submit/diamond-0.stampede.db";
+    assert!(place.path().join(database).exists());
     assert_eq!(place.read("out/f.d"), report);
     assert!(
         place

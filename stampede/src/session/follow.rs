@@ -59,7 +59,7 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
     };
     let mut follower = Follower::new(session, loader, reader);
     follower.resume(position, notice)?;
-    let end = follower.to_the_end(stop, notice, |this, notice| this.run(stop, was_done, notice))?;
+    let end = follower.complete(stop, notice, |this, notice| this.run(stop, was_done, notice))?;
     follower.finish(end, notice)
 }
 
@@ -78,7 +78,7 @@ pub fn follow_own(options: &Options, live: &Live, notice: Notices<'_>) -> Result
     let reader = LogReader::open(&session.run.log).map_err(|source| session.read_error(source))?;
     let mut follower = Follower::new(session, loader, reader);
     follower.resume(position, notice)?;
-    let end = follower.to_the_end(live.stop(), notice, |this, notice| this.run_beside(live, notice))?;
+    let end = follower.complete(live.stop(), notice, |this, notice| this.run_beside(live, notice))?;
     follower.finish(end, notice)
 }
 
@@ -292,7 +292,7 @@ impl<'o> Follower<'o> {
 
     /// Does `load` to its end and commits that. If the database is lost in between, goes on when it is
     /// there again.
-    fn to_the_end(
+    fn complete(
         &mut self,
         stop: &AtomicBool,
         notice: Notices<'_>,
@@ -318,21 +318,23 @@ impl<'o> Follower<'o> {
     /// stop before.
     fn reconnect(&mut self, stop: &AtomicBool, notice: Notices<'_>) -> Result<bool, LoadError> {
         let mut wait = PAUSE.0;
-        let (store, position) = loop {
-            if stop.load(Ordering::Relaxed) {
-                return Ok(false);
-            }
-            match self.session.open(notice) {
+        while !stop.load(Ordering::Relaxed) {
+            match self.begin_again(notice) {
                 // The server may not know yet that the connection before is gone, which has the lock.
                 Err(LoadError::Store(error)) if error.may_pass() || error.is_held() => {}
-                opened => break opened?,
+                done => return done.map(|()| true),
             }
             let until = Instant::now() + wait;
             while Instant::now() < until && !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(PAUSE.0);
             }
             wait = (wait * 2).min(RECONNECT);
-        };
+        }
+        Ok(false)
+    }
+
+    fn begin_again(&mut self, notice: Notices<'_>) -> Result<(), LoadError> {
+        let (store, position) = self.session.open(notice)?;
         let position = position.unwrap_or_default();
         let path = self.session.state_log_path();
         let log = StateLog::open(&path, Some(position.jobstate_bytes)).map_err(write_error(&path))?;
@@ -340,8 +342,7 @@ impl<'o> Follower<'o> {
         self.reader =
             LogReader::open(&self.session.run.log).map_err(|source| self.session.read_error(source))?;
         self.lines = 0;
-        self.resume(position, notice)?;
-        Ok(true)
+        self.resume(position, notice)
     }
 
     fn last_commit(&mut self, end: End) -> Result<(), LoadError> {

@@ -136,7 +136,7 @@ impl ServerError {
             Some(code) if code.code().starts_with("28") => Self::Refused(said(&error)),
             Some(_) => Self::Server(error),
             // A password that is wanted and not given has no code.
-            None if error.to_string().contains("password") => Self::Refused(said(&error)),
+            None if said(&error).contains("password") => Self::Refused(said(&error)),
             None => Self::Unreachable(said(&error)),
         }
     }
@@ -362,7 +362,7 @@ fn lock(client: &mut Client, uuid: &str) -> Result<(), ServerError> {
         "SELECT COALESCE(NULLIF(application_name, ''), 'process ' || pid || ' of the server')
          FROM pg_locks JOIN pg_stat_activity USING (pid)
          WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-             AND classid = (($1 >> 32) & 4294967295)::oid AND objid = ($1 & 4294967295)::oid LIMIT 1",
+             AND classid = (($1::bigint >> 32) & 4294967295)::oid AND objid = ($1::bigint & 4294967295)::oid LIMIT 1",
         &[&key],
     )?;
     let holder = holder.and_then(|row| row.get::<_, Option<String>>(0));

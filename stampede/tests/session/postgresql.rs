@@ -123,7 +123,8 @@ fn killed_at_any_moment() {
 
 fn is_held(server: &Server, database: &str) -> bool {
     let mut client = server.client(database);
-    let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    let held = "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database
+                WHERE locktype = 'advisory' AND datname = current_database()";
     client.query_one(held, &[]).unwrap().get::<_, i64>(0) > 0
 }
 
@@ -148,6 +149,18 @@ fn the_connection_is_lost() {
     let begin = Instant::now();
     while ended < 2 && begin.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(400));
+        // What fails before the first rows are there ends the loader, with a message.
+        if client
+            .query_one("SELECT to_regclass('jobstate') IS NULL", &[])
+            .unwrap()
+            .get(0)
+            || !client
+                .query_one("SELECT EXISTS (SELECT FROM jobstate)", &[])
+                .unwrap()
+                .get::<_, bool>(0)
+        {
+            continue;
+        }
         ended += client.query_one(end, &[&database]).unwrap().get::<_, i64>(0);
     }
     let output = loader.wait_with_output().unwrap();
@@ -178,7 +191,18 @@ fn one_loader_a_workflow() {
     let second = Fixture::run(30);
     second.write_log();
     let begin = Instant::now();
-    while !is_held(&server, &database) && begin.elapsed() < Duration::from_secs(30) {
+    let mut client = server.client(&database);
+    let mut begun = || {
+        let tables = client
+            .query_one("SELECT to_regclass('pmc_loader') IS NOT NULL", &[])
+            .unwrap();
+        tables.get(0)
+            && client
+                .query_one("SELECT EXISTS (SELECT FROM pmc_loader)", &[])
+                .unwrap()
+                .get(0)
+    };
+    while !begun() && begin.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(20));
     }
     let (said, code) = refused(&second, &url);

@@ -144,6 +144,7 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
         account => resources.account.as_deref(),
         setup => resources.setup.as_deref(),
         directives => resources.directives.clone(),
+        stampede => resources.stampede,
         as_pegasus => resources.untouched,
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Resources {
     pub(crate) setup: Option<String>,
     /// More directives, one a line, without the scheduler's prefix.
     pub(crate) directives: Vec<String>,
+    /// The executor writes the database of the run.
+    pub(crate) stampede: bool,
     /// Directory of the site's own templates.
     pub(crate) templates: Option<PathBuf>,
 }
@@ -101,6 +103,7 @@ impl Resources {
         site: &Profiles,
     ) -> Result<Self, PlanError> {
         let mut problems = Vec::new();
+        let stampede = properties.get_bool("pegasus.batch.stampede", false)?;
         let raw = |property: &str, profile: Option<&str>| -> Option<String> {
             properties
                 .get(&format!("pegasus.batch.{property}"))
@@ -212,6 +215,7 @@ impl Resources {
             drain,
             setup,
             directives,
+            stampede,
             templates,
         })
     }
