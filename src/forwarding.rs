@@ -92,10 +92,26 @@ impl Forwarding {
     /// # Errors
     /// It cannot be written; an old one is still there.
     pub fn begin_journal(&mut self, rescue_len: u64) -> Result<(), JournalError> {
-        if let Some(rescue) = &self.rescue {
-            self.journal = Some(Journal::begin(rescue, rescue_len)?);
-            self.written.clear();
+        let Some(rescue) = &self.rescue else {
+            return Ok(());
+        };
+        let begun = match &self.journal {
+            Some(journal) => journal.begin_again(rescue, rescue_len),
+            None => Journal::begin(rescue, rescue_len),
+        };
+        match begun {
+            Ok(journal) => self.journal = Some(journal),
+            // Both were told not to heed the other.
+            Err(JournalError::InUse { path }) => {
+                tracing::warn!(
+                    "The forward journal {} belongs to another run: this one keeps none",
+                    path.display()
+                );
+                self.rescue = None;
+            }
+            Err(error) => return Err(error),
         }
+        self.written.clear();
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use pmc_dag::reason;
 
@@ -36,21 +37,32 @@ impl DagLock {
             path: path.to_owned(),
             source,
         })?;
-        let whole = libc::flock {
-            l_type: libc::F_WRLCK as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: 0,
-            l_len: 0,
-            l_pid: 0,
-        };
-        match fcntl(&file, FcntlArg::F_OFD_SETLK(&whole)) {
-            Ok(_) => Ok(Self { _file: file }),
+        match lock(&file) {
+            Ok(()) => Ok(Self { _file: file }),
             Err(error) => Err(LockError::Held {
                 path: path.to_owned(),
                 source: error.into(),
             }),
         }
     }
+}
+
+/// Locks a whole file for as long as it is open.
+fn lock(file: &File) -> Result<(), Errno> {
+    let whole = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    fcntl(file, FcntlArg::F_OFD_SETLK(&whole)).map(drop)
+}
+
+/// Locks a file that is open for writing, for as long as it is open; false if somebody else has it
+/// locked. Where files cannot be locked at all, nobody has.
+pub(crate) fn lock_if_possible(file: &File) -> bool {
+    !matches!(lock(file), Err(Errno::EAGAIN | Errno::EACCES))
 }
 
 #[cfg(test)]

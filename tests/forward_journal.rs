@@ -371,3 +371,31 @@ fn a_file_that_is_no_journal_is_refused() {
     fs::remove_file(&journal).unwrap();
     assert_eq!(recover(&world.rescue(), &world.dag).unwrap(), None);
 }
+
+#[test]
+fn the_journal_of_a_run_that_goes_on_is_left_alone() {
+    let world = World::new(vec![vec![(0, 5)], vec![(0, 7)]]);
+    fs::write(world.rescue(), "").unwrap();
+    let run = || Forwarding::new(SharedFiles::new(4), Some(world.rescue()));
+    let mut first = run();
+    first.begin_journal(0).unwrap();
+    first.append(b"t0", &world.data(0)).unwrap().unwrap();
+    let journal = fs::read(path_for(&world.rescue())).unwrap();
+    let error = recover(&world.rescue(), &world.dag).unwrap_err();
+    assert!(
+        error.to_string().contains("belongs to a run that is not over"),
+        "{error}"
+    );
+    // A run that was begun before there was a journal goes on without one.
+    let mut second = run();
+    second.begin_journal(0).unwrap();
+    assert!(!second.wants_journal());
+    second.append(b"t1", &world.data(1)).unwrap().unwrap();
+    second.end_journal().unwrap();
+    assert_eq!(fs::read(path_for(&world.rescue())).unwrap(), journal);
+    // A checkpoint of the first keeps others away, too.
+    first.begin_journal(0).unwrap();
+    recover(&world.rescue(), &world.dag).unwrap_err();
+    drop(first);
+    assert!(recover(&world.rescue(), &world.dag).unwrap().is_some());
+}

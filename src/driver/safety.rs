@@ -6,7 +6,7 @@ use pmc_dag::Dag;
 use pmc_dag::rescue::{self, DoneSet};
 
 use super::{Driver, NOT_FORWARDED, RunError, is_device};
-use crate::forward_journal::{self, Recovered};
+use crate::forward_journal::{self, JournalError, Recovered};
 use crate::forwarding::{Forwarding, NotForwarded};
 use crate::logs::Logs;
 use crate::message::{Rank, TaskResult};
@@ -28,7 +28,11 @@ pub(super) fn read_done(options: &Options, dag: &Dag) -> Result<(DoneSet, Option
     } else {
         read(path)?
     };
-    let recovered = forward_journal::recover(path, dag)?;
+    let recovered = match forward_journal::recover(path, dag) {
+        // It belongs to a run that goes on; whoever wants no journal wants not to know.
+        Err(JournalError::InUse { .. }) if !options.forward_journal => None,
+        recovered => recovered?,
+    };
     if let Some(recovered) = &recovered {
         if options.skip_rescue {
             done = rescue::skip(path, dag);

@@ -62,6 +62,7 @@ pub use format::{Begin, Content, Piece, Record, UnknownFormat, decode, encode, h
 use pmc_dag::reason;
 pub use recover::{Recovered, recover};
 
+use crate::lock::lock_if_possible;
 use crate::options::{folder, with_suffix};
 
 /// A journal of this length is replaced by a new one at the next opportunity.
@@ -81,6 +82,11 @@ pub enum JournalError {
     Read { path: PathBuf, source: io::Error },
     #[error("Unable to write the forward journal {}: {}", path.display(), reason(source))]
     Write { path: PathBuf, source: io::Error },
+    #[error(
+        "The forward journal {} belongs to a run that is not over. Wait for its end, give this run a rescue \
+         file of its own (-r), or let it do without a journal (--no-forward-journal)", path.display()
+    )]
+    InUse { path: PathBuf },
     #[error("Unable to complete the forwarded data in {}: {}", path.display(), reason(source))]
     Complete { path: PathBuf, source: io::Error },
     #[error("Unable to correct the rescue file {}: {}", path.display(), reason(source))]
@@ -125,15 +131,34 @@ impl Journal {
     /// `rescue_len` and all data forwarded until now must be on the disk.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// It cannot be written, or is that of another run, which goes on.
     pub fn begin(rescue: &Path, rescue_len: u64) -> Result<Self, JournalError> {
         let path = path_for(rescue);
+        if let Ok(other) = OpenOptions::new().write(true).open(&path)
+            && !lock_if_possible(&other)
+        {
+            return Err(JournalError::InUse { path });
+        }
+        Self::replace(path, rescue, rescue_len)
+    }
+
+    /// Begins a new journal in place of this one, as [`Journal::begin`] does.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn begin_again(&self, rescue: &Path, rescue_len: u64) -> Result<Self, JournalError> {
+        Self::replace(self.path.clone(), rescue, rescue_len)
+    }
+
+    fn replace(path: PathBuf, rescue: &Path, rescue_len: u64) -> Result<Self, JournalError> {
         let create = || {
             let new = with_suffix(&path, ".new");
             let mut options = OpenOptions::new();
             // Forwarded data may be secret; the targets' own modes are not known here.
             options.write(true).create(true).truncate(true).mode(0o600);
             let file = options.open(&new)?;
+            // Tells other runs that this one is there. Nobody else knows the file yet.
+            lock_if_possible(&file);
             let begin = Begin {
                 rescue_len,
                 rescue_tail: rescue_tail(rescue, rescue_len)?,

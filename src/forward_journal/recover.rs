@@ -1,7 +1,7 @@
 //! What the next run does with the journal of one that was killed.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::format::{self, Begin, Content};
 use super::{JournalError, path_for, running_system};
+use crate::lock::lock_if_possible;
 use crate::options::{folder, with_suffix};
 
 /// Unit in which a file system may have lost data of a file whose length it has kept.
@@ -43,18 +44,32 @@ impl Recovered {
 /// file. Nothing if there is no journal.
 ///
 /// # Errors
-/// The journal cannot be read, or a file cannot be corrected. Nothing is lost: it can be tried again.
+/// The journal cannot be read or is that of a run which goes on, or a file cannot be corrected. Nothing is lost: it can be tried again.
 pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalError> {
     let path = path_for(rescue);
     let read_error = |source| JournalError::Read {
         path: path.clone(),
         source,
     };
+    let mut journal;
     let bytes = match fs::symlink_metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(read_error(error)),
         Ok(data) if !data.is_file() => return Err(read_error(io::Error::other("Not a regular file"))),
-        Ok(_) => fs::read(&path).map_err(read_error)?,
+        Ok(_) => {
+            // Held until the end, so that no other run does the same.
+            journal = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&path)
+                .map_err(read_error)?;
+            if !lock_if_possible(&journal) {
+                return Err(JournalError::InUse { path });
+            }
+            let mut bytes = Vec::new();
+            journal.read_to_end(&mut bytes).map_err(read_error)?;
+            bytes
+        }
     };
     let content = format::decode(&bytes).map_err(|error| read_error(io::Error::other(error)))?;
     tracing::info!(
