@@ -18,6 +18,7 @@
 pub mod cycle;
 mod dag;
 mod error;
+pub mod large;
 pub mod list;
 mod names;
 pub mod number;

@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use rustc_hash::FxHasher;
 
-use crate::TaskId;
+use crate::{TaskId, large};
 
 const EMPTY: u64 = 0;
 
@@ -76,7 +76,9 @@ impl NameIndex {
     }
 
     fn grow(&mut self) {
-        let mut larger = vec![EMPTY; (self.slots.len() * 2).max(16)];
+        let size = (self.slots.len() * 2).max(16);
+        let mut larger = large::vec_with_capacity(size);
+        larger.resize(size, EMPTY);
         for &slot in self.slots.iter().filter(|slot| **slot != EMPTY) {
             place(&mut larger, slot);
         }

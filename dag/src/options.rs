@@ -8,8 +8,9 @@ use crate::number;
 use crate::text::lossy;
 use crate::words::Words;
 
-/// What the options of one task ask for.
+/// What the options of one task ask for: a cache line, as each task may have its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[repr(align(64))]
 pub(crate) struct Options {
     pub(crate) memory_mb: u32,
     pub(crate) cpus: u32,

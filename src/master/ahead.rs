@@ -13,6 +13,8 @@
 //! * A worker whose task takes longer gives back what it has not begun. So does one that is told to
 //!   ([`ToWorker::Recall`]), because nothing more is to be started.
 
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use pmc_dag::TaskId;
@@ -39,6 +41,26 @@ pub(super) struct Ahead {
     pub(super) submit: SubmitId,
 }
 
+/// What one worker has in advance. Most have nothing, and then it takes no room.
+#[derive(Debug, Default)]
+pub(super) struct AheadQueue(Option<Box<VecDeque<Ahead>>>);
+
+static NOTHING: VecDeque<Ahead> = VecDeque::new();
+
+impl Deref for AheadQueue {
+    type Target = VecDeque<Ahead>;
+
+    fn deref(&self) -> &VecDeque<Ahead> {
+        self.0.as_deref().unwrap_or(&NOTHING)
+    }
+}
+
+impl DerefMut for AheadQueue {
+    fn deref_mut(&mut self) -> &mut VecDeque<Ahead> {
+        self.0.get_or_insert_default()
+    }
+}
+
 /// Which tasks were sent in advance, and what is needed to decide that.
 #[derive(Debug, Default)]
 pub(super) struct AheadState {
@@ -53,6 +75,11 @@ pub(super) struct AheadState {
 }
 
 impl AheadState {
+    /// Tasks may be sent in advance at all.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
     /// A worker has begun a task.
     pub(super) fn begun(&mut self, rank: Rank) {
         if self.enabled {
@@ -172,7 +199,7 @@ impl Master {
             .ahead
             .iter()
             .partition(|ahead| submits.contains(&ahead.submit));
-        slot.ahead = kept.into();
+        *slot.ahead = kept.into();
         self.ahead.count -= back.len();
         for Ahead { task, submit } in back {
             self.queue.put_back(&mut self.nodes, task, submit);

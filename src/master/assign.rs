@@ -6,9 +6,12 @@ use pmc_dag::{TaskId, prefetch};
 
 use crate::master::hosts::Grant;
 use crate::master::run::{Master, Phase, Running};
-use crate::master::tasks::State;
+use crate::master::tasks::{NO_TASK, State};
 use crate::master::{Outbox, Record};
 use crate::message::{Assignment, SubmitId, ToWorker};
+
+/// So many tasks before one is queued, its chain is asked for.
+const PREFETCH: usize = 8;
 
 impl Master {
     /// Queues all tasks that have become ready, then starts as many as fit. Does nothing before
@@ -21,13 +24,24 @@ impl Master {
             self.recall(out);
             return;
         }
-        for task in mem::take(&mut self.ready) {
+        let mut ready = mem::take(&mut self.ready);
+        for (at, task) in ready.iter().copied().enumerate() {
+            if let Some(later) = ready.get(at + PREFETCH) {
+                self.queue.prefetch_chain(self.nodes[later.index()].chain);
+            }
+            if at == 0 {
+                // Where priorities differ, it may well be the first to start.
+                self.dag.prefetch_task(task);
+            }
             self.last_submit += 1;
             let submit = SubmitId(self.last_submit);
             out.record(Record::Queued(task, submit));
             self.queue.push(&mut self.nodes, task, submit);
             self.nodes[task.index()].state = State::Queued;
         }
+        // The room is used again.
+        ready.clear();
+        self.ready = ready;
         while self.hosts.free_slots() > 0 && self.queue.len() > 0 {
             let Some(shape) = self
                 .queue
@@ -50,13 +64,12 @@ impl Master {
             // them is far away. Where the line is stands in the entry, so that one comes after the other.
             let (next, second) = self.queue.next_two(&self.nodes, shape);
             if let Some(next) = next {
-                self.dag.prefetch_line(next);
+                self.dag.prefetch_task(next);
             }
             if let Some(second) = second {
                 prefetch(&self.nodes[second.index()]);
                 self.dag.prefetch_entry(second);
             }
-            self.dag.prefetch_children(task);
             let assignment = self.assignment(task, submit, &grant);
             let rank = grant.rank;
             self.started(task, submit, host, grant, out);
@@ -103,12 +116,19 @@ impl Master {
         }
         out.record(Record::Started(task, submit, rank));
         self.record_resources(host, out);
-        self.nodes[task.index()].state = State::Running;
+        let node = &mut self.nodes[task.index()];
+        node.state = State::Running;
+        let shape = self.queue.shape_of(node.chain);
+        let children = self.dag.child_range(task);
+        let first_child = self.dag.children_at(children.clone()).first();
         self.slots[rank.0 as usize - 1].running = Some(Running {
             task,
             submit,
             block,
             gpus,
+            shape,
+            first_child: first_child.map_or(NO_TASK, |child| child.0),
+            children,
         });
         self.running += 1;
         self.summary.submitted += 1;

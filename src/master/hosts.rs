@@ -108,6 +108,8 @@ pub(crate) struct Hosts {
     hosts: Vec<Host>,
     /// Smallest number of free CPUs of each level, ascending from 0.
     levels: Vec<u32>,
+    /// Up to here, the number of free CPUs is the level.
+    fine: u32,
     members: Vec<BTreeSet<(u64, u32)>>,
     most_memory: MaxTree,
     gpus: GpuIndex,
@@ -119,7 +121,8 @@ impl Hosts {
     /// `requests` are all numbers of CPUs that tasks ask for.
     pub(crate) fn new(hosts: Vec<Host>, requests: &[u32], placement: Placement) -> Self {
         let most = hosts.iter().map(|host| host.cpus).max().unwrap_or(0);
-        let mut levels: Vec<u32> = (0..=most.min(FINE_LEVELS)).collect();
+        let fine = most.min(FINE_LEVELS);
+        let mut levels: Vec<u32> = (0..=fine).collect();
         levels.extend(requests.iter().filter(|cpus| **cpus > FINE_LEVELS));
         levels.sort_unstable();
         levels.dedup();
@@ -128,6 +131,7 @@ impl Hosts {
             most_memory: MaxTree::new(levels.len()),
             gpus: GpuIndex::new(hosts.iter().map(|host| host.gpus).max().unwrap_or(0)),
             levels,
+            fine,
             free_slots: hosts.iter().map(|host| host.free_slots.len()).sum(),
             hosts,
             placement,
@@ -158,8 +162,7 @@ impl Hosts {
             let able = hosts.filter(|host| host.free_cpus >= cpus);
             return able.map(|host| host.free_memory_mb).max();
         }
-        let level = self.levels.partition_point(|least| *least < cpus);
-        self.most_memory.max_from(level)
+        self.most_memory.max_from(self.first_level(cpus))
     }
 
     /// A host with a free slot and what is asked for.
@@ -173,7 +176,7 @@ impl Hosts {
             let mut able = self.gpus.with(gpus);
             return able.find(|host| self.get(*host).can_take(request));
         }
-        let first = self.levels.partition_point(|least| *least < cpus);
+        let first = self.first_level(cpus);
         let level = match self.placement {
             Placement::Pack => self.most_memory.first_from(first, memory_mb),
             Placement::Spread => self.most_memory.last_from(first, memory_mb),
@@ -249,7 +252,18 @@ impl Hosts {
         self.enter(index);
     }
 
+    /// The first level whose hosts have so many free CPUs.
+    fn first_level(&self, cpus: u32) -> usize {
+        if cpus <= self.fine {
+            return cpus as usize;
+        }
+        self.levels.partition_point(|least| *least < cpus)
+    }
+
     fn level(&self, free_cpus: u32) -> usize {
+        if free_cpus <= self.fine {
+            return free_cpus as usize;
+        }
         // The first level is 0, so there always is one.
         self.levels.partition_point(|least| *least <= free_cpus) - 1
     }

@@ -8,7 +8,7 @@
 //! Within a shape, tasks of one priority form a *chain*, linked through the tasks themselves. All
 //! chains are known from the DAG, so a set of bits says which of them are not empty.
 
-use pmc_dag::{Dag, Request, TaskId};
+use pmc_dag::{Dag, Request, TaskId, large, prefetch};
 
 use crate::master::bits::BitSet;
 use crate::master::tasks::{NO_TASK, Node};
@@ -52,14 +52,16 @@ pub(crate) struct Shape {
     filled: BitSet,
 }
 
-/// Tasks of one shape and priority, in the order of their submit numbers.
+/// Tasks of one shape and priority, in the order of their submit numbers. Half a cache line, as each
+/// task may have its own.
 #[derive(Debug)]
+#[repr(align(32))]
 struct Chain {
     priority: i64,
     shape: ShapeId,
     first: u32,
     last: u32,
-    len: usize,
+    len: u32,
 }
 
 /// Shapes with one number of CPUs and of GPUs.
@@ -145,13 +147,14 @@ impl Queue {
             .last()
             .is_none_or(|chain| (chain.shape, chain.priority) != (shape, priority))
         {
-            self.chains.push(Chain {
+            let chain = Chain {
                 priority,
                 shape,
                 first: NO_TASK,
                 last: NO_TASK,
                 len: 0,
-            });
+            };
+            large::push(&mut self.chains, chain);
         }
         self.chains.len() as u32 - 1
     }
@@ -249,12 +252,17 @@ impl Queue {
     pub(crate) fn only_chain(&self) -> Option<u32> {
         let shape = &self.shapes[self.best(|_, _| Some(u64::MAX))?.index()];
         let chain = shape.first_chain + shape.filled.first()? as u32;
-        (self.chains[chain as usize].len == self.len).then_some(chain)
+        (self.chains[chain as usize].len as usize == self.len).then_some(chain)
     }
 
     /// Whether no other chain has a higher priority.
     pub(crate) fn is_highest(&self, chain: u32) -> bool {
         self.chains[chain as usize].priority == self.highest
+    }
+
+    /// Asks for what is known of a chain.
+    pub(crate) fn prefetch_chain(&self, chain: u32) {
+        prefetch(&self.chains[chain as usize]);
     }
 
     /// The first two tasks of a shape.
@@ -266,7 +274,13 @@ impl Queue {
         let first_of = |place: usize| self.chains[shape.first_chain as usize + place].first;
         let first = first_of(place);
         let second = match nodes[first as usize].next {
-            NO_TASK => shape.filled.after(place).map(first_of),
+            NO_TASK => shape.filled.after(place).map(|place| {
+                // The chain behind this one is the next to be looked at here.
+                if let Some(third) = shape.filled.after(place) {
+                    self.prefetch_chain(shape.first_chain + third as u32);
+                }
+                first_of(place)
+            }),
             next => Some(next),
         };
         (Some(TaskId(first)), second.map(TaskId))
@@ -392,6 +406,9 @@ impl Class {
     }
 
     fn set(&mut self, leaf: usize, key: Key) {
+        if self.keys[leaf] == key {
+            return;
+        }
         self.keys[leaf] = key;
         let mut node = (self.keys.len() + leaf) / 2;
         while node >= 1 {

@@ -1,20 +1,18 @@
 //! State of a run, and how events change it.
 
-use std::collections::VecDeque;
-use std::hint::black_box;
 use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use pmc_dag::rescue::DoneSet;
-use pmc_dag::{Dag, Request, TaskId};
+use pmc_dag::{Dag, Request, TaskId, large, prefetch};
 use rustc_hash::FxHashMap;
 
-use crate::master::ahead::{Ahead, AheadState};
+use crate::master::ahead::{AheadQueue, AheadState};
 use crate::master::gpus::GpuSet;
 use crate::master::hosts::{Host, Hosts, Placement};
-use crate::master::queue::Queue;
+use crate::master::queue::{Queue, ShapeId};
 use crate::master::tasks::{NO_TASK, Node, State};
 use crate::master::{Event, MasterError, Outbox, Record};
 use crate::message::{Rank, Registration, SubmitId, TaskResult, ToWorker};
@@ -53,22 +51,30 @@ pub struct Summary {
     pub max_failures_reached: bool,
 }
 
-/// One worker.
+/// One worker, in one cache line: with thousands of them, each look is a miss.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(super) struct Slot {
     pub(super) host: u32,
     pub(super) running: Option<Running>,
     /// What it begins next, without asking.
-    pub(super) ahead: VecDeque<Ahead>,
+    pub(super) ahead: AheadQueue,
 }
 
-/// What a worker runs, and which CPU numbers it holds for that.
+const _: () = assert!(size_of::<Slot>() == 64);
+
+/// What a worker runs, which CPU numbers it holds for that, and what is needed first when it ends:
+/// by then all that is known of the task has left the cache, and one look would wait for the other.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) task: TaskId,
     pub(super) submit: SubmitId,
     pub(super) block: Option<Range<u32>>,
     pub(super) gpus: GpuSet,
+    pub(super) shape: ShapeId,
+    pub(super) children: Range<u32>,
+    /// Number of the first child, or [`NO_TASK`].
+    pub(super) first_child: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,16 +115,14 @@ impl Master {
     #[must_use]
     pub fn new(dag: Arc<Dag>, done: DoneSet, workers: u32, config: MasterConfig) -> Self {
         let (queue, chain_of) = Queue::new(&dag);
-        let mut nodes: Vec<Node> = dag
-            .ids()
-            .map(|task| Node {
-                submit: 0,
-                next: NO_TASK,
-                chain: chain_of[dag.option_set(task)],
-                parents_left: dag.parent_count(task),
-                state: State::Waiting,
-            })
-            .collect();
+        let mut nodes: Vec<Node> = large::vec_with_capacity(dag.len());
+        nodes.extend(dag.ids().map(|task| Node {
+            submit: 0,
+            next: NO_TASK,
+            chain: chain_of[dag.option_set(task)],
+            parents_left: dag.parent_count(task),
+            state: State::Waiting,
+        }));
         let mut done_before = 0;
         for task in done.ids().filter(|task| task.index() < dag.len()) {
             nodes[task.index()].state = State::Done;
@@ -303,7 +307,7 @@ impl Master {
             self.slots.push(Slot {
                 host,
                 running: None,
-                ahead: VecDeque::new(),
+                ahead: AheadQueue::default(),
             });
         }
         let requests: Vec<u32> = self
@@ -362,17 +366,24 @@ impl Master {
                 submit: result.submit,
             })?;
         let task = running.task;
-        if result.status == 0 {
-            // Needed below; by then it has arrived in the cache.
-            let child = self.dag.children(task).first();
-            black_box(child.map(|child| self.nodes[child.index()].parents_left));
+        // Needed below; by then it has arrived in the cache.
+        let child = (result.status == 0 && running.first_child != NO_TASK).then_some(running.first_child);
+        let child = child.map(TaskId);
+        if let Some(child) = child {
+            prefetch(&self.nodes[child.index()]);
+            self.dag.prefetch_children(running.children.start);
+            self.dag.prefetch_entry(child);
         }
         self.running -= 1;
-        let chain = self.nodes[task.index()].chain;
-        let shape = self.queue.shape(self.queue.shape_of(chain));
-        self.ahead.ended(chain, result.runtime);
+        if self.ahead.is_enabled() {
+            self.ahead.ended(self.nodes[task.index()].chain, result.runtime);
+        }
+        let request = self.queue.shape(running.shape).request;
         self.hosts
-            .give_back(host, rank, shape.request, running.block, running.gpus);
+            .give_back(host, rank, request, running.block, running.gpus);
+        if let Some(child) = child {
+            self.queue.prefetch_chain(self.nodes[child.index()].chain);
+        }
         self.summary.runtime = self.summary.runtime.saturating_add(result.runtime);
 
         let done = result.status == 0;
@@ -386,20 +397,22 @@ impl Master {
         });
         self.record_resources(host, out);
         if done {
-            self.succeeded(task);
+            self.succeeded(task, running.children);
         } else {
             self.failed(task);
         }
-        self.begin_next(rank, out);
+        if self.has_sent_ahead() {
+            self.begin_next(rank, out);
+        }
         Ok(())
     }
 
-    fn succeeded(&mut self, task: TaskId) {
+    fn succeeded(&mut self, task: TaskId, children: Range<u32>) {
         self.summary.succeeded += 1;
         self.summary.done += 1;
         self.summary.success = self.summary.done == self.summary.tasks;
         self.nodes[task.index()].state = State::Done;
-        for child in self.dag.children(task) {
+        for child in self.dag.children_at(children) {
             let node = &mut self.nodes[child.index()];
             node.parents_left -= 1;
             if node.parents_left == 0 && node.state == State::Waiting {
