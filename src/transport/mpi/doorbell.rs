@@ -8,17 +8,23 @@
 //! Each process holds a lock on the place of its bell in the file behind the page. The system takes it away
 //! when the process ends, however it does, so the others can tell who is gone.
 
+use std::any::Any;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
+use mpi::collective::SystemOperation;
 use mpi::topology::{Communicator as _, SimpleCommunicator};
 use mpi::traits::{CommunicatorCollectives as _, Root as _};
 use nix::fcntl::{FcntlArg, fcntl};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::thread::futex;
 
 use crate::message::Rank;
@@ -64,17 +70,9 @@ impl Doorbells {
         let mut ranks = vec![0; size];
         host.all_gather_into(&world.rank(), &mut ranks[..]);
         let len = size * BELL;
-        let mut file = (own == 0).then(|| create(len).ok()).flatten();
-        let mut path = [0_u8; LONGEST_PATH];
-        if let Some(file) = &file {
-            let name = file.path().as_os_str().as_bytes();
-            if name.len() < LONGEST_PATH {
-                path[..name.len()].copy_from_slice(name);
-            }
-        }
-        host.process_at_rank(0).broadcast_into(&mut path[..]);
-        let name = path.split(|byte| *byte == 0).next().unwrap_or_default();
-        let page = map(Path::new(std::ffi::OsStr::from_bytes(name)), len, own);
+        // Memory without a name leaves nothing behind, however the run ends; but not everywhere can
+        // processes of one host look at each other's descriptors.
+        let page = share(&host, len, Shared::nameless).or_else(|_| share(&host, len, Shared::named));
         let bells = page
             .map_err(|error| tracing::debug!("No doorbells: {error}"))
             .ok();
@@ -89,8 +87,6 @@ impl Doorbells {
             bells.part(own, Part::Present).store(1, Ordering::SeqCst);
         }
         host.barrier();
-        // Everybody has it open.
-        drop(file.take());
         if let Some(bells) = &mut bells {
             let present = |bell| bells.part(bell, Part::Present).load(Ordering::SeqCst) == 1;
             bells.complete = size == world.size() as usize && (0..size).all(present);
@@ -167,16 +163,85 @@ impl Doorbells {
     }
 }
 
-/// The shared file; its name goes when this is dropped. Others of this user may open it.
-fn create(len: usize) -> io::Result<tempfile::NamedTempFile> {
-    let file = tempfile::Builder::new().prefix("pmc-").tempfile_in(FOLDER)?;
-    file.as_file().set_len(len as u64)?;
-    Ok(file)
+/// Maps the same memory in all processes of a host, or in none: all of them call this. The first makes it.
+fn share(
+    host: &SimpleCommunicator,
+    len: usize,
+    make: fn(usize) -> io::Result<Shared>,
+) -> io::Result<(MmapRaw, File)> {
+    let made = (host.rank() == 0).then(|| make(len).ok()).flatten();
+    let mut identity = [0; 2];
+    let mut path = [0_u8; LONGEST_PATH];
+    if let Some(shared) = &made {
+        identity = shared.identity;
+        let name = shared.path.as_os_str().as_bytes();
+        if name.len() < LONGEST_PATH {
+            path[..name.len()].copy_from_slice(name);
+        }
+    }
+    let first = host.process_at_rank(0);
+    first.broadcast_into(&mut identity[..]);
+    first.broadcast_into(&mut path[..]);
+    let name = path.split(|byte| *byte == 0).next().unwrap_or_default();
+    let page = map(
+        Path::new(OsStr::from_bytes(name)),
+        identity,
+        len,
+        host.rank() as usize,
+    );
+    let mut everywhere = 0;
+    host.all_reduce_into(&i32::from(page.is_ok()), &mut everywhere, SystemOperation::min());
+    // Everybody has it open.
+    drop(made);
+    if everywhere == 0 {
+        let other = || io::Error::other("another process of this host cannot open the shared memory");
+        return Err(page.err().unwrap_or_else(other));
+    }
+    page
 }
 
-fn map(path: &Path, len: usize, own: usize) -> io::Result<(MmapRaw, File)> {
+/// Memory that others of this user may open as long as this is there.
+struct Shared {
+    path: PathBuf,
+    /// Device and number of the file.
+    identity: [u64; 2],
+    /// Closes the file, and takes away its name if it has one.
+    _file: Box<dyn Any>,
+}
+
+impl Shared {
+    /// Without a name, seen through the descriptors of this process.
+    fn nameless(len: usize) -> io::Result<Self> {
+        let file = File::from(memfd_create("pmc", MemfdFlags::CLOEXEC)?);
+        file.set_len(len as u64)?;
+        Ok(Self {
+            path: format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into(),
+            identity: identity(&file)?,
+            _file: Box::new(file),
+        })
+    }
+
+    /// A file in memory. Its name stays if this process is killed before everybody has opened it.
+    fn named(len: usize) -> io::Result<Self> {
+        let file = tempfile::Builder::new().prefix("pmc-").tempfile_in(FOLDER)?;
+        file.as_file().set_len(len as u64)?;
+        Ok(Self {
+            path: file.path().to_owned(),
+            identity: identity(file.as_file())?,
+            _file: Box::new(file),
+        })
+    }
+}
+
+fn identity(file: &File) -> io::Result<[u64; 2]> {
+    let metadata = file.metadata()?;
+    Ok([metadata.dev(), metadata.ino()])
+}
+
+fn map(path: &Path, wanted: [u64; 2], len: usize, own: usize) -> io::Result<(MmapRaw, File)> {
     let file: File = OpenOptions::new().read(true).write(true).open(path)?;
-    if file.metadata()?.len() != len as u64 {
+    // In another container, the path may be that of something else.
+    if identity(&file)? != wanted || file.metadata()?.len() != len as u64 {
         return Err(io::Error::other("the shared file is another one"));
     }
     fcntl(&file, FcntlArg::F_OFD_SETLK(&lock_of(own)))?;
@@ -200,8 +265,14 @@ mod tests {
 
     #[test]
     fn a_lock_goes_with_its_owner() {
-        let file = create(3 * BELL).unwrap();
-        let open = |own| map(file.path(), 3 * BELL, own).unwrap();
+        for make in [Shared::nameless, Shared::named] {
+            locks_of(&make(3 * BELL).unwrap());
+        }
+    }
+
+    fn locks_of(shared: &Shared) {
+        assert!(map(&shared.path, [0, 0], 3 * BELL, 0).is_err(), "another file");
+        let open = |own| map(&shared.path, shared.identity, 3 * BELL, own).unwrap();
         let ((page, theirs), (_, other)) = (open(0), open(2));
         let present = |bell: usize| {
             let bells = Doorbells {
