@@ -43,6 +43,7 @@ pub(super) struct Ahead {
 
 /// What one worker has in advance. Most have nothing, and then it takes no room.
 #[derive(Debug, Default)]
+#[expect(clippy::box_collection, reason = "a worker is to fit into a cache line")]
 pub(super) struct AheadQueue(Option<Box<VecDeque<Ahead>>>);
 
 static NOTHING: VecDeque<Ahead> = VecDeque::new();
