@@ -30,6 +30,7 @@ fn main() {
     let bench = Bench::new();
     bench.line("independent tasks, local", Bench::independent_local);
     bench.line("chain, local", Bench::chain_local);
+    bench.line("with record", Bench::with_record);
     bench.line("forwarding", Bench::forwarding);
     bench.line("sync and resource log", Bench::logs);
     bench.line("database of the run", Bench::database);
@@ -115,6 +116,35 @@ impl Bench {
         let times = (0..ROUNDS).map(|_| run(self.mpi(), &one, &[]));
         let least = times.min().unwrap_or_default();
         format!("; {:.2} s of it to start and end MPI", least.as_secs_f64())
+    }
+
+    /// Tasks below kickstart, which must have been built beside the executor (`cargo build --release -p pegasus-kickstart`).
+    fn with_record(&self) -> String {
+        let kickstart =
+            Path::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster")).with_file_name("pegasus-kickstart");
+        if !kickstart.exists() {
+            return format!("not measured: {} is not built", kickstart.display());
+        }
+        let tasks = self.tasks;
+        let bare = self.many(tasks);
+        let text = many_dag(tasks).replace(PROGRAM, &format!("{} {PROGRAM}", kickstart.display()));
+        let recorded = self.write("recorded.dag", &text);
+        let (mut without, mut kept, mut started) = (Duration::MAX, Duration::MAX, Duration::MAX);
+        for _ in 0..ROUNDS {
+            without = without.min(run(&local(self.cpus), &bare, &[]));
+            kept = kept.min(run(&local(self.cpus), &recorded, &[]));
+            let mut each = command(&local(self.cpus), &recorded, &[]);
+            let start = Instant::now();
+            let status = each.env("PMC_KICKSTART", "exec").status();
+            assert!(status.is_ok_and(|s| s.success()), "the run must succeed");
+            started = started.min(start.elapsed());
+        }
+        let ratio = |time: Duration| time.as_secs_f64() / without.as_secs_f64();
+        format!(
+            "{:.2} of the time of {tasks} bare tasks; {:.2} with a kickstart started for each",
+            ratio(kept),
+            ratio(started)
+        )
     }
 
     fn forwarding(&self) -> String {

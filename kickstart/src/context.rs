@@ -10,6 +10,8 @@ use std::time::{Instant, SystemTime};
 
 use monitord_compat::invocation_record::Usage;
 
+use crate::spares::Spares;
+
 /// Environment variables by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment(BTreeMap<Vec<u8>, Vec<u8>>);
@@ -81,6 +83,8 @@ pub struct Context<'a> {
     pub stderr: BorrowedFd<'a>,
     /// Descriptors that the jobs keep under their numbers.
     pub keep: Vec<BorrowedFd<'a>>,
+    /// Temporary files of earlier invocations of this process.
+    pub spares: &'a Spares,
     /// Whose usage the record states as kickstart's.
     pub own_usage: OwnUsage,
     /// True to start each job in a process group of its own and to signal the group. Otherwise the jobs stay in

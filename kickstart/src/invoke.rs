@@ -18,6 +18,7 @@ use crate::lists::{self, Listed};
 use crate::lookup;
 use crate::machine::Host;
 use crate::options::{Command, Options, Output};
+use crate::spares::Spares;
 use crate::spawn::{Program, spawn};
 use crate::stat::{self, Names};
 use crate::stdio::{self, Stream};
@@ -127,8 +128,9 @@ impl<'a, 'c> Session<'a, 'c> {
         notice: &'a mut dyn FnMut(&str),
     ) -> io::Result<Self> {
         let temporary = temporary::directories(&context.environment, &context.directory);
-        let metadata = Mailbox::new(&temporary, "meta")?;
-        let integrity = Mailbox::new(&temporary, "integrity")?;
+        let metadata = context.spares.mailbox(&temporary, "meta")?;
+        let integrity = context.spares.mailbox(&temporary, "integrity")?;
+        let names = context.spares.names();
         let environment = &mut context.environment;
         if let Some(first) = environment
             .get(b"KICKSTART_PREPEND_PATH")
@@ -154,7 +156,7 @@ impl<'a, 'c> Session<'a, 'c> {
             host,
             interrupts,
             notice,
-            names: Names::default(),
+            names,
             temporary,
             metadata,
             integrity,
@@ -289,16 +291,22 @@ impl<'a, 'c> Session<'a, 'c> {
     fn open_streams(&mut self) -> Result<(), Abort> {
         let open =
             |error: io::Error| Abort::new(exit::INITIALISATION, format!("cannot open a stream: {error}"));
-        let stdout = Stream::stdout(&self.options.stdout, &self.directory, &self.temporary).map_err(open)?;
-        let stderr = Stream::stderr(&self.options.stderr, &self.directory, &self.temporary).map_err(open)?;
+        let (directory, temporary, spares) = (&self.directory, &self.temporary, self.context.spares);
+        let stdout = Stream::stdout(&self.options.stdout, directory, temporary, spares).map_err(open)?;
+        let stderr = Stream::stderr(&self.options.stderr, directory, temporary, spares).map_err(open)?;
         self.streams = Some([stdout, stderr]);
         Ok(())
     }
 
     /// Puts the reason why nothing ran where readers of the record look for messages of the job.
     fn explain(&mut self, problem: &str) {
-        let open = |stream: fn(&Output, &Path, &[PathBuf]) -> io::Result<Stream>| {
-            stream(&Output::Capture, &self.directory, &self.temporary)
+        let open = |stream: fn(&Output, &Path, &[PathBuf], &Spares) -> io::Result<Stream>| {
+            stream(
+                &Output::Capture,
+                &self.directory,
+                &self.temporary,
+                self.context.spares,
+            )
         };
         if self.streams.is_none()
             && let (Ok(stdout), Ok(stderr)) = (open(Stream::stdout), open(Stream::stderr))

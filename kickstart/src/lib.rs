@@ -27,6 +27,7 @@ pub mod options;
 pub mod payload;
 pub mod program;
 pub mod serve;
+pub mod spares;
 pub mod spawn;
 pub mod stat;
 pub mod stdio;

@@ -15,6 +15,7 @@ use pegasus_kickstart::context::{Context, Environment, OwnUsage};
 use pegasus_kickstart::interrupts::ProcessSignals;
 use pegasus_kickstart::invoke::{self, exit};
 use pegasus_kickstart::machine::Host;
+use pegasus_kickstart::spares::Spares;
 use pegasus_kickstart::{program, serve};
 
 fn main() -> ExitCode {
@@ -57,6 +58,7 @@ fn run(
         stdout: stdout.as_fd(),
         stderr: stderr.as_fd(),
         keep: Vec::new(),
+        spares: &Spares::default(),
         own_usage: OwnUsage::Process,
         own_group: false,
     };

@@ -21,6 +21,12 @@ pub struct Names {
 }
 
 impl Names {
+    /// Forgets failed lookups: a server may answer later.
+    pub fn forget_failures(&mut self) {
+        self.users.retain(|_, name| name.is_some());
+        self.groups.retain(|_, name| name.is_some());
+    }
+
     /// The name of a user.
     pub fn user(&mut self, uid: u32) -> Option<Text> {
         let find = || {

@@ -10,8 +10,9 @@ use monitord_compat::invocation_record::FileEntry;
 use crate::context::Context;
 use crate::options::{Existing, Input, Output};
 use crate::payload;
+use crate::spares::Spares;
 use crate::stat::{self, Names};
-use crate::temporary::{self, Capture};
+use crate::temporary::Capture;
 
 /// Where a job's output goes.
 #[derive(Debug)]
@@ -34,13 +35,23 @@ pub struct Stream {
 
 impl Stream {
     /// The standard output that `spec` asks for.
-    pub fn stdout(spec: &Output, directory: &Path, temporary: &[PathBuf]) -> io::Result<Self> {
-        Self::open("stdout", 1, spec, directory, temporary)
+    pub fn stdout(
+        spec: &Output,
+        directory: &Path,
+        temporary: &[PathBuf],
+        spares: &Spares,
+    ) -> io::Result<Self> {
+        Self::open("stdout", 1, spec, directory, temporary, spares)
     }
 
     /// The standard error that `spec` asks for.
-    pub fn stderr(spec: &Output, directory: &Path, temporary: &[PathBuf]) -> io::Result<Self> {
-        Self::open("stderr", 2, spec, directory, temporary)
+    pub fn stderr(
+        spec: &Output,
+        directory: &Path,
+        temporary: &[PathBuf],
+        spares: &Spares,
+    ) -> io::Result<Self> {
+        Self::open("stderr", 2, spec, directory, temporary, spares)
     }
 
     fn open(
@@ -49,9 +60,10 @@ impl Stream {
         spec: &Output,
         directory: &Path,
         temporary: &[PathBuf],
+        spares: &Spares,
     ) -> io::Result<Self> {
         let sink = match spec {
-            Output::Capture => Sink::Capture(temporary::capture(temporary, &key[3..])?),
+            Output::Capture => Sink::Capture(spares.capture(temporary, &key[3..])?),
             Output::Inherit => Sink::Inherit,
             Output::File { path, existing } => {
                 Sink::File(path.clone(), open_file(&directory.join(path), *existing))
@@ -63,7 +75,7 @@ impl Stream {
     /// The stream for a child.
     pub fn for_child(&self, context: &Context<'_>) -> io::Result<OwnedFd> {
         match &self.sink {
-            Sink::Capture(capture) => Ok(capture.file.try_clone()?.into()),
+            Sink::Capture(capture) => context.spares.open(capture),
             Sink::Inherit => {
                 let own = if self.number == 1 {
                     context.stdout
@@ -77,6 +89,13 @@ impl Stream {
                 error.kind(),
                 format!("cannot write {}: {error}", path.display()),
             )),
+        }
+    }
+
+    /// Lets a later invocation have the temporary file.
+    pub fn spare(self, temporary: &[PathBuf], spares: &Spares) {
+        if let Sink::Capture(capture) = self.sink {
+            spares.keep_capture(temporary, &self.key[3..], capture);
         }
     }
 

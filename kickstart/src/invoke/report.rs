@@ -104,6 +104,13 @@ impl Session<'_, '_> {
             limits: long_form.then(limits::read),
             duration: self.context.began.1.elapsed(),
         };
+        let (temporary, spares) = (&self.temporary, self.context.spares);
+        for stream in self.streams.into_iter().flatten() {
+            stream.spare(temporary, spares);
+        }
+        spares.keep_names(self.names);
+        spares.keep_mailbox(temporary, "meta", self.metadata);
+        spares.keep_mailbox(temporary, "integrity", self.integrity);
         Report {
             record,
             exit_code,

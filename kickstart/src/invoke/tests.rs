@@ -6,6 +6,7 @@ use super::*;
 use crate::context::{Environment, OwnUsage};
 use crate::interrupts::{Interrupt, Uninterrupted};
 use crate::options::{Request, parse};
+use crate::spares::Spares;
 
 /// An executor's way of cancelling: a pipe that becomes readable.
 struct Cancel(Option<io::PipeReader>);
@@ -38,6 +39,7 @@ fn run_in(directory: &Path, line: &[&str], interrupts: &mut dyn Interrupts) -> R
         stdout: null.as_fd(),
         stderr: null.as_fd(),
         keep: Vec::new(),
+        spares: &Spares::default(),
         own_usage: OwnUsage::Thread,
         own_group: true,
     };

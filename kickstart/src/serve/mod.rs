@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, getpgrp, getpid, setpgid};
 
@@ -31,6 +31,7 @@ use crate::interrupts::{Interrupt, Interrupts, ProcessSignals};
 use crate::invoke::{self, exit};
 use crate::machine::Host;
 use crate::program::{self, Outcome};
+use crate::spares::Spares;
 use crate::usage;
 use wire::{Received, Reply};
 
@@ -65,11 +66,15 @@ pub fn run(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> 
     }
     // What a task leaves behind becomes a child of the server, so that it can tell.
     set_child_subreaper(true)?;
+    let mut leases = SigSet::empty();
+    leases.add(Signal::SIGIO);
+    leases.thread_block()?;
     wire::greet(&socket)?;
     let server = Server {
         host: Host::gather(true),
         inherited,
         socket,
+        spares: Spares::new(),
     };
     loop {
         server.rest(&mut signals)?;
@@ -88,6 +93,7 @@ struct Server {
     inherited: Inherited,
     host: Host,
     socket: OwnedFd,
+    spares: Spares,
 }
 
 impl Server {
@@ -132,6 +138,7 @@ impl Server {
             stdout,
             stderr,
             keep,
+            spares: &self.spares,
             own_usage,
             own_group: false,
         };
