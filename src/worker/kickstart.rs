@@ -306,7 +306,7 @@ mod tests {
             wanted(&format!("/usr/bin/env A=b C= {own} -n x")),
             Some(("A=b C=".to_owned(), "-n x".to_owned()))
         );
-        assert_eq!(wanted(&format!("{own}")), Some((String::new(), String::new())));
+        assert_eq!(wanted(&own), Some((String::new(), String::new())));
         for other in [
             String::new(),
             "/bin/true".to_owned(),
