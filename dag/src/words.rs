@@ -95,8 +95,9 @@ pub fn split(text: &[u8]) -> Vec<Vec<u8>> {
 /// all in a DAG file; [`crate::write`] refuses them.
 #[must_use]
 pub fn quote(word: &[u8]) -> Cow<'_, [u8]> {
-    let special = |b: &u8| is_blank(*b) || matches!(b, b'\'' | b'"' | b'\\' | b'\r' | b'\n');
-    if !word.is_empty() && !word.iter().any(special) {
+    let special = |b: u8| is_blank(b) | matches!(b, b'\'' | b'"' | b'\\' | b'\r' | b'\n');
+    // Most words are plain; without a way out the loop takes many bytes at a time.
+    if !word.is_empty() && !word.iter().fold(false, |found, &b| found | special(b)) {
         return Cow::Borrowed(word);
     }
     let mut quoted = Vec::with_capacity(word.len() + 4);

@@ -70,7 +70,10 @@ pub fn comment(out: &mut String, number: u64, transformation: &str, id: &str) ->
     check_name("transformation", transformation)?;
     check_name("job identifier", id)?;
     // Writing into a String cannot fail.
-    let _ = writeln!(out, "#@ {number} {transformation} {id} ");
+    let _ = write!(out, "#@ {number} ");
+    for part in [transformation, " ", id, " \n"] {
+        out.push_str(part);
+    }
     Ok(())
 }
 
@@ -79,15 +82,28 @@ pub fn comment(out: &mut String, number: u64, transformation: &str, id: &str) ->
 /// # Errors
 /// The reader would not get back what is to be written; nothing is added then.
 pub fn task(out: &mut String, line: &TaskLine<'_>) -> Result<(), WriteError> {
+    task_in_parts(out, line, &[])
+}
+
+/// As [`task`], with a command that is `line.command` and `more` one after the other, so that nobody has to put
+/// it together before.
+///
+/// # Errors
+/// The reader would not get back what is to be written; nothing is added then.
+pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Result<(), WriteError> {
     let task = || line.name.to_owned();
     check_name("task name", line.name)?;
-    for (what, text) in [("command", line.command), ("options", line.options)] {
+    let texts = [("command", line.command), ("options", line.options)];
+    let parts = more.iter().map(|part| ("command", *part));
+    for (what, text) in texts.into_iter().chain(parts) {
         if text.contains('\n') {
             return Err(WriteError::LineBreak { what, task: task() });
         }
     }
     let start = out.len();
-    let _ = write!(out, "TASK {} ", line.name);
+    for part in ["TASK ", line.name, " "] {
+        out.push_str(part);
+    }
     let rest = out.len();
     if let Some(memory) = line.memory_mb {
         let _ = write!(out, "-m {memory} ");
@@ -101,16 +117,21 @@ pub fn task(out: &mut String, line: &TaskLine<'_>) -> Result<(), WriteError> {
     if let Some(priority) = line.priority {
         let _ = write!(out, "-p {priority} ");
     }
-    let more = line.options.trim_matches([' ', '\t', '\r']);
-    if !more.is_empty() {
-        let _ = write!(out, "{more} ");
+    let options = line.options.trim_matches([' ', '\t', '\r']);
+    if !options.is_empty() {
+        let _ = write!(out, "{options} ");
     }
+    let command = out.len();
     out.push_str(line.command);
+    for part in more {
+        out.push_str(part);
+    }
     // Only reading it back tells whether quotes in the options swallow the program, or the
     // program looks like an option.
     let read_back = options::parse(line.name.as_bytes(), &out.as_bytes()[rest..]);
     let problem = match read_back {
-        Ok((_, command)) if command == line.command.as_bytes() => None,
+        // Both are ends of one text.
+        Ok((_, read)) if read.len() == out.len() - command => None,
         Ok(_) => Some(("command", "it would begin at another word".to_owned())),
         Err(kind) => Some(("options or command", kind.to_string())),
     };
@@ -133,13 +154,17 @@ pub fn task(out: &mut String, line: &TaskLine<'_>) -> Result<(), WriteError> {
 pub fn edge(out: &mut String, parent: &str, child: &str) -> Result<(), WriteError> {
     check_name("task name", parent)?;
     check_name("task name", child)?;
-    let _ = writeln!(out, "EDGE {parent} {child}");
+    for part in ["EDGE ", parent, " ", child, "\n"] {
+        out.push_str(part);
+    }
     Ok(())
 }
 
 fn check_name(what: &'static str, value: &str) -> Result<(), WriteError> {
-    // All white space, not only the reader's four blanks: the monitoring daemon's idea is wider.
-    if value.is_empty() || value.chars().any(char::is_whitespace) {
+    // All white space, not only the reader's four blanks: the monitoring daemon's idea is wider. Most names are
+    // plain, and to look at all of their bytes is faster than to stop at the first odd one.
+    let plain = value.bytes().fold(true, |plain, b| plain & (b > b' ') & b.is_ascii());
+    if value.is_empty() || (!plain && value.chars().any(char::is_whitespace)) {
         return Err(WriteError::Name {
             what,
             value: value.to_owned(),

@@ -14,6 +14,20 @@ pub struct Events<'a> {
     pub workflow: &'a str,
 }
 
+/// The beginning of all events of one name, for those of which there are many.
+#[derive(Clone, Debug)]
+pub struct Head {
+    text: String,
+}
+
+impl Head {
+    /// Begins an event.
+    pub fn begin<'o>(&self, out: &'o mut String) -> Event<'o> {
+        out.push_str(&self.text);
+        Event { out }
+    }
+}
+
 /// One line being written; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Event<'o> {
@@ -21,12 +35,17 @@ pub struct Event<'o> {
 }
 
 impl Events<'_> {
+    /// What events of a name begin with.
+    pub fn head(&self, name: &str) -> Head {
+        let mut text = String::new();
+        for part in ["ts=", self.time, " event=", name, " xwf.id=", self.workflow, " "] {
+            text.push_str(part);
+        }
+        Head { text }
+    }
     /// Begins an event.
     pub fn begin<'o>(&self, out: &'o mut String, name: &str) -> Event<'o> {
-        for part in ["ts=", self.time, " event=", name, " xwf.id=", self.workflow, " "] {
-            out.push_str(part);
-        }
-        Event { out }
+        self.head(name).begin(out)
     }
 }
 
@@ -54,8 +73,10 @@ impl Drop for Event<'_> {
 }
 
 fn push_escaped(out: &mut String, value: &str) {
-    // Nearly all values are plain, and there are millions of them.
-    if !value.bytes().any(|b| matches!(b, b'"' | b'\n' | b'\r' | b'\\')) {
+    // Nearly all values are plain, and there are millions of them: without a way out the loop takes many bytes
+    // at a time.
+    let special = |b: u8| (b == b'"') | (b == b'\n') | (b == b'\r') | (b == b'\\');
+    if !value.bytes().fold(false, |found, b| found | special(b)) {
         out.push_str(value);
         return;
     }

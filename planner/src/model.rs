@@ -127,17 +127,25 @@ impl TransformationName {
     }
 }
 
+impl TransformationName {
+    /// The parts of the name as it is written, with their separators; missing ones are empty.
+    fn parts(&self) -> [&str; 5] {
+        let (namespace, colons) = self.namespace.as_deref().map_or(("", ""), |n| (n, "::"));
+        let (colon, version) = self.version.as_deref().map_or(("", ""), |v| (":", v));
+        [namespace, colons, &self.name, colon, version]
+    }
+    /// Appends the name as it is written.
+    pub fn push_to(&self, text: &mut String) {
+        for part in self.parts() {
+            text.push_str(part);
+        }
+    }
+}
+
 impl std::fmt::Display for TransformationName {
     /// `namespace::name:version`; missing parts vanish with their separator.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Some(namespace) = &self.namespace {
-            write!(f, "{namespace}::")?;
-        }
-        f.write_str(&self.name)?;
-        if let Some(version) = &self.version {
-            write!(f, ":{version}")?;
-        }
-        Ok(())
+        self.parts().iter().try_for_each(|part| f.write_str(part))
     }
 }
 

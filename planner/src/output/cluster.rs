@@ -16,6 +16,7 @@ use crate::refine::exec::{JobId, Task};
 
 use super::Plan;
 use super::command::{self, Command, environment, is_wrapped, quote};
+use super::dag::blank_free;
 use super::limits;
 
 /// Variables by which pegasus-mpi-cluster would take itself for a part of the MPI job that it runs in.
@@ -297,9 +298,14 @@ fn entry(
     text: &mut String,
 ) -> Result<(), WriteError> {
     let job = plan.job(member);
-    let blank_free = |name: &str| name.replace(char::is_whitespace, "_");
-    let transformation = blank_free(&plan.transformation(job));
-    write::comment(text, number, &transformation, &blank_free(plan.logical_id(job)))?;
+    let mut transformation = String::new();
+    plan.push_transformation(job, &mut transformation);
+    write::comment(
+        text,
+        number,
+        &blank_free(&transformation),
+        &blank_free(plan.logical_id(job)),
+    )?;
     let line = format!("{}{} {}", command.environment, command.program, command.arguments);
     let line = line.trim_end_matches([' ', '\t']);
     match cluster.aggregator {

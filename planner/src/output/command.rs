@@ -4,9 +4,9 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::model::{Arguments, JobIndex};
+use crate::model::{Arguments, Job, JobIndex};
 use crate::profiles::{Namespace, Profiles, parse_bool};
-use crate::refine::exec::{JobId, Setup, Task};
+use crate::refine::exec::{JobId, Setup, SiteId, Task};
 use crate::refine::settings::{Generator, Mode};
 
 use super::lists::Orders;
@@ -52,66 +52,213 @@ pub(crate) fn quote(word: &str) -> Cow<'_, str> {
 /// # Errors
 /// Profiles that make no sense; each message names the job.
 pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>> {
-    let job = plan.job(id);
-    if let Task::Cluster(..) = job.task {
-        return super::cluster::command(plan, id);
-    }
-    let setup = &plan.exec.setups[job.setup as usize];
-    let mut problems = Vec::new();
     let mut command = Command::default();
-    limits::resources(plan, id, &mut command, &mut problems);
-    if !super::cluster::inherits_environment(plan, id) {
-        command.environment = environment(&setup.profiles);
+    Commands::default().fill(plan, id, &mut command)?;
+    Ok(command)
+}
+
+impl Command {
+    /// Empties the command and keeps its memory.
+    fn clear(&mut self) {
+        for text in [
+            &mut self.environment,
+            &mut self.program,
+            &mut self.arguments,
+            &mut self.options,
+        ] {
+            text.clear();
+        }
+        (self.memory_mb, self.cpus, self.gpus, self.priority) = (None, None, None, None);
+        (self.argument_file, self.stdin) = (None, None);
     }
-    let wrapped = is_wrapped(plan, id);
-    let arguments = arguments(plan, id, wrapped, &mut problems);
-    let launcher = setup
-        .profiles
-        .pegasus("gridstart.launcher")
-        .map(str::trim)
-        .filter(|l| !l.is_empty());
-    let launcher_arguments = setup
-        .profiles
-        .pegasus("gridstart.launcher.arguments")
-        .map(str::trim);
-    if wrapped {
-        let kickstart = kickstart(plan, id, setup);
-        let mut line = kickstart_options(plan, id, setup, &mut command, &mut problems);
-        append_program(plan, id, setup, &arguments, &mut line, &mut command);
-        match launcher {
-            Some(launcher) => {
-                command.program = quote(launcher).into_owned();
-                command.arguments = match launcher_arguments {
-                    Some(more) => format!("{more} {kickstart}{}", spaced(&line)),
-                    None => format!("{kickstart}{}", spaced(&line)),
-                };
+}
+
+/// What commands have in common that have the same setup, places and circumstances.
+#[derive(Debug)]
+struct Common {
+    key: Key,
+    /// Resources and options.
+    resources: Command,
+    environment: String,
+    /// Kickstart, quoted.
+    kickstart: String,
+    /// Options of kickstart before and after those about files.
+    place: String,
+    limits: String,
+}
+
+/// Setup, site, staging site; compute job; without work directory; called by the script of the generator Shell.
+type Key = (u32, SiteId, SiteId, bool, bool, bool);
+
+/// How many of them are kept: jobs of one kind come one after the other.
+const KEPT: usize = 16;
+
+/// Makes commands, and keeps what they have in common and the memory that each needs.
+#[derive(Debug, Default)]
+pub(crate) struct Commands {
+    common: Vec<Common>,
+    /// The one that is given up next.
+    oldest: usize,
+    text: String,
+}
+
+impl Commands {
+    /// Makes the command of a job in place of another one.
+    ///
+    /// # Errors
+    /// Profiles that make no sense; each message names the job.
+    pub(crate) fn fill(
+        &mut self,
+        plan: &Plan<'_>,
+        id: JobId,
+        command: &mut Command,
+    ) -> Result<(), Vec<String>> {
+        let job = plan.job(id);
+        command.clear();
+        if let Task::Cluster(..) = job.task {
+            *command = super::cluster::command(plan, id)?;
+            return Ok(());
+        }
+        let setup = &plan.exec.setups[job.setup as usize];
+        let mut problems = Vec::new();
+        let at = self.common(plan, id, &mut problems);
+        self.text.clear();
+        let wrapped = is_wrapped(plan, id);
+        let arguments = arguments(plan, id, wrapped, &mut self.text, &mut problems);
+        let Some(common) = at.map(|at| &self.common[at]) else {
+            return Err(problems);
+        };
+        let of = &common.resources;
+        (command.memory_mb, command.cpus, command.gpus, command.priority) =
+            (of.memory_mb, of.cpus, of.gpus, of.priority);
+        command.options.push_str(&of.options);
+        if !super::cluster::inherits_environment(plan, id) {
+            command.environment.push_str(&common.environment);
+        }
+        let launcher = setup
+            .profiles
+            .pegasus("gridstart.launcher")
+            .map(str::trim)
+            .filter(|l| !l.is_empty());
+        let launcher_arguments = setup
+            .profiles
+            .pegasus("gridstart.launcher.arguments")
+            .map(str::trim);
+        if wrapped {
+            wrap(plan, id, setup, common, arguments, command);
+            match launcher {
+                Some(launcher) => {
+                    command.program.push_str(&quote(launcher));
+                    let line = std::mem::take(&mut command.arguments);
+                    let kickstart = &common.kickstart;
+                    command.arguments = match launcher_arguments {
+                        Some(more) => format!("{more} {kickstart}{}", spaced(&line)),
+                        None => format!("{kickstart}{}", spaced(&line)),
+                    };
+                }
+                None => command.program.push_str(&common.kickstart),
             }
-            None => {
-                command.program = kickstart;
-                command.arguments = line;
+        } else if matches!(job.task, Task::NoOp) {
+            command.program.push_str(&quote(&setup.executable));
+        } else if is_called_by_script(plan, id) && launcher.is_none() && !has_outputs(plan, job.task) {
+            command.stdin = input(plan, id);
+            command.program.push_str(&quote(&setup.executable));
+            command.arguments.push_str(arguments);
+        } else {
+            bare(
+                plan,
+                id,
+                setup,
+                arguments,
+                launcher,
+                launcher_arguments,
+                command,
+            );
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// Where the part of a job's command stands that it shares with others; `None` if there are problems.
+    fn common(&mut self, plan: &Plan<'_>, id: JobId, problems: &mut Vec<String>) -> Option<usize> {
+        let job = plan.job(id);
+        let key = (
+            job.setup,
+            job.site,
+            job.staging,
+            matches!(job.task, Task::Compute(_)),
+            is_elsewhere(plan, id),
+            is_called_by_script(plan, id),
+        );
+        if let Some(at) = self.common.iter().position(|common| common.key == key) {
+            return Some(at);
+        }
+        let common = Common::new(plan, id, key, problems);
+        if !problems.is_empty() {
+            return None;
+        }
+        if self.common.len() < KEPT {
+            self.common.push(common);
+            return Some(self.common.len() - 1);
+        }
+        let at = self.oldest;
+        self.common[at] = common;
+        self.oldest = (at + 1) % KEPT;
+        Some(at)
+    }
+}
+
+impl Common {
+    fn new(plan: &Plan<'_>, id: JobId, key: Key, problems: &mut Vec<String>) -> Self {
+        let job = plan.job(id);
+        let setup = &plan.exec.setups[job.setup as usize];
+        let mut resources = Command::default();
+        limits::resources(plan, id, &mut resources, problems);
+        let mut place = String::new();
+        // Writing into a String cannot fail.
+        let _ = write!(place, "-R {} ", quote(&plan.sites.get(job.site).name));
+        let option = if makes_dir(plan, id) { "-W" } else { "-w" };
+        // The script of the generator Shell changes into the directory itself, if it is there.
+        if option == "-W" || !is_called_by_script(plan, id) {
+            let _ = write!(place, " {option} {} ", quote(work_dir(plan, id)));
+        }
+        if plan.settings.set_xbit && setup.staged {
+            place.push_str(" -X ");
+        }
+        let mut limits = String::new();
+        if let Some(more) = setup.profiles.pegasus("gridstart.arguments").map(str::trim)
+            && !more.is_empty()
+        {
+            let _ = write!(limits, "{more} ");
+        }
+        if plan.settings.gridstart_label {
+            let _ = write!(limits, "-L {} -T {} ", quote(&plan.run_label), plan.stamp);
+        }
+        if is_wrapped(plan, id)
+            && let Task::Compute(_) = job.task
+        {
+            match limits::timeouts(&setup.profiles) {
+                Ok(Some((term, kill))) => {
+                    let _ = write!(limits, "-k {term} ");
+                    if let Some(kill) = kill {
+                        let _ = write!(limits, "-K {kill} ");
+                    }
+                }
+                Ok(None) => {}
+                Err(problem) => problems.push(format!("job {}: {problem}", job.name)),
             }
         }
-    } else if matches!(job.task, Task::NoOp) {
-        command.program = quote(&setup.executable).into_owned();
-    } else if is_called_by_script(plan, id) && launcher.is_none() && !has_outputs(plan, job.task) {
-        command.stdin = input(plan, id);
-        command.program = quote(&setup.executable).into_owned();
-        command.arguments = arguments.text;
-    } else {
-        bare(
-            plan,
-            id,
-            setup,
-            &arguments,
-            launcher,
-            launcher_arguments,
-            &mut command,
-        );
-    }
-    if problems.is_empty() {
-        Ok(command)
-    } else {
-        Err(problems)
+        Common {
+            key,
+            resources,
+            environment: environment(&setup.profiles),
+            kickstart: kickstart(plan, id, setup),
+            place,
+            limits,
+        }
     }
 }
 
@@ -174,9 +321,7 @@ fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
 pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
     let job = plan.job(id);
     let setup = &plan.exec.setups[job.setup as usize];
-    // A delivered output of a deleted job moves from elsewhere to elsewhere, and nothing makes sure that
-    // there is a work directory: such jobs have no parents but each other.
-    if matches!(job.task, Task::CreateDir | Task::NoOp) || is_delivery(plan, id) {
+    if is_elsewhere(plan, id) {
         return ELSEWHERE;
     }
     // Registration needs no file of the work directory, which may be removed before it, or before it is tried again.
@@ -193,6 +338,13 @@ pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
             .as_ref()
             .map_or(ELSEWHERE, |scratch| scratch.path.as_str()),
     }
+}
+
+/// Whether a job does not depend on the work directory of the run.
+fn is_elsewhere(plan: &Plan<'_>, id: JobId) -> bool {
+    // A delivered output of a deleted job moves from elsewhere to elsewhere, and nothing makes sure that
+    // there is a work directory: such jobs have no parents but each other.
+    matches!(plan.job(id).task, Task::CreateDir | Task::NoOp) || is_delivery(plan, id)
 }
 
 /// Whether a job delivers outputs of deleted jobs.
@@ -216,20 +368,27 @@ pub(crate) fn makes_dir(plan: &Plan<'_>, id: JobId) -> bool {
     makes && matches!(job.task, Task::Compute(_)) && is_wrapped(plan, id)
 }
 
-/// Everything between kickstart and the program.
-fn kickstart_options(
+/// A text and blanks around it, as one word of a line.
+fn push_word(line: &mut String, before: &str, word: &str, after: &str) {
+    line.push_str(before);
+    line.push_str(&quote(word));
+    line.push_str(after);
+}
+
+/// Adds the options of kickstart and the program.
+fn wrap(
     plan: &Plan<'_>,
     id: JobId,
     setup: &Setup,
+    common: &Common,
+    arguments: &str,
     command: &mut Command,
-    problems: &mut Vec<String>,
-) -> String {
+) {
     let job = plan.job(id);
     let by_script = is_called_by_script(plan, id);
-    let mut line = String::with_capacity(512);
-    // Writing into a String cannot fail.
+    let mut line = std::mem::take(&mut command.arguments);
     if !by_script && let Some(path) = input(plan, id) {
-        let _ = write!(line, "-i {} ", quote(&path));
+        push_word(&mut line, "-i ", &path, " ");
     }
     let (mut stdout, mut stderr) = (None, None);
     if let Task::Compute(JobIndex(n)) = job.task {
@@ -239,59 +398,34 @@ fn kickstart_options(
     if super::cluster::is_later_member(plan, id) {
         line.push_str(" -H");
     }
-    let transformation = plan.transformation(job);
-    let _ = write!(
-        line,
-        " -n {} -N {} ",
-        quote(&transformation),
-        quote(plan.logical_id(job))
-    );
+    line.push_str(" -n ");
+    let at = line.len();
+    plan.push_transformation(job, &mut line);
+    if let Cow::Owned(quoted) = quote(&line[at..]) {
+        line.truncate(at);
+        line.push_str(&quoted);
+    }
+    push_word(&mut line, " -N ", plan.logical_id(job), " ");
     if by_script && let Some(path) = input(plan, id) {
         if has_input_file(job.task) {
             line.push_str("-i - ");
             command.stdin = Some(path);
         } else {
-            let _ = write!(line, "-i {} ", quote(&path));
+            push_word(&mut line, "-i ", &path, " ");
         }
     }
-    for (option, file) in [("-o", stdout), ("-e", stderr)] {
+    for (option, file) in [("-o ", stdout), ("-e ", stderr)] {
         if let Some(file) = file {
-            let _ = write!(line, "{option} {} ", quote(plan.workflow.files.name(file)));
+            push_word(&mut line, option, plan.workflow.files.name(file), " ");
         }
     }
-    let _ = write!(line, "-R {} ", quote(&plan.sites.get(job.site).name));
-    let option = if makes_dir(plan, id) { "-W" } else { "-w" };
-    // The script of the generator Shell changes into the directory itself, if it is there.
-    if option == "-W" || !by_script {
-        let _ = write!(line, " {option} {} ", quote(work_dir(plan, id)));
-    }
-    if plan.settings.set_xbit && setup.staged {
-        line.push_str(" -X ");
-    }
+    line.push_str(&common.place);
     if plan.settings.stat {
         super::stat::options(plan, id, &mut line);
     }
-    if let Some(more) = setup.profiles.pegasus("gridstart.arguments").map(str::trim)
-        && !more.is_empty()
-    {
-        let _ = write!(line, "{more} ");
-    }
-    if plan.settings.gridstart_label {
-        let _ = write!(line, "-L {} -T {} ", quote(&plan.run_label), plan.stamp);
-    }
-    if let Task::Compute(_) = job.task {
-        match limits::timeouts(&setup.profiles) {
-            Ok(Some((term, kill))) => {
-                let _ = write!(line, "-k {term} ");
-                if let Some(kill) = kill {
-                    let _ = write!(line, "-K {kill} ");
-                }
-            }
-            Ok(None) => {}
-            Err(problem) => problems.push(format!("job {}: {problem}", job.name)),
-        }
-    }
-    line
+    line.push_str(&common.limits);
+    append_program(plan, id, setup, arguments, &mut line, command);
+    command.arguments = line;
 }
 
 /// First byte and length of a job's orders, if they are in the one file of a large plan.
@@ -320,29 +454,33 @@ fn has_input_file(task: Task) -> bool {
     )
 }
 
-/// Arguments of the program: as one text quoted for the DAG, and as words for an argument file.
-struct ProgramArguments {
-    text: String,
-    /// `None` where the text cannot be split safely.
-    words: Option<Vec<String>>,
-}
-
-fn arguments(plan: &Plan<'_>, id: JobId, wrapped: bool, problems: &mut Vec<String>) -> ProgramArguments {
+/// Arguments of the program as one text quoted for the DAG. `text` is memory for it.
+fn arguments<'t>(
+    plan: &Plan<'t>,
+    id: JobId,
+    wrapped: bool,
+    text: &'t mut String,
+    problems: &mut Vec<String>,
+) -> &'t str {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup as usize].profiles;
-    let mut text = match job.task {
-        Task::Compute(JobIndex(n)) => return compute_arguments(plan, n, wrapped, problems),
+    match job.task {
+        Task::Compute(JobIndex(n)) => {
+            return compute_arguments(&plan.workflow.jobs[n as usize], wrapped, text, problems);
+        }
         Task::StageIn(_) | Task::StageOut(_) | Task::InterSite(_) => {
             let threads = profiles.pegasus("transfer.threads").map_or("2", str::trim);
-            let mut text = format!(" --threads {threads} ");
+            for part in [" --threads ", threads, " "] {
+                text.push_str(part);
+            }
             match profiles.pegasus("transfer.arguments").map(str::trim) {
                 Some(more) if !more.is_empty() => text.push_str(more),
                 _ => text.push_str(plan.settings.mode.transfer_arguments()),
             }
-            text
         }
         Task::Register(n) => {
-            let mut text = format!(
+            let _ = write!(
+                text,
                 "--prefix pegasus.catalog.replica.output --conf {} {}",
                 quote(&format!("{}/{PROPERTIES}", plan.submit)),
                 if plan.settings.mode == Mode::Debug {
@@ -354,55 +492,46 @@ fn arguments(plan: &Plan<'_>, id: JobId, wrapped: bool, problems: &mut Vec<Strin
             let producers = &plan.exec.registrations[n as usize].producers;
             let with_metadata = plan.settings.integrity != crate::refine::settings::Integrity::None;
             if with_metadata && !producers.is_empty() {
-                let files: Vec<String> = producers.iter().map(|&p| plan.job_file(p, ".meta")).collect();
-                let _ = write!(text, " --meta {}", quote(&files.join(",")));
+                let mut files = String::new();
+                for (k, &producer) in producers.iter().enumerate() {
+                    files.push_str(if k > 0 { "," } else { "" });
+                    plan.push_job_file(producer, ".meta", &mut files);
+                }
+                push_word(text, " --meta ", &files, "");
             }
-            let _ = write!(text, " --insert {}", quote(&registration_orders(plan, id)));
-            text
+            push_word(text, " --insert ", &registration_orders(plan, id), "");
         }
         Task::Chmod(n) => {
-            let mut text = " +x ".to_owned();
+            text.push_str(" +x ");
             for &file in &plan.exec.chmods[n as usize] {
                 let path = plan
                     .sites
                     .scratch_path(job.staging, plan.workflow.files.name(file));
-                let _ = write!(text, " {}", quote(&path));
+                push_word(text, " ", &path, "");
             }
-            text
         }
-        Task::CreateDir | Task::CleanUp(_) | Task::RemoveDir | Task::NoOp | Task::Cluster(..) => {
-            String::new()
-        }
-    };
+        Task::CreateDir | Task::CleanUp(_) | Task::RemoveDir | Task::NoOp | Task::Cluster(..) => {}
+    }
     if let Some((at, length)) = part(plan, id) {
         let file = format!("{}/{}", plan.submit, Orders::file_name(&plan.base));
         let _ = write!(text, " --file {} --part {at}:{length}", quote(&file));
     }
-    ProgramArguments { text, words: None }
+    text
 }
 
-/// Bytes of one argument that Linux takes, with the NUL behind it.
-const LONGEST_ARGUMENT: usize = 128 * 1024;
-
-fn compute_arguments(plan: &Plan<'_>, n: u32, wrapped: bool, problems: &mut Vec<String>) -> ProgramArguments {
-    let job = &plan.workflow.jobs[n as usize];
+use crate::refine::exec::{JobId, Setup, SiteId, Task};
+use crate::refine::settings::{Generator, Mode};
     match &job.arguments {
-        Arguments::Raw(text) => {
-            let words = text.split_whitespace().map(str::to_owned).collect();
-            if text.contains('\n') {
+        Arguments::Raw(raw) => {
+            if raw.contains('\n') {
                 problems.push(format!(
                     "job {}: its arguments contain a line break, which a DAG cannot express",
                     job.id
                 ));
             }
-            ProgramArguments {
-                text: text.clone(),
-                words: Some(words),
-            }
+            raw
         }
         Arguments::Words(list) => {
-            let mut text = String::new();
-            let mut words = Some(Vec::new());
             for (k, word) in list.iter().enumerate() {
                 if word.contains(['\n', '\r']) {
                     problems.push(format!(
@@ -411,33 +540,36 @@ fn compute_arguments(plan: &Plan<'_>, n: u32, wrapped: bool, problems: &mut Vec<
                         k + 1
                     ));
                 }
-                if word.len() >= LONGEST_ARGUMENT {
-                    problems.push(format!(
-                        "job {}: argument {} has {} bytes, and no program can be given more than {} in one: write it into \
-                         a file",
-                        job.id,
-                        k + 1,
-                        word.len(),
-                        LONGEST_ARGUMENT - 1
-                    ));
-                }
-                let word = if wrapped {
-                    for_kickstart(word)
-                } else {
-                    Cow::Borrowed(word)
-                };
+use crate::refine::exec::{JobId, Setup, SiteId, Task};
+use crate::refine::settings::{Generator, Mode};
                 if k > 0 {
                     text.push(' ');
                 }
-                text.push_str(&quote(&word));
-                // An argument file drops empty lines.
-                match &mut words {
-                    Some(list) if !word.is_empty() => list.push(word.into_owned()),
-                    _ => words = None,
-                }
+                text.push_str(&quote(&given(word, wrapped)));
             }
-            ProgramArguments { text, words }
+            text
         }
+    }
+}
+
+/// Arguments of a compute job as words for an argument file; `None` where the text cannot be split safely.
+fn argument_words(job: &Job, wrapped: bool) -> Option<Vec<Cow<'_, str>>> {
+    match &job.arguments {
+        Arguments::Raw(text) => Some(text.split_whitespace().map(Cow::Borrowed).collect()),
+        // An argument file drops empty lines.
+        Arguments::Words(list) => list
+            .iter()
+            .map(|word| Some(given(word, wrapped)).filter(|word| !word.is_empty()))
+            .collect(),
+    }
+}
+
+/// A word as the program is given it, through kickstart or not.
+fn given(word: &str, wrapped: bool) -> Cow<'_, str> {
+    if wrapped {
+        for_kickstart(word)
+    } else {
+        Cow::Borrowed(word)
     }
 }
 
@@ -467,32 +599,31 @@ fn append_program(
     plan: &Plan<'_>,
     id: JobId,
     setup: &Setup,
-    arguments: &ProgramArguments,
+    arguments: &str,
     line: &mut String,
     command: &mut Command,
 ) {
     let job = plan.job(id);
     let settings = plan.settings;
-    let is_long = line.len() + setup.executable.len() + arguments.text.len() > settings.invoke_length;
-    let wants_file = matches!(job.task, Task::Compute(_))
+    let is_long = line.len() + setup.executable.len() + arguments.len() > settings.invoke_length;
+    if let Task::Compute(JobIndex(n)) = job.task
         && !plan.is_member(id)
         && !settings.invoke_disable
-        && (settings.invoke_always || is_long);
-    if wants_file && let Some(words) = &arguments.words {
-        let _ = write!(
-            line,
-            " -I {} ",
-            quote(&format!("{}/{}.arg", plan.submit, job.name))
-        );
+        && (settings.invoke_always || is_long)
+        && let Some(words) = argument_words(&plan.workflow.jobs[n as usize], true)
+    {
+        let file = format!("{}/{}.arg", plan.submit, job.name);
+        push_word(line, " -I ", &file, " ");
         let mut text = format!("{}\n", setup.executable);
         for word in words {
-            text.push_str(word);
+            text.push_str(&word);
             text.push('\n');
         }
         command.argument_file = Some(text);
         return;
     }
-    let _ = write!(line, "{} {}", quote(&setup.executable), arguments.text);
+    push_word(line, "", &setup.executable, " ");
+    line.push_str(arguments);
 }
 
 /// A program without kickstart: a shell changes into the work directory and connects the streams.
@@ -500,7 +631,7 @@ fn bare(
     plan: &Plan<'_>,
     id: JobId,
     setup: &Setup,
-    arguments: &ProgramArguments,
+    arguments: &str,
     launcher: Option<&str>,
     launcher_arguments: Option<&str>,
     command: &mut Command,
@@ -530,7 +661,7 @@ fn bare(
             let _ = write!(line, "{more} ");
         }
     }
-    let _ = write!(line, "{} {}", quote(&setup.executable), arguments.text);
+    let _ = write!(line, "{} {}", quote(&setup.executable), arguments);
     command.arguments = line;
 }
 

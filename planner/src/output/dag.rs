@@ -1,20 +1,42 @@
 //! The DAG for pegasus-mpi-cluster (section 7.1 of the planner's specification).
 
+use std::borrow::Cow;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
+use std::ops::Range;
 use std::path::Path;
 
 use pmc_dag::write::{self, TaskLine};
 
 use crate::plan::PlanError;
+use crate::refine::graph::Adjacency;
 
 use super::Plan;
 use super::batch::NodeSize;
-use super::command::{Command, command};
-use super::events::JobEvents;
+use super::command::{Command, Commands};
+use super::events::{Heads, JobEvents};
+use super::in_order::in_order;
 
 /// Problems of this many jobs are shown.
 const SHOWN: usize = 20;
+/// Jobs that are rendered at once.
+const JOBS: usize = 512;
+/// Jobs whose edges are rendered at once.
+const EDGES: usize = 1024;
+
+/// What one thread has rendered, and memory that it uses again.
+#[derive(Default)]
+struct Rendered {
+    dag: String,
+    events: String,
+    /// Of each job that has some.
+    problems: Vec<Vec<String>>,
+    /// An argument file that cannot be written.
+    failed: Option<PlanError>,
+    commands: Commands,
+    command: Command,
+    scratch: String,
+}
 
 /// Writes the DAG, argument files, and the job part of the events, in one pass over the jobs.
 ///
@@ -28,66 +50,119 @@ pub(crate) fn write(
     events: &mut JobEvents<'_>,
 ) -> Result<(), PlanError> {
     let failed = |source| PlanError::io("write", dag, source);
-    let mut file = BufWriter::with_capacity(1 << 18, File::create(dag).map_err(failed)?);
+    let mut file = File::create(dag).map_err(failed)?;
     let mut problems = Vec::new();
-    let mut text = String::new();
-    for (n, &id) in plan.order.iter().enumerate() {
-        let job = plan.job(id);
-        let command = match command(plan, id) {
-            Ok(command) => command,
-            Err(more) => {
-                problems.extend(more);
-                if problems.len() > SHOWN {
-                    break;
-                }
-                continue;
+    let (event_file, event_path, heads) = events.parts();
+    in_order(
+        plan.order.len(),
+        JOBS,
+        Rendered::default,
+        |rendered, range| jobs(plan, dir, node, heads, range, rendered),
+        |rendered| {
+            problems.append(&mut rendered.problems);
+            if problems.iter().map(Vec::len).sum::<usize>() > SHOWN {
+                return Err(PlanError::Code(shown(&mut problems)));
             }
-        };
-        if let Some(problem) = node.problem(&job.name, command.memory_mb, command.cpus) {
-            problems.push(problem);
+            if let Some(error) = rendered.failed.take() {
+                return Err(error);
+            }
+            file.write_all(rendered.dag.as_bytes()).map_err(failed)?;
+            rendered.dag.clear();
+            JobEvents::append(event_file, event_path, &mut rendered.events)
+        },
+    )?;
+    if !problems.is_empty() {
+        return Err(PlanError::Code(shown(&mut problems)));
+    }
+    file.write_all(b"\n").map_err(failed)?;
+    let place = positions(plan);
+    let children = Adjacency::new(plan.order.len(), plan.exec.edges.iter().copied());
+    in_order(
+        plan.order.len(),
+        EDGES,
+        || (String::new(), Vec::new(), None),
+        |(text, sorted, problem), range| {
+            for &parent in &plan.order[range] {
+                sorted.clear();
+                sorted.extend_from_slice(children.of(parent));
+                sorted.sort_unstable_by_key(|&c: &u32| place[c as usize]);
+                let name = &plan.job(parent).name;
+                for &child in sorted.iter() {
+                    if let Err(error) = write::edge(text, name, &plan.job(child).name) {
+                        problem.get_or_insert_with(|| error.to_string());
+                    }
+                }
+            }
+        },
+        |(text, _, problem)| {
+            if let Some(problem) = problem.take() {
+                return Err(PlanError::Code(vec![problem]));
+            }
+            file.write_all(text.as_bytes()).map_err(failed)?;
+            text.clear();
+            Ok(())
+        },
+    )
+}
+
+/// Problems of the first jobs that have some.
+pub(super) fn shown(problems: &mut Vec<Vec<String>>) -> Vec<String> {
+    let mut all = Vec::new();
+    for of_job in problems.drain(..) {
+        all.extend(of_job);
+        if all.len() > SHOWN {
+            break;
+        }
+    }
+    all
+}
+
+/// Renders some of the jobs, and writes their argument files.
+fn jobs(
+    plan: &Plan<'_>,
+    dir: &Path,
+    node: NodeSize,
+    heads: &Heads,
+    range: Range<usize>,
+    rendered: &mut Rendered,
+) {
+    let Rendered {
+        dag,
+        events,
+        problems,
+        failed,
+        commands,
+        command,
+        scratch,
+    } = rendered;
+    for n in range {
+        let id = plan.order[n];
+        let job = plan.job(id);
+        if let Err(more) = commands.fill(plan, id, command) {
+            problems.push(more);
             if problems.len() > SHOWN {
                 break;
             }
-        }
-        text.clear();
-        if let Err(problem) = task(plan, id, n as u64 + 1, &command, &mut text) {
-            problems.push(problem.to_string());
             continue;
         }
-        file.write_all(text.as_bytes()).map_err(failed)?;
+        problems.extend(
+            node.problem(&job.name, command.memory_mb, command.cpus)
+                .map(|problem| vec![problem]),
+        );
+        if let Err(problem) = task(plan, id, n as u64 + 1, command, scratch, dag) {
+            problems.push(vec![problem.to_string()]);
+        }
+        if problems.len() > SHOWN {
+            break;
+        }
         if let Some(content) = &command.argument_file {
             let path = dir.join(format!("{}.arg", job.name));
-            std::fs::write(&path, content).map_err(|e| PlanError::io("write", &path, e))?;
-        }
-        events.job(id, command);
-    }
-    if !problems.is_empty() {
-        return Err(PlanError::Code(problems));
-    }
-    file.write_all(b"\n").map_err(failed)?;
-    let mut children: Vec<u32> = Vec::new();
-    let place = positions(plan);
-    let edges = &plan.exec.edges;
-    for &parent in &plan.order {
-        let first = edges.partition_point(|&(p, _)| p < parent);
-        children.clear();
-        children.extend(
-            edges[first..]
-                .iter()
-                .take_while(|(p, _)| *p == parent)
-                .map(|&(_, c)| c),
-        );
-        children.sort_unstable_by_key(|&c| place[c as usize]);
-        text.clear();
-        for &child in &children {
-            let (parent, child) = (&plan.job(parent).name, &plan.job(child).name);
-            if let Err(problem) = write::edge(&mut text, parent, child) {
-                return Err(PlanError::Code(vec![problem.to_string()]));
+            if let Err(error) = std::fs::write(&path, content) {
+                failed.get_or_insert_with(|| PlanError::io("write", &path, error));
             }
         }
-        file.write_all(text.as_bytes()).map_err(failed)?;
+        heads.job(plan, id, command, scratch, events);
     }
-    file.flush().map_err(failed)
 }
 
 /// Position of each job in the order.
@@ -99,32 +174,43 @@ pub(crate) fn positions(plan: &Plan<'_>) -> Vec<u32> {
     place
 }
 
+/// A name without blanks.
+pub(super) fn blank_free(name: &str) -> Cow<'_, str> {
+    if name.contains(char::is_whitespace) {
+        Cow::Owned(name.replace(char::is_whitespace, "_"))
+    } else {
+        Cow::Borrowed(name)
+    }
+}
+
 fn task(
     plan: &Plan<'_>,
     id: u32,
     n: u64,
     command: &Command,
+    scratch: &mut String,
     text: &mut String,
 ) -> Result<(), write::WriteError> {
+    const BLANKS: [char; 2] = [' ', '\t'];
     let job = plan.job(id);
-    let blank_free = |name: &str| name.replace(char::is_whitespace, "_");
-    write::comment(
-        text,
-        n,
-        &blank_free(&plan.transformation(job)),
-        &blank_free(plan.logical_id(job)),
-    )?;
-    let line = format!("{}{} {}", command.environment, command.program, command.arguments);
-    write::task(
-        text,
-        &TaskLine {
-            name: &job.name,
-            memory_mb: command.memory_mb,
-            cpus: command.cpus,
-            gpus: command.gpus,
-            priority: command.priority,
-            options: &command.options,
-            command: line.trim_end_matches([' ', '\t']),
-        },
-    )
+    scratch.clear();
+    plan.push_transformation(job, scratch);
+    let start = text.len();
+    write::comment(text, n, &blank_free(scratch), &blank_free(plan.logical_id(job)))?;
+    let arguments = command.arguments.trim_end_matches(BLANKS);
+    let more: [&str; 3] = if arguments.is_empty() {
+        [command.program.trim_end_matches(BLANKS), "", ""]
+    } else {
+        [&command.program, " ", arguments]
+    };
+    let line = TaskLine {
+        name: &job.name,
+        memory_mb: command.memory_mb,
+        cpus: command.cpus,
+        gpus: command.gpus,
+        priority: command.priority,
+        options: &command.options,
+        command: &command.environment,
+    };
+    write::task_in_parts(text, &line, &more).inspect_err(|_| text.truncate(start))
 }

@@ -1,127 +1,119 @@
 //! The event file `B.static.bp` (section 7.6 of the planner's specification).
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::{Scope, ScopedJoinHandle};
 
-use monitord_compat::static_bp::Events;
+use monitord_compat::static_bp::{Events, Head};
 
-use crate::model::{Arguments, FileUse, Job, JobIndex};
+use crate::model::{Arguments, FileUse, Job, JobIndex, Workflow};
 use crate::plan::PlanError;
 use crate::profiles::Namespace;
 use crate::refine::exec::{JobId, Task};
 
 use super::Plan;
 use super::command::Command;
+use super::in_order::in_order;
 
 /// Bytes of events that are written at once.
 const CHUNK: usize = 1 << 18;
-/// Jobs that go to the writer at once.
-const BATCH: usize = 256;
-/// Batches that wait for the writer at most.
-const WAITING: usize = 16;
+/// Jobs whose events are rendered at once.
+const JOBS: usize = 1024;
+/// Edges whose events are rendered at once.
+const EDGES: usize = 2048;
 
-/// What the DAG says about a job.
-struct Line {
-    id: JobId,
-    executable: String,
-    arguments: String,
+/// The event file while it is written.
+pub(crate) struct JobEvents<'a> {
+    plan: &'a Plan<'a>,
+    heads: Heads,
+    file: File,
+    path: &'a Path,
+    /// Events that are not written yet.
+    text: String,
 }
 
-/// Events of executable jobs, which are written while the DAG is, by a thread of their own.
-pub(crate) struct JobEvents<'scope> {
-    /// Gives batches to the writer; an empty one tells that all went well.
-    sender: SyncSender<Vec<Line>>,
-    batch: Vec<Line>,
-    writer: ScopedJoinHandle<'scope, Result<(), PlanError>>,
+/// What the events begin with of which there are many.
+pub(crate) struct Heads {
+    task: Head,
+    task_edge: Head,
+    task_meta: Head,
+    file_meta: Head,
+    file_map: Head,
+    job: Head,
+    task_of_job: Head,
+    job_edge: Head,
 }
 
-impl<'scope> JobEvents<'scope> {
-    /// Creates the file and begins to write: first the events about the abstract workflow.
+impl<'a> JobEvents<'a> {
+    /// Creates the file and writes the events about the abstract workflow.
     ///
     /// # Errors
-    /// A file that cannot be made.
-    pub(crate) fn create<'env>(
-        scope: &'scope Scope<'scope, 'env>,
-        plan: &'env Plan<'_>,
-        path: &'env Path,
-        time: &'env str,
-    ) -> Result<Self, PlanError> {
+    /// A file that cannot be written.
+    pub(crate) fn create(plan: &'a Plan<'a>, path: &'a Path, time: &str) -> Result<Self, PlanError> {
         let file = File::create(path).map_err(|e| PlanError::io("write", path, e))?;
-        let (sender, lines) = sync_channel(WAITING);
-        let writer = Writer {
-            events: Events {
-                time,
-                workflow: plan.uuid,
-            },
+        let events = Events {
+            time,
+            workflow: plan.uuid,
+        };
+        let heads = Heads {
+            task: events.head("task.info"),
+            task_edge: events.head("task.edge"),
+            task_meta: events.head("task.meta"),
+            file_meta: events.head("rc.meta"),
+            file_map: events.head("wf.map.file"),
+            job: events.head("job.info"),
+            task_of_job: events.head("wf.map.task_job"),
+            job_edge: events.head("job.edge"),
+        };
+        let mut this = JobEvents {
+            plan,
+            heads,
             file,
             path,
-            text: String::with_capacity(CHUNK + (1 << 12)),
-            scratch: String::new(),
+            text: String::new(),
         };
-        Ok(JobEvents {
-            sender,
-            batch: Vec::with_capacity(BATCH),
-            writer: scope.spawn(move || writer.write(plan, &lines)),
-        })
+        this.tasks()?;
+        events.begin(&mut this.text, "static.meta.start");
+        for (key, value) in &plan.workflow.metadata {
+            events
+                .begin(&mut this.text, "xwf.meta")
+                .with("key", key)
+                .with("value", value);
+        }
+        for (job, n) in plan.exec.computing() {
+            this.heads.metadata_of(plan, n, job.setup, &mut this.text);
+            this.flush_text()?;
+        }
+        events.begin(&mut this.text, "static.meta.end");
+        this.flush()?;
+        Ok(this)
+    }
+
+    /// Writes events that are rendered.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(crate) fn append(mut file: &File, path: &Path, text: &mut String) -> Result<(), PlanError> {
+        file.write_all(text.as_bytes())
+            .map_err(|e| PlanError::io("write", path, e))?;
+        text.clear();
+        Ok(())
+    }
+
+    /// Where the events go, and what they begin with, for several threads.
+    pub(crate) fn parts(&self) -> (&File, &'a Path, &Heads) {
+        (&self.file, self.path, &self.heads)
     }
 
     /// Adds the events of one executable job.
-    pub(crate) fn job(&mut self, id: JobId, command: Command) {
-        self.batch.push(Line {
-            id,
-            executable: command.program,
-            arguments: command.arguments,
-        });
-        if self.batch.len() == BATCH {
-            let batch = std::mem::replace(&mut self.batch, Vec::with_capacity(BATCH));
-            // A writer that has failed says so at the end.
-            let _ = self.sender.send(batch);
-        }
-    }
-
-    /// Waits until everything is written.
     ///
     /// # Errors
-    /// A file that could not be written.
-    pub(crate) fn finish(self) -> Result<(), PlanError> {
-        if !self.batch.is_empty() {
-            let _ = self.sender.send(self.batch);
-        }
-        let _ = self.sender.send(Vec::new());
-        match self.writer.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    }
-}
-
-/// The thread that writes.
-struct Writer<'a> {
-    events: Events<'a>,
-    file: File,
-    path: &'a Path,
-    text: String,
-    scratch: String,
-}
-
-impl Writer<'_> {
-    fn write(mut self, plan: &Plan<'_>, lines: &Receiver<Vec<Line>>) -> Result<(), PlanError> {
-        self.tasks(plan)?;
-        self.metadata(plan)?;
-        // Without the empty batch at the end the plan has failed elsewhere.
-        while let Ok(batch) = lines.recv() {
-            if batch.is_empty() {
-                return self.finish(plan);
-            }
-            for line in &batch {
-                self.job(plan, line)?;
-            }
-        }
-        Ok(())
+    /// A file that cannot be written.
+    pub(crate) fn job(&mut self, id: JobId, command: &Command) -> Result<(), PlanError> {
+        let mut name = String::new();
+        self.heads
+            .job(self.plan, id, command, &mut name, &mut self.text);
+        self.flush_text()
     }
 
     fn flush_text(&mut self) -> Result<(), PlanError> {
@@ -132,67 +124,124 @@ impl Writer<'_> {
     }
 
     fn flush(&mut self) -> Result<(), PlanError> {
-        self.file
-            .write_all(self.text.as_bytes())
-            .map_err(|e| PlanError::io("write", self.path, e))?;
-        self.text.clear();
-        Ok(())
+        Self::append(&self.file, self.path, &mut self.text)
     }
 
-    fn tasks(&mut self, plan: &Plan<'_>) -> Result<(), PlanError> {
-        let jobs = &plan.workflow.jobs;
-        for job in jobs {
-            self.scratch.clear();
-            argument_text(job, &mut self.scratch);
-            let at = self.scratch.len();
-            // Writing into a String cannot fail.
-            let _ = write!(self.scratch, "{}", job.transformation);
-            let (arguments, transformation) = self.scratch.split_at(at);
-            let event = self
-                .events
-                .begin(&mut self.text, "task.info")
-                .with("task.id", &job.id)
-                .with("type", "1")
-                .with("type_desc", "compute")
-                .with("transformation", transformation);
-            drop(if arguments.is_empty() {
-                event
-            } else {
-                event.with("argv", arguments)
-            });
-            self.flush_text()?;
-        }
-        for &(parent, child) in &plan.workflow.edges {
-            self.events
-                .begin(&mut self.text, "task.edge")
+    /// Renders events by several threads and writes them in order.
+    fn write_all(
+        &self,
+        count: usize,
+        size: usize,
+        render: impl Fn(usize, &mut String, &mut String) + Sync,
+    ) -> Result<(), PlanError> {
+        in_order(
+            count,
+            size,
+            || (String::new(), String::new()),
+            |(text, scratch), range| {
+                for n in range {
+                    render(n, text, scratch);
+                }
+            },
+            |(text, _)| Self::append(&self.file, self.path, text),
+        )
+    }
+
+    fn tasks(&self) -> Result<(), PlanError> {
+        let Workflow { jobs, edges, .. } = self.plan.workflow;
+        self.write_all(jobs.len(), JOBS, |n, text, scratch| {
+            self.heads.task(&jobs[n], text, scratch);
+        })?;
+        self.write_all(edges.len(), EDGES, |n, text, _| {
+            let (parent, child) = edges[n];
+            self.heads
+                .task_edge
+                .begin(text)
                 .with("parent.task.id", &jobs[parent.0 as usize].id)
                 .with("child.task.id", &jobs[child.0 as usize].id);
-            self.flush_text()?;
-        }
-        Ok(())
+        })
     }
 
-    fn metadata(&mut self, plan: &Plan<'_>) -> Result<(), PlanError> {
-        self.events.begin(&mut self.text, "static.meta.start");
-        for (key, value) in &plan.workflow.metadata {
-            self.events
-                .begin(&mut self.text, "xwf.meta")
-                .with("key", key)
-                .with("value", value);
+    /// Adds which job runs which task, then the edges, and closes the file. The monitoring loads in
+    /// batches and looks jobs up in what is loaded already, so these follow all jobs.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(crate) fn finish(mut self) -> Result<(), PlanError> {
+        self.flush()?;
+        let plan = self.plan;
+        self.write_all(plan.order.len(), JOBS, |n, text, _| {
+            let job = plan.job(plan.order[n]);
+            let members = match job.task {
+                Task::Cluster(n, _) => {
+                    let members = &plan.exec.clusters[n as usize].members;
+                    &plan.exec.members[members.start as usize..members.end as usize]
+                }
+                _ => std::slice::from_ref(job),
+            };
+            for member in members {
+                if let Task::Compute(n) = member.task {
+                    self.heads
+                        .task_of_job
+                        .begin(text)
+                        .with("job.id", &job.name)
+                        .with("task.id", &plan.workflow.jobs[n.0 as usize].id);
+                }
+            }
+        })?;
+        let edges = &plan.exec.edges;
+        self.write_all(edges.len(), EDGES, |n, text, _| {
+            let (parent, child) = edges[n];
+            self.heads
+                .job_edge
+                .begin(text)
+                .with("parent.job.id", &plan.job(parent).name)
+                .with("child.job.id", &plan.job(child).name);
+        })
+    }
+}
+
+impl Heads {
+    fn task(&self, job: &Job, text: &mut String, scratch: &mut String) {
+        scratch.clear();
+        job.transformation.push_to(scratch);
+        let at = scratch.len();
+        if let Arguments::Words(words) = &job.arguments {
+            for (k, word) in words.iter().enumerate() {
+                if k > 0 {
+                    scratch.push(' ');
+                }
+                scratch.push_str(word);
+            }
         }
-        for (job, n) in plan.exec.computing() {
-            self.metadata_of(plan, n, job.setup);
-            self.flush_text()?;
-        }
-        self.events.begin(&mut self.text, "static.meta.end");
-        self.flush_text()
+        let (transformation, words) = scratch.split_at(at);
+        let arguments = match &job.arguments {
+            Arguments::Raw(raw) => raw,
+            Arguments::Words(_) => words,
+        };
+        let event = self
+            .task
+            .begin(text)
+            .with("task.id", &job.id)
+            .with("type", "1")
+            .with("type_desc", "compute")
+            .with("transformation", transformation);
+        drop(if arguments.is_empty() {
+            event
+        } else {
+            event.with("argv", arguments)
+        });
     }
 
-    fn metadata_of(&mut self, plan: &Plan<'_>, n: JobIndex, setup: u32) {
+    fn metadata_of(&self, plan: &Plan<'_>, n: JobIndex, setup: u32, text: &mut String) {
         let job = &plan.workflow.jobs[n.0 as usize];
         let entry = plan.exec.setups[setup as usize]
             .entry
             .map(|e| &plan.catalog.entries[e as usize]);
+        // As most jobs are.
+        if job.metadata.is_empty() && job.profiles.is_empty() && entry.is_none_or(|e| e.metadata.is_empty()) {
+            return;
+        }
         let mut all: Vec<(&str, &str)> = Vec::new();
         let own = job.metadata.iter().map(|(k, v)| (k as &str, v as &str));
         let profiles = job.profiles.of(Namespace::Metadata);
@@ -206,8 +255,8 @@ impl Writer<'_> {
             }
         }
         for (key, value) in &all {
-            self.events
-                .begin(&mut self.text, "task.meta")
+            self.task_meta
+                .begin(text)
                 .with("task.id", &job.id)
                 .with("key", key)
                 .with("value", value);
@@ -219,30 +268,37 @@ impl Writer<'_> {
         let inputs = job.uses.iter().filter(|u| u.link.reads());
         let outputs = job.uses.iter().filter(|u| u.link.writes() && !u.link.reads());
         for file_use in inputs.chain(outputs) {
-            self.metadata_of_file(plan, job, file_use);
+            self.metadata_of_file(plan, job, file_use, text);
         }
     }
 
-    fn metadata_of_file(&mut self, plan: &Plan<'_>, job: &Job, file_use: &FileUse) {
+    fn metadata_of_file(&self, plan: &Plan<'_>, job: &Job, file_use: &FileUse, text: &mut String) {
         let lfn = plan.workflow.files.name(file_use.file);
         for (key, value) in file_use.metadata.iter() {
-            self.events
-                .begin(&mut self.text, "rc.meta")
+            self.file_meta
+                .begin(text)
                 .with("lfn.id", lfn)
                 .with("key", key)
                 .with("value", value);
         }
         let is_registered = file_use.link.writes() && file_use.register;
         if !file_use.metadata.is_empty() || is_registered {
-            self.events
-                .begin(&mut self.text, "wf.map.file")
+            self.file_map
+                .begin(text)
                 .with("task.id", &job.id)
                 .with("lfn.id", lfn);
         }
     }
 
-    fn job(&mut self, plan: &Plan<'_>, line: &Line) -> Result<(), PlanError> {
-        let id = line.id;
+    /// Renders the event of one executable job; `scratch` is memory that is used again.
+    pub(crate) fn job(
+        &self,
+        plan: &Plan<'_>,
+        id: JobId,
+        command: &Command,
+        scratch: &mut String,
+        text: &mut String,
+    ) {
         let job = plan.job(id);
         let (kind, description) = job.task.kind();
         let profiles = &plan.exec.setups[job.setup as usize].profiles;
@@ -252,68 +308,20 @@ impl Writer<'_> {
             Task::Compute(_) => ("0", 1),
             _ => ("0", 0),
         };
-        self.scratch.clear();
+        scratch.clear();
         for part in [plan.layout.of(id), "/", &job.name, ".sub"] {
-            self.scratch.push_str(part);
+            scratch.push_str(part);
         }
-        self.events
-            .begin(&mut self.text, "job.info")
+        self.job
+            .begin(text)
             .with("job.id", &job.name)
-            .with("submit_file", &self.scratch)
+            .with("submit_file", scratch)
             .with_number("type", kind.into())
             .with("type_desc", description)
             .with("clustered", clustered)
             .with("max_retries", retries)
-            .with("executable", &line.executable)
-            .with("argv", &line.arguments)
+            .with("executable", &command.program)
+            .with("argv", &command.arguments)
             .with_number("task_count", tasks);
-        self.flush_text()
-    }
-
-    /// Adds which job runs which task, then the edges, and closes the file. The monitoring loads in
-    /// batches and looks jobs up in what is loaded already, so these follow all jobs.
-    fn finish(mut self, plan: &Plan<'_>) -> Result<(), PlanError> {
-        for &id in &plan.order {
-            let job = plan.job(id);
-            let members = match job.task {
-                Task::Cluster(n, _) => {
-                    let members = &plan.exec.clusters[n as usize].members;
-                    &plan.exec.members[members.start as usize..members.end as usize]
-                }
-                _ => std::slice::from_ref(job),
-            };
-            for member in members {
-                if let Task::Compute(n) = member.task {
-                    self.events
-                        .begin(&mut self.text, "wf.map.task_job")
-                        .with("job.id", &job.name)
-                        .with("task.id", &plan.workflow.jobs[n.0 as usize].id);
-                    self.flush_text()?;
-                }
-            }
-        }
-        for &(parent, child) in &plan.exec.edges {
-            self.events
-                .begin(&mut self.text, "job.edge")
-                .with("parent.job.id", &plan.job(parent).name)
-                .with("child.job.id", &plan.job(child).name);
-            self.flush_text()?;
-        }
-        self.flush()
-    }
-}
-
-/// Arguments of a job of the abstract workflow as one text.
-fn argument_text(job: &Job, text: &mut String) {
-    match &job.arguments {
-        Arguments::Raw(raw) => text.push_str(raw),
-        Arguments::Words(words) => {
-            for (k, word) in words.iter().enumerate() {
-                if k > 0 {
-                    text.push(' ');
-                }
-                text.push_str(word);
-            }
-        }
     }
 }

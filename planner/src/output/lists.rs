@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 
 use rustc_hash::FxHashSet;
@@ -12,6 +12,7 @@ use crate::plan::PlanError;
 use crate::refine::exec::{FileTransfer, JobId, Place, Task};
 
 use super::Plan;
+use super::in_order::in_order;
 
 /// Problems of this many jobs are shown.
 const SHOWN: usize = 20;
@@ -56,89 +57,151 @@ fn reads_parts(plan: &Plan<'_>, id: JobId) -> bool {
     !plan.files_apart && !matches!(job.task, Task::Register(_)) && name == Some("/pegasus-transfer")
 }
 
+/// What one thread has rendered, and memory that it uses again.
+#[derive(Default)]
+struct Rendered {
+    /// Orders that go into the shared file, and of which jobs they are: number and bytes.
+    shared: String,
+    parts: Vec<(JobId, usize)>,
+    /// Jobs whose file is beside the DAG.
+    beside: Vec<JobId>,
+    /// Of each job that has some.
+    problems: Vec<Vec<String>>,
+    failed: Option<PlanError>,
+    text: String,
+}
+
+/// Jobs whose files are written at once.
+const JOBS: usize = 512;
+/// Directories that are made at once.
+const DIRECTORIES: usize = 64;
+
 /// Writes the files of all jobs below the directory `dir`; tells where the orders are.
 ///
 /// # Errors
 /// A file that cannot be written.
 pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<Orders, PlanError> {
-    for directory in plan.layout.directories() {
-        let path = dir.join(directory);
-        std::fs::create_dir_all(&path).map_err(|e| PlanError::io("make the directory", &path, e))?;
-    }
+    let directories: Vec<&str> = plan.layout.directories().collect();
+    in_order(
+        directories.len(),
+        DIRECTORIES,
+        || Ok(()),
+        |made, range| {
+            *made = directories[range].iter().try_for_each(|directory| {
+                let path = dir.join(directory);
+                std::fs::create_dir_all(&path).map_err(|e| PlanError::io("make the directory", &path, e))
+            });
+        },
+        |made| std::mem::replace(made, Ok(())),
+    )?;
     let mut places = Orders::default();
     let path = dir.join(Orders::file_name(&plan.base));
     let failed = |e| PlanError::io("write", &path, e);
-    let mut shared: Option<BufWriter<File>> = None;
+    let mut shared: Option<File> = None;
     let mut at = 0;
-    let mut text = String::new();
-    let mut problems = Vec::new();
-    for id in 0..(plan.exec.jobs.len() + plan.exec.members.len()) as u32 {
-        text.clear();
-        orders(plan, id, &mut text);
-        if matches!(plan.job(id).task, Task::Cluster(..)) {
-            if let Err(more) = super::cluster::list(plan, id, &mut text) {
-                problems.extend(more);
-                if problems.len() > SHOWN {
+    let mut problems: Vec<Vec<String>> = Vec::new();
+    in_order(
+        plan.exec.jobs.len() + plan.exec.members.len(),
+        JOBS,
+        Rendered::default,
+        |rendered, range| {
+            for id in range {
+                if let Err(error) = files_of(plan, dir, id as JobId, rendered) {
+                    rendered.failed = Some(error);
+                }
+                if rendered.failed.is_some() || rendered.problems.len() > SHOWN {
                     break;
                 }
-                continue;
             }
-            // Without kickstart's records, monitoring takes from the list what the tasks are.
-            if super::cluster::has_bare_member(plan, id) {
-                link_for_monitoring(plan, dir, id)?;
+        },
+        |rendered| {
+            problems.append(&mut rendered.problems);
+            if problems.iter().map(Vec::len).sum::<usize>() > SHOWN {
+                return Err(PlanError::Code(super::dag::shown(&mut problems)));
             }
-        }
-        if text.is_empty() {
-            // Most jobs have none.
-        } else if reads_parts(plan, id) {
+            if let Some(error) = rendered.failed.take() {
+                return Err(error);
+            }
+            places.beside.extend(rendered.beside.drain(..));
+            if rendered.parts.is_empty() {
+                return Ok(());
+            }
             let out = match &mut shared {
                 Some(out) => out,
-                none => none.insert(BufWriter::with_capacity(
-                    1 << 18,
-                    File::create(&path).map_err(failed)?,
-                )),
+                none => none.insert(File::create(&path).map_err(failed)?),
             };
-            out.write_all(text.as_bytes()).map_err(failed)?;
-            places.parts.resize(id as usize, (0, 0));
-            places
-                .parts
-                .push((at, u32::try_from(text.len()).unwrap_or(u32::MAX)));
-            at += text.len() as u64;
-        } else if matches!(plan.job(id).task, Task::Register(_)) && monitoring_can_read(&text) {
-            registration_orders(plan, dir, id, &text, &mut places)?;
-        } else {
-            put(plan, dir, id, ".in", &text)?;
-        }
-        if plan.settings.lof && super::command::is_wrapped(plan, id) {
-            super::stat::write(plan, dir, id, &mut text)?;
-        }
-    }
+            out.write_all(rendered.shared.as_bytes()).map_err(failed)?;
+            rendered.shared.clear();
+            for (id, length) in rendered.parts.drain(..) {
+                places.parts.resize(id as usize, (0, 0));
+                places
+                    .parts
+                    .push((at, u32::try_from(length).unwrap_or(u32::MAX)));
+                at += length as u64;
+            }
+            Ok(())
+        },
+    )?;
     if !problems.is_empty() {
-        return Err(PlanError::Code(problems));
-    }
-    if let Some(mut out) = shared {
-        out.flush().map_err(failed)?;
+        return Err(PlanError::Code(super::dag::shown(&mut problems)));
     }
     Ok(places)
 }
 
+/// Writes the files of one job, or renders what goes into the shared one.
+fn files_of(plan: &Plan<'_>, dir: &Path, id: JobId, rendered: &mut Rendered) -> Result<(), PlanError> {
+    let task = plan.job(id).task;
+    let Rendered {
+        shared, parts, text, ..
+    } = rendered;
+    let is_shared = reads_parts(plan, id);
+    let out = if is_shared {
+        &mut *shared
+    } else {
+        text.clear();
+        &mut *text
+    };
+    let start = out.len();
+    orders(plan, id, out);
+    if matches!(task, Task::Cluster(..)) {
+        if let Err(more) = super::cluster::list(plan, id, out) {
+            out.truncate(start);
+            rendered.problems.push(more);
+            return Ok(());
+        }
+        // Without kickstart's records, monitoring takes from the list what the tasks are.
+        if super::cluster::has_bare_member(plan, id) {
+            link_for_monitoring(plan, dir, id)?;
+        }
+    }
+    let length = out.len() - start;
+    if length == 0 {
+        // Most jobs have none.
+    } else if is_shared {
+        parts.push((id, length));
+    } else if matches!(task, Task::Register(_)) && monitoring_can_read(text) {
+        if registration_orders(plan, dir, id, text)? {
+            rendered.beside.push(id);
+        }
+    } else {
+        put(plan, dir, id, ".in", text)?;
+    }
+    if plan.settings.lof && super::command::is_wrapped(plan, id) {
+        super::stat::write(plan, dir, id, &mut rendered.text)?;
+    }
+    Ok(())
+}
+
 /// The monitoring daemon looks for what was registered beside the DAG. Small plans have the file where Pegasus
-/// has it, and a link.
-fn registration_orders(
-    plan: &Plan<'_>,
-    dir: &Path,
-    id: JobId,
-    text: &str,
-    places: &mut Orders,
-) -> Result<(), PlanError> {
+/// has it, and a link; tells whether the file is beside the DAG.
+fn registration_orders(plan: &Plan<'_>, dir: &Path, id: JobId, text: &str) -> Result<bool, PlanError> {
     if plan.files_apart {
         put(plan, dir, id, ".in", text)?;
-        return link_for_monitoring(plan, dir, id);
+        return link_for_monitoring(plan, dir, id).map(|()| false);
     }
     let path = dir.join(format!("{}.in", plan.job(id).name));
     std::fs::write(&path, text).map_err(|e| PlanError::io("write", &path, e))?;
-    places.beside.insert(id);
-    Ok(())
+    Ok(true)
 }
 
 /// Writes a file of a job.
@@ -197,7 +260,7 @@ fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
                 .as_ref()
                 .map_or("", |s| s.url.as_str());
             text.push_str("[\n");
-            directory(&plan.sites.get(job.staging).name, "mkdir", url, None, 1, text);
+            directory(&plan.sites.get(job.staging).name, "mkdir", &[url], None, 1, text);
             text.push_str("\n]\n");
         }
         Task::RemoveDir => {
@@ -211,7 +274,7 @@ fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
             directory(
                 &plan.sites.get(job.staging).name,
                 "remove",
-                url,
+                &[url],
                 Some("True"),
                 1,
                 text,
@@ -230,7 +293,7 @@ fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
                 } else {
                     Place::Scratch(job.staging)
                 };
-                let (_, url) = plan.url(&place, plan.workflow.files.name(file));
+                let (_, url) = plan.url_parts(&place, plan.workflow.files.name(file));
                 directory(&site.name, "remove", &url, Some("False"), k + 1, text);
             }
             text.push_str("\n]\n");
@@ -239,19 +302,31 @@ fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
     }
 }
 
-fn json(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+/// Appends a text in parts as a string of JSON.
+fn push_json(parts: &[&str], text: &mut String) {
+    text.push('"');
+    for part in parts {
+        let special = |b: u8| (b < b' ') | (b == b'"') | (b == b'\\');
+        if part.bytes().fold(false, |found, b| found | special(b)) {
+            let quoted = serde_json::Value::from(*part).to_string();
+            text.push_str(&quoted[1..quoted.len() - 1]);
+        } else {
+            text.push_str(part);
+        }
+    }
+    text.push('"');
 }
 
-fn directory(site: &str, kind: &str, url: &str, recursive: Option<&str>, id: usize, text: &mut String) {
-    let _ = write!(
-        text,
-        "  {{\n    \"id\": {id},\n    \"type\": \"{kind}\",\n    \"target\": {{ \"site_label\": {}, \"url\": {}",
-        json(site),
-        json(url)
-    );
+fn directory(site: &str, kind: &str, url: &[&str], recursive: Option<&str>, id: usize, text: &mut String) {
+    let _ = write!(text, "  {{\n    \"id\": {id},\n    \"type\": \"{kind}\",\n");
+    text.push_str("    \"target\": { \"site_label\": ");
+    push_json(&[site], text);
+    text.push_str(", \"url\": ");
+    push_json(url, text);
     if let Some(recursive) = recursive {
-        let _ = write!(text, ", \"recursive\": \"{recursive}\"");
+        for part in [", \"recursive\": \"", recursive, "\""] {
+            text.push_str(part);
+        }
     }
     text.push_str(" } }");
 }
@@ -263,32 +338,32 @@ fn transfers(plan: &Plan<'_>, files: &[FileTransfer], linkage: &str, text: &mut 
             text.push_str(" ,\n");
         }
         let lfn = plan.workflow.files.name(file.file);
-        let _ = write!(
-            text,
-            " {{ \"type\": \"transfer\",\n   \"linkage\": \"{linkage}\",\n   \"lfn\": {},\n   \"id\": {},\n",
-            json(lfn),
-            k + 1
-        );
+        for part in [
+            " { \"type\": \"transfer\",\n   \"linkage\": \"",
+            linkage,
+            "\",\n   \"lfn\": ",
+        ] {
+            text.push_str(part);
+        }
+        push_json(&[lfn], text);
+        let _ = write!(text, ",\n   \"id\": {},\n", k + 1);
         if file.generate_checksum {
             text.push_str("   \"generate_checksum\": true,\n");
         }
         if let Some(metadata) = &file.metadata {
             text.push_str("   \"attributes\": {\n");
             for (n, (key, value)) in metadata.iter().enumerate() {
-                let comma = if n + 1 < metadata.len() { "," } else { "" };
-                let _ = writeln!(text, "     {}:{}{comma}", json(key), json(value));
+                text.push_str("     ");
+                push_json(&[key], text);
+                text.push(':');
+                push_json(&[value], text);
+                text.push_str(if n + 1 < metadata.len() { ",\n" } else { "\n" });
             }
             text.push_str("   },\n");
         }
         text.push_str("   \"src_urls\": [\n");
         for (n, (place, priority)) in file.sources.iter().enumerate() {
-            let (site, url) = plan.url(place, lfn);
-            let _ = write!(
-                text,
-                "     {{ \"site_label\": {}, \"url\": {}",
-                json(&site),
-                json(&url)
-            );
+            at_site(plan.url_parts(place, lfn), text);
             if let Some(priority) = priority {
                 let _ = write!(text, ", \"priority\": {priority}");
             }
@@ -298,15 +373,19 @@ fn transfers(plan: &Plan<'_>, files: &[FileTransfer], linkage: &str, text: &mut 
                 " }\n"
             });
         }
-        let (site, url) = plan.url(&file.destination, lfn);
-        let _ = writeln!(
-            text,
-            "   ],\n   \"dest_urls\": [\n     {{ \"site_label\": {}, \"url\": {} }}\n   ] }}",
-            json(&site),
-            json(&url)
-        );
+        text.push_str("   ],\n   \"dest_urls\": [\n");
+        at_site(plan.url_parts(&file.destination, lfn), text);
+        text.push_str(" }\n   ] }\n");
     }
     text.push_str("]\n");
+}
+
+/// The beginning of a location.
+fn at_site((site, url): (&str, [&str; 4]), text: &mut String) {
+    text.push_str("     { \"site_label\": ");
+    push_json(&[site], text);
+    text.push_str(", \"url\": ");
+    push_json(&url, text);
 }
 
 fn registration(

@@ -5,6 +5,7 @@ pub(crate) mod cluster;
 pub(crate) mod command;
 pub(crate) mod dag;
 pub(crate) mod events;
+pub(crate) mod in_order;
 pub(crate) mod layout;
 pub(crate) mod limits;
 pub(crate) mod lists;
@@ -74,12 +75,22 @@ impl<'a> Plan<'a> {
     }
     /// Absolute path of a file of a job, with its suffix.
     pub(crate) fn job_file(&self, id: JobId, suffix: &str) -> String {
-        format!(
-            "{}/{}/{}{suffix}",
-            self.submit,
+        let mut path = String::new();
+        self.push_job_file(id, suffix, &mut path);
+        path
+    }
+    /// The same, appended to a text.
+    pub(crate) fn push_job_file(&self, id: JobId, suffix: &str, text: &mut String) {
+        for part in [
+            &self.submit,
+            "/",
             self.layout.of(id),
-            self.job(id).name
-        )
+            "/",
+            &self.job(id).name,
+            suffix,
+        ] {
+            text.push_str(part);
+        }
     }
     /// Logical identifier: that in the workflow, `null` for auxiliary jobs.
     pub(crate) fn logical_id(&self, job: &ExecJob) -> &str {
@@ -88,30 +99,37 @@ impl<'a> Plan<'a> {
             _ => "null",
         }
     }
-    /// Complete name of what a job runs.
-    pub(crate) fn transformation(&self, job: &ExecJob) -> String {
+    /// Complete name of what a job runs, appended to a text.
+    pub(crate) fn push_transformation(&self, job: &ExecJob, text: &mut String) {
         match job.task {
-            Task::Compute(JobIndex(n)) => self.workflow.jobs[n as usize].transformation.to_string(),
-            task => task.transformation().to_owned(),
+            Task::Compute(JobIndex(n)) => self.workflow.jobs[n as usize].transformation.push_to(text),
+            task => text.push_str(task.transformation()),
+        }
+    }
+    /// Site of a file at a place, and the parts of its URL.
+    pub(crate) fn url_parts<'t>(&'t self, place: &'t Place, lfn: &'t str) -> (&'t str, [&'t str; 4]) {
+        match place {
+            Place::Scratch(site) => {
+                let site = self.sites.get(*site);
+                let base = site.scratch.as_ref().map_or("", |s| s.url.as_str());
+                (&site.name, ["", base, "/./", lfn])
+            }
+            Place::ScratchLink(site) => {
+                let site = self.sites.get(*site);
+                let base = site.scratch.as_ref().map_or("", |s| s.path.as_str());
+                (&site.name, ["symlink://", base, "/./", lfn])
+            }
+            Place::Storage(output) => {
+                let storage = &self.sites.outputs[usize::from(*output)];
+                (&storage.name, ["", &storage.put, "/", lfn])
+            }
+            Place::Url(url, site) => (site, ["", url, "", ""]),
         }
     }
     /// Site and URL of a file at a place.
     pub(crate) fn url(&self, place: &Place, lfn: &str) -> (String, String) {
-        match place {
-            Place::Scratch(site) => (
-                self.sites.get(*site).name.clone(),
-                self.sites.scratch_url(*site, lfn),
-            ),
-            Place::ScratchLink(site) => (
-                self.sites.get(*site).name.clone(),
-                format!("symlink://{}", self.sites.scratch_path(*site, lfn)),
-            ),
-            Place::Storage(output) => {
-                let storage = &self.sites.outputs[usize::from(*output)];
-                (storage.name.clone(), format!("{}/{lfn}", storage.put))
-            }
-            Place::Url(url, site) => (site.to_string(), url.to_string()),
-        }
+        let (site, parts) = self.url_parts(place, lfn);
+        (site.to_owned(), parts.concat())
     }
     /// Site and URL under which a registered file can be read.
     pub(crate) fn read_url(&self, place: &Place, lfn: &str) -> (String, String) {

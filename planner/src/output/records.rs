@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -11,9 +11,10 @@ use serde_json::{Map, Value, json};
 use crate::model::{Hook, Link, Workflow};
 use crate::plan::{Counts, PlanError, Request};
 use crate::properties::Properties;
-use crate::refine::exec::{Exec, ExecJob, Task};
+use crate::refine::exec::{Exec, ExecJob, Place, Task};
 use crate::refine::settings::Generator;
 
+use super::in_order::in_order;
 use super::{PROPERTIES, Plan};
 
 /// The version of Pegasus whose plans these are.
@@ -185,19 +186,35 @@ pub(crate) fn count_files(workflow: &Workflow) -> [usize; 3] {
 /// # Errors
 /// A file that cannot be written.
 pub(crate) fn write_cache(plan: &Plan<'_>, path: &Path) -> Result<(), PlanError> {
+    const LINES: usize = 4096;
     let failed = |e| PlanError::io("write", path, e);
-    let mut out = BufWriter::with_capacity(1 << 16, File::create(path).map_err(failed)?);
-    for &(file, site) in &plan.exec.cache {
-        let lfn = plan.workflow.files.name(file);
-        writeln!(
-            out,
-            "{lfn} {} site=\"{}\"",
-            plan.sites.scratch_url(site, lfn),
-            plan.sites.get(site).name
-        )
-        .map_err(failed)?;
-    }
-    out.flush().map_err(failed)
+    let mut out = File::create(path).map_err(failed)?;
+    let cache = &plan.exec.cache;
+    in_order(
+        cache.len(),
+        LINES,
+        String::new,
+        |text, range| {
+            for &(file, site) in &cache[range] {
+                let lfn = plan.workflow.files.name(file);
+                let place = Place::Scratch(site);
+                let (site, url) = plan.url_parts(&place, lfn);
+                text.push_str(lfn);
+                text.push(' ');
+                for part in url {
+                    text.push_str(part);
+                }
+                for part in [" site=\"", site, "\"\n"] {
+                    text.push_str(part);
+                }
+            }
+        },
+        |text| {
+            out.write_all(text.as_bytes()).map_err(failed)?;
+            text.clear();
+            Ok(())
+        },
+    )
 }
 
 /// Hooks of the workflow and of its jobs.

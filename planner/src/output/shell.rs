@@ -65,7 +65,7 @@ pub(crate) fn write(
             let path = dir.join(format!("{}.arg", job.name));
             fs::write(&path, content).map_err(|e| PlanError::io("write", &path, e))?;
         }
-        events.job(id, command);
+        events.job(id, &command)?;
     }
     if !problems.is_empty() {
         return Err(PlanError::Code(problems));

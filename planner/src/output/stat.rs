@@ -5,6 +5,7 @@
 //! files would cost more than the rest of the plan, and shared file systems hate them; so there a job names its
 //! files in its command line, unless they are many or their names need the list.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -27,28 +28,24 @@ enum Files<'p> {
     Removed(&'p [FileId]),
 }
 
-impl<'p> Files<'p> {
-    fn iter(self) -> impl Iterator<Item = FileId> + 'p {
-        let (used, link): (&[FileUse], fn(Link) -> bool) = match self {
-            Files::Used(uses, link) => (uses, link),
-            _ => (&[], Link::reads),
-        };
-        let moved: &[FileTransfer] = if let Files::Moved(files) = self {
-            files
-        } else {
-            &[]
-        };
-        let removed: &[FileId] = if let Files::Removed(files) = self {
-            files
-        } else {
-            &[]
-        };
-        let used = used.iter().filter(move |u| link(u.link)).map(|u| u.file);
-        let moved = moved.iter().map(|f| f.file);
-        used.chain(moved).chain(removed.iter().copied())
+impl Files<'_> {
+    /// Whether `each` is true of all files; those after the first of which it is not are not looked at.
+    fn all(self, mut each: impl FnMut(FileId) -> bool) -> bool {
+        match self {
+            Files::None => true,
+            Files::Used(uses, link) => uses.iter().filter(|u| link(u.link)).all(|u| each(u.file)),
+            Files::Moved(files) => files.iter().all(|moved| each(moved.file)),
+            Files::Removed(files) => files.iter().all(|&file| each(file)),
+        }
+    }
+    fn each(self, mut each: impl FnMut(FileId)) {
+        self.all(|file| {
+            each(file);
+            true
+        });
     }
     fn is_empty(self) -> bool {
-        self.iter().next().is_none()
+        self.all(|_| false)
     }
 }
 
@@ -74,7 +71,7 @@ fn fits_line(plan: &Plan<'_>, files: Files<'_>) -> bool {
         return false;
     }
     let mut room = INLINE;
-    files.iter().all(|file| {
+    files.all(|file| {
         let name = plan.workflow.files.name(file);
         let fits = name.len() < room && !name.starts_with('@');
         room = room.saturating_sub(name.len() + 1);
@@ -93,10 +90,14 @@ pub(crate) fn options(plan: &Plan<'_>, id: JobId, line: &mut String) {
             continue;
         }
         if fits_line(plan, files) {
-            for file in files.iter() {
+            files.each(|file| {
                 let name = plan.workflow.files.name(file);
-                push(line, &[" ", option, " ", &quote(&format!("{name}={name}"))]);
-            }
+                push(line, &[" ", option, " "]);
+                match quote(name) {
+                    Cow::Borrowed(name) => push(line, &[name, "=", name]),
+                    Cow::Owned(_) => line.push_str(&quote(&format!("{name}={name}"))),
+                }
+            });
             line.push(' ');
         } else {
             // Writing into a String cannot fail.
@@ -126,10 +127,10 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path, id: JobId, text: &mut String) -
             continue;
         }
         text.clear();
-        for file in files.iter() {
+        files.each(|file| {
             let name = plan.workflow.files.name(file);
             push(text, &[name, "=", name, "\n"]);
-        }
+        });
         super::lists::put(plan, dir, id, suffix, text)?;
     }
     Ok(())

@@ -68,8 +68,6 @@ pub(super) fn write(
     let site = main_site(plan);
     let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
     warnings.extend(resources.warnings());
-    let places = output::lists::write(plan, dir)?;
-    plan.orders.get_or_init(|| places);
     let time = request
         .surroundings
         .now
@@ -78,13 +76,13 @@ pub(super) fn write(
         .to_string();
     let events = dir.join(format!("{base}.static.bp"));
     let code = std::thread::scope(|scope| {
-        let copies = scope.spawn(|| {
-            records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
-            copy_inputs(request, inputs, dir)
-        });
-        let mut events = JobEvents::create(scope, plan, &events, &time)?;
+        let copies = scope.spawn(|| copy_inputs(request, inputs, dir));
+        let places = output::lists::write(plan, dir)?;
+        plan.orders.get_or_init(|| places);
+        let mut events = JobEvents::create(plan, &events, &time)?;
         let code = generate(plan, request, &resources, site, dir, &mut events, warnings)?;
         events.finish()?;
+        records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
         copies
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
