@@ -185,6 +185,12 @@ impl Profiles {
 
 /// A boolean as properties and profiles write it: true, yes, on, 1 or false, no, off, 0 in any case.
 pub fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        // What programs write.
+        "true" => return Some(true),
+        "false" => return Some(false),
+        _ => {}
+    }
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "1" | "t" | "y" => Some(true),
         "false" | "no" | "off" | "0" | "f" | "n" => Some(false),

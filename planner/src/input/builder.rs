@@ -116,7 +116,9 @@ impl Builder {
                 let longest = name.split('/').max_by_key(|part| part.len()).unwrap_or_default();
                 self.check_length("a part of a file name", longest, LONGEST_PART, position);
             }
-            if name.is_empty() {
+            if is_harmless(name) {
+                // As nearly all are.
+            } else if name.is_empty() {
                 self.problem(position, "a file name is empty");
             } else if name.contains(|c: char| c.is_control()) {
                 self.problem(
@@ -136,6 +138,41 @@ impl Builder {
             }
         }
         id
+    }
+
+    /// The number of a logical file whose name is no problem.
+    pub(crate) fn harmless_file(&mut self, name: &str) -> Option<FileId> {
+        if !is_harmless(name) {
+            return None;
+        }
+        let known = self.workflow.files.len();
+        let id = self.workflow.files.intern(name);
+        if self.workflow.files.len() > known {
+            self.last_use.push((0, 0));
+        }
+        Some(id)
+    }
+
+    /// As [`Builder::transformation`], from the parts of the name.
+    pub(crate) fn transformation_of(
+        &mut self,
+        namespace: Option<&str>,
+        name: &str,
+        version: Option<&str>,
+    ) -> Arc<TransformationName> {
+        let last = self.workflow.jobs.last().map(|job| &job.transformation);
+        if let Some(last) = last
+            && last.name == name
+            && last.namespace.as_deref() == namespace
+            && last.version.as_deref() == version
+        {
+            return Arc::clone(last);
+        }
+        self.transformation(TransformationName {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            version: version.map(str::to_owned),
+        })
     }
 
     /// One shared name for all jobs that run the same.
@@ -211,7 +248,8 @@ impl Builder {
         self.workflow.jobs.push(job);
     }
 
-    fn job(&self, id: &str) -> Option<JobIndex> {
+    /// The job with an id.
+    pub(crate) fn job(&self, id: &str) -> Option<JobIndex> {
         self.ids.find(id).map(|n| self.jobs_of_ids[n as usize])
     }
 
@@ -290,6 +328,16 @@ impl Builder {
         InputErrors::check(self.problems)?;
         Ok(self.workflow)
     }
+}
+
+/// Whether the name of a file is none of those that are problems or might be.
+fn is_harmless(name: &str) -> bool {
+    let odd = |b: u8| (b < b' ') | (b >= 0x7f);
+    !name.is_empty()
+        && name.len() <= LONGEST_PART
+        && !name.starts_with('/')
+        && !name.bytes().fold(false, |found, b| found | odd(b))
+        && !name.contains("..")
 }
 
 /// Profiles of the namespace `metadata` are another way to write metadata of a job.

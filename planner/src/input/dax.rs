@@ -2,6 +2,7 @@
 
 mod catalogs;
 mod job;
+mod regular;
 
 use super::ReadOptions;
 use super::builder::Builder;
@@ -39,8 +40,23 @@ impl Version {
     }
 }
 
+/// How jobs and dependencies are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// As fast as they allow.
+    Fast,
+    /// All by the full reader.
+    #[cfg(test)]
+    Full,
+}
+
 /// Reads the whole file into the builder.
-pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptions) -> Result<()> {
+pub(super) fn read(
+    xml: &mut Xml<'_>,
+    builder: &mut Builder,
+    options: &ReadOptions,
+    way: Way,
+) -> Result<()> {
     let Some(root) = xml.element()? else {
         xml.problem(Position { line: 1, column: 1 }, "the file holds no element");
         return Ok(());
@@ -57,9 +73,11 @@ pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptio
         xml,
         builder,
         version: NEWEST,
+        way,
         preserve_linebreaks: options.preserve_linebreaks,
         chunk: String::new(),
         use_name: TransformationName::default(),
+        found: regular::Found::default(),
     };
     reader.root(&root)?;
     reader.content()
@@ -69,11 +87,14 @@ struct Dax<'r, 'a> {
     xml: &'r mut Xml<'a>,
     builder: &'r mut Builder,
     version: Version,
+    way: Way,
     preserve_linebreaks: bool,
     /// Memory that each argument uses again.
     chunk: String,
     /// Memory that each file use uses again.
     use_name: TransformationName,
+    /// Memory that each regular element uses again.
+    found: regular::Found<'a>,
 }
 
 impl<'a> Dax<'_, 'a> {
@@ -118,7 +139,13 @@ impl<'a> Dax<'_, 'a> {
     }
 
     fn content(&mut self) -> Result<()> {
-        while let Some(element) = self.xml.element()? {
+        loop {
+            if self.way == Way::Fast {
+                self.regular();
+            }
+            let Some(element) = self.xml.element()? else {
+                break;
+            };
             match element.name() {
                 "job" | "dax" | "dag" => self.job(&element)?,
                 "child" => self.dependencies(&element)?,

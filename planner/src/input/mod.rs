@@ -78,10 +78,19 @@ pub fn read_workflow(path: &Path, env: &ExpandEnv, options: &ReadOptions) -> Res
 /// # Errors
 /// All problems of the text.
 pub fn read_text(path: &Path, text: &str, options: &ReadOptions) -> Result<Workflow, InputErrors> {
+    read_in(path, text, options, dax::Way::Fast)
+}
+
+fn read_in(
+    path: &Path,
+    text: &str,
+    options: &ReadOptions,
+    way: dax::Way,
+) -> Result<Workflow, InputErrors> {
     let mut builder = Builder::new(path);
     let stop = if text::is_xml(text) {
         let mut xml = xml::Xml::new(path, text);
-        let stop = dax::read(&mut xml, &mut builder, options).err();
+        let stop = dax::read(&mut xml, &mut builder, options, way).err();
         builder.problems.append(&mut xml.problems);
         stop
     } else {

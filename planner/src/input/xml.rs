@@ -54,6 +54,10 @@ pub(crate) struct Xml<'a> {
     line_start: usize,
     /// Elements that are open.
     open: Vec<Position>,
+    /// Bytes that were passed over without the reader.
+    passed: usize,
+    /// The reader stands between two elements, right behind a tag.
+    between: bool,
     pub(crate) problems: Vec<InputError>,
 }
 
@@ -73,6 +77,8 @@ impl<'a> Xml<'a> {
             line: u32::try_from(line).unwrap_or(u32::MAX),
             line_start: 0,
             open: Vec::new(),
+            passed: 0,
+            between: false,
             problems: Vec::new(),
         }
     }
@@ -86,7 +92,7 @@ impl<'a> Xml<'a> {
     }
 
     /// Place of a byte; bytes must be asked for in ascending order to be found fast.
-    fn position(&mut self, byte: usize) -> Position {
+    pub(crate) fn position(&mut self, byte: usize) -> Position {
         let byte = byte.min(self.text.len());
         let bytes = self.text.as_bytes();
         if byte < self.counted {
@@ -107,7 +113,18 @@ impl<'a> Xml<'a> {
     }
 
     fn offset(&self) -> usize {
-        usize::try_from(self.reader.buffer_position()).unwrap_or(usize::MAX)
+        usize::try_from(self.reader.buffer_position()).map_or(usize::MAX, |read| read + self.passed)
+    }
+
+    /// The whole text, and where the next part begins, if the last one was the end of an element.
+    pub(crate) fn rest(&self) -> Option<(&'a str, usize)> {
+        self.between.then(|| (self.text, self.offset()))
+    }
+
+    /// Goes on at a byte that follows the end of an element, at the same depth.
+    pub(crate) fn pass(&mut self, byte: usize) {
+        self.passed += byte - self.offset();
+        *self.reader.get_mut() = &self.text.as_bytes()[byte..];
     }
 
     fn broken(&mut self, byte: usize, message: &str) -> Stop {
@@ -124,10 +141,12 @@ impl<'a> Xml<'a> {
             let event = match self.reader.read_event() {
                 Ok(event) => event,
                 Err(error) => {
-                    let at = usize::try_from(self.reader.error_position()).unwrap_or(start);
+                    let at = usize::try_from(self.reader.error_position());
+                    let at = at.map_or(start, |at| at + self.passed);
                     return Err(self.broken(at, &error.to_string()));
                 }
             };
+            self.between = matches!(event, Event::End(_));
             match event {
                 Event::Start(tag) => {
                     let position = self.position(start);

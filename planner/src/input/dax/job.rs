@@ -108,18 +108,20 @@ impl<'a> Dax<'_, 'a> {
             if after_file && chunk.is_empty() && self.version.separates_files() {
                 all.push(' ');
             }
-            self.add_chunk(&mut all, &mut chunk);
+            self.add_chunk(&mut all, &chunk);
+            chunk.clear();
             all.push_str(&name.unwrap_or_default());
             after_file = true;
         }
-        self.add_chunk(&mut all, &mut chunk);
+        self.add_chunk(&mut all, &chunk);
+        chunk.clear();
         self.chunk = chunk;
         all.shrink_to_fit();
         Ok(all)
     }
 
     /// White space at each end of a chunk becomes one blank, a line break with the indentation after it, too.
-    fn add_chunk(&self, all: &mut String, chunk: &mut String) {
+    pub(super) fn add_chunk(&self, all: &mut String, chunk: &str) {
         let blank = |c: Option<char>| c.is_some_and(char::is_whitespace);
         if blank(chunk.chars().next()) {
             all.push(' ');
@@ -138,7 +140,6 @@ impl<'a> Dax<'_, 'a> {
         if chunk.chars().nth(1).is_some() && blank(chunk.chars().next_back()) {
             all.push(' ');
         }
-        chunk.clear();
     }
 
     /// `name`, or `file` as in old versions.
@@ -237,17 +238,7 @@ impl<'a> Dax<'_, 'a> {
             file = Some(builder.file(&name.name, position));
         }
         self.use_name = name;
-        if temporary {
-            found.transfer = TransferFlag::Not;
-            found.register = false;
-        }
-        if found.link == Link::Checkpoint {
-            found.kind = FileKind::Checkpoint;
-            found.optional = true;
-        }
-        if found.link.writes() && found.optional && found.transfer == TransferFlag::Mandatory {
-            found.transfer = TransferFlag::Optional;
-        }
+        finish_use(&mut found, temporary);
         self.use_metadata(&mut found)?;
         Ok(file.map(|file| FileUse { file, ..found }))
     }
@@ -265,7 +256,22 @@ impl<'a> Dax<'_, 'a> {
     }
 }
 
-fn link(value: &str) -> Option<Link> {
+/// What follows from all attributes of a use.
+pub(super) fn finish_use(found: &mut FileUse, temporary: bool) {
+    if temporary {
+        found.transfer = TransferFlag::Not;
+        found.register = false;
+    }
+    if found.link == Link::Checkpoint {
+        found.kind = FileKind::Checkpoint;
+        found.optional = true;
+    }
+    if found.link.writes() && found.optional && found.transfer == TransferFlag::Mandatory {
+        found.transfer = TransferFlag::Optional;
+    }
+}
+
+pub(super) fn link(value: &str) -> Option<Link> {
     Some(match value {
         "input" => Link::Input,
         "output" => Link::Output,
@@ -276,12 +282,12 @@ fn link(value: &str) -> Option<Link> {
     })
 }
 
-fn xml_transfer(value: &str) -> Option<bool> {
+pub(super) fn xml_transfer(value: &str) -> Option<bool> {
     crate::profiles::parse_bool(value)
 }
 
 /// Bytes; some generators write them with decimals.
-fn parse_size(value: &str) -> Option<u64> {
+pub(super) fn parse_size(value: &str) -> Option<u64> {
     let value = value.trim();
     let whole = value.split_once('.').map_or(value, |(whole, decimals)| {
         if decimals.bytes().all(|b| b.is_ascii_digit()) {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
+use super::super::{dax::Way, read_in};
 use super::{ReadOptions, read_text};
 use crate::model::{Arguments, Words, Workflow};
 
@@ -211,6 +212,41 @@ proptest! {
             prop_assert_eq!(&read.arguments, &Arguments::Words(expected));
         }
         prop_assert_eq!(essence(from_yaml), essence(from_xml));
+    }
+
+    #[test]
+    fn regular_and_full_reader_say_the_same(
+        mut jobs in prop::collection::vec(some_job(), 1..6),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(
+            vec!["", "<", ">", "&", "\"", "'", "/", "=", " ", "\n", "\r", "\t", "é", "a", "..", "/>", "</job>", "<!-- -->",
+                "<file name=\"f\"/>", "<file name='g'></file>", " name=\"f\"", " link='inout'", " type=\"executable\"", "J",
+                "<stdout name=\"o\" link=\"output\"/>", "<profile namespace=\"pegasus\" key=\"runtime\">5</profile>",
+                "<profile namespace=\"pegasus\" key=\"memory\">x</profile>", "<uses name=\"file1\" link=\"input\"/>"],
+        )), 0..4),
+    ) {
+        tidy(&mut jobs);
+        let mut text = xml(&jobs);
+        for (index, piece) in changes {
+            // Half of the pieces stand where an element may.
+            let at = index.index(2 * text.len());
+            let at = if at < text.len() { at } else { text[..at - text.len()].rfind('\n').map_or(0, |n| n + 1) };
+            if text.is_char_boundary(at) {
+                text.insert_str(at, piece);
+                if piece.is_empty() {
+                    text.remove(at);
+                }
+            }
+        }
+        let read = |way| match read_in(Path::new("w"), &text, &ReadOptions::default(), way) {
+            Ok(workflow) => {
+                let names: Vec<String> = (0..workflow.files.len())
+                    .map(|n| workflow.files.name(crate::model::FileId(n as u32)).to_owned())
+                    .collect();
+                format!("{names:?} {:?} {:#?} {:?} {:?}", workflow.metadata, workflow.jobs, workflow.edges, workflow.warnings)
+            }
+            Err(errors) => errors.to_string(),
+        };
+        prop_assert_eq!(read(Way::Fast), read(Way::Full), "{}", text);
     }
 
     #[test]

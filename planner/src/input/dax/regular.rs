@@ -1,0 +1,372 @@
+//! Jobs and dependencies as programs write them, read several times as fast as by the full reader of XML.
+//!
+//! One look at the text of a whole `job` or `child` element. At the first thing that is not understood here (an
+//! entity, a comment, an element or attribute that is rare, anything wrong) nothing is taken, and the full reader
+//! reads the element from its beginning. Both give the same workflow; only the numbers of files that are named in
+//! the element may be given out already, in the order in which the full reader gives them.
+
+use super::job::{finish_use, link, parse_size, xml_transfer};
+use super::{Dax, put};
+use crate::input::builder::{Builder, default_use};
+use crate::model::{Arguments, FileId, FileKind, FileUse, Job, Link, TransferFlag};
+use crate::profiles::{Namespace, is_pegasus_key, parse_bool};
+
+/// Attributes of an element; more are for the full reader.
+const ATTRIBUTES: usize = 8;
+
+/// What is read of a job before it is added, in memory that is used again.
+#[derive(Debug, Default)]
+pub(super) struct Found<'a> {
+    uses: Vec<FileUse>,
+    parents: Vec<(usize, &'a str)>,
+    arguments: String,
+}
+
+/// A position in the text.
+#[derive(Clone, Copy)]
+struct Scan<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+/// How a start tag ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Close {
+    /// `>`
+    Open,
+    /// `/>`
+    Empty,
+}
+
+impl<'a> Scan<'a> {
+    fn byte(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn blanks(&mut self) {
+        while matches!(self.byte(), Some(b' ' | b'\n' | b'\t' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    /// Passes over a text if it comes next.
+    fn eat(&mut self, expected: &str) -> bool {
+        let comes = self.text.as_bytes()[self.at..].starts_with(expected.as_bytes());
+        if comes {
+            self.at += expected.len();
+        }
+        comes
+    }
+
+    fn need(&mut self, expected: &str) -> Option<()> {
+        self.eat(expected).then_some(())
+    }
+
+    /// The name of the start tag that comes next, without its `<`.
+    fn name(&mut self) -> Option<&'a str> {
+        self.need("<")?;
+        let rest = &self.text.as_bytes()[self.at..];
+        let length = rest.iter().position(|b| !b.is_ascii_alphabetic())?;
+        let name = self.text.get(self.at..self.at + length)?;
+        self.at += length;
+        matches!(self.byte()?, b' ' | b'\n' | b'\t' | b'/' | b'>').then_some(name)
+    }
+
+    /// Gives name and value of each attribute to `each`, up to the end of the tag.
+    fn attributes(&mut self, mut each: impl FnMut(&'a str, &'a str) -> Option<()>) -> Option<Close> {
+        let mut names = [""; ATTRIBUTES];
+        let mut count = 0;
+        loop {
+            let before = self.at;
+            self.blanks();
+            match self.byte()? {
+                b'>' => {
+                    self.at += 1;
+                    return Some(Close::Open);
+                }
+                b'/' => {
+                    self.need("/>")?;
+                    return Some(Close::Empty);
+                }
+                _ if before == self.at => return None,
+                _ => {}
+            }
+            let rest = &self.text.as_bytes()[self.at..];
+            let length = rest
+                .iter()
+                .position(|b| !(b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_')))?;
+            let name = self.text.get(self.at..self.at + length)?;
+            self.at += length;
+            self.need("=")?;
+            let quote = self.byte().filter(|b| matches!(b, b'"' | b'\''))?;
+            self.at += 1;
+            let length = memchr::memchr(quote, &self.text.as_bytes()[self.at..])?;
+            let value = self.text.get(self.at..self.at + length)?;
+            self.at += length + 1;
+            // White space other than blanks and entities have to be replaced.
+            if name.is_empty() || has_special(value) || names[..count].contains(&name) {
+                return None;
+            }
+            *names.get_mut(count)? = name;
+            count += 1;
+            each(name, value)?;
+        }
+    }
+
+    /// The end of an element without content.
+    fn end_of(&mut self, close: Close, end: &str) -> Option<()> {
+        if close == Close::Open {
+            self.blanks();
+            self.need(end)?;
+        }
+        Some(())
+    }
+
+    /// Text up to the next `<`.
+    fn characters(&mut self) -> Option<&'a str> {
+        let length = memchr::memchr(b'<', &self.text.as_bytes()[self.at..])?;
+        let text = self.text.get(self.at..self.at + length)?;
+        self.at += length;
+        let special = |b: u8| (b == b'&') | (b == b'\r');
+        (!text.bytes().fold(false, |found, b| found | special(b))).then_some(text)
+    }
+
+    /// The text of an element with a key, without white space at both ends.
+    fn keyed_text(&mut self, close: Close, end: &str) -> Option<&'a str> {
+        if close == Close::Empty {
+            return Some("");
+        }
+        let text = self.characters()?;
+        self.need(end)?;
+        Some(text.trim())
+    }
+}
+
+fn has_special(value: &str) -> bool {
+    let special = |b: u8| (b < b' ') | (b == b'&') | (b == b'<') | (b == b'>');
+    value.bytes().fold(false, |found, b| found | special(b))
+}
+
+fn known(value: &str) -> Option<&str> {
+    Some(value).filter(|v| !v.is_empty())
+}
+
+impl<'a> Dax<'_, 'a> {
+    /// Reads jobs and dependencies as long as they are regular.
+    pub(super) fn regular(&mut self) {
+        let mut found = std::mem::take(&mut self.found);
+        while let Some((text, start)) = self.xml.rest() {
+            let mut scan = Scan { text, at: start };
+            scan.blanks();
+            let begin = scan.at;
+            let read = match scan.name() {
+                Some("job") => self.regular_job(&mut scan, begin, &mut found),
+                Some("child") => self.regular_child(&mut scan, &mut found),
+                _ => None,
+            };
+            if read.is_none() {
+                break;
+            }
+            self.xml.pass(scan.at);
+        }
+        self.found = found;
+    }
+
+    fn regular_job(&mut self, scan: &mut Scan<'a>, begin: usize, found: &mut Found<'a>) -> Option<()> {
+        let (mut id, mut namespace, mut name, mut version) = ("", None, "", None);
+        let close = scan.attributes(|key, value| {
+            match key {
+                "id" => id = value,
+                "name" => name = value,
+                "namespace" => namespace = known(value),
+                "version" => version = known(value),
+                "file" => return None,
+                _ => {}
+            }
+            Some(())
+        })?;
+        if name.is_empty() {
+            return None;
+        }
+        let mut job = Job::default();
+        found.uses.clear();
+        found.arguments.clear();
+        while close == Close::Open {
+            scan.blanks();
+            if scan.eat("</job>") {
+                break;
+            }
+            match scan.name()? {
+                "uses" => {
+                    let used = regular_use(self.builder, scan)?;
+                    found.uses.push(used);
+                }
+                "argument" => {
+                    found.arguments.clear();
+                    self.regular_argument(scan, &mut found.arguments)?;
+                }
+                "profile" => {
+                    let (mut namespace, mut key) = ("", "");
+                    let close = scan.attributes(|name, value| {
+                        match name {
+                            "namespace" => namespace = value,
+                            "key" => key = value,
+                            _ => {}
+                        }
+                        Some(())
+                    })?;
+                    let value = scan.keyed_text(close, "</profile>")?;
+                    let namespace = Namespace::parse(namespace).filter(|_| !key.is_empty())?;
+                    // Odd keys give warnings, and numbers may be wrong.
+                    let is_checked = ["memory", "diskspace"].iter().any(|k| key.eq_ignore_ascii_case(k));
+                    if namespace == Namespace::Pegasus && (is_checked || !is_pegasus_key(key)) {
+                        return None;
+                    }
+                    job.profiles.set(namespace, key, value);
+                }
+                "metadata" => {
+                    let mut key = "";
+                    let close = scan.attributes(|name, value| {
+                        if name == "key" {
+                            key = value;
+                        }
+                        Some(())
+                    })?;
+                    let value = scan.keyed_text(close, "</metadata>")?;
+                    put(&mut job.metadata, known(key)?.to_owned(), value.to_owned());
+                }
+                "stdin" => job.stdin = Some(self.regular_stream(scan, "</stdin>")?),
+                "stdout" => job.stdout = Some(self.regular_stream(scan, "</stdout>")?),
+                "stderr" => job.stderr = Some(self.regular_stream(scan, "</stderr>")?),
+                _ => return None,
+            }
+        }
+        // From here on nothing goes wrong.
+        id.clone_into(&mut job.id);
+        job.arguments = Arguments::Raw(found.arguments.as_str().into());
+        job.transformation = self.builder.transformation_of(namespace, name, version);
+        job.position = self.xml.position(begin);
+        job.uses.reserve_exact(found.uses.len());
+        for used in found.uses.drain(..) {
+            self.builder.add_use(&mut job, used);
+        }
+        let position = job.position;
+        self.builder.add_job(job, position);
+        Some(())
+    }
+
+    fn regular_argument(&self, scan: &mut Scan<'a>, all: &mut String) -> Option<()> {
+        if scan.attributes(|_, _| Some(()))? == Close::Empty {
+            return Some(());
+        }
+        let mut after_file = false;
+        loop {
+            let text = scan.characters()?;
+            if scan.eat("</argument>") {
+                self.add_chunk(all, text);
+                return Some(());
+            }
+            scan.need("<file ")?;
+            scan.at -= 1;
+            let mut name = None;
+            let close = scan.attributes(|key, value| {
+                name = Some(value);
+                (key == "name").then_some(())
+            })?;
+            let name = name?;
+            scan.end_of(close, "</file>")?;
+            if after_file && text.is_empty() && self.version.separates_files() {
+                all.push(' ');
+            }
+            self.add_chunk(all, text);
+            all.push_str(name);
+            after_file = true;
+        }
+    }
+
+    fn regular_stream(&mut self, scan: &mut Scan<'a>, end: &str) -> Option<FileId> {
+        let mut name = None;
+        let close = scan.attributes(|key, value| {
+            match key {
+                "name" => name = Some(value),
+                "file" => return None,
+                _ => {}
+            }
+            Some(())
+        })?;
+        scan.end_of(close, end)?;
+        self.builder.harmless_file(name?)
+    }
+
+    fn regular_child(&mut self, scan: &mut Scan<'a>, found: &mut Found<'a>) -> Option<()> {
+        let mut child = None;
+        if scan.attributes(|name, value| reference(name, value, &mut child))? == Close::Empty {
+            return None;
+        }
+        let child = child?;
+        found.parents.clear();
+        loop {
+            scan.blanks();
+            if scan.eat("</child>") {
+                break;
+            }
+            let begin = scan.at;
+            if scan.name()? != "parent" {
+                return None;
+            }
+            let mut parent = None;
+            let close = scan.attributes(|name, value| reference(name, value, &mut parent))?;
+            scan.end_of(close, "</parent>")?;
+            found.parents.push((begin, parent?));
+        }
+        let number = self.builder.job(child);
+        for &(begin, parent) in &found.parents {
+            match (self.builder.job(parent), number) {
+                (Some(parent), Some(child)) => self.builder.workflow.edges.push((parent, child)),
+                _ => {
+                    let position = self.xml.position(begin);
+                    self.builder.add_dependency(parent, child, position);
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+fn reference<'a>(name: &str, value: &'a str, id: &mut Option<&'a str>) -> Option<()> {
+    if name == "ref" {
+        *id = Some(value);
+    }
+    Some(())
+}
+
+fn regular_use(builder: &mut Builder, scan: &mut Scan<'_>) -> Option<FileUse> {
+    let mut found = default_use(FileId(0), Link::None);
+    let mut file = "";
+    let close = scan.attributes(|name, value| {
+        match name {
+            "name" | "file" => file = value,
+            "link" => found.link = link(value)?,
+            "register" => found.register = parse_bool(value)?,
+            "transfer" => {
+                found.transfer = match value {
+                    "optional" => TransferFlag::Optional,
+                    _ if xml_transfer(value)? => TransferFlag::Mandatory,
+                    _ => TransferFlag::Not,
+                };
+            }
+            "optional" => found.optional = parse_bool(value)?,
+            "size" => found.size = Some(parse_size(value)?),
+            "type" if value == "executable" => found.kind = FileKind::Executable,
+            "executable" if parse_bool(value)? => found.kind = FileKind::Executable,
+            "executable" | "type" => {}
+            // Older ways to say the same, and executables whose names have several parts.
+            _ => return None,
+        }
+        Some(())
+    })?;
+    scan.end_of(close, "</uses>")?;
+    found.file = builder.harmless_file(known(file)?)?;
+    finish_use(&mut found, false);
+    Some(found)
+}
