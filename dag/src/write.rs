@@ -163,7 +163,9 @@ pub fn edge(out: &mut String, parent: &str, child: &str) -> Result<(), WriteErro
 fn check_name(what: &'static str, value: &str) -> Result<(), WriteError> {
     // All white space, not only the reader's four blanks: the monitoring daemon's idea is wider. Most names are
     // plain, and to look at all of their bytes is faster than to stop at the first odd one.
-    let plain = value.bytes().fold(true, |plain, b| plain & (b > b' ') & b.is_ascii());
+    let plain = value
+        .bytes()
+        .fold(true, |plain, b| plain & (b > b' ') & b.is_ascii());
     if value.is_empty() || (!plain && value.chars().any(char::is_whitespace)) {
         return Err(WriteError::Name {
             what,

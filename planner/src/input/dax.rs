@@ -51,12 +51,7 @@ pub(super) enum Way {
 }
 
 /// Reads the whole file into the builder.
-pub(super) fn read(
-    xml: &mut Xml<'_>,
-    builder: &mut Builder,
-    options: &ReadOptions,
-    way: Way,
-) -> Result<()> {
+pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptions, way: Way) -> Result<()> {
     let Some(root) = xml.element()? else {
         xml.problem(Position { line: 1, column: 1 }, "the file holds no element");
         return Ok(());

@@ -81,12 +81,7 @@ pub fn read_text(path: &Path, text: &str, options: &ReadOptions) -> Result<Workf
     read_in(path, text, options, dax::Way::Fast)
 }
 
-fn read_in(
-    path: &Path,
-    text: &str,
-    options: &ReadOptions,
-    way: dax::Way,
-) -> Result<Workflow, InputErrors> {
+fn read_in(path: &Path, text: &str, options: &ReadOptions, way: dax::Way) -> Result<Workflow, InputErrors> {
     let mut builder = Builder::new(path);
     let stop = if text::is_xml(text) {
         let mut xml = xml::Xml::new(path, text);

@@ -165,15 +165,7 @@ impl Commands {
             command.program.push_str(&quote(&setup.executable));
             command.arguments.push_str(arguments);
         } else {
-            bare(
-                plan,
-                id,
-                setup,
-                arguments,
-                launcher,
-                launcher_arguments,
-                command,
-            );
+            bare(plan, id, setup, arguments, launcher, launcher_arguments, command);
         }
         if problems.is_empty() {
             Ok(())
@@ -376,14 +368,7 @@ fn push_word(line: &mut String, before: &str, word: &str, after: &str) {
 }
 
 /// Adds the options of kickstart and the program.
-fn wrap(
-    plan: &Plan<'_>,
-    id: JobId,
-    setup: &Setup,
-    common: &Common,
-    arguments: &str,
-    command: &mut Command,
-) {
+fn wrap(plan: &Plan<'_>, id: JobId, setup: &Setup, common: &Common, arguments: &str, command: &mut Command) {
     let job = plan.job(id);
     let by_script = is_called_by_script(plan, id);
     let mut line = std::mem::take(&mut command.arguments);

@@ -111,8 +111,7 @@ impl<'a> JobEvents<'a> {
     /// A file that cannot be written.
     pub(crate) fn job(&mut self, id: JobId, command: &Command) -> Result<(), PlanError> {
         let mut name = String::new();
-        self.heads
-            .job(self.plan, id, command, &mut name, &mut self.text);
+        self.heads.job(self.plan, id, command, &mut name, &mut self.text);
         self.flush_text()
     }
 

@@ -134,9 +134,7 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<Orders, PlanError> {
             rendered.shared.clear();
             for (id, length) in rendered.parts.drain(..) {
                 places.parts.resize(id as usize, (0, 0));
-                places
-                    .parts
-                    .push((at, u32::try_from(length).unwrap_or(u32::MAX)));
+                places.parts.push((at, u32::try_from(length).unwrap_or(u32::MAX)));
                 at += length as u64;
             }
             Ok(())

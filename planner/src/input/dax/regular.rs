@@ -218,7 +218,9 @@ impl<'a> Dax<'_, 'a> {
                     let value = scan.keyed_text(close, "</profile>")?;
                     let namespace = Namespace::parse(namespace).filter(|_| !key.is_empty())?;
                     // Odd keys give warnings, and numbers may be wrong.
-                    let is_checked = ["memory", "diskspace"].iter().any(|k| key.eq_ignore_ascii_case(k));
+                    let is_checked = ["memory", "diskspace"]
+                        .iter()
+                        .any(|k| key.eq_ignore_ascii_case(k));
                     if namespace == Namespace::Pegasus && (is_checked || !is_pegasus_key(key)) {
                         return None;
                     }

@@ -229,7 +229,8 @@ proptest! {
         for (index, piece) in changes {
             // Half of the pieces stand where an element may.
             let at = index.index(2 * text.len());
-            let at = if at < text.len() { at } else { text[..at - text.len()].rfind('\n').map_or(0, |n| n + 1) };
+            let line = |at: usize| text.as_bytes()[..at].iter().rposition(|b| *b == b'\n');
+            let at = at.checked_sub(text.len()).map_or(at, |at| line(at).map_or(0, |n| n + 1));
             if text.is_char_boundary(at) {
                 text.insert_str(at, piece);
                 if piece.is_empty() {
