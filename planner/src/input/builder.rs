@@ -332,7 +332,7 @@ impl Builder {
 
 /// Whether the name of a file is none of those that are problems or might be.
 fn is_harmless(name: &str) -> bool {
-    let odd = |b: u8| (b < b' ') | (b >= 0x7f);
+    let odd = |b: u8| b.is_ascii_control() | !b.is_ascii();
     !name.is_empty()
         && name.len() <= LONGEST_PART
         && !name.starts_with('/')

@@ -504,8 +504,15 @@ fn arguments<'t>(
     text
 }
 
-use crate::refine::exec::{JobId, Setup, SiteId, Task};
-use crate::refine::settings::{Generator, Mode};
+/// Bytes of one argument that Linux takes, with the NUL behind it.
+const LONGEST_ARGUMENT: usize = 128 * 1024;
+
+fn compute_arguments<'t>(
+    job: &'t Job,
+    wrapped: bool,
+    text: &'t mut String,
+    problems: &mut Vec<String>,
+) -> &'t str {
     match &job.arguments {
         Arguments::Raw(raw) => {
             if raw.contains('\n') {
@@ -525,8 +532,16 @@ use crate::refine::settings::{Generator, Mode};
                         k + 1
                     ));
                 }
-use crate::refine::exec::{JobId, Setup, SiteId, Task};
-use crate::refine::settings::{Generator, Mode};
+                if word.len() >= LONGEST_ARGUMENT {
+                    problems.push(format!(
+                        "job {}: argument {} has {} bytes, and no program can be given more than {} in one: write it into \
+                         a file",
+                        job.id,
+                        k + 1,
+                        word.len(),
+                        LONGEST_ARGUMENT - 1
+                    ));
+                }
                 if k > 0 {
                     text.push(' ');
                 }

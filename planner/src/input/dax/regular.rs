@@ -191,9 +191,9 @@ impl<'a> Dax<'_, 'a> {
         let mut job = Job::default();
         found.uses.clear();
         found.arguments.clear();
-        while close == Close::Open {
+        loop {
             scan.blanks();
-            if scan.eat("</job>") {
+            if close == Close::Empty || scan.eat("</job>") {
                 break;
             }
             match scan.name()? {
