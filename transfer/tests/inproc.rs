@@ -333,8 +333,11 @@ fn the_same_as_the_program() {
             fs::write(dir.join("specification"), text).expect("write");
             tree(&dir)
         };
-        prepare();
-        let expected = as_process(&dir, case);
+        // What is not handled may try remote hosts for long: the program is not asked.
+        let expected = case.handled.then(|| {
+            prepare();
+            as_process(&dir, case)
+        });
         let before = prepare();
         let (code, found) = in_process(&dir, case, number % 2 == 0);
         std::env::set_current_dir("/").expect("chdir");
@@ -343,7 +346,7 @@ fn the_same_as_the_program() {
             case.arguments, case.specification, found.log
         );
         assert_eq!(code.is_some(), case.handled, "{what}");
-        if case.handled {
+        if let Some(expected) = expected {
             assert_eq!(found.code, expected.code, "{what}");
             assert_eq!(found.log, expected.log, "{what}");
             assert_eq!(found.tree, expected.tree, "{what}");
