@@ -174,7 +174,8 @@ fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error
         };
         let run = format!(
             "cd {submit} || exit 1\nmodule load mpi\nexport A='x y'\n{start}{launcher} \
-             /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack --per-task-stdio --max-wall-time 115 {base}.dag\n"
+             /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack --per-task-stdio --stampede \
+             --max-wall-time 115 {base}.dag\n"
         );
         assert!(script.ends_with(&run), "{script}\n--- should end with\n{run}");
     }
