@@ -2,9 +2,7 @@
 //! error. Those of a database that `pegasus-monitord` wrote say the same.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use regex::Regex;
@@ -12,72 +10,63 @@ use regex::Regex;
 use crate::support::browser::{chromium, console};
 use crate::support::command::Run;
 use crate::support::pegasus::Monitored;
-use crate::support::programs::{Flavour, libraries, venv_bin};
+use crate::support::programs::{Flavour, venv_bin};
 use crate::support::server::{Server, free_port, system_program};
 use crate::support::workflow::{Format, Request};
 
-/// What a visitor does: opens all that is folded, and complains of what does not work.
-const VISITOR: &str = r##"
-(function () {
-  const bad = [];
-  const note = (what) => {
-    bad.push(what);
-    document.documentElement.setAttribute("data-bad", bad.join(" | "));
-  };
-  window.addEventListener("error", (e) => note(e.message || "cannot load " + (e.target.src || e.target.href)), true);
-  window.alert = (text) => note("alert: " + text);
-  $(document).ajaxError((_, answer, request) => note(request.url + ": " + answer.status));
-  $(window).on("load", () => {
-    const folded = $("#jobs_tabs [data-bs-toggle=tab], .accordion-button.collapsed");
-    folded.each((number, one) => setTimeout(() => one.click(), 800 * number));
-  });
-})();
-"##;
+/// What is done with every page.
+const VISITOR: &str = include_str!("dashboard/visitor.js");
+/// In place of the library that draws charts, which is proprietary.
+const CHARTS: &str = include_str!("dashboard/charts.js");
+/// The name of the dashboard's own server.
+const HOST: &str = "dashboard.test";
 
 /// The libraries that the pages load from other servers, at the paths that they have there.
 fn place_libraries(root: &Path) {
-    let from = libraries();
-    let link = |name: &str, place: &str| {
-        let place = root.join(place);
-        fs::create_dir_all(place.parent().expect("below the root")).expect("a folder");
-        symlink(from.join(name), place).expect("a link");
+    let from = Path::new("/usr/share/javascript");
+    let read = |name: &str| {
+        fs::read_to_string(from.join(name))
+            .unwrap_or_else(|error| panic!("{name}: {error}: `tests/run packages` installs it"))
     };
-    link("jquery/dist/jquery.min.js", "jquery-3.5.1.min.js");
-    link("@popperjs/core/dist", "npm/@popperjs/core@2.9.3/dist");
-    link("bootstrap/dist", "npm/bootstrap@5.1.1/dist");
-    link("@fortawesome/fontawesome-free", "ajax/libs/font-awesome/5.15.4");
-    link("highcharts/js/highcharts.js", "4.1.4/highcharts.js");
-    link("highcharts/js/highcharts-more.src.js", "4.1.4/highcharts-more.js");
-    link(
-        "highcharts/js/modules/exporting.src.js",
-        "4.1.4/modules/exporting.js",
+    let place = |path: &str, content: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("below the root")).expect("a folder");
+        fs::write(path, content).expect("a library");
+    };
+    place("jquery-3.5.1.min.js", &read("jquery/jquery.min.js"));
+    place(
+        "npm/bootstrap@5.1.1/dist/css/bootstrap.min.css",
+        &read("bootstrap5/css/bootstrap.min.css"),
     );
-    let tables = root.join("v/bs4/dt-1.11.3/b-2.0.1");
-    link(
-        "datatables.net-bs4/css/dataTables.bootstrap4.min.css",
-        "v/bs4/dt-1.11.3/b-2.0.1/datatables.min.css",
+    // With Popper in it.
+    place("npm/@popperjs/core@2.9.3/dist/umd/popper.min.js", "");
+    place(
+        "npm/bootstrap@5.1.1/dist/js/bootstrap.min.js",
+        &read("bootstrap5/js/bootstrap.bundle.min.js"),
     );
-    let mut script = String::new();
-    for name in [
-        "datatables.net/js/jquery.dataTables",
-        "datatables.net-bs4/js/dataTables.bootstrap4",
-        "datatables.net-buttons/js/dataTables.buttons",
-        "datatables.net-buttons-bs4/js/buttons.bootstrap4",
-    ] {
-        let part = fs::read_to_string(from.join(format!("{name}.min.js"))).expect("a library");
-        let _ = writeln!(script, "{part};");
-    }
-    script.push_str(VISITOR);
-    fs::write(tables.join("datatables.min.js"), script).expect("a script");
-    // A font that the pages can do without.
-    fs::write(root.join("css"), "").expect("a style");
+    let tables = "v/bs4/dt-1.11.3/b-2.0.1/datatables.min";
+    place(
+        &format!("{tables}.css"),
+        &read("jquery-datatables/css/dataTables.bootstrap4.min.css"),
+    );
+    let scripts = [
+        &read("jquery-datatables/jquery.dataTables.min.js"),
+        &read("jquery-datatables/dataTables.bootstrap4.min.js"),
+        VISITOR,
+    ];
+    place(&format!("{tables}.js"), &scripts.join(";\n"));
+    place("4.1.4/highcharts.js", CHARTS);
+    place("4.1.4/highcharts-more.js", "");
+    place("4.1.4/modules/exporting.js", "");
+    // A font and icons that the pages can do without.
+    place("css", "");
+    place("ajax/libs/font-awesome/5.15.4/css/all.min.css", "");
 }
 
-/// The dashboard of a home directory, and the servers that its pages load libraries from.
+/// The dashboard of a home directory, and the server that its pages load libraries from.
 struct Dashboard {
     folder: tempfile::TempDir,
-    port: u16,
-    others: u16,
+    https: u16,
     _servers: [Server; 2],
 }
 
@@ -85,7 +74,7 @@ impl Dashboard {
     fn start(home: &Path) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let top = folder.path();
-        let (port, others) = (free_port(), free_port());
+        let (port, https) = (free_port(), free_port());
         Run::line("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout tls.key -out tls.crt")
             .within(top)
             .go()
@@ -100,15 +89,25 @@ impl Dashboard {
             ""
         };
         let at = top.display();
+        // The pages name the digests of some libraries, which those of other versions do not have.
         let configuration = format!(
             "{user} daemon off; pid {at}/pid; error_log {at}/error; worker_processes 1; events {{ worker_connections 64; }}
              http {{
                access_log off; client_body_temp_path {at}/body; proxy_temp_path {at}/body;
                fastcgi_temp_path {at}/body; uwsgi_temp_path {at}/body; scgi_temp_path {at}/body;
-               types {{ application/javascript js; font/woff2 woff2; }} default_type text/css;
+               types {{ application/javascript js; }} default_type text/css;
+               ssl_certificate {at}/tls.crt; ssl_certificate_key {at}/tls.key;
                server {{
-                 listen 127.0.0.1:{others} ssl; ssl_certificate {at}/tls.crt; ssl_certificate_key {at}/tls.key;
+                 listen 127.0.0.1:{https} ssl;
                  root {at}/root; add_header Access-Control-Allow-Origin *;
+               }}
+               server {{
+                 listen 127.0.0.1:{https} ssl; server_name {HOST};
+                 location / {{
+                   proxy_pass https://127.0.0.1:{port}; proxy_set_header Host $host;
+                   proxy_set_header Accept-Encoding identity;
+                   sub_filter ' integrity=' ' data-integrity='; sub_filter_once off;
+                 }}
                }}
              }}"
         );
@@ -136,20 +135,19 @@ impl Dashboard {
             .env("NSS_WRAPPER_PASSWD", top.join("users"))
             .env("NSS_WRAPPER_GROUP", top.join("groups"));
         Self {
-            port,
-            others,
-            _servers: [Server::start(nginx, others), Server::start(service, port)],
+            https,
+            _servers: [Server::start(nginx, https), Server::start(service, port)],
             folder,
         }
     }
 
-    /// What a page says, without figures of charts' axes, and the addresses that it leads to.
+    /// What a page and its charts say, and the addresses that it leads to.
     fn page(&self, path: &str) -> (String, BTreeSet<String>) {
-        let url = format!("https://127.0.0.1:{}{path}", self.port);
-        let others = format!("--host-resolver-rules=MAP *:443 127.0.0.1:{}", self.others);
+        let url = format!("https://{HOST}{path}");
+        let hosts = format!("--host-resolver-rules=MAP *:443 127.0.0.1:{}", self.https);
         let said = chromium(self.folder.path(), &url)
             .args(["--ignore-certificate-errors", "--virtual-time-budget=9000"])
-            .args([others.as_str(), "--dump-dom"])
+            .args([hosts.as_str(), "--dump-dom"])
             .go()
             .ok();
         // The list of workflows notes each of them there.

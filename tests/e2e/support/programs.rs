@@ -166,15 +166,6 @@ pub fn server_bin() -> PathBuf {
     bin
 }
 
-/// The folder with the JavaScript libraries that Pegasus' dashboard loads from other servers.
-pub fn libraries() -> PathBuf {
-    let libraries = target().join("libraries/node_modules");
-    if !libraries.join("jquery").exists() {
-        missing("the JavaScript libraries of Pegasus' dashboard", &libraries);
-    }
-    libraries
-}
-
 /// The Python that can import `Pegasus.api`.
 pub fn python() -> Run {
     Run::new(venv_bin().join("python"))
