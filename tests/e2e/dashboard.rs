@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use regex::Regex;
@@ -12,7 +13,7 @@ use crate::support::command::Run;
 use crate::support::pegasus::Monitored;
 use crate::support::programs::{Flavour, venv_bin};
 use crate::support::server::{Server, free_port, system_program};
-use crate::support::workflow::{Format, Request};
+use crate::support::workflow::{Format, Planned, Request};
 
 /// What is done with every page.
 const VISITOR: &str = include_str!("dashboard/visitor.js");
@@ -75,7 +76,7 @@ impl Dashboard {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let top = folder.path();
         let (port, https) = (free_port(), free_port());
-        Run::line("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout tls.key -out tls.crt")
+        Run::line("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost -keyout tls.key -out tls.crt")
             .within(top)
             .go()
             .ok();
@@ -213,6 +214,24 @@ fn says(pages: &[(&str, String)], page: &str, parts: &[&str]) {
     }
 }
 
+/// Makes every job last a while: the dashboard has no page for a workflow that starts and ends in one second of
+/// the database that `pegasus-monitord` writes.
+fn slow_down(planned: &Planned) {
+    let kickstart = Flavour::Local.program("pegasus-kickstart");
+    let kickstart = kickstart.to_str().expect("a path in UTF-8");
+    let slow = planned.top().join("slow-kickstart");
+    fs::write(
+        &slow,
+        format!("#!/bin/sh\nsleep 0.5\nexec '{kickstart}' \"$@\"\n"),
+    )
+    .expect("a script");
+    fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).expect("a program");
+    let tasks = fs::read_to_string(planned.dag()).expect("a DAG file");
+    assert!(tasks.contains(kickstart), "{tasks}");
+    let tasks = tasks.replace(kickstart, slow.to_str().expect("a path in UTF-8"));
+    fs::write(planned.dag(), tasks).expect("a DAG file");
+}
+
 #[test]
 #[ignore = "needs Pegasus' dashboard and Chromium: tests/run e2e"]
 fn pegasus_dashboard_shows_our_databases() {
@@ -220,6 +239,7 @@ fn pegasus_dashboard_shows_our_databases() {
     request.chains = 3;
     request.broken = vec![2];
     let broken = request.plan();
+    slow_down(&broken);
     let said = broken.execution(2).arg("--tries").arg("2").go();
     assert_eq!(said.code(), 1, "{}", said.account());
 

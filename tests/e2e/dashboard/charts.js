@@ -76,7 +76,7 @@ const Highcharts = (function () {
       const plot = (this.options.plotOptions || {})[type] || {};
       const label = said((plot.dataLabels || {}).formatter, where, given);
       const tip = said((this.options.tooltip || {}).formatter, where, given);
-      return `${series.name}: ${name} = ${numbers.join(" to ")} (${label}) (${tip})`;
+      return `${series.name}: ${name} = ${numbers.join(" to ")}<br>${label}<br>${tip}`;
     }
   }
 
