@@ -1,7 +1,11 @@
 //! Text of input files.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
 
 use crate::error::InputError;
 use crate::expand::position_of;
@@ -17,9 +21,51 @@ pub(crate) fn io_message(error: &io::Error) -> String {
 
 /// Reads a file that has to be text in UTF-8 (or, as old XML declares it, in Latin-1).
 pub(crate) fn load(path: &Path) -> Result<String, InputError> {
-    let bytes = std::fs::read(path)
+    let bytes = read(path)
         .map_err(|error| InputError::file(path, format!("cannot be read: {}", io_message(&error))))?;
     decode(path, bytes)
+}
+
+/// Bytes from which on a file is read by several threads, most of whose time goes into getting memory.
+const LARGE: u64 = 8 << 20;
+/// Bytes that one of them reads at a time.
+const PIECE: usize = 4 << 20;
+/// How many there are.
+const THREADS: usize = 2;
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let length = file
+        .metadata()
+        .ok()
+        .filter(|m| m.is_file())
+        .map_or(0, |m| m.len());
+    if length >= LARGE {
+        let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+        let pieces = Mutex::new(bytes.chunks_mut(PIECE).zip(0_u64..));
+        let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let thread = || -> io::Result<()> {
+            while let Some((piece, n)) = next() {
+                file.read_exact_at(piece, n * PIECE as u64)?;
+            }
+            Ok(())
+        };
+        let read = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..THREADS).map(|_| scope.spawn(thread)).collect();
+            let own = thread();
+            let join = |other: ScopedJoinHandle<'_, io::Result<()>>| {
+                other
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            others.into_iter().map(join).chain([own]).all(|read| read.is_ok())
+        });
+        // Else somebody has written it in the meantime.
+        if read && file.metadata()?.len() == length {
+            return Ok(bytes);
+        }
+    }
+    std::fs::read(path)
 }
 
 pub(crate) fn decode(path: &Path, bytes: Vec<u8>) -> Result<String, InputError> {
@@ -83,6 +129,15 @@ mod tests {
             decoded(b"\xff\xfea\0"),
             Err("f: the file is in UTF-16, it must be in UTF-8".into())
         );
+    }
+
+    #[test]
+    fn large_files_are_read_whole() {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let text: String = (0..2_000_000).map(|n| format!("{n}\n")).collect();
+        assert!(text.len() as u64 > LARGE && !text.len().is_multiple_of(PIECE));
+        io::Write::write_all(&mut file, text.as_bytes()).expect("it can be written");
+        assert!(load(file.path()).expect("it can be read") == text);
     }
 
     #[test]

@@ -253,7 +253,12 @@ fn make<D, R>(
         warnings,
         notes,
     };
-    finish(made, taken)
+    let result = finish(made, taken);
+    // A million jobs take a while to be freed, for which nobody has to wait.
+    drop((plan, mapper));
+    drop(programs);
+    let _ = std::thread::Builder::new().spawn(move || drop((exec, inputs)));
+    result
 }
 
 /// Whether the properties ask for a shell script instead of a DAG. Problems in them are for [`plan`] to tell.

@@ -36,7 +36,7 @@ struct Uses<'a> {
 
 /// Files that must not be removed: outputs that the user wants of jobs without a stage-out job, those that are
 /// said to stay, and those whose names match one of the patterns `kept`, in which `*` stands for anything.
-pub(crate) fn staying(workflow: &Workflow, exec: &mut Exec, kept: &[String]) -> Vec<bool> {
+pub(crate) fn staying(workflow: &Workflow, exec: &Exec, graph: &Graph, kept: &[String]) -> Vec<bool> {
     let mut staying = vec![false; workflow.files.len()];
     if !kept.is_empty() {
         for (n, stays) in staying.iter_mut().enumerate() {
@@ -47,7 +47,6 @@ pub(crate) fn staying(workflow: &Workflow, exec: &mut Exec, kept: &[String]) -> 
     for file in &exec.staying {
         staying[file.0 as usize] = true;
     }
-    let graph = exec.graph();
     for (id, job) in exec.jobs.iter().enumerate() {
         if !matches!(job.task, Task::Compute(_) | Task::Cluster(..)) {
             continue;
@@ -90,14 +89,14 @@ pub(crate) fn add(
     mapper: &mut Mapper<'_>,
     sites: &[SiteId],
     staying: &[bool],
+    graph: &Graph,
 ) {
-    let graph = exec.graph();
     let order = graph.topological().unwrap_or_default();
     let depths = graph.depths(&order);
     let levels = by_depth(&depths);
     let uses = Uses {
         workflow,
-        graph: &graph,
+        graph,
         depths: &depths,
         levels: &levels,
         staying,
@@ -115,25 +114,23 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
     let mut parents: Vec<(JobId, JobId)> = Vec::new();
     let levels = levels_of_site(uses, exec, site);
     for (depth, jobs) in levels.iter().enumerate().rev() {
-        let mut nodes: Vec<Node> = Vec::new();
+        let mut nodes: Vec<Node> = Vec::with_capacity(jobs.len());
         let first = cleanup_of.len();
         for &job in jobs {
             let number = (first + nodes.len()) as u32;
             let mut own = Vec::new();
             let mut shares = false;
-            for file in files_of(uses, exec, job, site) {
-                match &mut owner[file.0 as usize] {
-                    slot if *slot == NONE => {
-                        *slot = number;
-                        own.push(file);
-                    }
-                    slot if *slot != number => {
-                        later.push((job, *slot));
-                        shares |= *slot as usize >= first;
-                    }
-                    _ => {}
+            files_of(uses, exec, job, site, |file| match &mut owner[file.0 as usize] {
+                slot if *slot == NONE => {
+                    *slot = number;
+                    own.push(file);
                 }
-            }
+                slot if *slot != number => {
+                    later.push((job, *slot));
+                    shares |= *slot as usize >= first;
+                }
+                _ => {}
+            });
             // Only files that are used further down make no node.
             if shares || !own.is_empty() {
                 nodes.push(Node { job, files: own });
@@ -165,12 +162,15 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
             .into_iter()
             .map(|(job, node)| (cleanup_of[node as usize], job)),
     );
-    parents.sort_unstable();
+    // Those of each level are in order already.
+    parents.sort();
     parents.dedup();
     let mut reduction = Reduction::new(uses.graph, uses.depths, Depth::Second);
+    let mut jobs: Vec<JobId> = Vec::new();
     for group in parents.chunk_by(|a, b| a.0 == b.0) {
         let cleanup = group[0].0;
-        let jobs: Vec<JobId> = group.iter().map(|&(_, job)| job).collect();
+        jobs.clear();
+        jobs.extend(group.iter().map(|&(_, job)| job));
         for parent in reduction.needed(&jobs) {
             exec.edges.push((parent, cleanup));
         }
@@ -190,8 +190,7 @@ fn levels_of_site(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Vec<Vec<JobId>>
     let jobs = levels.iter().map(Vec::len).sum();
     for level in &mut levels {
         let name = |job: &JobId| &*exec.jobs[*job as usize].name;
-        table::sort_part(level, jobs, name);
-        table::sort(level, name);
+        table::sort_twice(level, jobs, name);
     }
     levels
 }
@@ -266,8 +265,8 @@ fn add_job(
     })
 }
 
-/// Files in the work directory of a site that are of no use after a job, as far as the job goes.
-fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId) -> Vec<FileId> {
+/// Tells `each` the files in the work directory of a site that are of no use after a job, as far as the job goes.
+fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId, each: impl FnMut(FileId)) {
     let may_go = |file: FileId| !uses.staying[file.0 as usize] && !exec.in_place.contains(&(file, site));
     let this = &exec.jobs[job as usize];
     match this.task {
@@ -277,7 +276,7 @@ fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId) -> Vec<FileI
             .filter(|u| u.link.reads() || u.link.writes())
             .map(|u| u.file)
             .filter(|&file| may_go(file))
-            .collect(),
+            .for_each(each),
         Task::StageOut(n) | Task::InterSite(n) if !uses.graph.parents(job).is_empty() => {
             let here = Place::Scratch(site);
             exec.transfers[n as usize]
@@ -286,9 +285,9 @@ fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId) -> Vec<FileI
                 .filter(|file| file.sources.iter().any(|(place, _)| *place == here))
                 .map(|file| file.file)
                 .filter(|&file| may_go(file))
-                .collect()
+                .for_each(each);
         }
-        _ => Vec::new(),
+        _ => {}
     }
 }
 

@@ -218,7 +218,8 @@ impl Exec {
     }
     /// Sorts the edges by parent and child and drops duplicates.
     pub(crate) fn tidy_edges(&mut self) {
-        self.edges.sort_unstable();
+        // Most of them are in order from the last time; this way to sort makes use of it.
+        self.edges.sort();
         self.edges.dedup();
     }
     /// Parents and children of every job as it is now.

@@ -218,6 +218,14 @@ impl<'a> Mapper<'a> {
         exec: &mut Exec,
         staged: &mut StagedPrograms,
     ) -> Result<u32, String> {
+        let own = &workflow.jobs[n].profiles;
+        if let Program::Entry(number) = program
+            && own.is_empty()
+            && self.programs.entry(*number).kind != TransformationKind::Stageable
+            && let Some(&known) = self.shared.get(&(*number, site))
+        {
+            return Ok(known);
+        }
         let (entry, mut executable) = match program {
             Program::Entry(number) => (Some(*number), self.programs.entry(*number).pfn.clone()),
             Program::Pinned(path) => (None, path.clone()),

@@ -83,15 +83,19 @@ pub(crate) fn refine(
     let sites = directories::add_create(&mut exec, mapper, &names);
     step("create-dir");
     if mapper.settings.cleanup != CleanupStrategy::None {
-        let staying = cleanup::staying(workflow, &mut exec, &mapper.settings.cleanup_kept);
+        let graph = exec.graph();
+        let staying = cleanup::staying(workflow, &exec, &graph, &mapper.settings.cleanup_kept);
         // With the directory, outputs that go nowhere else would be lost.
         let removes_all = !staying.contains(&true);
         let strategy = mapper.settings.cleanup;
         match strategy {
-            CleanupStrategy::InPlace => cleanup::add(workflow, &mut exec, mapper, &sites, &staying),
+            CleanupStrategy::InPlace => {
+                cleanup::add(workflow, &mut exec, mapper, &sites, &staying, &graph);
+            }
             CleanupStrategy::Constraint => {
                 let rest = !removes_all;
-                cleanup::constraint::add(workflow, &mut exec, mapper, &sites, &staying, rest, notes)?;
+                let uses = (staying.as_slice(), &graph);
+                cleanup::constraint::add(workflow, &mut exec, mapper, &sites, uses, rest, notes)?;
             }
             CleanupStrategy::Leaf | CleanupStrategy::None => {}
         }

@@ -20,6 +20,15 @@ pub(crate) fn sort_part<'n, T>(entries: &mut [T], size: usize, name: impl Fn(&T)
     }
 }
 
+/// Like [`sort_part`] and then [`sort`], in one go.
+pub(crate) fn sort_twice<'n, T>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
+    let (first, then) = (buckets(size), buckets(entries.len()));
+    entries.sort_by_cached_key(|entry| {
+        let hash = hash(name(entry));
+        (hash & (then - 1), hash & (first - 1))
+    });
+}
+
 /// Tables of most jobs: a few files or children.
 const FEW: usize = 8;
 
@@ -37,8 +46,13 @@ fn sort_few<T>(entries: &mut [T], key: impl Fn(&T) -> u32) {
     }
 }
 
-/// Bucket of a name: a hash over the UTF-16 units, its halves combined.
+/// Bucket of a name.
 fn bucket(name: &str, buckets: u32) -> u32 {
+    hash(name) & (buckets - 1)
+}
+
+/// Hash of a name over its UTF-16 units, its halves combined.
+fn hash(name: &str) -> u32 {
     let add = |hash: u32, unit: u32| hash.wrapping_mul(31).wrapping_add(unit);
     let hash = if name.is_ascii() {
         name.bytes().fold(0, |hash, byte| add(hash, u32::from(byte)))
@@ -46,7 +60,7 @@ fn bucket(name: &str, buckets: u32) -> u32 {
         name.encode_utf16()
             .fold(0, |hash, unit| add(hash, u32::from(unit)))
     };
-    (hash ^ (hash >> 16)) & (buckets - 1)
+    hash ^ (hash >> 16)
 }
 
 /// Buckets of a table that is filled to three quarters at most: a power of two.
@@ -83,6 +97,19 @@ mod tests {
             many.sort_by_key(|name| bucket(name, 16));
             sort(&mut few, |name| name);
             assert_eq!(few, many);
+        }
+    }
+
+    #[test]
+    fn two_sorts_in_one_go() {
+        let names: Vec<String> = (0..1000).map(|n| format!("job_ID{}", n * 7919 % 1000)).collect();
+        for length in [0, 1, 5, 100, 1000] {
+            let mut at_once: Vec<&str> = names[..length].iter().map(String::as_str).collect();
+            let mut twice = at_once.clone();
+            sort_twice(&mut at_once, 1000, |name| name);
+            sort_part(&mut twice, 1000, |name| name);
+            sort(&mut twice, |name| name);
+            assert_eq!(at_once, twice);
         }
     }
 

@@ -140,13 +140,15 @@ fn levels<'n>(
     table::sort_part(&mut roots, graph.len(), &name);
     let mut levels = Vec::new();
     let mut level = roots;
+    let mut children = Vec::new();
     while !level.is_empty() {
         let mut next = Vec::new();
         for &n in &level {
-            let mut children = graph.children(n).to_vec();
+            children.clear();
+            children.extend_from_slice(graph.children(n));
             let size = children.len().max(entries[n as usize]);
             table::sort_part(&mut children, size, &name);
-            for child in children {
+            for &child in &children {
                 waiting[child as usize] -= 1;
                 if waiting[child as usize] == 0 {
                     next.push(child);

@@ -264,12 +264,11 @@ pub(crate) fn add(
     exec: &mut Exec,
     mapper: &mut Mapper<'_>,
     sites: &[SiteId],
-    staying: &[bool],
+    (staying, graph): (&[bool], &Graph),
     rest: bool,
     notes: &mut Vec<String>,
 ) -> Result<(), PlanError> {
     let sizes = Sizes::new(workflow, exec, &mapper.settings.space)?;
-    let graph = exec.graph();
     let items = Items::new(workflow, exec, sites, staying, &sizes);
     let names: Vec<&str> = sites
         .iter()
@@ -279,8 +278,8 @@ pub(crate) fn add(
         .iter()
         .map(|name| mapper.settings.space.room(name))
         .collect();
-    let first = Walk::new(&items, sites.len(), result_by_result(&graph));
-    let second = Walk::new(&items, sites.len(), least_growth(&graph, &items));
+    let first = Walk::new(&items, sites.len(), result_by_result(graph));
+    let second = Walk::new(&items, sites.len(), least_growth(graph, &items));
     let walk = if second.strain(&rooms) < first.strain(&rooms) {
         second
     } else {
@@ -290,7 +289,7 @@ pub(crate) fn add(
     let (chunks, gates) = share_out(&items, &walk, &rooms);
     let depths = graph.depths(&walk.order);
     let users = items.users();
-    let mut reduction = Reduction::new(&graph, &depths, Depth::Every);
+    let mut reduction = Reduction::new(graph, &depths, Depth::Every);
     for (at, &site) in sites.iter().enumerate() {
         let mut chain = Chain {
             site,

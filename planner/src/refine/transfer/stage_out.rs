@@ -22,11 +22,12 @@ impl Builder<'_, '_> {
         }
         let name = self.workflow.files.name(file);
         let sites = self.mapper.sites;
-        let source = sites.scratch_url(site, name);
         match self.storage.targets(file, name, output) {
             None => {
                 let storage = &sites.outputs[usize::from(output)];
-                let moves = transfers && !same_place(&source, &format!("{}/{name}", storage.put));
+                // Both have the file under its name.
+                let base = sites.get(site).scratch.as_ref().map_or("", |s| s.url.as_str());
+                let moves = transfers && !same_place(base, &storage.put);
                 let place = Place::Storage(output);
                 self.store(job, site, level, width, file_use, moves, place.clone(), place);
             }
@@ -34,6 +35,7 @@ impl Builder<'_, '_> {
                 if targets.is_empty() && transfers {
                     self.exec.staying.insert(file);
                 }
+                let source = sites.scratch_url(site, name);
                 for target in targets {
                     let moves = transfers && !same_place(&source, &target.url);
                     self.store(job, site, level, width, file_use, moves, target.put, target.get);
