@@ -72,11 +72,26 @@ impl Drop for Event<'_> {
     }
 }
 
+/// Whether no byte has to be escaped. Blocks of bytes are looked at as a whole, the last one may overlap the one
+/// before it.
+fn is_plain(bytes: &[u8]) -> bool {
+    fn plain(block: &[u8]) -> bool {
+        let special = |b: u8| (b == b'"') | (b == b'\n') | (b == b'\r') | (b == b'\\');
+        !block.iter().fold(false, |found, &b| found | special(b))
+    }
+    if let Some(last) = bytes.last_chunk::<16>() {
+        let (blocks, _) = bytes.as_chunks::<16>();
+        blocks.iter().all(|block| plain(block)) && plain(last)
+    } else if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        plain(first) && plain(last)
+    } else {
+        plain(bytes)
+    }
+}
+
 fn push_escaped(out: &mut String, value: &str) {
-    // Nearly all values are plain, and there are millions of them: without a way out the loop takes many bytes
-    // at a time.
-    let special = |b: u8| (b == b'"') | (b == b'\n') | (b == b'\r') | (b == b'\\');
-    if !value.bytes().fold(false, |found, b| found | special(b)) {
+    // Nearly all values are plain, and there are millions of them.
+    if is_plain(value.as_bytes()) {
         out.push_str(value);
         return;
     }

@@ -70,9 +70,40 @@ pub(super) fn infer_edges(workflow: &mut Workflow, producers: &[u32]) {
 pub(super) fn normalise_edges(workflow: &mut Workflow) {
     let edges = &mut workflow.edges;
     edges.retain(|(parent, child)| parent != child);
-    edges.sort_unstable();
+    let jobs = workflow.jobs.len();
+    if edges.len() > jobs / 8 {
+        let mut other = vec![(JobIndex(0), JobIndex(0)); edges.len()];
+        let mut starts = Vec::new();
+        spread(edges, &mut other, &mut starts, jobs, |&(_, child)| child);
+        spread(&other, edges, &mut starts, jobs, |&(parent, _)| parent);
+    } else {
+        edges.sort_unstable();
+    }
     edges.dedup();
     edges.shrink_to_fit();
+}
+
+/// Copies edges in the order of one of their jobs; those of one job stay in order. Linear.
+fn spread(
+    from: &[(JobIndex, JobIndex)],
+    to: &mut [(JobIndex, JobIndex)],
+    starts: &mut Vec<u32>,
+    jobs: usize,
+    job: impl Fn(&(JobIndex, JobIndex)) -> JobIndex,
+) {
+    starts.clear();
+    starts.resize(jobs + 1, 0);
+    for edge in from {
+        starts[job(edge).0 as usize + 1] += 1;
+    }
+    for n in 0..jobs {
+        starts[n + 1] += starts[n];
+    }
+    for edge in from {
+        let start = &mut starts[job(edge).0 as usize];
+        to[*start as usize] = *edge;
+        *start += 1;
+    }
 }
 
 /// An error that names the jobs of a cycle, if there is one. The edges have to be sorted.

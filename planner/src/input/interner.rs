@@ -11,12 +11,19 @@ pub struct Interner {
     text: String,
     /// Where each text ends in `text`; it begins where the one before ends.
     ends: Vec<usize>,
-    numbers: HashTable<u32>,
+    /// Hash and number of each.
+    numbers: HashTable<(u32, u32)>,
 }
 
 #[inline]
-fn hash(name: &str) -> u64 {
-    BuildHasherDefault::<FxHasher>::default().hash_one(name)
+fn hash(name: &str) -> u32 {
+    (BuildHasherDefault::<FxHasher>::default().hash_one(name) >> 32) as u32
+}
+
+/// All bits of the table's hash from those that are kept, so that a growing table need not look at the texts.
+#[inline]
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 #[inline]
@@ -31,20 +38,23 @@ impl Interner {
     pub fn intern(&mut self, name: &str) -> (u32, bool) {
         let hash_of_name = hash(name);
         let Interner { text, ends, numbers } = self;
-        if let Some(&number) = numbers.find(hash_of_name, |&n| slice(text, ends, n) == name) {
+        let is_it = |&(hash, n): &(u32, u32)| hash == hash_of_name && slice(text, ends, n) == name;
+        if let Some(&(_, number)) = numbers.find(spread(hash_of_name), is_it) {
             return (number, false);
         }
         let number = u32::try_from(ends.len()).expect("fewer than 2^32 names: memory ends before");
         text.push_str(name);
         ends.push(text.len());
-        numbers.insert_unique(hash_of_name, number, |&n| hash(slice(text, ends, n)));
+        numbers.insert_unique(spread(hash_of_name), (hash_of_name, number), |&(hash, _)| {
+            spread(hash)
+        });
         (number, true)
     }
     /// The number of a text that is known.
     pub fn find(&self, name: &str) -> Option<u32> {
-        self.numbers
-            .find(hash(name), |&n| slice(&self.text, &self.ends, n) == name)
-            .copied()
+        let wanted = hash(name);
+        let is_it = |&(hash, n): &(u32, u32)| hash == wanted && slice(&self.text, &self.ends, n) == name;
+        self.numbers.find(spread(wanted), is_it).map(|&(_, n)| n)
     }
     /// The text with a number that [`Interner::intern`] gave.
     pub fn name(&self, number: u32) -> &str {

@@ -389,7 +389,12 @@ pub(crate) fn staged_name(name: &TransformationName, delimiter: &str) -> String 
 /// Name of a job: no character that a path, the DAG or the monitoring would stumble over.
 pub(crate) fn job_name(prefix: &str, transformation: &str, id: &str) -> Box<str> {
     let mut name = String::with_capacity(prefix.len() + transformation.len() + 1 + id.len());
+    let plain = |b: u8| b.is_ascii_alphanumeric() | (b == b'_') | (b == b'-');
     for part in [prefix, transformation, "_", id] {
+        if part.bytes().fold(true, |all, b| all & plain(b)) {
+            name.push_str(part);
+            continue;
+        }
         name.extend(part.chars().map(|c| match c {
             '.' | '+' | '/' | '"' | '\'' | '\\' => '_',
             c if c.is_whitespace() || c.is_control() => '_',

@@ -53,6 +53,8 @@ struct Builder<'a, 'm> {
     missing_files: FxHashMap<FileId, usize>,
     left_out: LeftOut,
     storage: Storage<'a>,
+    /// Memory that each job uses again.
+    order: Vec<usize>,
 }
 
 /// A file that is nowhere.
@@ -115,6 +117,7 @@ pub(crate) fn add(
         missing_files: FxHashMap::default(),
         left_out: LeftOut::default(),
         storage,
+        order: Vec::new(),
     };
     for (level, jobs) in levels.iter().enumerate() {
         for &n in jobs {
@@ -189,23 +192,27 @@ impl Builder<'_, '_> {
         let mut uses = std::mem::take(self.uses_of(n));
         let mut programs = Vec::new();
         let mut kept = vec![true; uses.len()];
-        for k in self.dealt(&uses, Link::reads) {
+        let mut order = std::mem::take(&mut self.order);
+        self.deal_in_order(&uses, Link::reads, &mut order);
+        for &k in &order {
             kept[k] = self.stage_input(n, job, site, level, width, graph, &uses[k], &mut programs);
         }
         if kept.contains(&false) {
             let dropped = uses.iter().zip(&kept).filter(|(_, kept)| !**kept);
             self.forget(job, &dropped.map(|(u, _)| u.file).collect::<Vec<_>>());
+            let mut kept = kept.into_iter();
+            uses.retain(|_| kept.next() != Some(false));
         }
-        let mut kept = kept.into_iter();
-        uses.retain(|_| kept.next() != Some(false));
         self.add_chmod(job, site, &programs);
-        for k in self.dealt(&uses, Link::writes) {
+        self.deal_in_order(&uses, Link::writes, &mut order);
+        for &k in &order {
             let file_use = &uses[k];
             self.exec.cache.push((file_use.file, site));
             for output in 0..self.mapper.sites.outputs.len() {
                 self.stage_output(job, site, level, width, file_use, output as u16);
             }
         }
+        self.order = order;
         *self.uses_of(n) = uses;
     }
 
@@ -231,11 +238,11 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Positions of a job's inputs, or outputs, in the order in which they are dealt.
-    fn dealt(&self, uses: &[FileUse], link: impl Fn(Link) -> bool) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..uses.len()).filter(|&k| link(uses[k].link)).collect();
-        table::sort(&mut order, |&k| self.workflow.files.name(uses[k].file));
-        order
+    /// Finds the positions of a job's inputs, or outputs, in the order in which they are dealt.
+    fn deal_in_order(&self, uses: &[FileUse], link: impl Fn(Link) -> bool, order: &mut Vec<usize>) {
+        order.clear();
+        order.extend((0..uses.len()).filter(|&k| link(uses[k].link)));
+        table::sort(order, |&k| self.workflow.files.name(uses[k].file));
     }
 
     fn set_of(&mut self, transfer: JobId) -> &mut TransferSet {
