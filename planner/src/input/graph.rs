@@ -71,7 +71,7 @@ pub(super) fn normalise_edges(workflow: &mut Workflow) {
     let edges = &mut workflow.edges;
     edges.retain(|(parent, child)| parent != child);
     let jobs = workflow.jobs.len();
-    if edges.len() > jobs / 8 {
+    if edges.len() > jobs / 8 && u32::try_from(edges.len()).is_ok() {
         let mut other = vec![(JobIndex(0), JobIndex(0)); edges.len()];
         let mut starts = Vec::new();
         spread(edges, &mut other, &mut starts, jobs, |&(_, child)| child);

@@ -1,7 +1,7 @@
 //! Text of input files.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -34,38 +34,49 @@ const PIECE: usize = 4 << 20;
 const THREADS: usize = 2;
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
-    let length = file
-        .metadata()
-        .ok()
-        .filter(|m| m.is_file())
-        .map_or(0, |m| m.len());
-    if length >= LARGE {
-        let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
-        let pieces = Mutex::new(bytes.chunks_mut(PIECE).zip(0_u64..));
-        let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let thread = || -> io::Result<()> {
-            while let Some((piece, n)) = next() {
-                file.read_exact_at(piece, n * PIECE as u64)?;
-            }
-            Ok(())
-        };
-        let read = std::thread::scope(|scope| {
-            let others: Vec<_> = (1..THREADS).map(|_| scope.spawn(thread)).collect();
-            let own = thread();
-            let join = |other: ScopedJoinHandle<'_, io::Result<()>>| {
-                other
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            others.into_iter().map(join).chain([own]).all(|read| read.is_ok())
-        });
-        // Else somebody has written it in the meantime.
-        if read && file.metadata()?.len() == length {
-            return Ok(bytes);
-        }
+    let mut file = File::open(path)?;
+    let about = file.metadata()?;
+    if about.is_file()
+        && about.len() >= LARGE
+        && let Some(bytes) = read_by_threads(&file, about.len())
+    {
+        return Ok(bytes);
     }
-    std::fs::read(path)
+    let mut bytes = Vec::new();
+    // No length is known of pipes.
+    bytes.try_reserve_exact(usize::try_from(about.len()).unwrap_or(0))?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Nothing if there is not the memory, or if it is not as long (somebody is writing it), or if it cannot be read.
+/// Leaves the position in the file alone.
+fn read_by_threads(file: &File, length: u64) -> Option<Vec<u8>> {
+    let size = usize::try_from(length).ok()?;
+    // Memory that is nought from the start cannot be asked for in a way that may fail.
+    Vec::<u8>::new().try_reserve_exact(size).ok()?;
+    let mut bytes = vec![0; size];
+    let pieces = Mutex::new(bytes.chunks_mut(PIECE).zip(0_u64..));
+    let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let thread = || -> io::Result<()> {
+        while let Some((piece, n)) = next() {
+            file.read_exact_at(piece, n * PIECE as u64)?;
+        }
+        Ok(())
+    };
+    let read = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..THREADS)
+            .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, thread).ok())
+            .collect();
+        let own = thread();
+        let join = |other: ScopedJoinHandle<'_, io::Result<()>>| {
+            other
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        others.into_iter().map(join).chain([own]).all(|read| read.is_ok())
+    });
+    (read && file.metadata().is_ok_and(|now| now.len() == length)).then_some(bytes)
 }
 
 pub(crate) fn decode(path: &Path, bytes: Vec<u8>) -> Result<String, InputError> {

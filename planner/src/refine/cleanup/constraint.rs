@@ -301,7 +301,7 @@ pub(crate) fn add(
             let name = format!("clean_up_{}_space_{}", names[at], jobs.len());
             jobs.push(chain.add(name, exec, mapper, &items, &users, &mut reduction, chunk));
         }
-        hold_back(exec, &graph, &walk.order, &gates[at], &jobs);
+        hold_back(exec, graph, &walk.order, &gates[at], &jobs);
         if !jobs.is_empty() {
             notes.push(format!(
                 "{} clean-up jobs keep the work directory of the site {} within {}; others wait for them",
