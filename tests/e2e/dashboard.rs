@@ -147,7 +147,7 @@ impl Dashboard {
         let url = format!("https://{HOST}{path}");
         let hosts = format!("--host-resolver-rules=MAP *:443 127.0.0.1:{}", self.https);
         let said = chromium(self.folder.path(), &url)
-            .args(["--ignore-certificate-errors", "--virtual-time-budget=9000"])
+            .args(["--ignore-certificate-errors", "--virtual-time-budget=60000"])
             .args([hosts.as_str(), "--dump-dom"])
             .go()
             .ok();
@@ -161,6 +161,8 @@ impl Dashboard {
         let dom = said.stdout;
         let bad = Regex::new("data-bad=\"[^\"]*\"").expect("an expression");
         assert_eq!(bad.find(&dom).map(|found| found.as_str()), None, "{path}");
+        let visited = !dom.contains("datatables.min.js") || dom.contains("data-visited=\"yes\"");
+        assert!(visited, "{path} was left too early");
         let link = Regex::new("href=\"(/u/[^\"]*)\"").expect("an expression");
         let links = link
             .captures_iter(&dom)

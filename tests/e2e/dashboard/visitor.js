@@ -1,17 +1,31 @@
-// What a visitor does: opens all that is folded and presses the buttons of charts, and complains of what does
-// not work.
+// What a visitor does: opens all that is folded and presses the buttons of charts, one after the other, and
+// complains of what does not work. Says when it is through.
 (function () {
   const bad = [];
+  const say = (name, what) => document.documentElement.setAttribute(name, what);
   const note = (what) => {
     bad.push(what);
-    document.documentElement.setAttribute("data-bad", bad.join(" | "));
+    say("data-bad", bad.join(" | "));
   };
   window.addEventListener("error", (e) => note(e.message || "cannot load " + (e.target.src || e.target.href)), true);
   window.alert = (text) => note("alert: " + text);
   $(document).ajaxError((_, answer, request) => note(request.url + ": " + answer.status));
+  // A tab draws its table when it is opened.
+  const table = (one) => $($(one).attr("data-bs-target") || $(one).attr("href")).find("table");
+  const shown = (one) => !$(one).is("[data-bs-toggle=tab]") || table(one).toArray().every((t) => $.fn.dataTable.isDataTable(t));
+  const later = (what) => setTimeout(what, 800);
+  const wait = (all, tries) => later(() => {
+    if (tries > 0 && ($.active > 0 || !shown(all[0]))) return wait(all, tries - 1);
+    press(all.slice(1));
+  });
+  const press = (all) => {
+    if (all.length === 0) return later(() => say("data-visited", "yes"));
+    all[0].click();
+    wait(all, 5);
+  };
   $(window).on("load", () => {
     const folded = $("#jobs_tabs [data-bs-toggle=tab], .accordion-button.collapsed");
     const buttons = $("#job_distribution_options a, #time_chart_options a");
-    [...folded, ...buttons].forEach((one, number) => setTimeout(() => one.click(), 800 * number));
+    press([...folded, ...buttons]);
   });
 })();
