@@ -146,9 +146,8 @@ impl Dashboard {
     fn page(&self, path: &str) -> (String, BTreeSet<String>) {
         let url = format!("https://{HOST}{path}");
         let hosts = format!("--host-resolver-rules=MAP *:443 127.0.0.1:{}", self.https);
-        let said = chromium(self.folder.path(), &url)
-            .args(["--ignore-certificate-errors", "--virtual-time-budget=60000"])
-            .args([hosts.as_str(), "--dump-dom"])
+        let said = chromium(self.folder.path(), &url, 60)
+            .args(["--ignore-certificate-errors", hosts.as_str(), "--dump-dom"])
             .go()
             .ok();
         // The list of workflows notes each of them there.
@@ -162,7 +161,8 @@ impl Dashboard {
         let bad = Regex::new("data-bad=\"[^\"]*\"").expect("an expression");
         assert_eq!(bad.find(&dom).map(|found| found.as_str()), None, "{path}");
         let visited = !dom.contains("datatables.min.js") || dom.contains("data-visited=\"yes\"");
-        assert!(visited, "{path} was left too early");
+        let tag = dom.get(..600).unwrap_or(&dom);
+        assert!(visited, "{path} was left too early: {tag}");
         let link = Regex::new("href=\"(/u/[^\"]*)\"").expect("an expression");
         let links = link
             .captures_iter(&dom)

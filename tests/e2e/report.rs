@@ -25,7 +25,7 @@ fn page_of(run: &Path, name: &str, says: &[&str]) {
     let size = fs::metadata(&page).expect("the report").len();
     assert!(size < 3_000_000, "{name}: {size} bytes");
     let url = format!("file://{}", page.display());
-    let said = chromium(folder.path(), &url).arg("--dump-dom").go().ok();
+    let said = chromium(folder.path(), &url, 3).arg("--dump-dom").go().ok();
     no_console_error(&said);
     let dom = said.stdout.as_str();
     assert!(
@@ -42,7 +42,7 @@ fn page_of(run: &Path, name: &str, says: &[&str]) {
     ] {
         let picture = artefacts.join(format!("report-{name}-{theme}.png"));
         let _ = fs::remove_file(&picture);
-        let said = chromium(folder.path(), &url)
+        let said = chromium(folder.path(), &url, 3)
             .args([flag, "--window-size=1280,2600"])
             .arg(format!("--screenshot={}", picture.display()))
             .go()

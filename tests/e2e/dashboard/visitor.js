@@ -20,6 +20,7 @@
   });
   const press = (all) => {
     if (all.length === 0) return later(() => say("data-visited", "yes"));
+    say("data-visited", `before ${all[0].outerHTML.slice(0, 200)}`);
     all[0].click();
     wait(all, 5);
   };

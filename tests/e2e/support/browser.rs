@@ -4,8 +4,9 @@ use std::path::Path;
 
 use super::command::{Run, Said};
 
-/// Chromium with a page; what to do with it is to be added. `folder` is for its own files.
-pub fn chromium(folder: &Path, url: &str) -> Run {
+/// Chromium with a page that has `seconds` of its own clock; what to do with it is to be added. `folder` is for its
+/// own files.
+pub fn chromium(folder: &Path, url: &str, seconds: u32) -> Run {
     // A profile of its own each time: a browser that is at work already would answer instead.
     let profile = tempfile::tempdir_in(folder).expect("a folder").keep();
     Run::new("chromium")
@@ -20,8 +21,8 @@ pub fn chromium(folder: &Path, url: &str) -> Run {
             "--disable-sync",
             "--hide-scrollbars",
             "--enable-logging=stderr",
-            "--virtual-time-budget=3000",
         ])
+        .arg(format!("--virtual-time-budget={}", u64::from(seconds) * 1000))
         .arg(format!("--user-data-dir={}", profile.display()))
         .env("HOME", &profile)
         .arg(url)
