@@ -11,6 +11,7 @@ use std::time::{Instant, SystemTime};
 use monitord_compat::invocation_record::Usage;
 
 use crate::spares::Spares;
+use crate::transfer::Transfers;
 
 /// Environment variables by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,6 +86,8 @@ pub struct Context<'a> {
     pub keep: Vec<BorrowedFd<'a>>,
     /// Temporary files of earlier invocations of this process.
     pub spares: &'a Spares,
+    /// Does transfers without a process for each; nothing does so otherwise.
+    pub transfers: Option<&'a Transfers>,
     /// Whose usage the record states as kickstart's.
     pub own_usage: OwnUsage,
     /// True to start each job in a process group of its own and to signal the group. Otherwise the jobs stay in

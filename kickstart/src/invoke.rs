@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use monitord_compat::invocation_record::{FileEntry, Job, Output as Sum, Source, 
 use nix::errno::Errno;
 
 use crate::checksum;
-use crate::context::Context;
+use crate::context::{Context, OwnUsage};
 use crate::interrupts::Interrupts;
 use crate::lists::{self, Listed};
 use crate::lookup;
@@ -23,6 +24,8 @@ use crate::spawn::{Program, spawn};
 use crate::stat::{self, Names};
 use crate::stdio::{self, Stream};
 use crate::temporary::{self, Mailbox};
+use crate::transfer;
+use crate::usage;
 use crate::wait::{Limit, Target, wait};
 use crate::words::{expand_argument, split_command};
 
@@ -392,7 +395,7 @@ impl<'a, 'c> Session<'a, 'c> {
         let mut job = self.describe(words, file);
         let began = Instant::now();
         job.start = stat::stamp_of(SystemTime::now());
-        let (pid, status, usage) = self.run_child(words, file, limit);
+        let (pid, status, usage) = self.run_child(stage, words, file, limit);
         job.duration = began.elapsed();
         (job.pid, job.status, job.usage) = (pid, status, usage);
         let code = exit_code(&job.status);
@@ -402,32 +405,21 @@ impl<'a, 'c> Session<'a, 'c> {
 
     fn run_child(
         &mut self,
+        stage: Stage,
         words: &[OsString],
         file: &Path,
         limit: &mut Limit,
     ) -> (Option<u32>, Status, Usage) {
         let exited = |code| (None, Status::Exited { code }, Usage::default());
         let failed = |raw, error: io::Error| (None, failure(raw, errno(&error)), Usage::default());
-        let Some([stdout, stderr]) = &self.streams else {
+        let Some(streams) = self.child_streams() else {
             return exited(exit::STREAM);
         };
-        let streams = (|| {
-            let stdin = stdio::input(&self.options.stdin, &self.context, &self.directory)?;
-            Ok([
-                stdin,
-                stdout.for_child(&self.context)?,
-                stderr.for_child(&self.context)?,
-            ])
-        })();
-        let streams = match streams {
-            Ok(streams) => streams,
-            Err(error) => {
-                let error: io::Error = error;
-                (self.notice)(&error.to_string());
-                stderr.write_line(&error.to_string());
-                return exited(exit::STREAM);
-            }
-        };
+        if stage == Stage::Main
+            && let Some((status, usage)) = self.transfer(words, file, &streams)
+        {
+            return (Some(std::process::id()), status, usage);
+        }
         let program = Program {
             file,
             words,
@@ -450,7 +442,7 @@ impl<'a, 'c> Session<'a, 'c> {
             Err(error) => {
                 let text = format!("execv: {}", Errno::from_raw(errno(&error)).desc());
                 (self.notice)(&format!("{}: {text}", file.display()));
-                stderr.write_line(&text);
+                self.tell_job(&text);
                 return exited(exit::NOT_RUNNABLE);
             }
         };
@@ -463,6 +455,58 @@ impl<'a, 'c> Session<'a, 'c> {
             Ok((status, usage)) => (id, status, usage),
             Err(error) => (id, failure(-42, errno(&error)), Usage::default()),
         }
+    }
+
+    /// The streams for a child. If one cannot be opened, why is told.
+    fn child_streams(&mut self) -> Option<[OwnedFd; 3]> {
+        let [stdout, stderr] = self.streams.as_ref()?;
+        let open = || {
+            let stdin = stdio::input(&self.options.stdin, &self.context, &self.directory)?;
+            Ok([
+                stdin,
+                stdout.for_child(&self.context)?,
+                stderr.for_child(&self.context)?,
+            ])
+        };
+        let streams: io::Result<_> = open();
+        streams
+            .inspect_err(|error| {
+                (self.notice)(&error.to_string());
+                stderr.write_line(&error.to_string());
+            })
+            .ok()
+    }
+
+    /// Adds a line to what the job has written to its standard error.
+    fn tell_job(&self, line: &str) {
+        if let Some([_, stderr]) = &self.streams {
+            stderr.write_line(line);
+        }
+    }
+
+    /// Does the job without a process for it, if it can be done so.
+    fn transfer(
+        &mut self,
+        words: &[OsString],
+        file: &Path,
+        streams: &[OwnedFd; 3],
+    ) -> Option<(Status, Usage)> {
+        let transfers = self.context.transfers?;
+        // A limit is kept for certain with a process only.
+        if self.options.term_after.is_some() || !transfers.is_program(file) {
+            return None;
+        }
+        let job = transfer::Job {
+            arguments: words.get(1..)?,
+            environment: &self.context.environment,
+            directory: Some(&*self.directory).filter(|directory| *directory != self.context.directory),
+            streams,
+        };
+        let (status, usage) = transfers.run(&job, self.interrupts)?;
+        if let OwnUsage::Since(before) = &mut self.context.own_usage {
+            *before = usage::sum(*before, usage);
+        }
+        Some((status, usage::measurable(usage)))
     }
 
     /// A job before it is started.
@@ -527,7 +571,7 @@ fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-fn failure(raw: i32, errno: i32) -> Status {
+pub(crate) fn failure(raw: i32, errno: i32) -> Status {
     Status::Failed {
         raw,
         errno,

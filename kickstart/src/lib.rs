@@ -11,6 +11,7 @@
 //! host ────┘     ├ words, lists, lookup      what to run and which files to look at
 //!                ├ stdio, temporary          the streams of the jobs
 //!                ├ spawn, wait, interrupts   one child process at a time
+//!                ├ transfer                  pegasus-transfer without a process, for a server
 //!                └ stat, checksum, payload, machine, limits, usage
 //! ```
 
@@ -32,6 +33,7 @@ pub mod spawn;
 pub mod stat;
 pub mod stdio;
 pub mod temporary;
+pub mod transfer;
 pub mod usage;
 pub mod wait;
 pub mod words;

@@ -59,6 +59,7 @@ fn run(
         stderr: stderr.as_fd(),
         keep: Vec::new(),
         spares: &Spares::default(),
+        transfers: None,
         own_usage: OwnUsage::Process,
         own_group: false,
     };

@@ -48,6 +48,36 @@ pub fn own(whose: OwnUsage) -> Usage {
     }
 }
 
+/// The usage of a job with times above zero, since readers compute ratios of them.
+#[must_use]
+pub fn measurable(usage: Usage) -> Usage {
+    Usage {
+        user_time: usage.user_time.max(Duration::from_millis(1)),
+        system_time: usage.system_time.max(Duration::from_millis(1)),
+        ..usage
+    }
+}
+
+/// What two have used; the peak of memory is the larger one.
+#[must_use]
+pub fn sum(one: Usage, other: Usage) -> Usage {
+    Usage {
+        user_time: one.user_time + other.user_time,
+        system_time: one.system_time + other.system_time,
+        max_rss_kib: one.max_rss_kib.max(other.max_rss_kib),
+        minor_faults: one.minor_faults + other.minor_faults,
+        major_faults: one.major_faults + other.major_faults,
+        swaps: one.swaps + other.swaps,
+        blocks_in: one.blocks_in + other.blocks_in,
+        blocks_out: one.blocks_out + other.blocks_out,
+        messages_sent: one.messages_sent + other.messages_sent,
+        messages_received: one.messages_received + other.messages_received,
+        signals: one.signals + other.signals,
+        voluntary_switches: one.voluntary_switches + other.voluntary_switches,
+        involuntary_switches: one.involuntary_switches + other.involuntary_switches,
+    }
+}
+
 /// What was used between two looks; the peak of memory is that of the later one.
 fn difference(after: Usage, before: Usage) -> Usage {
     Usage {
@@ -72,6 +102,19 @@ fn difference(after: Usage, before: Usage) -> Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sums_and_differences_agree() {
+        let one = own(OwnUsage::Process);
+        let other = Usage {
+            user_time: Duration::from_millis(3),
+            max_rss_kib: one.max_rss_kib,
+            minor_faults: 7,
+            ..Usage::default()
+        };
+        assert_eq!(difference(sum(one, other), one), other);
+        assert_eq!(measurable(other).system_time, Duration::from_millis(1));
+    }
 
     #[test]
     fn a_process_uses_memory() {

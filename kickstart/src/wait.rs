@@ -141,7 +141,7 @@ pub fn wait(
         if blind {
             pause = Some(pause.map_or(LOOK_AGAIN, |pause| pause.min(LOOK_AGAIN)));
         }
-        if pause_for(pause, watched.as_ref(), interrupts)? {
+        if pause_for(pause, watched.as_ref(), interrupts)?.abandoned {
             interrupts.abandoned();
         }
         while let Some(interrupt) = interrupts.take() {
@@ -152,12 +152,21 @@ pub fn wait(
     }
 }
 
-/// True if nobody wants the job any more.
-fn pause_for(
+/// Why [`pause_for`] returned, besides signals and time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Woken {
+    /// Nobody wants the job any more.
+    pub(crate) abandoned: bool,
+    /// What was watched is readable or closed.
+    pub(crate) ended: bool,
+}
+
+/// Waits until something happens or `pause` is over.
+pub(crate) fn pause_for(
     pause: Option<Duration>,
     watched: Option<&OwnedFd>,
     interrupts: &dyn Interrupts,
-) -> io::Result<bool> {
+) -> io::Result<Woken> {
     let mut sources = Vec::with_capacity(3);
     sources.extend(interrupts.client().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
     sources.extend(watched.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN)));
@@ -172,10 +181,14 @@ fn pause_for(
     });
     match poll(&mut sources, timeout) {
         Ok(_) => {
-            let client = sources.first().filter(|_| interrupts.client().is_some());
-            Ok(client.and_then(PollFd::any).unwrap_or(false))
+            let clients = usize::from(interrupts.client().is_some());
+            let any = |sources: &[PollFd<'_>]| sources.iter().any(|source| source.any().unwrap_or(false));
+            Ok(Woken {
+                abandoned: any(&sources[..clients]),
+                ended: any(&sources[clients..clients + usize::from(watched.is_some())]),
+            })
         }
-        Err(Errno::EINTR) => Ok(false),
+        Err(Errno::EINTR) => Ok(Woken::default()),
         Err(error) => Err(error.into()),
     }
 }
@@ -214,10 +227,7 @@ fn reap(pid: Pid, patient: bool) -> io::Result<Option<(Status, Usage)>> {
         match ended {
             0 => return Ok(None),
             1.. => {
-                let mut usage = usage::from_system(&usage);
-                // Readers compute ratios of these.
-                usage.user_time = usage.user_time.max(Duration::from_millis(1));
-                usage.system_time = usage.system_time.max(Duration::from_millis(1));
+                let usage = usage::measurable(usage::from_system(&usage));
                 return Ok(Some((decode(status), usage)));
             }
             _ => {

@@ -3,7 +3,7 @@
 //!
 //! For a task everything is as if kickstart had been started for it: the server leads a process group, in which the
 //! jobs are, too; a signal to the group reaches both, and the server hands it on; the jobs are its children. When
-//! the executor is gone, the group is killed.
+//! the executor is gone, the group is killed. Jobs that are `pegasus-transfer` are done by a thread of the server.
 //!
 //! It is a process of its own, not a part of the executor, for two reasons. A child's peak memory counts from that of
 //! the process it was started from, until it runs its own program: the record of a small job would show the
@@ -32,6 +32,7 @@ use crate::invoke::{self, exit};
 use crate::machine::Host;
 use crate::program::{self, Outcome};
 use crate::spares::Spares;
+use crate::transfer::Transfers;
 use crate::usage;
 use wire::{Received, Reply};
 
@@ -72,6 +73,7 @@ pub fn run(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> 
     wire::greet(&socket)?;
     let server = Server {
         host: Host::gather(true),
+        transfers: Transfers::beside(&inherited.program),
         inherited,
         socket,
         spares: Spares::new(),
@@ -94,6 +96,7 @@ struct Server {
     host: Host,
     socket: OwnedFd,
     spares: Spares,
+    transfers: Transfers,
 }
 
 impl Server {
@@ -139,6 +142,7 @@ impl Server {
             stderr,
             keep,
             spares: &self.spares,
+            transfers: Some(&self.transfers),
             own_usage,
             own_group: false,
         };
@@ -159,7 +163,7 @@ impl Server {
         let host = |_| Cow::Borrowed(&self.host);
         let Outcome { code, written } = program::run(request.words, context, host, &mut interrupts);
         drop(bound);
-        let last = size.max(written) > LARGE || has_children();
+        let last = size.max(written) > LARGE || self.transfers.is_spent() || has_children();
         Reply { code, last }
     }
 

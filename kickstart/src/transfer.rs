@@ -1,0 +1,242 @@
+//! Jobs that are `pegasus-transfer`, done by a thread instead of a process: starting one takes several times as long
+//! as copying a small file.
+//!
+//! The thread has what the process would have: arguments, environment, streams, and a working directory of its own.
+//! A transfer that does not end when it is asked to is left alone; then the process must end, and with it the thread.
+
+use std::cell::Cell;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, PipeReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use monitord_compat::invocation_record::{Status, Usage};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
+use pegasus_transfer::cancel::Cancel;
+use pegasus_transfer::inproc::{self, Invocation, Outcome, Stdin};
+
+use crate::context::{Environment, OwnUsage};
+use crate::interrupts::{Interrupt, Interrupts};
+use crate::usage;
+use crate::wait::{pause_for, signal_text};
+
+/// Name of the program.
+const PROGRAM: &str = "pegasus-transfer";
+
+/// How long a transfer may go on after it was asked to end.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Most memory by which transfers may let the process grow, KiB: peak memory of later jobs counts from that.
+const GROWTH: u64 = 2 << 10;
+
+/// The exit code after a second request to end, and that of a program of ours that has a defect.
+const STOPPED: u8 = 1;
+const DEFECT: u8 = 101;
+
+/// Does transfers for one process.
+#[derive(Debug)]
+pub struct Transfers {
+    /// What identifies the file of the program.
+    program: Option<(u64, u64)>,
+    /// Peak memory before all transfers, KiB.
+    peak: u64,
+    spent: Cell<bool>,
+}
+
+/// A job that is the program.
+#[derive(Debug)]
+pub struct Job<'a> {
+    /// Arguments after the program's name.
+    pub arguments: &'a [OsString],
+    /// Environment.
+    pub environment: &'a Environment,
+    /// Working directory, unless it is that of the process.
+    pub directory: Option<&'a Path>,
+    /// Standard input, output and error.
+    pub streams: &'a [OwnedFd; 3],
+}
+
+impl Transfers {
+    /// For jobs that are the `pegasus-transfer` in the directory of the file `own`, if there is one.
+    #[must_use]
+    pub fn beside(own: &Path) -> Self {
+        Self {
+            program: identity(&own.with_file_name(PROGRAM)),
+            peak: usage::own(OwnUsage::Process).max_rss_kib,
+            spent: Cell::new(false),
+        }
+    }
+
+    /// Whether `file` is the program.
+    #[must_use]
+    pub fn is_program(&self, file: &Path) -> bool {
+        // Other names are not looked at: it would take time for each job.
+        file.file_name() == Some(OsStr::new(PROGRAM))
+            && self.program.is_some()
+            && self.program == identity(file)
+    }
+
+    /// Whether the process must end after this job: it has grown, or a transfer is still there.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        self.spent.get()
+    }
+
+    /// Does the job. `None` if it needs the program itself; nothing has been done then.
+    ///
+    /// Signals have the effect that they would have on the program: the first SIGINT, SIGTERM or SIGHUP lets it
+    /// clean up, the others end it.
+    pub fn run(&self, job: &Job<'_>, interrupts: &mut dyn Interrupts) -> Option<(Status, Usage)> {
+        let before = usage::own(OwnUsage::Process);
+        let running = Running::start(job).ok()?;
+        let status = match running.wait(interrupts) {
+            End::Outcome(Outcome::NotHandled) => None,
+            End::Outcome(Outcome::Ended(code)) => Some(Status::Exited { code }),
+            End::Abandoned(status) => {
+                self.spent.set(true);
+                Some(status)
+            }
+        };
+        let used = usage::own(OwnUsage::Since(before));
+        if used.max_rss_kib > self.peak + GROWTH {
+            self.spent.set(true);
+        }
+        Some((status?, used))
+    }
+}
+
+/// Device and inode.
+fn identity(file: &Path) -> Option<(u64, u64)> {
+    let status = fs::metadata(file).ok().filter(fs::Metadata::is_file)?;
+    Some((status.dev(), status.ino()))
+}
+
+/// What the thread owns: it may be there longer than the job.
+struct Task {
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    directory: Option<PathBuf>,
+    stdin: File,
+    stderr: File,
+    cancel: Cancel,
+}
+
+impl Task {
+    fn run(mut self) -> Outcome {
+        if let Some(directory) = &self.directory {
+            // The thread parts with the directory of the process. Where that is forbidden, the program has to run.
+            let moved = unshare(CloneFlags::CLONE_FS).is_ok() && std::env::set_current_dir(directory).is_ok();
+            if !moved {
+                return Outcome::NotHandled;
+            }
+        }
+        inproc::run(Invocation {
+            arguments: &self.arguments,
+            environment: &self.environment,
+            stdin: Stdin::File(&self.stdin),
+            stderr: &mut self.stderr,
+            cancel: self.cancel,
+        })
+    }
+}
+
+/// How a thread ended, or that it did not.
+enum End {
+    Outcome(Outcome),
+    Abandoned(Status),
+}
+
+struct Running {
+    thread: JoinHandle<Outcome>,
+    cancel: Cancel,
+    /// At its end when the thread has let go of everything.
+    ended: OwnedFd,
+}
+
+impl Running {
+    fn start(job: &Job<'_>) -> io::Result<Self> {
+        let [stdin, _, stderr] = job.streams;
+        let owned = |text: &[u8]| OsString::from_vec(text.to_vec());
+        let cancel = Cancel::new();
+        let task = Task {
+            arguments: job.arguments.to_vec(),
+            environment: job
+                .environment
+                .iter()
+                .map(|(name, value)| (owned(name), owned(value)))
+                .collect(),
+            directory: job.directory.map(Path::to_owned),
+            stdin: stdin.try_clone()?.into(),
+            stderr: stderr.try_clone()?.into(),
+            cancel: cancel.clone(),
+        };
+        let (ended, running): (PipeReader, _) = io::pipe()?;
+        let thread = thread::Builder::new().name("transfer".into()).spawn(move || {
+            let running = running;
+            let outcome = task.run();
+            drop(running);
+            outcome
+        })?;
+        Ok(Self {
+            thread,
+            cancel,
+            ended: ended.into(),
+        })
+    }
+
+    fn wait(self, interrupts: &mut dyn Interrupts) -> End {
+        let mut until: Option<Instant> = None;
+        loop {
+            let pause = until.map(|until| until.saturating_duration_since(Instant::now()));
+            match pause_for(pause, Some(&self.ended), interrupts) {
+                Ok(woken) if woken.ended => return self.outcome(),
+                Ok(woken) if woken.abandoned => interrupts.abandoned(),
+                Ok(_) => {}
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    return self.abandon(crate::invoke::failure(-42, errno));
+                }
+            }
+            let stopped = Status::Exited { code: STOPPED };
+            while let Some(interrupt) = interrupts.take() {
+                match interrupt {
+                    Interrupt::Child => {}
+                    Interrupt::Forward(Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP) => {
+                        if until.is_some() {
+                            return self.abandon(stopped);
+                        }
+                        self.cancel.cancel();
+                        until = Some(Instant::now() + PATIENCE);
+                    }
+                    Interrupt::Forward(signal) => {
+                        let signal = signal as i32;
+                        return self.abandon(Status::Signalled {
+                            signal,
+                            name: signal_text(signal),
+                            core: false,
+                        });
+                    }
+                }
+            }
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return self.abandon(stopped);
+            }
+        }
+    }
+
+    fn outcome(self) -> End {
+        // The system has told the user about the defect.
+        End::Outcome(self.thread.join().unwrap_or(Outcome::Ended(DEFECT)))
+    }
+
+    fn abandon(self, status: Status) -> End {
+        self.cancel.cancel();
+        End::Abandoned(status)
+    }
+}
