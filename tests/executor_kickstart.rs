@@ -9,7 +9,8 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -19,7 +20,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-/// Kickstart beside the executor. Cargo builds the programs of other packages on demand only.
+/// Kickstart beside the executor, and beside it `pegasus-transfer`. Cargo builds the programs of other packages on demand only.
 fn kickstart() -> &'static Path {
     static KICKSTART: OnceLock<PathBuf> = OnceLock::new();
     KICKSTART.get_or_init(|| {
@@ -27,15 +28,20 @@ fn kickstart() -> &'static Path {
             .parent()
             .unwrap();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "-p", "pegasus-kickstart", "--bins"]);
+        cargo.args(["build", "--quiet", "--bins"]);
+        cargo.args(["-p", "pegasus-kickstart", "-p", "pegasus-transfer"]);
         if bin.ends_with("release") {
             cargo.arg("--release");
         }
         cargo.arg("--target-dir").arg(bin.parent().unwrap());
         let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
-        assert!(status.success(), "pegasus-kickstart does not build");
+        assert!(status.success(), "the programs do not build");
         bin.join("pegasus-kickstart")
     })
+}
+
+fn transfer() -> PathBuf {
+    kickstart().with_file_name("pegasus-transfer")
 }
 
 /// The words of a task that is a script below kickstart; `before` is what precedes the shell.
@@ -51,15 +57,16 @@ struct Run {
 }
 
 impl Run {
-    /// A DAG of tasks `t0`, `t1`, …; `KS` stands for kickstart.
+    /// A DAG of tasks `t0`, `t1`, …; `KS` stands for kickstart, `TR` for `pegasus-transfer`.
     fn new<T: AsRef<[u8]>>(tasks: &[T]) -> Self {
         let mut dag = Vec::new();
         for (number, task) in tasks.iter().enumerate() {
             dag.extend_from_slice(format!("TASK t{number} ").as_bytes());
             let words = task.as_ref().split(|byte| *byte == b' ');
             let words = words.map(|word| match word {
-                b"KS" => kickstart().as_os_str().as_bytes(),
-                word => word,
+                b"KS" => kickstart().as_os_str().as_bytes().to_vec(),
+                b"TR" => transfer().into_os_string().into_vec(),
+                word => word.to_vec(),
             });
             dag.extend(words.collect::<Vec<_>>().join(&b' '));
             dag.push(b'\n');
@@ -390,4 +397,224 @@ fn pipes_and_files_are_forwarded() {
     let mut lines: Vec<String> = run.text("all").lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["a line in a file", "a piped line"]);
+}
+
+fn copies(more: &str, pairs: &[(&str, &str)]) -> String {
+    let pairs = pairs.iter().map(|(source, destination)| {
+        format!(
+            r#"{{"type":"transfer","lfn":"x",{more}"src_urls":[{{"site_label":"s","url":"{source}","priority":1}}],
+                "dest_urls":[{{"site_label":"d","url":"{destination}"}}]}}"#
+        )
+    });
+    format!("[{}]", pairs.collect::<Vec<_>>().join(","))
+}
+
+/// A specification of one directory to make or one thing to remove.
+fn target(kind: &str, url: &str) -> String {
+    format!(r#"[{{"type":"{kind}","target":{{"site_label":"s","url":"{url}","recursive":"true"}}}}]"#)
+}
+
+/// As [`masked`], also without the times in the log of a transfer and, with them, its size.
+fn masked_log(text: &[u8]) -> Vec<String> {
+    let mut captured = false;
+    let mut mask = |line: String| {
+        if let Some((date, rest)) = line.split_once("    INFO:  ").or(line.split_once("   ERROR:  "))
+            && date.trim().starts_with("20")
+        {
+            return rest
+                .split(" transferred in ")
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+        }
+        if let Some((date, rest)) = line.split_once("CRITICAL:  ")
+            && date.trim().starts_with("20")
+        {
+            return rest.to_owned();
+        }
+        if line.trim().starts_with("checksum_timing:") {
+            return "checksum_timing: *".to_owned();
+        }
+        captured |= line.trim().starts_with("temporary_name:");
+        if captured && line.trim().starts_with("size:") {
+            captured = false;
+            return "size: *".to_owned();
+        }
+        line
+    };
+    masked(text).into_iter().map(&mut mask).collect()
+}
+
+/// All below a folder: names, permissions, contents.
+fn tree(folder: &Path, out: &mut Vec<(PathBuf, u32, Vec<u8>)>, root: &Path) {
+    let mut entries: Vec<_> = folder
+        .read_dir()
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    entries.sort();
+    for path in entries {
+        let metadata = path.symlink_metadata().unwrap();
+        let content = if metadata.is_symlink() {
+            let target = fs::read_link(&path).unwrap();
+            let target = target.strip_prefix(root).unwrap_or(&target);
+            target.as_os_str().as_bytes().to_vec()
+        } else if metadata.is_file() {
+            fs::read(&path).unwrap()
+        } else {
+            Vec::new()
+        };
+        let name = path.strip_prefix(root).unwrap().to_owned();
+        out.push((name, metadata.permissions().mode(), content));
+        if metadata.is_dir() {
+            tree(&path, out, root);
+        }
+    }
+}
+
+#[test]
+fn transfers_are_the_same_without_a_process() {
+    let many: Vec<(String, String)> = (0..40)
+        .map(|n| ("data/large".to_owned(), format!("data/many/{n}")))
+        .collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+    let specifications = [
+        ("mkdir", target("mkdir", "data/made/deep")),
+        (
+            "copy",
+            copies(r#""generate_checksum":true,"#, &[("data/in", "data/made/out")]),
+        ),
+        ("link", copies("", &[("data/in", "data/made/link")])),
+        ("remove", target("remove", "data/old")),
+        ("missing", copies("", &[("data/none", "data/made/none")])),
+        ("piped", copies("", &[("data/in", "data/made/piped")])),
+        ("inside", copies("", &[("in", "inside")])),
+        ("many", copies("", &many)),
+        ("other", copies("", &[("nosuch://host/a", "data/made/other")])),
+    ];
+    let tasks = [
+        "KS TR -f mkdir",
+        "KS TR -f copy",
+        "KS TR -f link --symlink",
+        "KS -f -n dir::remove TR -f remove",
+        "KS TR -m 1 -f missing",
+        "KS -i piped TR",
+        "KS -w data TR -f ../inside",
+        "KS -e data/log -B 10 TR -f many -n 4",
+        "/usr/bin/env A=b KS -f TR -f nosuch",
+        "KS TR -m 1 -f other",
+        "KS -k 60 TR -f copy",
+        "/usr/bin/env PEGASUS_TRANSFER_THREADS=none KS TR -f copy",
+        "KS TR --help",
+        "KS /bin/true",
+    ];
+    let by_process = 8..tasks.len();
+    let run = |how: &str| {
+        let run = Run::new(&tasks);
+        fs::create_dir_all(run.path("data/old/er")).unwrap();
+        fs::write(run.path("data/in"), "some input\n").unwrap();
+        fs::write(run.path("data/large"), vec![b'x'; 70_000]).unwrap();
+        fs::set_permissions(run.path("data/in"), fs::Permissions::from_mode(0o750)).unwrap();
+        for (name, text) in &specifications {
+            fs::write(run.path(name), text).unwrap();
+        }
+        let output = run.command(1, &[]).env("PMC_KICKSTART", how).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        run
+    };
+    let (served, executed) = (run("serve"), run("exec"));
+    let folder = |run: &Run| run.folder.path().to_str().unwrap().to_owned();
+    for (task, words) in tasks.iter().enumerate() {
+        for kind in ["out", "err"] {
+            let name = format!("t{task}.{kind}.000");
+            let here = masked_log(&served.read(&name));
+            let here = here
+                .iter()
+                .map(|line| line.replace(&folder(&served), &folder(&executed)));
+            let (here, there): (Vec<_>, _) = (here.collect(), masked_log(&executed.read(&name)));
+            let differs = here.iter().zip(&there).find(|(here, there)| here != there);
+            assert_eq!(differs, None, "{name}: {words}");
+            assert_eq!(here.len(), there.len(), "{name}: {words}");
+        }
+    }
+    let files = |run: &Run| {
+        let mut files = Vec::new();
+        tree(&run.path("data"), &mut files, run.folder.path());
+        files.retain(|(name, ..)| name != Path::new("data/log"));
+        files
+    };
+    assert_eq!(files(&served), files(&executed));
+    assert_eq!(files(&served).len(), 51);
+    // The job's process is kickstart's.
+    let is_inside = |run: &Run, task: usize| {
+        let record = run.record(task);
+        let mut ids = record
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("pid: "));
+        ids.next() == ids.next()
+    };
+    for task in 0..tasks.len() {
+        assert!(!is_inside(&executed, task), "{}", tasks[task]);
+        assert_eq!(
+            is_inside(&served, task),
+            !by_process.contains(&task),
+            "{}",
+            tasks[task]
+        );
+    }
+    let failed = served.record(4);
+    assert!(failed.contains("regular_exitcode: 1"), "{failed}");
+    // Peak memory of other jobs stays what it was.
+    let memory = |run: &Run| value(&run.record(13), "maxrss").parse::<u64>().unwrap();
+    assert!(memory(&served) < memory(&executed) + 4096, "{}", memory(&served));
+}
+
+#[test]
+fn transfers_end_when_they_should() {
+    let tasks = ["KS TR -f copy", "KS TR -f hang", "KS TR -f copy"];
+    let prepared = || {
+        let run = Run::new(&tasks);
+        fs::write(run.path("in"), "some input\n").unwrap();
+        fs::write(run.path("copy"), copies("", &[("in", "out")])).unwrap();
+        // Nobody reads what is written.
+        fs::write(run.path("hang"), copies("", &[("in", "fifo")])).unwrap();
+        nix::unistd::mkfifo(&run.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        run
+    };
+    let run = prepared();
+    let output = run.run(1, &["--runtime-limit", "0.5"]);
+    assert_eq!(output.status.code(), Some(1));
+    let records: Vec<String> = (0..3).map(|task| run.record(task)).collect();
+    let codes = records.iter().map(|record| value(record, "regular_exitcode"));
+    assert_eq!(codes.collect::<Vec<_>>(), ["0", "1", "0"]);
+    // One that hangs is left alone, and with it the server.
+    let servers: Vec<&str> = records.iter().map(|record| value(record, "pid")).collect();
+    assert_eq!(servers[0], servers[1]);
+    assert_ne!(servers[1], servers[2]);
+
+    // The end of the executor ends a transfer that hangs.
+    let run = prepared();
+    fs::copy(run.path("hang"), run.path("copy")).unwrap();
+    let mut executor = run.command(4, &[]).spawn().unwrap();
+    let children = || {
+        let threads = fs::read_dir(format!("/proc/{}/task", executor.id())).unwrap();
+        let lists = threads.flatten().map(|thread| thread.path().join("children"));
+        let lists: Vec<String> = lists.flat_map(fs::read_to_string).collect();
+        let ids = lists.iter().flat_map(|list| list.split_whitespace());
+        ids.map(|id| Pid::from_raw(id.parse().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let is_at_it = |server: Pid| {
+        let threads = fs::read_dir(format!("/proc/{server}/task"));
+        threads.is_ok_and(|threads| threads.count() == 2)
+    };
+    assert!(wait(
+        || children().into_iter().filter(|&id| is_at_it(id)).count() >= 3
+    ));
+    let servers = children();
+    executor.kill().unwrap();
+    executor.wait().unwrap();
+    for server in servers {
+        assert!(wait(|| !is_running(server)), "{server}");
+    }
 }
