@@ -531,7 +531,13 @@ fn transfers_are_the_same_without_a_process() {
             let here = here
                 .iter()
                 .map(|line| line.replace(&folder(&served), &folder(&executed)));
-            let (here, there): (Vec<_>, _) = (here.collect(), masked_log(&executed.read(&name)));
+            let (mut here, mut there): (Vec<_>, _) = (here.collect(), masked_log(&executed.read(&name)));
+            if words.contains("data/log") {
+                // The times are in that file.
+                let is_other = |line: &String| !line.trim().starts_with("size:");
+                here.retain(is_other);
+                there.retain(is_other);
+            }
             let differs = here.iter().zip(&there).find(|(here, there)| here != there);
             assert_eq!(differs, None, "{name}: {words}");
             assert_eq!(here.len(), there.len(), "{name}: {words}");
@@ -595,7 +601,7 @@ fn transfers_end_when_they_should() {
     // The end of the executor ends a transfer that hangs.
     let run = prepared();
     fs::copy(run.path("hang"), run.path("copy")).unwrap();
-    let mut executor = run.command(4, &[]).spawn().unwrap();
+    let mut executor = run.command(2, &["--host-cpus", "2"]).spawn().unwrap();
     let children = || {
         let threads = fs::read_dir(format!("/proc/{}/task", executor.id())).unwrap();
         let lists = threads.flatten().map(|thread| thread.path().join("children"));
@@ -609,7 +615,7 @@ fn transfers_end_when_they_should() {
         threads.is_ok_and(|threads| threads.count() == 2)
     };
     assert!(wait(
-        || children().into_iter().filter(|&id| is_at_it(id)).count() >= 3
+        || children().into_iter().filter(|&id| is_at_it(id)).count() >= 2
     ));
     let servers = children();
     executor.kill().unwrap();
