@@ -550,7 +550,7 @@ fn transfers_are_the_same_without_a_process() {
         files
     };
     assert_eq!(files(&served), files(&executed));
-    assert_eq!(files(&served).len(), 51);
+    assert_eq!(files(&served).len(), 49);
     // The job's process is kickstart's.
     let is_inside = |run: &Run, task: usize| {
         let record = run.record(task);
