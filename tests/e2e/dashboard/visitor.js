@@ -14,19 +14,20 @@
   const table = (one) => $($(one).attr("data-bs-target") || $(one).attr("href")).find("table");
   const shown = (one) => !$(one).is("[data-bs-toggle=tab]") || table(one).toArray().every((t) => $.fn.dataTable.isDataTable(t));
   const later = (what) => setTimeout(what, 800);
-  const wait = (all, tries) => later(() => {
-    if (tries > 0 && ($.active > 0 || !shown(all[0]))) return wait(all, tries - 1);
-    press(all.slice(1));
+  // What pages and buttons ask for is to be there.
+  const quiet = (next, tries, also = () => true) => later(() => {
+    if (tries > 0 && ($.active > 0 || !also())) return quiet(next, tries - 1, also);
+    next();
   });
   const press = (all) => {
     if (all.length === 0) return later(() => say("data-visited", "yes"));
     say("data-visited", `before ${all[0].outerHTML.slice(0, 200)}`);
     all[0].click();
-    wait(all, 5);
+    quiet(() => press(all.slice(1)), 10, () => shown(all[0]));
   };
   $(window).on("load", () => {
     const folded = $("#jobs_tabs [data-bs-toggle=tab], .accordion-button.collapsed");
     const buttons = $("#job_distribution_options a, #time_chart_options a");
-    press([...folded, ...buttons]);
+    quiet(() => press([...folded, ...buttons]), 10);
   });
 })();
