@@ -362,6 +362,7 @@ fn lock(client: &mut Client, uuid: &str) -> Result<(), ServerError> {
         "SELECT COALESCE(NULLIF(application_name, ''), 'process ' || pid || ' of the server')
          FROM pg_locks JOIN pg_stat_activity USING (pid)
          WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
              AND classid = (($1::bigint >> 32) & 4294967295)::oid AND objid = ($1::bigint & 4294967295)::oid LIMIT 1",
         &[&key],
     )?;
