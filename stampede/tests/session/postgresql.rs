@@ -184,6 +184,7 @@ fn one_loader_a_workflow() {
     let url = server.url(&database);
     let mut first = run
         .monitord(&["--no-dashboard", "-S", "200", "-d", &url])
+        .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
