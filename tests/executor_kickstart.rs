@@ -559,14 +559,9 @@ fn transfers_are_the_same_without_a_process() {
             .filter_map(|line| line.trim().strip_prefix("pid: "));
         ids.next() == ids.next()
     };
-    for task in 0..tasks.len() {
-        assert!(!is_inside(&executed, task), "{}", tasks[task]);
-        assert_eq!(
-            is_inside(&served, task),
-            !by_process.contains(&task),
-            "{}",
-            tasks[task]
-        );
+    for (task, words) in tasks.iter().enumerate() {
+        assert!(!is_inside(&executed, task), "{words}");
+        assert_eq!(is_inside(&served, task), !by_process.contains(&task), "{words}");
     }
     let failed = served.record(4);
     assert!(failed.contains("regular_exitcode: 1"), "{failed}");
