@@ -6,7 +6,8 @@ use std::process::Command;
 use std::{env, fs};
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    // Other packages use this file, too; each has its directory beside this one.
+    println!("cargo::rerun-if-changed=../transfer/build.rs");
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
     if !is("CARGO_CFG_TARGET_OS", "linux")
         || !is("CARGO_CFG_TARGET_ENV", "gnu")
