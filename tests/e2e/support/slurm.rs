@@ -137,7 +137,10 @@ impl Cluster {
     pub fn job_command(&self, program: impl AsRef<Path>) -> Run {
         let run = Run::new(program.as_ref())
             .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
-            .envs(&Flavour::OpenMpi.environment());
+            .envs(&Flavour::OpenMpi.environment())
+            // The nodes share /tmp and number their processes alike. Now and then PMIx' table in shared memory
+            // then takes one for the other ("gds_ds12_lock_pthread.c"); a table of each process' own cannot.
+            .env("PMIX_MCA_gds", "hash");
         if self.apart {
             run
         } else {
