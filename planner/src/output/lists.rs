@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 use crate::model::FileId;
 use crate::plan::PlanError;
-use crate::refine::exec::{FileTransfer, JobId, Place, Task};
+use crate::refine::exec::{ExecJob, FileTransfer, JobId, Place, Task};
 
 use super::Plan;
 use super::in_order::in_order;
@@ -250,35 +250,8 @@ fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
                 registration(plan, *file, place, metadata.as_deref().unwrap_or_default(), text);
             }
         }
-        Task::CreateDir => {
-            let url = plan
-                .sites
-                .get(job.staging)
-                .scratch
-                .as_ref()
-                .map_or("", |s| s.url.as_str());
-            text.push_str("[\n");
-            directory(&plan.sites.get(job.staging).name, "mkdir", &[url], None, 1, text);
-            text.push_str("\n]\n");
-        }
-        Task::RemoveDir => {
-            let url = plan
-                .sites
-                .get(job.staging)
-                .scratch
-                .as_ref()
-                .map_or("", |s| s.url.as_str());
-            text.push_str("[\n");
-            directory(
-                &plan.sites.get(job.staging).name,
-                "remove",
-                &[url],
-                Some("True"),
-                1,
-                text,
-            );
-            text.push_str("\n]\n");
-        }
+        Task::CreateDir => scratch(plan, job, "mkdir", None, text),
+        Task::RemoveDir => scratch(plan, job, "remove", Some("True"), text),
         Task::CleanUp(n) => {
             let site = plan.sites.get(job.staging);
             text.push_str("[\n");
@@ -313,6 +286,15 @@ fn push_json(parts: &[&str], text: &mut String) {
         }
     }
     text.push('"');
+}
+
+/// The order to make or remove the job's scratch directory.
+fn scratch(plan: &Plan<'_>, job: &ExecJob, kind: &str, recursive: Option<&str>, text: &mut String) {
+    let site = plan.sites.get(job.staging);
+    let url = site.scratch.as_ref().map_or("", |s| s.url.as_str());
+    text.push_str("[\n");
+    directory(&site.name, kind, &[url], recursive, 1, text);
+    text.push_str("\n]\n");
 }
 
 fn directory(site: &str, kind: &str, url: &[&str], recursive: Option<&str>, id: usize, text: &mut String) {

@@ -265,17 +265,7 @@ pub(crate) fn notify(plan: &Plan<'_>) -> String {
 }
 
 fn rank(when: &str) -> usize {
-    let known = [
-        "never",
-        "start",
-        "on_success",
-        "success",
-        "on_error",
-        "error",
-        "at_end",
-        "end",
-        "all",
-    ];
+    let known = Hook::EVENTS;
     known.iter().position(|k| *k == when).unwrap_or(known.len())
 }
 

@@ -75,7 +75,9 @@ pub trait Handler: Sync {
     fn transfers(&self, from: &str, to: &str) -> bool;
 
     /// Whether it makes directories and removes files of a protocol.
-    fn manages(&self, scheme: &str) -> bool;
+    fn manages(&self, _scheme: &str) -> bool {
+        false
+    }
 
     /// Whether a service on the network is involved: waits between attempts are then longer, and many
     /// failures end the run early.
@@ -90,10 +92,19 @@ pub trait Handler: Sync {
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>>;
 
     /// Makes a directory with its parents.
-    fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError>;
+    fn make_directory(&self, _context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
+        Err(not_managed(place))
+    }
 
     /// Removes a file, or with `recursive` a directory; what is missing counts as removed.
-    fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError>;
+    fn remove(
+        &self,
+        _context: &Context<'_>,
+        place: &Location,
+        _recursive: bool,
+    ) -> Result<(), TransferError> {
+        Err(not_managed(place))
+    }
 
     /// Removes several, of one protocol, site and host. One answer for each, in order.
     fn remove_set(
@@ -106,6 +117,15 @@ pub trait Handler: Sync {
             .iter()
             .map(|place| self.remove(context, place, recursive))
             .collect()
+    }
+}
+
+/// The answer of a handler that only transfers.
+fn not_managed(place: &Location) -> TransferError {
+    TransferError::Unsupported {
+        from: String::new(),
+        to: place.url.scheme().to_owned(),
+        url: place.url.shown(),
     }
 }
 

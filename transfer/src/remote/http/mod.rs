@@ -19,7 +19,6 @@ use super::Surroundings;
 use super::credentials::Credentials;
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
-use crate::spec::Location;
 use crate::url::Url;
 
 /// Downloads.
@@ -34,32 +33,12 @@ impl Handler for Http {
         matches!((from, to), ("http" | "https", "file"))
     }
 
-    fn manages(&self, _: &str) -> bool {
-        false
-    }
-
     fn is_remote(&self) -> bool {
         true
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
         pairs.iter().map(|pair| self.one(context, pair)).collect()
-    }
-
-    fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
-        Err(not_managed(&place.url))
-    }
-
-    fn remove(&self, _: &Context<'_>, place: &Location, _: bool) -> Result<(), TransferError> {
-        Err(not_managed(&place.url))
-    }
-}
-
-fn not_managed(url: &Url) -> TransferError {
-    TransferError::Unsupported {
-        from: String::new(),
-        to: url.scheme().to_owned(),
-        url: url.shown(),
     }
 }
 

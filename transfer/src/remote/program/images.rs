@@ -8,7 +8,6 @@ use super::{Tool, incoming, not_an_option};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Surroundings;
-use crate::spec::Location;
 use crate::url::Url;
 
 /// Images for Docker, with `docker`.
@@ -19,14 +18,6 @@ pub(in crate::remote) struct Docker {
 /// Images for Apptainer or Singularity, with either.
 pub(in crate::remote) struct Apptainer {
     pub(in crate::remote) here: Arc<Surroundings>,
-}
-
-fn not_managed(place: &Location) -> TransferError {
-    TransferError::Unsupported {
-        from: String::new(),
-        to: place.url.scheme().to_owned(),
-        url: place.url.shown(),
-    }
 }
 
 /// The name of an image: the URL without its scheme and slashes.
@@ -41,10 +32,6 @@ fn image(url: &Url) -> Result<OsString, TransferError> {
 impl Handler for Docker {
     fn transfers(&self, from: &str, to: &str) -> bool {
         matches!((from, to), ("docker", "file" | "file::docker"))
-    }
-
-    fn manages(&self, _: &str) -> bool {
-        false
     }
 
     fn is_remote(&self) -> bool {
@@ -66,14 +53,6 @@ impl Handler for Docker {
         };
         pairs.iter().map(one).collect()
     }
-
-    fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
-        Err(not_managed(place))
-    }
-
-    fn remove(&self, _: &Context<'_>, place: &Location, _: bool) -> Result<(), TransferError> {
-        Err(not_managed(place))
-    }
 }
 
 impl Handler for Apptainer {
@@ -82,10 +61,6 @@ impl Handler for Apptainer {
             (from, to),
             ("shub" | "library", "file" | "file::singularity") | ("docker", "file::singularity")
         )
-    }
-
-    fn manages(&self, _: &str) -> bool {
-        false
     }
 
     fn is_remote(&self) -> bool {
@@ -107,13 +82,5 @@ impl Handler for Apptainer {
             })
         };
         pairs.iter().map(one).collect()
-    }
-
-    fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
-        Err(not_managed(place))
-    }
-
-    fn remove(&self, _: &Context<'_>, place: &Location, _: bool) -> Result<(), TransferError> {
-        Err(not_managed(place))
     }
 }

@@ -7,27 +7,14 @@ use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Surroundings;
 use crate::remote::http::encode;
-use crate::spec::Location;
 
 pub(in crate::remote) struct Ftp {
     pub(in crate::remote) here: Arc<Surroundings>,
 }
 
-fn not_managed(place: &Location) -> TransferError {
-    TransferError::Unsupported {
-        from: String::new(),
-        to: place.url.scheme().to_owned(),
-        url: place.url.shown(),
-    }
-}
-
 impl Handler for Ftp {
     fn transfers(&self, from: &str, to: &str) -> bool {
         (from, to) == ("ftp", "file")
-    }
-
-    fn manages(&self, _: &str) -> bool {
-        false
     }
 
     fn is_remote(&self) -> bool {
@@ -51,13 +38,5 @@ impl Handler for Ftp {
             })
         };
         pairs.iter().map(one).collect()
-    }
-
-    fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
-        Err(not_managed(place))
-    }
-
-    fn remove(&self, _: &Context<'_>, place: &Location, _: bool) -> Result<(), TransferError> {
-        Err(not_managed(place))
     }
 }
