@@ -60,7 +60,8 @@ pub(crate) fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, la
         print(&cli::version());
     }
     logging::init(typed.verbosity);
-    if !typed.keep_affinity {
+    // To bind tasks to any CPU of the host, a worker must be allowed all of them.
+    if !typed.keep_affinity || typed.set_affinity {
         tracing::debug!("Rank {}: Clearing CPU and memory affinity", mpi.rank().0);
         host::reset_affinity();
     }

@@ -146,7 +146,7 @@ fn read_environment(
 ) -> Result<(), Instead> {
     let invalid = |name| Instead::refuse(&format!("Invalid value for {name}"));
     let value = |name| environment(name).map(OsString::into_vec);
-    typed.host_script = environment("PMC_HOST_SCRIPT").map(PathBuf::from);
+    typed.host_script = environment("PMC_HOST_SCRIPT").and_then(path);
     typed.home = environment("HOME").map(PathBuf::from);
     if let Some(text) = value("PMC_HOST_MEMORY") {
         typed.host_memory = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_MEMORY"))?;
@@ -176,7 +176,7 @@ fn read_environment(
 
 /// Gives whether there was a DAG file.
 fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Instead> {
-    let mut dag = None;
+    let mut dags = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let mut value = |message| words.next().ok_or_else(|| Instead::refuse(message));
@@ -212,8 +212,8 @@ fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Inste
                 typed.tries = Some(u32::try_from(n).unwrap_or(u32::MAX));
             }
             b"-n" | b"--nolock" => typed.no_lock = true,
-            b"-r" | b"--rescue" => typed.rescue = Some(value("-r/--rescue requires PATH")?.into()),
-            b"--host-script" => typed.host_script = Some(value("--host-script requires PATH")?.into()),
+            b"-r" | b"--rescue" => typed.rescue = path(value("-r/--rescue requires PATH")?.clone()),
+            b"--host-script" => typed.host_script = path(value("--host-script requires PATH")?.clone()),
             b"--host-memory" => {
                 let n = value("--host-memory requires N")?;
                 typed.host_memory = number::unsigned(n.as_bytes())
@@ -306,11 +306,23 @@ fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Inste
                     word.display()
                 )));
             }
-            _ if dag.is_some() => return Err(Instead::refuse("Invalid argument\n")),
-            _ => dag = Some(PathBuf::from(word)),
+            _ => dags.push(word),
         }
     }
-    Ok(dag.map(|dag| typed.dag = dag))
+    match dags.as_slice() {
+        [] => Ok(None),
+        [dag] => {
+            typed.dag = PathBuf::from(dag);
+            Ok(Some(()))
+        }
+        // Told last: what is wrong with an option says more.
+        _ => Err(Instead::refuse("Invalid argument\n")),
+    }
+}
+
+/// A path, if the word is not empty: scripts pass an empty one on to say that there is none.
+fn path(word: OsString) -> Option<PathBuf> {
+    (!word.is_empty()).then(|| word.into())
 }
 
 /// Workers of a local run are threads, with a process each for their task.
@@ -389,6 +401,7 @@ mod tests {
                 "--sync-interval must be a number of milliseconds\n",
             ),
             ("a.dag b.dag", "Invalid argument\n\n"),
+            ("a.dag b.dag --maxfds 0", "--maxfds must be at least 1\n"),
             ("--workers many a.dag", "Invalid value for --workers\n"),
             ("--workers 99999 a.dag", "--workers must be at most 10000\n"),
         ] {
@@ -487,6 +500,16 @@ mod tests {
                 .host_script,
             Some("hs".into())
         );
+    }
+
+    #[test]
+    fn an_empty_path_is_none() {
+        let words = ["-r", "", "--host-script", "", "a.dag"].map(OsString::from);
+        let lookup = |name: &str| (name == "PMC_HOST_SCRIPT").then(|| OsString::from("hs"));
+        let typed = parse(OsStr::new("pmc"), &words, lookup, true).unwrap();
+        assert_eq!((typed.rescue, typed.host_script), (None, None));
+        let typed = parse_with("a.dag", &[("PMC_HOST_SCRIPT", "")]).unwrap();
+        assert_eq!(typed.host_script, None);
     }
 
     #[test]

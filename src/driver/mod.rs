@@ -367,6 +367,9 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
 
     /// From the registration of the workers to the end of the last task, or an abort.
     fn work(&mut self, work: Loop<T>) -> Result<End, RunError> {
+        if let Some(minutes) = self.options.max_wall_minutes {
+            tracing::info!("Setting max walltime to {minutes:.6} minutes");
+        }
         while !self.master.registered_all() {
             if let Some(aborted) = self.aborted_early() {
                 return Ok(End::Aborted(aborted));
@@ -381,9 +384,6 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             self.receive()?;
         }
         let started = Instant::now();
-        if let Some(minutes) = self.options.max_wall_minutes {
-            tracing::info!("Setting max walltime to {minutes:.6} minutes");
-        }
         tracing::info!("Starting workflow");
         let Summary {
             tasks, done_before, ..

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -73,9 +73,12 @@ pub(crate) fn fill_numbers(dag: &Path, task: &[u8], number: u32) -> io::Result<(
 }
 
 fn task_file(dag: &Path, task: &[u8], kind: &str, number: u32) -> PathBuf {
-    let mut name = task.to_vec();
-    name.extend_from_slice(format!(".{kind}.{number:03}").as_bytes());
-    folder(dag).join(OsString::from_vec(name))
+    // Not joined as a path: a name that begins with a slash is below the folder, too.
+    let mut path = folder(dag).as_os_str().as_bytes().to_vec();
+    path.push(b'/');
+    path.extend_from_slice(task);
+    path.extend_from_slice(format!(".{kind}.{number:03}").as_bytes());
+    OsString::from_vec(path).into()
 }
 
 /// Opens the files of worker `rank`; what they hold stays.
