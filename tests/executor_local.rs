@@ -552,7 +552,7 @@ fn a_folder_that_cannot_be_written() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         last_line(&output.stderr),
-        "ABORT: Error opening rescue file no-such-folder/x.rescue: No such file or directory"
+        "ABORT: Unable to open rescue file: no-such-folder/x.rescue: No such file or directory"
     );
 }
 

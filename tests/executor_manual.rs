@@ -482,6 +482,52 @@ fn memory_is_limited_only_on_request() {
     assert!(!run.out.contains(&format!("{kib}\n")), "{}", run.out);
 }
 
+/// Texts that scripts may look for.
+#[test]
+fn files_that_cannot_be_opened() {
+    let scene = Scene::new("TASK a -t 2 -F x.dag/part=all /bin/true\n");
+    for folder in ["jobstate.log", "x.dag.dagman.out", "x.dag.out.1", "old.rescue"] {
+        fs::create_dir(scene.path(folder)).unwrap();
+    }
+    let said = |arguments: &str| {
+        let run = scene.run(&format!("--workers 1 {arguments} x.dag")).failed();
+        let last = run.err.lines().last().unwrap_or_default();
+        last.to_owned()
+    };
+    assert_eq!(
+        said("--jobstate-log"),
+        "ABORT: Unable to open ./jobstate.log: Is a directory"
+    );
+    assert_eq!(
+        said("--monitord-hack"),
+        "ABORT: Unable to open x.dag.dagman.out: Is a directory"
+    );
+    assert_eq!(
+        said(""),
+        "ABORT: Worker 1: unable to open task stdout: x.dag.out.1: Is a directory"
+    );
+    assert_eq!(
+        said("-r old.rescue"),
+        "ABORT: Error reading rescue file: Is a directory"
+    );
+    assert_eq!(
+        said("-s -r old.rescue"),
+        "ABORT: Unable to open rescue file: old.rescue: Is a directory"
+    );
+    assert_eq!(
+        said("-r none/x"),
+        "ABORT: Unable to open rescue file: none/x: No such file or directory"
+    );
+    let run = scene.run("--per-task-stdio x.dag").failed();
+    run.says("[error] Task a: stat failed on file x.dag/part: Not a directory\n");
+    assert_eq!(
+        run.err
+            .matches("[error] Task a failed with exitcode 256\n")
+            .count(),
+        2
+    );
+}
+
 /// Every exit code of the manual page but 75, which the tests of signals look at.
 #[test]
 fn exit_codes() {

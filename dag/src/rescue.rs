@@ -23,8 +23,8 @@
 //!   reader took for torn before it appends, so that the next record does not complete it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
-use std::path::Path;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -107,6 +107,8 @@ impl DoneSet {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message says it")]
 pub enum RescueError {
+    #[error("Unable to read rescue file: {}: {}", path.display(), reason(source))]
+    Open { path: PathBuf, source: io::Error },
     #[error("Error reading rescue file: {}", reason(.0))]
     Read(io::Error),
     #[error("Unknown task {name} in rescue file")]
@@ -122,7 +124,7 @@ impl RescueError {
     #[must_use]
     pub fn line(&self) -> Option<u64> {
         match self {
-            Self::Read(_) => None,
+            Self::Open { .. } | Self::Read(_) => None,
             Self::UnknownTask { line, .. } | Self::Record { line, .. } | Self::DoneRecord { line, .. } => {
                 Some(*line)
             }
@@ -135,11 +137,17 @@ impl RescueError {
 /// # Errors
 /// The file cannot be read, a line is no record, or a task is not in the DAG.
 pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
-    match std::fs::read(path) {
-        Ok(text) => parse(&text, dag),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(DoneSet::new()),
-        Err(error) => Err(RescueError::Read(error)),
-    }
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DoneSet::new()),
+        Err(source) => {
+            let path = path.to_owned();
+            return Err(RescueError::Open { path, source });
+        }
+    };
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(RescueError::Read)?;
+    parse(&text, dag)
 }
 
 /// Reads the content of a rescue file.

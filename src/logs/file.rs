@@ -9,13 +9,11 @@ use pmc_dag::reason;
 
 /// A file could not be opened or written.
 #[derive(Debug, thiserror::Error)]
-#[error("Error {action} {what} {}: {}", path.display(), reason(source))]
+#[error("{action} {}: {}", path.display(), reason(source))]
 pub struct LogError {
-    /// What was tried: opening or writing.
+    /// What failed, in words, such as "Error writing resource log".
     pub action: &'static str,
-    /// Which file, in words.
-    pub what: &'static str,
-    /// Its path.
+    /// The file.
     pub path: PathBuf,
     /// Why it failed.
     pub source: io::Error,
@@ -25,18 +23,18 @@ pub struct LogError {
 /// at once, by [`LogFile::flush`].
 #[derive(Debug)]
 pub(super) struct LogFile {
-    what: &'static str,
+    /// What to say when it cannot be written.
+    failed: &'static str,
     path: PathBuf,
     file: File,
     pub(super) lines: Vec<u8>,
 }
 
 impl LogFile {
-    pub(super) fn open(what: &'static str, path: &Path) -> Result<Self, LogError> {
+    pub(super) fn open(failed: &'static str, path: &Path) -> Result<Self, LogError> {
         let file = OpenOptions::new().append(true).create(true).open(path);
         let file = file.map_err(|source| LogError {
-            action: "opening",
-            what,
+            action: "Unable to open",
             path: path.to_owned(),
             source,
         })?;
@@ -47,7 +45,7 @@ impl LogFile {
             Vec::new()
         };
         Ok(Self {
-            what,
+            failed,
             path: path.to_owned(),
             file,
             lines,
@@ -61,8 +59,7 @@ impl LogFile {
         let result = self.file.write_all(&self.lines);
         self.lines.clear();
         result.map_err(|source| LogError {
-            action: "writing",
-            what: self.what,
+            action: self.failed,
             path: self.path.clone(),
             source,
         })

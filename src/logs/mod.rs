@@ -38,6 +38,8 @@ pub struct Logs {
     resource: Option<LogFile>,
 }
 
+const WRITING_RESCUE: &str = "Error writing rescue file";
+
 impl Logs {
     /// Opens the files and writes down again which tasks are done.
     ///
@@ -47,35 +49,31 @@ impl Logs {
         let rescue_path = options.rescue.clone();
         let rescue_error = |action| {
             let path = rescue_path.clone();
-            move |source| LogError {
-                action,
-                what: "rescue file",
-                path,
-                source,
-            }
+            move |source| LogError { action, path, source }
         };
-        let mut rescue = Writer::open_append(&options.rescue, done).map_err(rescue_error("opening"))?;
-        rescue.repeat(dag, done).map_err(rescue_error("writing"))?;
+        let mut rescue = Writer::open_append(&options.rescue, done)
+            .map_err(rescue_error("Unable to open rescue file:"))?;
+        rescue.repeat(dag, done).map_err(rescue_error(WRITING_RESCUE))?;
         tracing::debug!("Using new rescue file: {}", rescue_path.display());
         if let (Stdio::PerTask, Some(log)) = (&options.stdio, &options.dagman_log) {
             attempts::fill(log, &options.dag, dag, done).map_err(|source| LogError {
-                action: "continuing",
-                what: "DAGMan log",
+                action: "Error continuing DAGMan log",
                 path: log.clone(),
                 source,
             })?;
         }
-        let open =
-            |what, path: &Option<PathBuf>| path.as_ref().map(|path| LogFile::open(what, path)).transpose();
+        let open = |failed, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| LogFile::open(failed, path)).transpose()
+        };
         Ok(Self {
             dag: Arc::clone(dag),
             pid: std::process::id(),
             clock: Clock::new(),
             rescue,
             rescue_path,
-            resource: open("resource log", &options.resource_log)?,
-            jobstate: open("jobstate log", &options.jobstate_log)?,
-            dagman: open("DAGMan log", &options.dagman_log)?,
+            resource: open("Error writing resource log", &options.resource_log)?,
+            jobstate: open("Error writing jobstate log", &options.jobstate_log)?,
+            dagman: open("Error writing DAGMan log", &options.dagman_log)?,
         })
     }
 
@@ -130,8 +128,7 @@ impl Logs {
 
     fn rescue_error(&self, source: io::Error) -> LogError {
         LogError {
-            action: "writing",
-            what: "rescue file",
+            action: WRITING_RESCUE,
             path: self.rescue_path.clone(),
             source,
         }

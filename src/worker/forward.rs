@@ -120,25 +120,21 @@ impl<'a> Pipes<'a> {
 pub(super) fn read_files(forwards: &[Forward], data: &mut Vec<ForwardedData>) -> Result<(), String> {
     for (source, target) in forwards {
         let path = Path::new(std::ffi::OsStr::from_bytes(source));
-        let failed = |error: io::Error| {
-            format!(
-                "Unable to read file {}: {}",
-                path.display(),
-                pmc_dag::reason(&error)
-            )
-        };
+        let failed =
+            |what, error: io::Error| format!("{what} {}: {}", path.display(), pmc_dag::reason(&error));
+        let unread = |error| failed("Unable to read", error);
         let metadata = match path.metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            other => other.map_err(failed)?,
+            other => other.map_err(|error| failed("stat failed on file", error))?,
         };
         if !metadata.is_file() {
             return Err(format!("{} is not a file", path.display()));
         }
         let mut content = Vec::new();
-        let file = File::open(path).map_err(failed)?;
+        let file = File::open(path).map_err(unread)?;
         file.take(LONGEST_FILE + 1)
             .read_to_end(&mut content)
-            .map_err(failed)?;
+            .map_err(unread)?;
         if content.len() as u64 > LONGEST_FILE {
             return Err(format!("File {} is too large", path.display()));
         }

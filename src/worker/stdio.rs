@@ -92,7 +92,7 @@ pub(super) fn open_shared(dag: &Path, rank: u32) -> Result<SharedStdio, String> 
             .open(path)
             .map_err(|error| {
                 format!(
-                    "Worker {rank}: Unable to open task {what} file {}: {}",
+                    "unable to open task {what}: {}: {}",
                     path.display(),
                     reason(&error)
                 )
