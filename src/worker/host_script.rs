@@ -109,10 +109,9 @@ impl HostScript {
     /// Ends what the script has left. With `hurry` it gets less time to end by itself. Tells
     /// whether something had to be killed.
     pub(super) fn end(self, hurry: bool) -> bool {
+        // As long as it is not reaped, nobody else has its number.
+        let _ = killpg(self.group, Signal::SIGTERM);
         let _ = reap(self.group);
-        if killpg(self.group, Signal::SIGTERM).is_err() {
-            return false;
-        }
         let patience = if hurry { super::GRACE } else { PATIENCE };
         let began = Instant::now();
         while began.elapsed() < patience {
