@@ -4,10 +4,14 @@
 //! of 500 hosts. Workers answer at once and in the order in which they were asked, and the master
 //! schedules after every single answer, which is the worst case for it. The baseline is the least
 //! that any master must do for a task: take it from a list, copy its line into a message, and take
-//! the answer; measured in the same run. `growth` is the cost of a task compared with that in the
-//! workflow of ten thousand tasks. The DAG is read from a file, as the executor does it. All times are CPU time of the thread, so that other
-//! programs disturb little. `PMC_BENCH_TASKS` is the largest workflow, a word on the command line
-//! (`cargo bench --bench master -- mixed`) selects workflows by name.
+//! the answer; measured in the same run. The DAG is read from a file, as the executor does it.
+//!
+//! The sizes take turns, and in its turn a small workflow runs as often as makes as many tasks as the largest
+//! has: a short run alone would be measured in the best moments of the machine, a long one in an average of
+//! its moods. `growth` is the cost of a task compared with that in the workflow of ten thousand tasks in the
+//! same round, the median of all rounds; the rates are those of the best round. All times are CPU time of the thread, so that
+//! other programs disturb little. `PMC_BENCH_TASKS` is the largest workflow, `PMC_BENCH_ROUNDS` the number of rounds, a word on
+//! the command line (`cargo bench --bench master -- mixed`) selects workflows by name.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -25,41 +29,68 @@ use pmc_dag::rescue::DoneSet;
 
 const HOSTS: u32 = 500;
 const SLOTS_PER_HOST: u32 = 20;
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 
 /// Options of task number n.
 type Options = fn(usize) -> String;
 
-const WORKFLOWS: [(&str, Options); 5] = [
-    ("all alike", |_| String::new()),
-    ("mixed memory, CPUs and priorities", |n| {
-        format!(
-            "-m {} -c {} -p {}",
-            [0, 500, 1000, 4000, 16000][n % 5],
-            [1, 1, 2, 4][n % 4],
-            n % 100
-        )
-    }),
-    ("each its own priority", |n| {
-        format!("-p {}", (n * 7919) % 1_000_003)
-    }),
-    ("nearly all wait for memory", |n| {
-        if n % 20 == 0 {
-            "-m 100".to_owned()
-        } else {
-            format!("-m {}", 50_000 + n % 8)
-        }
-    }),
-    ("a thousand sizes wait for memory", |n| {
-        format!("-m {} -c {}", 40_000 + n % 997, 1 + n % 3)
-    }),
+/// Children of task number n of so many.
+type Children = fn(usize, usize) -> Vec<usize>;
+
+const WORKFLOWS: [(&str, Options, Children); 7] = [
+    ("all alike", |_| String::new(), one_each),
+    ("mixed memory, CPUs and priorities", mixed, one_each),
+    ("each its own priority", own_priority, one_each),
+    ("nearly all wait for memory", much_memory, one_each),
+    ("a thousand sizes wait for memory", many_sizes, one_each),
+    ("chains of ten", |_| String::new(), chains_of_ten),
+    ("four children anywhere", |n| format!("-p {}", n % 10), four_each),
 ];
 
+fn mixed(n: usize) -> String {
+    let memory = [0, 500, 1000, 4000, 16000][n % 5];
+    let cpus = [1, 1, 2, 4][n % 4];
+    format!("-m {memory} -c {cpus} -p {}", n % 100)
+}
+
+fn own_priority(n: usize) -> String {
+    format!("-p {}", (n * 7919) % 1_000_003)
+}
+
+fn much_memory(n: usize) -> String {
+    let memory = if n.is_multiple_of(20) { 100 } else { 50_000 + n % 8 };
+    format!("-m {memory}")
+}
+
+fn many_sizes(n: usize) -> String {
+    format!("-m {} -c {}", 40_000 + n % 997, 1 + n % 3)
+}
+
+/// Half of the tasks are ready at the start, each of them has one of the others as its child.
+fn one_each(n: usize, tasks: usize) -> Vec<usize> {
+    let child = n + tasks / 2;
+    if child < tasks { vec![child] } else { Vec::new() }
+}
+
+/// A tenth of the tasks is ready at the start.
+fn chains_of_ten(n: usize, tasks: usize) -> Vec<usize> {
+    let child = n + tasks / 10;
+    if child < tasks { vec![child] } else { Vec::new() }
+}
+
+/// Half of the tasks have four children each, which are far from each other and have four parents.
+fn four_each(n: usize, tasks: usize) -> Vec<usize> {
+    let half = tasks / 2;
+    if n >= half {
+        return Vec::new();
+    }
+    (4 * n..4 * n + 4).map(|edge| half + edge * 7919 % half).collect()
+}
+
 fn main() {
-    let largest = std::env::var("PMC_BENCH_TASKS")
-        .ok()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(1_000_000);
+    let number = |name| std::env::var(name).ok().and_then(|n| n.parse().ok());
+    let largest = number("PMC_BENCH_TASKS").unwrap_or(1_000_000);
+    let rounds = number("PMC_BENCH_ROUNDS").unwrap_or(ROUNDS);
     println!(
         "{:<36} {:>9} {:>12} {:>8} {:>12} {:>8}",
         "workflow", "tasks", "tasks/s", "growth", "baseline/s", "ratio"
@@ -68,61 +99,67 @@ fn main() {
         .skip(1)
         .find(|argument| !argument.starts_with('-'))
         .unwrap_or_default();
-    for (what, options) in WORKFLOWS.into_iter().filter(|(what, _)| what.contains(&filter)) {
+    for (what, options, children) in WORKFLOWS.into_iter().filter(|w| w.0.contains(&filter)) {
         let sizes = [10_000, 100_000, 1_000_000].into_iter();
         let mut sizes: Vec<Size> = sizes
             .filter(|tasks| *tasks <= largest)
-            .map(|tasks| Size::new(tasks, options))
+            .map(|tasks| Size::new(tasks, options, children))
             .collect();
-        // In turn, so that all sizes see the machine in the same moods.
-        for _ in 0..ROUNDS {
-            sizes.iter_mut().for_each(Size::measure);
+        let most = sizes.last().map_or(0, |size| size.dag.len());
+        for _ in 0..rounds {
+            sizes.iter_mut().for_each(|size| size.measure(most));
         }
-        let smallest = sizes.first().map_or(1.0, |size| size.rate(size.ours));
         for size in &sizes {
-            let (ours, least) = (size.rate(size.ours), size.rate(size.least));
+            let (ours, least) = (Size::rate(&size.ours), Size::rate(&size.least));
             println!(
                 "{what:<36} {:>9} {ours:>12.0} {:>8.2} {least:>12.0} {:>8.3}",
                 size.dag.len(),
-                smallest / ours,
+                growth(&sizes[0], size),
                 ours / least
             );
         }
     }
 }
 
-/// A workflow, and the shortest times for it.
+/// A workflow, and the times for a task of it, one a round.
 struct Size {
     dag: Arc<Dag>,
-    ours: Duration,
-    least: Duration,
+    ours: Vec<f64>,
+    least: Vec<f64>,
 }
 
 impl Size {
-    fn new(tasks: usize, options: Options) -> Self {
+    fn new(tasks: usize, options: Options, children: Children) -> Self {
         Self {
-            dag: Arc::new(dag(tasks, options)),
-            ours: Duration::MAX,
-            least: Duration::MAX,
+            dag: Arc::new(dag(tasks, options, children)),
+            ours: Vec::new(),
+            least: Vec::new(),
         }
     }
 
-    /// Small runs are over too soon to be measured once.
-    fn measure(&mut self) {
-        for _ in 0..(100_000 / self.dag.len()).max(1) {
-            self.ours = self.ours.min(run(&self.dag));
-            self.least = self.least.min(baseline(&self.dag));
-        }
+    /// One round of about so many tasks.
+    fn measure(&mut self, tasks: usize) {
+        let times = tasks / self.dag.len();
+        let a_task = |sum: Duration| sum.as_secs_f64() / (times * self.dag.len()) as f64;
+        self.ours.push(a_task((0..times).map(|_| run(&self.dag)).sum()));
+        self.least
+            .push(a_task((0..times).map(|_| baseline(&self.dag)).sum()));
     }
 
-    /// Tasks a second.
-    fn rate(&self, time: Duration) -> f64 {
-        self.dag.len() as f64 / time.as_secs_f64()
+    /// Tasks a second, in the best round.
+    fn rate(rounds: &[f64]) -> f64 {
+        1.0 / rounds.iter().copied().fold(f64::INFINITY, f64::min)
     }
 }
 
-/// Half of the tasks are ready at the start, each of them has one of the others as its child.
-fn dag(tasks: usize, options: Options) -> Dag {
+/// Median of the ratios of two sizes in the same round.
+fn growth(small: &Size, large: &Size) -> f64 {
+    let mut ratios: Vec<f64> = large.ours.iter().zip(&small.ours).map(|(l, s)| l / s).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied().unwrap_or(1.0)
+}
+
+fn dag(tasks: usize, options: Options, children: Children) -> Dag {
     let mut text = String::new();
     for task in 0..tasks {
         let options = options(task);
@@ -131,8 +168,10 @@ fn dag(tasks: usize, options: Options) -> Dag {
             "TASK task_{task:07} {options} /usr/bin/program --input data/file_{task:07}.in"
         );
     }
-    for parent in 0..tasks / 2 {
-        let _ = writeln!(text, "EDGE task_{parent:07} task_{:07}", parent + tasks / 2);
+    for parent in 0..tasks {
+        for child in children(parent, tasks) {
+            let _ = writeln!(text, "EDGE task_{parent:07} task_{child:07}");
+        }
     }
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(text.as_bytes())
@@ -196,6 +235,7 @@ fn run(dag: &Arc<Dag>) -> Duration {
     let start = cpu_time();
     master.schedule(&mut asked);
     while let Some((rank, submit)) = asked.queue.pop_front() {
+        master.look_ahead(|n| asked.queue.get(n).map(|(rank, _)| *rank));
         master
             .handle(Event::Finished(rank, result(submit)), &mut asked)
             .expect("it runs there");

@@ -34,6 +34,9 @@ impl<T: LendingTransport> Turn for Turns<'_, '_, T> {
         let driver = &mut *self.driver;
         let mut work = || {
             while let Some((from, message)) = messages.pop_front() {
+                driver
+                    .master
+                    .look_ahead(|n| messages.get(n).map(|(from, _)| *from));
                 driver.out.transport.note_received(&message);
                 driver.handle(from, message)?;
             }

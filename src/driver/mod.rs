@@ -9,7 +9,7 @@ mod position;
 mod report;
 mod safety;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -42,6 +42,9 @@ const NOT_FORWARDED: i32 = 256;
 
 /// How long a worker that has another task may wait for an answer.
 const UNHURRIED: Duration = Duration::from_millis(1);
+
+/// So many messages, if they are there, are received before the first of them is handled.
+const TOGETHER: usize = 32;
 
 /// How long workers may take to end, the grace of tasks and host scripts included.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -204,6 +207,8 @@ struct Driver<'a, T> {
     makespan: Duration,
     /// Workers whose host is prepared.
     prepared: u32,
+    /// Messages that were received and not handled: none, but after an error.
+    inbox: VecDeque<(Rank, ToMaster)>,
     /// Cores that this process may use.
     cores: usize,
     _lock: Option<DagLock>,
@@ -336,6 +341,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             drain: None,
             makespan: Duration::ZERO,
             prepared: 0,
+            inbox: VecDeque::new(),
             cores: host::usable_cpus() as usize,
             _lock,
         }
@@ -443,9 +449,35 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         self.out.transport.core_is_idle(idle);
         // A timeout of zero would not wait at all; the deadline is looked at after this call.
         timeout = timeout.max(Duration::from_micros(1));
-        while let Some((from, message)) = self.out.transport.receive(timeout)? {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        let result = loop {
+            let mut received = Ok(());
+            while inbox.len() < TOGETHER {
+                match self.out.transport.receive(timeout) {
+                    Ok(Some(message)) => inbox.push_back(message),
+                    Ok(None) => break,
+                    Err(error) => {
+                        received = Err(error.into());
+                        break;
+                    }
+                }
+                timeout = Duration::ZERO;
+            }
+            let is_all = inbox.len() < TOGETHER;
+            let result = self.handle_all(&mut inbox).and(received);
+            if is_all || result.is_err() {
+                break result;
+            }
+        };
+        self.inbox = inbox;
+        result
+    }
+
+    /// Takes messages to the master. After an error, those behind it are left.
+    fn handle_all(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> Result<(), RunError> {
+        while let Some((from, message)) = messages.pop_front() {
+            self.master.look_ahead(|n| messages.get(n).map(|(from, _)| *from));
             self.handle(from, message)?;
-            timeout = Duration::ZERO;
         }
         Ok(())
     }
@@ -539,7 +571,11 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
 
     /// What workers had sent before they ended: their tasks need not run again.
     fn last_results(&mut self) -> Result<(), RunError> {
-        while let Ok(Some((from, message))) = self.out.transport.receive(Duration::ZERO) {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        while let Some((from, message)) = inbox
+            .pop_front()
+            .or_else(|| self.out.transport.receive(Duration::ZERO).ok().flatten())
+        {
             if let ToMaster::Finished(_) = message {
                 self.handle(from, message)?;
             }

@@ -46,6 +46,7 @@ mod cpuset;
 mod error;
 mod gpus;
 mod hosts;
+mod look_ahead;
 mod queue;
 mod run;
 #[cfg(test)]
