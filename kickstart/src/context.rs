@@ -1,11 +1,14 @@
 //! What an invocation inherits: environment, directory, streams. The program takes it from its process; an
 //! executor makes one for each task.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString, c_char};
+use std::io;
 use std::os::fd::BorrowedFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use monitord_compat::invocation_record::Usage;
@@ -13,15 +16,58 @@ use monitord_compat::invocation_record::Usage;
 use crate::spares::Spares;
 use crate::transfer::Transfers;
 
-/// Environment variables by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Environment(BTreeMap<Vec<u8>, Vec<u8>>);
+/// Environment variables by name. A copy with some changes is cheap: what was there before is shared.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// Sorted by name.
+    inherited: Arc<[Variable]>,
+    /// Besides those or in their place, sorted by name.
+    own: Vec<Variable>,
+}
+
+/// One variable, as programs get it.
+#[derive(Clone, Debug)]
+struct Variable {
+    /// `NAME=value` and a zero.
+    text: Vec<u8>,
+    /// Length of the name.
+    name: usize,
+}
+
+impl Variable {
+    fn new(name: &[u8], value: &[u8]) -> Self {
+        Self {
+            text: [name, b"=", value, b"\0"].concat(),
+            name: name.len(),
+        }
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.text[..self.name]
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.text[self.name + 1..self.text.len() - 1]
+    }
+}
 
 impl Environment {
     /// The value of `name`.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        self.0.get(name).map(Vec::as_slice)
+        self.find(|variable| variable.cmp(name))
+    }
+
+    /// The value of the variable whose name compares as equal.
+    fn find(&self, compare: impl Fn(&[u8]) -> Ordering) -> Option<&[u8]> {
+        [&self.own[..], &self.inherited]
+            .into_iter()
+            .find_map(|variables| {
+                let at = variables
+                    .binary_search_by(|variable| compare(variable.name()))
+                    .ok()?;
+                Some(variables[at].value())
+            })
     }
 
     /// The value of `name` as a path, if it is set and not empty.
@@ -34,32 +80,71 @@ impl Environment {
     /// The value of `KICKSTART_name`, or else of `GRIDSTART_name`.
     #[must_use]
     pub fn setting(&self, name: &str) -> Option<&[u8]> {
-        ["KICKSTART_", "GRIDSTART_"]
-            .iter()
-            .find_map(|prefix| self.get(format!("{prefix}{name}").as_bytes()))
+        ["KICKSTART_", "GRIDSTART_"].iter().find_map(|prefix| {
+            let wanted = || prefix.bytes().chain(name.bytes());
+            self.find(|variable| variable.iter().copied().cmp(wanted()))
+        })
     }
 
     /// Sets `name` to `value`.
-    pub fn set(&mut self, name: &[u8], value: Vec<u8>) {
-        self.0.insert(name.to_vec(), value);
+    pub fn set(&mut self, name: &[u8], value: &[u8]) {
+        let variable = Variable::new(name, value);
+        match self.own.binary_search_by(|own| own.name().cmp(name)) {
+            Ok(at) => self.own[at] = variable,
+            Err(at) => self.own.insert(at, variable),
+        }
     }
 
     /// All variables, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_slice(), value.as_slice()))
+        self.variables()
+            .map(|variable| (variable.name(), variable.value()))
+    }
+
+    fn variables(&self) -> impl Iterator<Item = &Variable> {
+        let (mut inherited, mut own) = (self.inherited.iter().peekable(), self.own.iter().peekable());
+        std::iter::from_fn(move || {
+            let (Some(one), Some(other)) = (inherited.peek(), own.peek()) else {
+                return inherited.next().or_else(|| own.next());
+            };
+            match one.name().cmp(other.name()) {
+                Ordering::Less => inherited.next(),
+                Ordering::Greater => own.next(),
+                Ordering::Equal => {
+                    inherited.next();
+                    own.next()
+                }
+            }
+        })
+    }
+
+    /// The variables as programs get them: pointers into this, with a null pointer at the end.
+    ///
+    /// # Errors
+    /// One of them has a zero within.
+    pub fn pointers(&self) -> io::Result<Vec<*const c_char>> {
+        let mut pointers = Vec::with_capacity(self.inherited.len() + self.own.len() + 1);
+        for variable in self.variables() {
+            let text = CStr::from_bytes_with_nul(&variable.text)
+                .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "zero in the environment"))?;
+            pointers.push(text.as_ptr());
+        }
+        pointers.push(std::ptr::null());
+        Ok(pointers)
     }
 }
 
 impl FromIterator<(OsString, OsString)> for Environment {
     fn from_iter<I: IntoIterator<Item = (OsString, OsString)>>(variables: I) -> Self {
-        Self(
-            variables
-                .into_iter()
-                .map(|(name, value)| (name.into_vec(), value.into_vec()))
+        // Of equal names the last one counts.
+        let variables: BTreeMap<OsString, OsString> = variables.into_iter().collect();
+        Self {
+            inherited: variables
+                .iter()
+                .map(|(name, value)| Variable::new(name.as_bytes(), value.as_bytes()))
                 .collect(),
-        )
+            own: Vec::new(),
+        }
     }
 }
 
@@ -84,7 +169,7 @@ pub struct Context<'a> {
     pub stderr: BorrowedFd<'a>,
     /// Descriptors that the jobs keep under their numbers.
     pub keep: Vec<BorrowedFd<'a>>,
-    /// Temporary files of earlier invocations of this process.
+    /// What earlier invocations of this process have left to use again.
     pub spares: &'a Spares,
     /// Does transfers without a process for each; nothing does so otherwise.
     pub transfers: Option<&'a Transfers>,
@@ -104,4 +189,42 @@ pub enum OwnUsage {
     Since(Usage),
     /// Those of the calling thread.
     Thread,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CStr;
+
+    use super::*;
+
+    #[test]
+    fn own_variables_take_the_place_of_inherited_ones() {
+        let inherited = [("B", "1"), ("GRIDSTART_X", "2"), ("A", "3"), ("A", "4")];
+        let inherited = inherited.map(|(name, value)| (name.into(), value.into()));
+        let before = Environment::from_iter(inherited);
+        let mut environment = before.clone();
+        for (name, value) in [("C", "5"), ("A", "6"), ("AA", ""), ("C", "7=8")] {
+            environment.set(name.as_bytes(), value.as_bytes());
+        }
+        let text = |environment: &Environment| {
+            let pointers = environment.pointers().unwrap();
+            let (null, pointers) = pointers.split_last().unwrap();
+            assert!(null.is_null());
+            #[expect(unsafe_code, reason = "they are those of the environment above")]
+            let texts = pointers.iter().map(|text| unsafe { CStr::from_ptr(*text) });
+            let texts: Vec<_> = texts.map(|text| text.to_str().unwrap().to_owned()).collect();
+            texts.join(" ")
+        };
+        assert_eq!(text(&environment), "A=6 AA= B=1 C=7=8 GRIDSTART_X=2");
+        assert_eq!(text(&before), "A=4 B=1 GRIDSTART_X=2");
+        assert_eq!(environment.get(b"A"), Some(&b"6"[..]));
+        assert_eq!(environment.get(b"B"), Some(&b"1"[..]));
+        assert_eq!(environment.get(b"D"), None);
+        assert_eq!(environment.path(b"AA"), None);
+        assert_eq!(environment.setting("X"), Some(&b"2"[..]));
+        environment.set(b"KICKSTART_X", b"9");
+        assert_eq!(environment.setting("X"), Some(&b"9"[..]));
+        environment.set(b"Z", b"\0");
+        assert!(environment.pointers().is_err());
+    }
 }

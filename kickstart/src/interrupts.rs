@@ -56,6 +56,10 @@ impl Interrupts for Uninterrupted {
 #[derive(Debug)]
 pub struct ProcessSignals {
     descriptor: SignalFd,
+    /// Those read and not yet taken, the next one last.
+    read: Vec<Interrupt>,
+    /// There were no others when they were read.
+    drained: bool,
 }
 
 impl ProcessSignals {
@@ -85,7 +89,47 @@ impl ProcessSignals {
         }
         set.thread_block()?;
         let descriptor = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        Ok(Self { descriptor })
+        Ok(Self {
+            descriptor,
+            read: Vec::new(),
+            drained: false,
+        })
+    }
+}
+
+impl ProcessSignals {
+    /// Forgets the signals that have come.
+    pub fn forget(&mut self) {
+        self.read_pending();
+        self.read.clear();
+        self.drained = false;
+    }
+
+    /// Reads what has come: one call for all signals, since none comes twice before it is read.
+    fn read_pending(&mut self) {
+        const SIZE: usize = size_of::<libc::signalfd_siginfo>();
+        const NUMBER: usize = std::mem::offset_of!(libc::signalfd_siginfo, ssi_signo);
+        let mut buffer = [0; SIZE * (ProcessSignals::FORWARDED.len() + 2)];
+        let count = loop {
+            match nix::unistd::read(&self.descriptor, &mut buffer) {
+                Err(Errno::EINTR) => {}
+                Ok(count) => break count,
+                Err(_) => return,
+            }
+        };
+        self.drained = count < buffer.len();
+        let numbers = buffer[..count]
+            .chunks_exact(SIZE)
+            .filter_map(|info| info[NUMBER..].first_chunk().copied().map(i32::from_ne_bytes));
+        let interrupts =
+            numbers
+                .filter_map(|number| Signal::try_from(number).ok())
+                .map(|signal| match signal {
+                    Signal::SIGCHLD => Interrupt::Child,
+                    signal => Interrupt::Forward(signal),
+                });
+        self.read.extend(interrupts);
+        self.read.reverse();
     }
 }
 
@@ -95,22 +139,10 @@ impl Interrupts for ProcessSignals {
     }
 
     fn take(&mut self) -> Option<Interrupt> {
-        loop {
-            match self.descriptor.read_signal() {
-                Ok(Some(info)) => {
-                    let signal = i32::try_from(info.ssi_signo)
-                        .ok()
-                        .and_then(|n| Signal::try_from(n).ok())?;
-                    return Some(if signal == Signal::SIGCHLD {
-                        Interrupt::Child
-                    } else {
-                        Interrupt::Forward(signal)
-                    });
-                }
-                Err(Errno::EINTR) => {}
-                Ok(None) | Err(_) => return None,
-            }
+        if self.read.is_empty() && !std::mem::take(&mut self.drained) {
+            self.read_pending();
         }
+        self.read.pop()
     }
 
     fn reports_children(&self) -> bool {

@@ -3,10 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use monitord_compat::invocation_record::{FileEntry, Job, Output as Sum, Source, Stage, Status, Usage};
@@ -16,11 +16,11 @@ use crate::checksum;
 use crate::context::{Context, OwnUsage};
 use crate::interrupts::Interrupts;
 use crate::lists::{self, Listed};
-use crate::lookup;
+use crate::lookup::{self, Found};
 use crate::machine::Host;
 use crate::options::{Command, Options, Output};
 use crate::spares::Spares;
-use crate::spawn::{Program, spawn};
+use crate::spawn::{Handle, Program, spawn};
 use crate::stat::{self, Names};
 use crate::stdio::{self, Stream};
 use crate::temporary::{self, Mailbox};
@@ -112,7 +112,7 @@ struct Session<'a, 'c> {
     names: Names,
     /// Where the jobs run.
     directory: PathBuf,
-    temporary: Vec<PathBuf>,
+    temporary: Rc<[PathBuf]>,
     metadata: Mailbox,
     integrity: Mailbox,
     streams: Option<[Stream; 2]>,
@@ -144,13 +144,13 @@ impl<'a, 'c> Session<'a, 'c> {
                 path.push(b':');
                 path.extend_from_slice(rest);
             }
-            environment.set(b"PATH", path);
+            environment.set(b"PATH", &path);
         }
         for (name, file) in [
             ("KICKSTART_METADATA", &metadata),
             ("KICKSTART_INTEGRITY_DATA", &integrity),
         ] {
-            environment.set(name.as_bytes(), file.path().as_os_str().as_bytes().to_vec());
+            environment.set(name.as_bytes(), file.path().as_os_str().as_bytes());
         }
         Ok(Self {
             options,
@@ -179,8 +179,8 @@ impl<'a, 'c> Session<'a, 'c> {
         self.enter()?;
         self.open_log();
         let words = self.main_words(command)?;
-        let file = match self.find(&words) {
-            Ok(file) => file,
+        let program = match self.find(&words) {
+            Ok(program) => program,
             Err(errno) => {
                 let name = words
                     .first()
@@ -199,7 +199,7 @@ impl<'a, 'c> Session<'a, 'c> {
         };
         self.open_streams()?;
         self.before = before.iter().map(|listed| self.look_at(listed)).collect();
-        let mut code = self.run_chain(&words, &file);
+        let mut code = self.run_chain(&words, &program);
         self.after = after
             .iter()
             .map(|listed| self.look_at_output(listed, &mut code))
@@ -340,12 +340,12 @@ impl<'a, 'c> Session<'a, 'c> {
         Ok(words)
     }
 
-    fn find(&self, words: &[OsString]) -> Result<PathBuf, Errno> {
+    fn find(&self, words: &[OsString]) -> Result<Found, Errno> {
         let name = words.first().ok_or(Errno::ENOENT)?;
         lookup::find(name, &self.directory, self.context.environment.get(b"PATH"))
     }
 
-    fn run_chain(&mut self, words: &[OsString], file: &Path) -> u8 {
+    fn run_chain(&mut self, words: &[OsString], program: &Found) -> u8 {
         let mut limit = Limit::new(self.options.term_after, self.options.kill_delay);
         self.run_side(Stage::Setup, "SETUP", &mut limit);
         let mut code = 0;
@@ -353,7 +353,7 @@ impl<'a, 'c> Session<'a, 'c> {
             code = self.run_side(Stage::Pre, "PREJOB", &mut limit);
         }
         if code == 0 && !limit.passed() {
-            code = self.run_job(Stage::Main, words, file, &mut limit);
+            code = self.run_job(Stage::Main, words, program, &mut limit);
             if code == 0 && !limit.passed() {
                 code = self.run_side(Stage::Post, "POSTJOB", &mut limit);
             }
@@ -379,7 +379,7 @@ impl<'a, 'c> Session<'a, 'c> {
             self.find(&words)
         };
         match found {
-            Ok(file) => self.run_job(stage, &words, &file, limit),
+            Ok(program) => self.run_job(stage, &words, &program, limit),
             Err(errno) => {
                 let why =
                     problem.unwrap_or_else(|| format!("{}: {}", words[0].to_string_lossy(), errno.desc()));
@@ -391,11 +391,12 @@ impl<'a, 'c> Session<'a, 'c> {
         }
     }
 
-    fn run_job(&mut self, stage: Stage, words: &[OsString], file: &Path, limit: &mut Limit) -> u8 {
-        let mut job = self.describe(words, file);
+    fn run_job(&mut self, stage: Stage, words: &[OsString], program: &Found, limit: &mut Limit) -> u8 {
+        let executable = stat::program(&program.file, &program.status, &mut self.names);
+        let mut job = describe(words, executable);
         let began = Instant::now();
         job.start = stat::stamp_of(SystemTime::now());
-        let (pid, status, usage) = self.run_child(stage, words, file, limit);
+        let (pid, status, usage) = self.run_child(stage, words, &program.file, limit);
         job.duration = began.elapsed();
         (job.pid, job.status, job.usage) = (pid, status, usage);
         let code = exit_code(&job.status);
@@ -428,7 +429,10 @@ impl<'a, 'c> Session<'a, 'c> {
             keep: &self.context.keep,
             own_group: self.context.own_group,
         };
-        let pid = match spawn(&program, &streams) {
+        let started = spawn(&program, &streams, &mut self.context.spares.spawner());
+        // The child has its own.
+        drop(streams);
+        let pid = match started {
             Ok(pid) => pid,
             Err(error)
                 if matches!(
@@ -458,7 +462,7 @@ impl<'a, 'c> Session<'a, 'c> {
     }
 
     /// The streams for a child. If one cannot be opened, why is told.
-    fn child_streams(&mut self) -> Option<[OwnedFd; 3]> {
+    fn child_streams(&mut self) -> Option<[Handle<'c>; 3]> {
         let [stdout, stderr] = self.streams.as_ref()?;
         let open = || {
             let stdin = stdio::input(&self.options.stdin, &self.context, &self.directory)?;
@@ -489,7 +493,7 @@ impl<'a, 'c> Session<'a, 'c> {
         &mut self,
         words: &[OsString],
         file: &Path,
-        streams: &[OwnedFd; 3],
+        streams: &[Handle<'_>; 3],
     ) -> Option<(Status, Usage)> {
         let transfers = self.context.transfers?;
         // A limit is kept for certain with a process only.
@@ -509,28 +513,10 @@ impl<'a, 'c> Session<'a, 'c> {
         Some((status, usage::measurable(usage)))
     }
 
-    /// A job before it is started.
-    fn describe(&mut self, words: &[OsString], file: &Path) -> Job {
-        Job {
-            start: stat::epoch(),
-            duration: Duration::ZERO,
-            pid: None,
-            usage: Usage::default(),
-            status: Status::Exited {
-                code: exit::NOT_RUNNABLE,
-            },
-            executable: stat::named(b"", file, &self.directory, &mut self.names),
-            arguments: words
-                .iter()
-                .skip(1)
-                .map(|word| word.as_bytes().to_vec())
-                .collect(),
-        }
-    }
-
     fn never_started(&mut self, words: &[OsString], errno: Errno) -> Job {
         let name = words.first().cloned().unwrap_or_default();
-        let mut job = self.describe(words, Path::new(&name));
+        let executable = stat::named(b"", Path::new(&name), &self.directory, &mut self.names);
+        let mut job = describe(words, executable);
         if errno == Errno::ENOENT {
             // What was looked for on PATH is not the file of that name in the directory.
             job.executable.source = Source::Name(name.into_vec());
@@ -564,6 +550,25 @@ impl<'a, 'c> Session<'a, 'c> {
             entry.output = Some(output);
         }
         entry
+    }
+}
+
+/// A job before it is started.
+fn describe(words: &[OsString], executable: FileEntry<'static>) -> Job {
+    Job {
+        start: stat::epoch(),
+        duration: Duration::ZERO,
+        pid: None,
+        usage: Usage::default(),
+        status: Status::Exited {
+            code: exit::NOT_RUNNABLE,
+        },
+        executable,
+        arguments: words
+            .iter()
+            .skip(1)
+            .map(|word| word.as_bytes().to_vec())
+            .collect(),
     }
 }
 

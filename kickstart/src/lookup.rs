@@ -1,13 +1,22 @@
 //! Finds the file of a program.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
+
+/// The file of a program.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its name.
+    pub file: PathBuf,
+    /// What the system says about it.
+    pub status: Metadata,
+}
 
 /// The file that running `name` in `directory` means.
 ///
@@ -17,7 +26,7 @@ use nix::unistd::{AccessFlags, access};
 ///
 /// # Errors
 /// `ENOENT` if there is no such file, `EACCES` if none may be executed.
-pub fn find(name: &OsStr, directory: &Path, path: Option<&[u8]>) -> Result<PathBuf, Errno> {
+pub fn find(name: &OsStr, directory: &Path, path: Option<&[u8]>) -> Result<Found, Errno> {
     if name.is_empty() {
         return Err(Errno::ENOENT);
     }
@@ -31,7 +40,7 @@ pub fn find(name: &OsStr, directory: &Path, path: Option<&[u8]>) -> Result<PathB
     let mut failure = Errno::ENOENT;
     for element in elements.map(OsStr::from_bytes).chain([OsStr::new("")]) {
         match executable(directory.join(element).join(name)) {
-            Ok(file) => return Ok(file),
+            Ok(found) => return Ok(found),
             Err(Errno::EACCES) => failure = Errno::EACCES,
             Err(_) => {}
         }
@@ -39,14 +48,14 @@ pub fn find(name: &OsStr, directory: &Path, path: Option<&[u8]>) -> Result<PathB
     Err(failure)
 }
 
-fn executable(file: PathBuf) -> Result<PathBuf, Errno> {
+fn executable(file: PathBuf) -> Result<Found, Errno> {
     let status =
         fs::metadata(&file).map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
     if !status.is_file() {
         return Err(Errno::ENOENT);
     }
     access(&file, AccessFlags::X_OK)?;
-    Ok(file)
+    Ok(Found { file, status })
 }
 
 /// Makes the file of `name` executable for everybody if it is not (`-X`). Failure shows when it is run.
@@ -81,7 +90,9 @@ mod tests {
         let here = program(folder.path(), "prog", 0o755);
         let there = program(folder.path(), "bin/prog", 0o755);
         let path = folder.path().join("bin").into_os_string();
-        let find = |name: &str, path: Option<&[u8]>| find(OsStr::new(name), folder.path(), path);
+        let find = |name: &str, path: Option<&[u8]>| {
+            find(OsStr::new(name), folder.path(), path).map(|found| found.file)
+        };
         assert_eq!(find("prog", Some(path.as_bytes())), Ok(there));
         assert_eq!(find("prog", Some(b"/nowhere:")), Ok(here.clone()));
         assert_eq!(find("./prog", None), Ok(folder.path().join("./prog")));
@@ -93,7 +104,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         program(folder.path(), "data", 0o644);
         program(folder.path(), "execute-only", 0o111);
-        let find = |name: &str| find(OsStr::new(name), folder.path(), Some(b"/usr/bin"));
+        let find = |name: &str| find(OsStr::new(name), folder.path(), Some(b"/usr/bin")).map(drop);
         assert_eq!(find("nosuch"), Err(Errno::ENOENT));
         assert_eq!(find("/usr"), Err(Errno::ENOENT));
         assert_eq!(find(""), Err(Errno::ENOENT));

@@ -8,10 +8,9 @@ use std::os::unix::fs::FileExt;
 use monitord_compat::invocation_record::Payload;
 use monitord_compat::yaml;
 
-/// The last `limit` characters of `file`; `None` if it is empty. Bytes that are no UTF-8 count as one character
+/// The last `limit` characters of `file`, which has `size` bytes; `None` if it is empty. Bytes that are no UTF-8 count as one character
 /// for each broken sequence.
-pub fn read(file: &File, limit: Option<usize>) -> io::Result<Option<Payload<'static>>> {
-    let size = file.metadata()?.len();
+pub fn read(file: &File, size: u64, limit: Option<usize>) -> io::Result<Option<Payload<'static>>> {
     if size == 0 {
         return Ok(None);
     }
@@ -47,9 +46,9 @@ pub fn read(file: &File, limit: Option<usize>) -> io::Result<Option<Payload<'sta
     }))
 }
 
-/// Everything in `file`.
-pub fn read_all(file: &File) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?];
+/// Everything in `file`, which has `size` bytes.
+pub fn read_all(file: &File, size: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(size).map_err(io::Error::other)?];
     read_up_to(file, &mut bytes, 0)?;
     Ok(bytes)
 }
@@ -169,7 +168,7 @@ mod tests {
     fn captured(bytes: &[u8], limit: Option<usize>) -> Option<(bool, String)> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
-        read(&file, limit)
+        read(&file, bytes.len() as u64, limit)
             .unwrap()
             .map(|payload| (payload.truncated, payload.text.into_owned()))
     }

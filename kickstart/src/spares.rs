@@ -1,15 +1,18 @@
-//! What an invocation leaves to the next one: names of users, and temporary files that are as they were made. Making
-//! four of them takes as long as a third of a small job.
+//! What an invocation leaves to the next one: names of users and programs, the null device, what starting a process
+//! needs, and temporary files that are as they were made. Making four of them takes as long as a third of a small job.
 //!
 //! A file is used again only if it is empty and nobody else has it open, which a lease tells: the system grants one
 //! for writing only then. Jobs therefore get an opening of their own of the files that capture their streams.
 
-use std::cell::RefCell;
-use std::fs::{self, File};
+use std::cell::{OnceCell, RefCell, RefMut};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use pmc_spawn::Spawner;
 
 use crate::stat::Names;
 use crate::temporary::{self, Capture, Mailbox};
@@ -21,14 +24,69 @@ pub struct Spares {
     captures: RefCell<Vec<Spare<Capture>>>,
     mailboxes: RefCell<Vec<Spare<Mailbox>>>,
     names: RefCell<Names>,
+    null: OnceCell<Null>,
+    spawner: RefCell<Option<Spawner>>,
 }
 
 #[derive(Debug)]
 struct Spare<F> {
     /// What it was made for.
     purpose: &'static str,
-    directories: Vec<PathBuf>,
+    directories: Rc<[PathBuf]>,
     file: F,
+    /// Device and inode.
+    id: (u64, u64),
+}
+
+/// The null device.
+#[derive(Debug)]
+pub struct Null {
+    /// It, open for reading.
+    pub file: File,
+    /// Its real name.
+    pub name: PathBuf,
+}
+
+impl Null {
+    /// Its name.
+    pub const FILE: &str = "/dev/null";
+
+    fn open() -> io::Result<Self> {
+        let name = Path::new(Self::FILE);
+        Ok(Self {
+            file: File::open(name)?,
+            name: fs::canonicalize(name).unwrap_or_else(|_| name.to_owned()),
+        })
+    }
+}
+
+/// What became of a temporary file.
+#[derive(Debug)]
+pub struct State {
+    status: io::Result<Metadata>,
+    /// Nobody else has the file open.
+    alone: bool,
+}
+
+impl State {
+    /// What the system says about the file.
+    pub fn status(&self) -> Result<&Metadata, &io::Error> {
+        self.status.as_ref()
+    }
+
+    /// Its size in bytes, as far as it is known.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.status.as_ref().map_or(0, Metadata::len)
+    }
+
+    /// Device and inode of a file that is empty, as it was made, and open nowhere else.
+    fn unused(&self) -> Option<(u64, u64)> {
+        let as_made =
+            |status: &&Metadata| status.size() == 0 && status.mode() & 0o7777 == 0o600 && status.nlink() <= 1;
+        let status = self.status.as_ref().ok().filter(as_made)?;
+        self.alone.then(|| (status.dev(), status.ino()))
+    }
 }
 
 impl Spares {
@@ -55,10 +113,39 @@ impl Spares {
         }
     }
 
+    /// The null device.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn null(&self) -> io::Result<&Null> {
+        if let Some(null) = self.null.get() {
+            return Ok(null);
+        }
+        let null = Null::open()?;
+        Ok(self.null.get_or_init(|| null))
+    }
+
+    /// What starts processes.
+    pub fn spawner(&self) -> RefMut<'_, Spawner> {
+        RefMut::map(self.spawner.borrow_mut(), |spawner| {
+            spawner.get_or_insert_with(Spawner::new)
+        })
+    }
+
+    /// Looks at a temporary file when the jobs have ended.
+    pub fn look(&self, file: &File) -> State {
+        let leased = self.enabled && set_lease(file, libc::F_WRLCK);
+        let status = file.metadata();
+        State {
+            alone: leased && set_lease(file, libc::F_UNLCK),
+            status,
+        }
+    }
+
     /// As [`temporary::capture`].
     pub fn capture(&self, directories: &[PathBuf], stream: &'static str) -> io::Result<Capture> {
         match take(&self.captures, stream, directories) {
-            Some(capture) => Ok(capture),
+            Some(spare) => Ok(spare.file),
             None => temporary::capture(directories, stream),
         }
     }
@@ -66,7 +153,7 @@ impl Spares {
     /// As [`Mailbox::new`].
     pub fn mailbox(&self, directories: &[PathBuf], purpose: &'static str) -> io::Result<Mailbox> {
         match take(&self.mailboxes, purpose, directories) {
-            Some(mailbox) if is_where_it_was(&mailbox) => Ok(mailbox),
+            Some(spare) if is_where_it_was(&spare) => Ok(spare.file),
             _ => Mailbox::new(directories, purpose),
         }
     }
@@ -84,60 +171,68 @@ impl Spares {
         Ok(capture.file.try_clone()?.into())
     }
 
-    /// Takes a capture back.
-    pub fn keep_capture(&self, directories: &[PathBuf], stream: &'static str, capture: Capture) {
-        if self.enabled && is_unused(&capture.file) {
-            put(&self.captures, stream, directories, capture);
-        }
+    /// Takes a capture back, of which the state is this.
+    pub fn keep_capture(
+        &self,
+        directories: &Rc<[PathBuf]>,
+        stream: &'static str,
+        capture: Capture,
+        state: &State,
+    ) {
+        put(&self.captures, stream, directories, capture, state);
     }
 
-    /// Takes a mailbox back.
-    pub fn keep_mailbox(&self, directories: &[PathBuf], purpose: &'static str, mailbox: Mailbox) {
-        if self.enabled && is_unused(mailbox.file()) {
-            put(&self.mailboxes, purpose, directories, mailbox);
-        }
+    /// Takes a mailbox back, of which the state is this.
+    pub fn keep_mailbox(
+        &self,
+        directories: &Rc<[PathBuf]>,
+        purpose: &'static str,
+        mailbox: Mailbox,
+        state: &State,
+    ) {
+        put(&self.mailboxes, purpose, directories, mailbox, state);
     }
 }
 
-fn take<F>(spares: &RefCell<Vec<Spare<F>>>, purpose: &str, directories: &[PathBuf]) -> Option<F> {
+fn take<F>(spares: &RefCell<Vec<Spare<F>>>, purpose: &str, directories: &[PathBuf]) -> Option<Spare<F>> {
     let mut spares = spares.borrow_mut();
     let at = spares.iter().position(|spare| spare.purpose == purpose)?;
     let spare = spares.swap_remove(at);
-    (spare.directories == directories).then_some(spare.file)
+    (*spare.directories == *directories).then_some(spare)
 }
 
-fn put<F>(spares: &RefCell<Vec<Spare<F>>>, purpose: &'static str, directories: &[PathBuf], file: F) {
-    spares.borrow_mut().push(Spare {
-        purpose,
-        directories: directories.to_vec(),
-        file,
-    });
-}
-
-/// Whether the file is empty, as it was made, and nobody else has it open.
-fn is_unused(file: &File) -> bool {
-    let Ok(status) = file.metadata() else {
-        return false;
-    };
-    if status.size() != 0 || status.mode() & 0o7777 != 0o600 || status.nlink() > 1 {
-        return false;
+fn put<F>(
+    spares: &RefCell<Vec<Spare<F>>>,
+    purpose: &'static str,
+    directories: &Rc<[PathBuf]>,
+    file: F,
+    state: &State,
+) {
+    if let Some(id) = state.unused() {
+        spares.borrow_mut().push(Spare {
+            purpose,
+            directories: Rc::clone(directories),
+            file,
+            id,
+        });
     }
+}
+
+/// Takes a lease for writing, or gives it back. False if somebody else has the file open.
+fn set_lease(file: &File, kind: libc::c_int) -> bool {
     #[expect(
         unsafe_code,
-        reason = "the calls change nothing but the lease of an open file"
+        reason = "the call changes nothing but the lease of an open file"
     )]
     unsafe {
-        libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
-            && libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) == 0
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) == 0
     }
 }
 
 /// Whether the name of a mailbox is still that of its file, which is empty.
-fn is_where_it_was(mailbox: &Mailbox) -> bool {
-    let (Ok(named), Ok(open)) = (fs::symlink_metadata(mailbox.path()), mailbox.file().metadata()) else {
-        return false;
-    };
-    (named.dev(), named.ino(), named.size()) == (open.dev(), open.ino(), 0)
+fn is_where_it_was(spare: &Spare<Mailbox>) -> bool {
+    let named = fs::symlink_metadata(spare.file.path());
+    named.is_ok_and(|named| (named.dev(), named.ino()) == spare.id && named.size() == 0)
 }
 
 #[cfg(test)]
@@ -149,34 +244,38 @@ mod tests {
     #[test]
     fn untouched_files_are_used_again() {
         let folder = tempfile::tempdir().unwrap();
-        let directories = [folder.path().to_owned()];
+        let directories = Rc::from([folder.path().to_owned()]);
         let (spares, none) = (Spares::new(), Spares::default());
         let inode = |file: &File| file.metadata().unwrap().ino();
         let capture = spares.capture(&directories, "out").unwrap();
         let mailbox = spares.mailbox(&directories, "meta").unwrap();
         let before = (inode(&capture.file), mailbox.path().to_owned());
         drop(spares.open(&capture).unwrap());
-        spares.keep_capture(&directories, "out", capture);
-        spares.keep_mailbox(&directories, "meta", mailbox);
+        let state = spares.look(&capture.file);
+        spares.keep_capture(&directories, "out", capture, &state);
+        let state = spares.look(mailbox.file());
+        spares.keep_mailbox(&directories, "meta", mailbox, &state);
         let capture = spares.capture(&directories, "out").unwrap();
         let mailbox = spares.mailbox(&directories, "meta").unwrap();
         // Some file systems grant no leases.
         if spares.captures.borrow().is_empty() && inode(&capture.file) == before.0 {
             assert_eq!(mailbox.path(), before.1);
         }
-        none.keep_mailbox(&directories, "meta", mailbox);
+        let state = none.look(mailbox.file());
+        none.keep_mailbox(&directories, "meta", mailbox, &state);
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
 
     #[test]
     fn others_are_not() {
         let folder = tempfile::tempdir().unwrap();
-        let directories = [folder.path().to_owned()];
+        let directories = Rc::from([folder.path().to_owned()]);
         let spares = Spares::new();
         // Still open somewhere.
         let capture = spares.capture(&directories, "out").unwrap();
         let held = spares.open(&capture).unwrap();
-        spares.keep_capture(&directories, "out", capture);
+        let state = spares.look(&capture.file);
+        spares.keep_capture(&directories, "out", capture, &state);
         assert!(spares.captures.borrow().is_empty());
         // Written to.
         let capture = spares.capture(&directories, "out").unwrap();
@@ -185,16 +284,19 @@ mod tests {
         File::from(spares.open(&capture).unwrap())
             .write_all(b"x")
             .unwrap();
-        spares.keep_capture(&directories, "out", capture);
+        let state = spares.look(&capture.file);
+        spares.keep_capture(&directories, "out", capture, &state);
         assert!(spares.captures.borrow().is_empty());
         // Removed, or for another place.
         let mailbox = spares.mailbox(&directories, "meta").unwrap();
         let name = mailbox.path().to_owned();
         fs::remove_file(&name).unwrap();
-        spares.keep_mailbox(&directories, "meta", mailbox);
+        let state = spares.look(mailbox.file());
+        spares.keep_mailbox(&directories, "meta", mailbox, &state);
         let mailbox = spares.mailbox(&directories, "meta").unwrap();
         assert!(mailbox.path().exists() && mailbox.path() != name);
-        spares.keep_mailbox(&directories, "meta", mailbox);
+        let state = spares.look(mailbox.file());
+        spares.keep_mailbox(&directories, "meta", mailbox, &state);
         let elsewhere = tempfile::tempdir().unwrap();
         let mailbox = spares.mailbox(&[elsewhere.path().to_owned()], "meta").unwrap();
         assert!(mailbox.path().starts_with(elsewhere.path()));

@@ -6,18 +6,37 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, Local, Utc};
 use monitord_compat::invocation_record::{FileEntry, Source, Stamp, Stat, Text};
 use nix::unistd::{Gid, Group, Uid, User};
 
-/// Names of users and groups, each looked up once: a lookup may ask a server on the network.
+/// Real names of programs that are kept.
+const MOST_PROGRAMS: usize = 256;
+
+/// Names of users and groups, each looked up once: a lookup may ask a server on the network. And the real names of
+/// programs, which take a look at each directory of the path.
 #[derive(Debug, Default)]
 pub struct Names {
     users: HashMap<u32, Option<Text>>,
     groups: HashMap<u32, Option<Text>>,
+    programs: HashMap<PathBuf, Program>,
+}
+
+/// Real name, device and inode of a program.
+#[derive(Debug)]
+struct Program {
+    real: PathBuf,
+    id: FileId,
+}
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+fn id(status: &Metadata) -> FileId {
+    (status.dev(), status.ino())
 }
 
 impl Names {
@@ -25,6 +44,25 @@ impl Names {
     pub fn forget_failures(&mut self) {
         self.users.retain(|_, name| name.is_some());
         self.groups.retain(|_, name| name.is_some());
+    }
+
+    /// The real name of a program's file, as long as name and real name mean the file that they meant before.
+    fn program(&mut self, file: &Path, status: &Metadata) -> io::Result<Text> {
+        let still = |program: &&Program| {
+            let named = || fs::symlink_metadata(&program.real);
+            program.id == id(status) && named().is_ok_and(|named| id(&named) == program.id)
+        };
+        if let Some(program) = self.programs.get(file).filter(still) {
+            return Ok(program.real.as_os_str().as_bytes().to_vec());
+        }
+        if self.programs.len() >= MOST_PROGRAMS {
+            self.programs.clear();
+        }
+        let real = fs::canonicalize(file)?;
+        let name = real.as_os_str().as_bytes().to_vec();
+        let id = id(status);
+        self.programs.insert(file.to_owned(), Program { real, id });
+        Ok(name)
     }
 
     /// The name of a user.
@@ -99,15 +137,18 @@ fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-fn entry(key: &[u8], source: Source, status: io::Result<Metadata>, names: &mut Names) -> FileEntry<'static> {
+fn entry(
+    key: &[u8],
+    source: Source,
+    status: Result<&Metadata, &io::Error>,
+    names: &mut Names,
+) -> FileEntry<'static> {
     FileEntry {
         key: key.to_vec(),
         lfn: None,
         note: None,
         source,
-        stat: status
-            .map(|status| describe(&status, names))
-            .map_err(|error| errno(&error)),
+        stat: status.map(|status| describe(status, names)).map_err(errno),
         output: None,
         payload: None,
     }
@@ -118,21 +159,33 @@ pub fn named(key: &[u8], name: &Path, directory: &Path, names: &mut Names) -> Fi
     let file = directory.join(name);
     let real = fs::canonicalize(&file);
     let shown = real.as_deref().unwrap_or(name).as_os_str().as_bytes().to_vec();
-    entry(key, Source::Name(shown), fs::metadata(&file), names)
+    entry(key, Source::Name(shown), fs::metadata(&file).as_ref(), names)
+}
+
+/// The entry of a program's file: as [`named`], with a status that is known.
+pub fn program(file: &Path, status: &Metadata, names: &mut Names) -> FileEntry<'static> {
+    let given = |_| file.as_os_str().as_bytes().to_vec();
+    let name = names.program(file, status).unwrap_or_else(given);
+    entry(b"", Source::Name(name), Ok(status), names)
 }
 
 /// The entry of an open temporary file called `name`.
-pub fn temporary(key: &[u8], name: &Path, file: &File, names: &mut Names) -> FileEntry<'static> {
+pub fn temporary(
+    key: &[u8],
+    name: &Path,
+    file: &File,
+    status: Result<&Metadata, &io::Error>,
+    names: &mut Names,
+) -> FileEntry<'static> {
     let name = name.as_os_str().as_bytes().to_vec();
-    entry(
-        key,
-        Source::Temporary {
-            name,
-            descriptor: file.as_raw_fd(),
-        },
-        file.metadata(),
-        names,
-    )
+    let descriptor = file.as_raw_fd();
+    entry(key, Source::Temporary { name, descriptor }, status, names)
+}
+
+/// The entry of an open file of which the real name is known.
+pub fn open(key: &[u8], name: &Path, file: &File, names: &mut Names) -> FileEntry<'static> {
+    let name = name.as_os_str().as_bytes().to_vec();
+    entry(key, Source::Name(name), file.metadata().as_ref(), names)
 }
 
 /// The entry of a descriptor shared with the jobs, which they know as `number`.
@@ -146,7 +199,7 @@ pub fn descriptor(
         .try_clone_to_owned()
         .map(File::from)
         .and_then(|file| file.metadata());
-    entry(key, Source::Descriptor(number), status, names)
+    entry(key, Source::Descriptor(number), status.as_ref(), names)
 }
 
 #[cfg(test)]
@@ -165,6 +218,29 @@ mod tests {
         let missing = named(b"k", Path::new("nofile"), folder.path(), &mut names);
         assert!(matches!(missing.source, Source::Name(name) if name == b"nofile"));
         assert_eq!(missing.stat.unwrap_err(), libc::ENOENT);
+    }
+
+    #[test]
+    fn programs_keep_their_real_name_as_long_as_it_is_right() {
+        let folder = tempfile::tempdir().unwrap();
+        let [one, other, link] = ["one", "other", "link"].map(|name| folder.path().join(name));
+        fs::write(&one, "1").unwrap();
+        fs::write(&other, "2").unwrap();
+        std::os::unix::fs::symlink("one", &link).unwrap();
+        let mut names = Names::default();
+        let mut real = || {
+            let status = fs::metadata(&link).unwrap();
+            let real = String::from_utf8(names.program(&link, &status).unwrap()).unwrap();
+            real.rsplit('/').next().unwrap().to_owned()
+        };
+        assert_eq!([real(), real()], ["one", "one"]);
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("other", &link).unwrap();
+        assert_eq!(real(), "other");
+        fs::rename(&other, folder.path().join("moved")).unwrap();
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("moved", &link).unwrap();
+        assert_eq!(real(), "moved");
     }
 
     #[test]

@@ -2,15 +2,17 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use monitord_compat::invocation_record::FileEntry;
 
 use crate::context::Context;
 use crate::options::{Existing, Input, Output};
 use crate::payload;
-use crate::spares::Spares;
+use crate::spares::{Null, Spares};
+use crate::spawn::Handle;
 use crate::stat::{self, Names};
 use crate::temporary::Capture;
 
@@ -73,8 +75,8 @@ impl Stream {
     }
 
     /// The stream for a child.
-    pub fn for_child(&self, context: &Context<'_>) -> io::Result<OwnedFd> {
-        match &self.sink {
+    pub fn for_child(&self, context: &Context<'_>) -> io::Result<Handle<'static>> {
+        let own = match &self.sink {
             Sink::Capture(capture) => context.spares.open(capture),
             Sink::Inherit => {
                 let own = if self.number == 1 {
@@ -89,14 +91,8 @@ impl Stream {
                 error.kind(),
                 format!("cannot write {}: {error}", path.display()),
             )),
-        }
-    }
-
-    /// Lets a later invocation have the temporary file.
-    pub fn spare(self, temporary: &[PathBuf], spares: &Spares) {
-        if let Sink::Capture(capture) = self.sink {
-            spares.keep_capture(temporary, &self.key[3..], capture);
-        }
+        };
+        own.map(Handle::Own)
     }
 
     /// Adds a line as if a job had written it.
@@ -108,19 +104,26 @@ impl Stream {
         }
     }
 
-    /// The entry of the record; with the text captured if `limit` is given.
-    pub fn entry(
-        &self,
+    /// The entry of the record; with the text captured if `limit` is given. A later invocation may have the
+    /// temporary file.
+    pub fn finish(
+        self,
         context: &Context<'_>,
         directory: &Path,
+        temporary: &Rc<[PathBuf]>,
         limit: Option<Option<usize>>,
         names: &mut Names,
     ) -> FileEntry<'static> {
         let key = self.key.as_bytes();
-        match &self.sink {
+        match self.sink {
             Sink::Capture(capture) => {
-                let mut entry = stat::temporary(key, &capture.name, &capture.file, names);
-                entry.payload = limit.and_then(|limit| payload::read(&capture.file, limit).ok().flatten());
+                let state = context.spares.look(&capture.file);
+                let mut entry = stat::temporary(key, &capture.name, &capture.file, state.status(), names);
+                entry.payload =
+                    limit.and_then(|limit| payload::read(&capture.file, state.size(), limit).ok().flatten());
+                context
+                    .spares
+                    .keep_capture(temporary, &self.key[3..], capture, &state);
                 entry
             }
             Sink::Inherit => {
@@ -131,7 +134,7 @@ impl Stream {
                 };
                 stat::descriptor(key, self.number, own, names)
             }
-            Sink::File(path, _) => stat::named(key, path, directory, names),
+            Sink::File(path, _) => stat::named(key, &path, directory, names),
         }
     }
 }
@@ -168,12 +171,12 @@ fn preserve(path: &Path) -> io::Result<()> {
 }
 
 /// The standard input for a child.
-pub fn input(spec: &Input, context: &Context<'_>, directory: &Path) -> io::Result<OwnedFd> {
+pub fn input<'a>(spec: &Input, context: &Context<'a>, directory: &Path) -> io::Result<Handle<'a>> {
     match spec {
-        Input::Null => Ok(File::open("/dev/null")?.into()),
-        Input::Inherit => context.stdin.try_clone_to_owned(),
+        Input::Null => Ok(Handle::Lent(context.spares.null()?.file.as_fd())),
+        Input::Inherit => context.stdin.try_clone_to_owned().map(Handle::Own),
         Input::File(path) => match File::open(directory.join(path)) {
-            Ok(file) => Ok(file.into()),
+            Ok(file) => Ok(Handle::Own(file.into())),
             Err(error) => Err(io::Error::new(
                 error.kind(),
                 format!("cannot read {}: {error}", path.display()),
@@ -190,7 +193,10 @@ pub fn input_entry(
     names: &mut Names,
 ) -> FileEntry<'static> {
     match spec {
-        Input::Null => stat::named(b"stdin", Path::new("/dev/null"), directory, names),
+        Input::Null => match context.spares.null() {
+            Ok(null) => stat::open(b"stdin", &null.name, &null.file, names),
+            Err(_) => stat::named(b"stdin", Path::new(Null::FILE), directory, names),
+        },
         Input::Inherit => stat::descriptor(b"stdin", 0, context.stdin, names),
         Input::File(path) => stat::named(b"stdin", path, directory, names),
     }

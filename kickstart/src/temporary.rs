@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use tempfile::{Builder, NamedTempFile};
 
@@ -13,7 +14,7 @@ use crate::context::Environment;
 
 /// Directories to try for temporary files, best first; relative ones are in `directory`.
 #[must_use]
-pub fn directories(environment: &Environment, directory: &Path) -> Vec<PathBuf> {
+pub fn directories(environment: &Environment, directory: &Path) -> Rc<[PathBuf]> {
     ["KICKSTART_TMP", "GRIDSTART_TMP", "TMP", "TEMP", "TMPDIR"]
         .iter()
         .filter_map(|name| environment.path(name.as_bytes()))

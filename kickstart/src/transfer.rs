@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, PipeReader};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +23,7 @@ use pegasus_transfer::inproc::{self, Invocation, Outcome, Stdin};
 
 use crate::context::{Environment, OwnUsage};
 use crate::interrupts::{Interrupt, Interrupts};
+use crate::spawn::Handle;
 use crate::usage;
 use crate::wait::{pause_for, signal_text};
 
@@ -59,7 +60,7 @@ pub struct Job<'a> {
     /// Working directory, unless it is that of the process.
     pub directory: Option<&'a Path>,
     /// Standard input, output and error.
-    pub streams: &'a [OwnedFd; 3],
+    pub streams: &'a [Handle<'a>; 3],
 }
 
 impl Transfers {
@@ -172,8 +173,8 @@ impl Running {
                 .map(|(name, value)| (owned(name), owned(value)))
                 .collect(),
             directory: job.directory.map(Path::to_owned),
-            stdin: stdin.try_clone()?.into(),
-            stderr: stderr.try_clone()?.into(),
+            stdin: stdin.as_fd().try_clone_to_owned()?.into(),
+            stderr: stderr.as_fd().try_clone_to_owned()?.into(),
             cancel: cancel.clone(),
         };
         let (ended, running): (PipeReader, _) = io::pipe()?;

@@ -116,10 +116,13 @@ pub fn wait(
     };
     let blind = watched.is_none() && !interrupts.reports_children();
     let patient = limit.next.is_none() && interrupts.descriptor().is_none();
+    // A report waits to be read if the child has ended already.
+    let mut look = !interrupts.reports_children();
     loop {
-        if let Some(ended) = reap(target.pid, patient)? {
+        if look && let Some(ended) = reap(target.pid, patient)? {
             return Ok(ended);
         }
+        look = true;
         if let Some(at) = limit.next
             && at <= Instant::now()
         {

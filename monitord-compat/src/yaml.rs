@@ -262,6 +262,23 @@ fn is_printable(c: char) -> bool {
         || c > '\u{ffff}'
 }
 
+/// Which bytes may be in a plain scalar.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < plain.len() {
+        plain[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let others = b" _./+@%,=-";
+    let mut at = 0;
+    while at < others.len() {
+        plain[others[at] as usize] = true;
+        at += 1;
+    }
+    plain
+};
+
 /// True if every YAML parser, 1.1 or 1.2, reads the plain `value` as that string. Errs on the side of quotes.
 #[must_use]
 pub fn is_plain(value: &[u8]) -> bool {
@@ -269,8 +286,7 @@ pub fn is_plain(value: &[u8]) -> bool {
     let (Some(&first), Some(&last)) = (value.first(), value.last()) else {
         return false;
     };
-    let in_set = |byte: &u8| byte.is_ascii_alphanumeric() || b" _./+@%,=-".contains(byte);
-    if last == b' ' || !value.iter().all(in_set) {
+    if last == b' ' || !value.iter().all(|&byte| PLAIN[usize::from(byte)]) {
         return false;
     }
     if first.is_ascii_alphabetic() || first == b'/' || first == b'_' {

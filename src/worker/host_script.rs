@@ -11,11 +11,11 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use pmc_dag::reason;
+use pmc_spawn::{Spawn, Spawner};
 
 use super::kill::KillSwitch;
 use super::process::reap;
 use super::program;
-use super::spawn::{Spawn, Spawner};
 use super::task::Failure;
 use super::watch::Watch;
 
@@ -62,8 +62,12 @@ impl HostScript {
             argv: &[name.as_ptr(), std::ptr::null()],
             envp: &envp,
             // What it prints must not mix with the output of the tasks.
+            directory: None,
             stdio: [input.as_raw_fd(), stderr, stderr],
             keep: &[],
+            close_others: true,
+            leads_group: true,
+            unblock: false,
             memory: None,
             cpus: None,
             die_with_parent: false,

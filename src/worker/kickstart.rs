@@ -1,6 +1,8 @@
 //! Tasks that are our own kickstart: done by one that stays, instead of one for each task.
 
-use std::ffi::{CString, c_char};
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::ffi::{CString, OsStr, c_char};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,13 +15,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use pegasus_kickstart::serve::wire;
+use pegasus_kickstart::serve::wire::{self, Reply};
 use pmc_dag::reason;
+use pmc_spawn::{Child, Spawn, Spawner};
 
 use super::kill::Leader;
 use super::process::{Ended, reap};
 use super::program;
-use super::spawn::{Child, Spawn, Spawner};
 
 /// How long a server may take to start. It may have to be read from a slow file system.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -73,7 +75,14 @@ impl Kickstart {
     pub(super) fn wanted<'a>(&self, words: &'a [Vec<u8>], path: &[PathBuf]) -> Option<Wanted<'a>> {
         let (_, ours) = self.program.as_ref()?;
         let (first, mut rest) = words.split_first()?;
-        let mut file = program::find(first, path);
+        // A word with a slash is a path, whatever is there.
+        let find = |word: &'a [u8]| -> Cow<'a, Path> {
+            if word.contains(&b'/') {
+                return Cow::Borrowed(Path::new(OsStr::from_bytes(word)));
+            }
+            program::find(word, path)
+        };
+        let mut file = find(first);
         let mut variables = &rest[..0];
         if ENV.iter().any(|env| *file == *Path::new(env)) {
             let count = rest.iter().take_while(|word| word.contains(&b'=')).count();
@@ -87,7 +96,7 @@ impl Kickstart {
             if !kickstart.contains(&b'/') || variables.iter().any(noticed) {
                 return None;
             }
-            file = program::find(kickstart, path);
+            file = find(kickstart);
             rest = arguments;
         }
         (FileId::of(&file)? == *ours).then_some(Wanted {
@@ -98,7 +107,7 @@ impl Kickstart {
 
     /// The server at rest, or a new one. Without one, tasks have to start their own kickstart.
     pub(super) fn server(&mut self, environment: &[CString], spawner: &mut Spawner) -> Option<Server> {
-        if let Some(server) = self.server.take().filter(Server::is_alive) {
+        if let Some(server) = self.server.take() {
             return Some(server);
         }
         let (program, _) = self.program.as_ref()?;
@@ -132,6 +141,10 @@ pub(super) struct Server {
     child: Child,
     socket: Option<UnixStream>,
     reaped: bool,
+    /// It knows the worker's shared streams.
+    has_streams: Cell<bool>,
+    /// What came when the task had ended.
+    reply: Cell<Option<io::Result<Option<Reply>>>>,
 }
 
 impl Server {
@@ -146,8 +159,12 @@ impl Server {
             program: &file,
             argv: &[name.as_ptr(), std::ptr::null()],
             envp: &envp,
+            directory: None,
             stdio: [there.as_raw_fd(), stderr, stderr],
             keep: &[],
+            close_others: true,
+            leads_group: true,
+            unblock: false,
             memory: None,
             cpus: None,
             // It looks after the socket, so that the task ends, too, and not only the server.
@@ -161,6 +178,8 @@ impl Server {
             child,
             socket: Some(here),
             reaped: false,
+            has_streams: Cell::new(false),
+            reply: Cell::new(None),
         };
         if let Some(error) = failure {
             return Err(error);
@@ -189,19 +208,31 @@ impl Server {
         matches!(poll(&mut source, timeout), Ok(1..))
     }
 
-    /// At rest a server says nothing until it ends.
-    fn is_alive(&self) -> bool {
-        !self.readable(Duration::ZERO)
-    }
-
-    /// Begins a task. After an error it has not begun.
-    pub(super) fn begin(&self, request: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
-        wire::send_request(self.socket()?, request, descriptors)
+    /// Begins a task with these streams and pipes. `shared` says whether the streams are those that the worker has
+    /// for all tasks. After an error it has not begun.
+    pub(super) fn begin(
+        &self,
+        request: &[u8],
+        streams: [RawFd; 3],
+        pipes: &[RawFd],
+        shared: bool,
+    ) -> io::Result<()> {
+        let socket = self.socket()?;
+        if shared && pipes.is_empty() && self.has_streams.get() {
+            return wire::send_request(socket, request, &[]);
+        }
+        wire::send_request(socket, request, &[&streams, pipes].concat())?;
+        self.has_streams.set(shared);
+        Ok(())
     }
 
     /// The end of the task that was begun; waits for it.
     pub(super) fn conclude(&mut self) -> io::Result<Ended> {
-        if let Some(reply) = wire::receive_reply(self.socket()?)? {
+        let reply = match self.reply.take() {
+            Some(reply) => reply,
+            None => wire::receive_reply(self.socket()?),
+        };
+        if let Some(reply) = reply? {
             return Ok(Ended {
                 status: i32::from(reply.code) << 8,
                 goes_on: !reply.last,
@@ -249,7 +280,7 @@ impl Leader for Server {
     }
 
     fn wait(&self) {
-        while !self.readable(Duration::MAX) {}
+        self.reply.set(self.socket.as_ref().map(wire::receive_reply));
     }
 
     fn has_ended_within(&self, timeout: Duration, _: Duration) -> bool {

@@ -8,8 +8,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
+use pmc_spawn::Child;
 
-use super::spawn::Child;
 use super::watch::Watch;
 
 /// Knows the process group of a worker's running task and can end it.

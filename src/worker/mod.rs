@@ -8,7 +8,6 @@ mod kickstart;
 mod kill;
 mod process;
 mod program;
-mod spawn;
 mod stdio;
 mod task;
 mod watch;

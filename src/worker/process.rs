@@ -3,10 +3,10 @@
 use std::io;
 
 use nix::unistd::Pid;
+use pmc_spawn::Child;
 
 use super::kickstart::Server;
 use super::kill::Leader;
-use super::spawn::Child;
 
 /// What runs a task.
 pub(super) enum Process {

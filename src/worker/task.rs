@@ -14,6 +14,7 @@ use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use pegasus_kickstart::serve::wire::{MOST_DESCRIPTORS, Request};
 use pmc_dag::{reason, words};
+use pmc_spawn::{Child, Spawn, Spawner};
 
 use super::environment::{TASK_VARIABLES, is_inherited};
 use super::forward::{self, Pipes};
@@ -22,7 +23,6 @@ use super::host_script::HostScript;
 use super::kickstart::Kickstart;
 use super::kill::KillSwitch;
 use super::process::{Ended, Process};
-use super::spawn::{Child, Spawn, Spawner};
 use super::stdio::{self, Pair, SharedStdio};
 use super::watch::Watch;
 use crate::message::{Assignment, ForwardedData, Rank, TaskResult};
@@ -183,6 +183,7 @@ impl Runner {
             task,
             words: &words,
             files,
+            shared: self.shared.is_some(),
             environment: &environment,
             piped,
             keep: pipes.for_task(),
@@ -301,7 +302,8 @@ impl Runner {
                 let seconds = limit.as_secs_f64();
                 tracing::error!("Task {name} is ended: its limit of {seconds} seconds is over");
             };
-            let limiter = || self.kill.end_after(limit, LIMIT_GRACE, notice);
+            let kill = &self.kill;
+            let limiter = move || kill.end_after(limit, LIMIT_GRACE, notice);
             let thread = std::thread::Builder::new().name("limit".to_owned());
             if let Err(error) = thread.spawn_scoped(scope, limiter) {
                 let name = String::from_utf8_lossy(&task.name);
@@ -374,6 +376,8 @@ struct Execution<'a> {
     task: &'a Assignment,
     words: &'a [Vec<u8>],
     files: &'a Pair,
+    /// The files are those of all tasks.
+    shared: bool,
     environment: &'a [CString],
     piped: usize,
     keep: Vec<i32>,
@@ -393,15 +397,22 @@ impl Execution<'_> {
         kickstart: &mut Kickstart,
         spawner: &mut Spawner,
     ) -> Option<io::Result<Process>> {
-        if let Some(request) = self.served(kickstart)
-            && let Some(server) = kickstart.server(self.inherited, spawner)
-        {
-            let descriptors = self.files.descriptors(self.input);
-            let descriptors = [&descriptors, self.keep.as_slice()].concat();
-            match kill.start(move || server.begin(&request, &descriptors).map(|()| server)) {
-                // It can only have ended meanwhile: nothing has begun.
-                Some(Err(error)) => tracing::debug!("Kickstart is started anew: {}", reason(&error)),
-                started => return started.map(|server| server.map(Process::Served)),
+        if let Some(request) = self.served(kickstart) {
+            let streams = self.files.descriptors(self.input);
+            // The first one may have ended meanwhile; nothing has begun then.
+            for _ in 0..2 {
+                let Some(server) = kickstart.server(self.inherited, spawner) else {
+                    break;
+                };
+                let begin = || {
+                    server
+                        .begin(&request, streams, &self.keep, self.shared)
+                        .map(|()| server)
+                };
+                match kill.start(begin) {
+                    Some(Err(error)) => tracing::debug!("Kickstart is started anew: {}", reason(&error)),
+                    started => return started.map(|server| server.map(Process::Served)),
+                }
             }
         }
         kill.start(|| self.start(spawner))
@@ -456,8 +467,12 @@ impl Execution<'_> {
             program: &program,
             argv: &argv,
             envp: &envp,
+            directory: None,
             stdio: self.files.descriptors(self.input),
             keep: &self.keep,
+            close_others: true,
+            leads_group: true,
+            unblock: false,
             memory: self.memory(),
             cpus: self.cpus(),
             die_with_parent: true,

@@ -10,6 +10,7 @@ use monitord_compat::invocation_record::{FileEntry, Identity, Invocation, JobIds
 use nix::unistd::{getgid, getuid};
 
 use super::Session;
+use crate::spares::State;
 use crate::{limits, payload, stat, stdio, usage};
 
 /// The largest part of a record that is gathered in memory so as to be written at once, bytes.
@@ -69,8 +70,11 @@ impl Session<'_, '_> {
     pub(super) fn report(mut self, exit_code: u8) -> Report {
         let failed = exit_code != 0 || self.jobs.iter().any(|(_, job)| job.status.raw() != 0);
         let long_form = failed || self.options.long_form;
-        let mut integrity_data = self.integrity_data();
-        let mut files = self.files(failed, long_form);
+        let spares = self.context.spares;
+        let integrity = spares.look(self.integrity.file());
+        let metadata = spares.look(self.metadata.file());
+        let mut integrity_data = self.integrity_data(&integrity);
+        let mut files = self.files(failed, long_form, &metadata);
         // Readers keep the last of equal keys, or refuse the record.
         integrity_data.retain(|(key, _)| !STREAMS.contains(&key.as_str()));
         let mut taken: HashSet<Vec<u8>> = integrity_data
@@ -104,13 +108,9 @@ impl Session<'_, '_> {
             limits: long_form.then(limits::read),
             duration: self.context.began.1.elapsed(),
         };
-        let (temporary, spares) = (&self.temporary, self.context.spares);
-        for stream in self.streams.into_iter().flatten() {
-            stream.spare(temporary, spares);
-        }
         spares.keep_names(self.names);
-        spares.keep_mailbox(temporary, "meta", self.metadata);
-        spares.keep_mailbox(temporary, "integrity", self.integrity);
+        spares.keep_mailbox(&self.temporary, "meta", self.metadata, &metadata);
+        spares.keep_mailbox(&self.temporary, "integrity", self.integrity, &integrity);
         Report {
             record,
             exit_code,
@@ -119,8 +119,8 @@ impl Session<'_, '_> {
     }
 
     /// What the job left, by key.
-    fn integrity_data(&mut self) -> Vec<(String, String)> {
-        let data = payload::read_all(self.integrity.file()).unwrap_or_default();
+    fn integrity_data(&mut self, state: &State) -> Vec<(String, String)> {
+        let data = payload::read_all(self.integrity.file(), state.size()).unwrap_or_default();
         let found = payload::integrity_data(&data);
         if found.dropped > 0 {
             (self.notice)(&format!(
@@ -131,18 +131,19 @@ impl Session<'_, '_> {
         found.entries
     }
 
-    fn files(&mut self, failed: bool, long_form: bool) -> Vec<FileEntry<'static>> {
+    fn files(&mut self, failed: bool, long_form: bool, state: &State) -> Vec<FileEntry<'static>> {
         let mut files = std::mem::take(&mut self.before);
         files.append(&mut self.after);
         let (options, context, directory, names) =
             (self.options, &self.context, &self.directory, &mut self.names);
         files.push(stdio::input_entry(&options.stdin, context, directory, names));
         let limit = (failed || !options.quiet).then_some(options.payload_limit);
-        for stream in self.streams.iter().flatten() {
-            files.push(stream.entry(context, directory, limit, names));
+        for stream in self.streams.take().into_iter().flatten() {
+            files.push(stream.finish(context, directory, &self.temporary, limit, names));
         }
-        let mut metadata = stat::temporary(b"metadata", self.metadata.path(), self.metadata.file(), names);
-        metadata.payload = payload::read(self.metadata.file(), None).ok().flatten();
+        let (name, file) = (self.metadata.path(), self.metadata.file());
+        let mut metadata = stat::temporary(b"metadata", name, file, state.status(), names);
+        metadata.payload = payload::read(file, state.size(), None).ok().flatten();
         files.push(metadata);
         if long_form {
             let mut program = stat::named(b"kickstart", &context.program, directory, names);

@@ -14,12 +14,11 @@ pub mod wire;
 use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{SigSet, Signal, killpg};
@@ -71,18 +70,20 @@ pub fn run(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> 
     leases.add(Signal::SIGIO);
     leases.thread_block()?;
     wire::greet(&socket)?;
-    let server = Server {
+    let mut server = Server {
         host: Host::gather(true),
         transfers: Transfers::beside(&inherited.program),
         inherited,
         socket,
         spares: Spares::new(),
+        streams: None,
     };
     loop {
-        server.rest(&mut signals)?;
         let Some(request) = wire::receive_request(&server.socket)? else {
             return Ok(());
         };
+        // Signals that came meanwhile are for no task.
+        signals.forget();
         let reply = server.serve(request, &mut signals);
         wire::send_reply(&server.socket, reply)?;
         if reply.last {
@@ -97,48 +98,34 @@ struct Server {
     socket: OwnedFd,
     spares: Spares,
     transfers: Transfers,
+    /// Standard input, output and error of the task before.
+    streams: Option<[OwnedFd; 3]>,
 }
 
 impl Server {
-    /// Waits for something to do. Signals that come meanwhile are for no task.
-    fn rest(&self, signals: &mut ProcessSignals) -> io::Result<()> {
-        loop {
-            let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
-            let mut sources = vec![readable(self.socket.as_fd())];
-            sources.extend(signals.descriptor().map(readable));
-            match poll(&mut sources, PollTimeout::NONE) {
-                Ok(_) | Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if sources[0].any().unwrap_or(true) {
-                return Ok(());
-            }
-            while signals.take().is_some() {}
-        }
-    }
-
-    fn serve(&self, request: Received, signals: &mut ProcessSignals) -> Reply {
+    fn serve(&mut self, mut request: Received, signals: &mut ProcessSignals) -> Reply {
         let began = (SystemTime::now(), Instant::now());
         let own_usage = OwnUsage::Since(usage::own(OwnUsage::Process));
         let size = request.size as u64;
-        let mut descriptors = request.descriptors.iter().map(AsFd::as_fd);
-        let (Some(stdin), Some(stdout), Some(stderr)) =
-            (descriptors.next(), descriptors.next(), descriptors.next())
-        else {
+        if let Some(streams) = request.streams.take() {
+            self.streams = Some(streams);
+        }
+        let Some([stdin, stdout, stderr]) = &self.streams else {
             return Reply {
                 code: exit::INITIALISATION,
                 last: true,
             };
         };
-        let keep: Vec<BorrowedFd<'_>> = descriptors.collect();
+        let keep: Vec<BorrowedFd<'_>> = request.descriptors.iter().map(AsFd::as_fd).collect();
+        let stderr = stderr.as_fd();
         let context = Context {
             began,
             environment: self.environment(&request),
             directory: invoke::current_directory(),
             umask: self.inherited.umask,
             program: self.inherited.program.clone(),
-            stdin,
-            stdout,
+            stdin: stdin.as_fd(),
+            stdout: stdout.as_fd(),
             stderr,
             keep,
             spares: &self.spares,
@@ -170,16 +157,16 @@ impl Server {
     fn environment(&self, request: &Received) -> Environment {
         use std::os::fd::AsRawFd as _;
         let mut environment = self.inherited.environment.clone();
-        for (name, descriptor) in request.pipes.iter().zip(request.descriptors.iter().skip(3)) {
+        for (name, descriptor) in request.pipes.iter().zip(&request.descriptors) {
             if !name.is_empty() {
                 let number = descriptor.as_raw_fd().to_string().into_bytes();
-                environment.set(name.as_bytes(), number);
+                environment.set(name.as_bytes(), &number);
             }
         }
         for variable in &request.variables {
-            let variable = variable.clone().into_vec();
+            let variable = variable.as_bytes();
             if let Some(at) = variable.iter().position(|&byte| byte == b'=') {
-                environment.set(&variable[..at], variable[at + 1..].to_vec());
+                environment.set(&variable[..at], &variable[at + 1..]);
             }
         }
         environment

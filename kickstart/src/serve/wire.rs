@@ -1,7 +1,8 @@
 //! What an executor and a server of [`super`] say to each other over a pair of sockets.
 //!
 //! The server greets with [`GREETING`]. For each task the executor sends one [`Request`], with the descriptors as
-//! `SCM_RIGHTS`, and the server answers with one [`Reply`] when everything is over. Lengths and numbers are 32 bits,
+//! `SCM_RIGHTS`, and the server answers with one [`Reply`] when everything is over. A request without descriptors
+//! is for a task with the same streams as the one before. Lengths and numbers are 32 bits,
 //! little endian; a request is its length and then, in the order of the fields, lists with their number of entries.
 //! Both sides come from one installation: the greeting changes with every change of the format.
 
@@ -19,7 +20,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recv, recv
 pub const SERVER_NAME: &str = "pegasus-kickstart-server";
 
 /// First words of a server.
-pub const GREETING: [u8; 8] = *b"pmc-ks01";
+pub const GREETING: [u8; 8] = *b"pmc-ks02";
 
 /// Most descriptors that go with a message: a limit of the kernel.
 pub const MOST_DESCRIPTORS: usize = 253;
@@ -71,7 +72,8 @@ fn put(message: &mut Vec<u8>, number: usize) {
     message.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
 }
 
-/// Sends an encoded request. `descriptors` are standard input, output and error, and those of the pipes.
+/// Sends an encoded request. `descriptors` are standard input, output and error, and those of the pipes; none for
+/// the streams that the server was sent last, if there are no pipes.
 ///
 /// # Errors
 /// Those of the socket; the server has not begun the task then.
@@ -81,7 +83,12 @@ pub fn send_request(socket: impl AsFd, message: &[u8], descriptors: &[RawFd]) ->
     }
     let socket = socket.as_fd().as_raw_fd();
     let (vector, rights) = ([IoSlice::new(message)], [ControlMessage::ScmRights(descriptors)]);
-    let mut sent = again(|| sendmsg::<()>(socket, &vector, &rights, MsgFlags::MSG_NOSIGNAL, None))?;
+    let mut sent = again(|| {
+        if descriptors.is_empty() {
+            return send(socket, message, MsgFlags::MSG_NOSIGNAL);
+        }
+        sendmsg::<()>(socket, &vector, &rights, MsgFlags::MSG_NOSIGNAL, None)
+    })?;
     while sent < message.len() {
         sent += again(|| send(socket, &message[sent..], MsgFlags::MSG_NOSIGNAL))?;
     }
@@ -99,7 +106,9 @@ pub struct Received {
     pub pipes: Vec<OsString>,
     /// As [`Request::cpus`].
     pub cpus: Vec<u32>,
-    /// At least three.
+    /// Standard input, output and error, if they are not those of the request before.
+    pub streams: Option<[OwnedFd; 3]>,
+    /// The descriptors of the pipes.
     pub descriptors: Vec<OwnedFd>,
     /// Bytes of the message.
     pub size: usize,
@@ -133,14 +142,23 @@ pub fn receive_request(socket: impl AsFd) -> io::Result<Option<Received>> {
     }
     message.resize((length + 4).max(message.len()), 0);
     fill(&mut message, length + 4)?;
-    if filled > length + 4 || descriptors.len() < 3 {
+    if filled > length + 4 {
         return Err(malformed());
     }
     let mut received = Reader(&message[4..length + 4]).request().ok_or_else(malformed)?;
-    if received.pipes.len() != descriptors.len() - 3 {
+    if !descriptors.is_empty() {
+        let mut descriptors = descriptors.into_iter();
+        let streams = [descriptors.next(), descriptors.next(), descriptors.next()];
+        let [Some(stdin), Some(stdout), Some(stderr)] = streams else {
+            return Err(malformed());
+        };
+        received.streams = Some([stdin, stdout, stderr]);
+        received.descriptors = descriptors.collect();
+    }
+    if received.pipes.len() != received.descriptors.len() {
         return Err(malformed());
     }
-    (received.descriptors, received.size) = (descriptors, length);
+    received.size = length;
     Ok(Some(received))
 }
 
@@ -315,16 +333,19 @@ mod tests {
             prop_assert!(received.words.iter().map(|word| word.as_bytes()).eq(words));
             prop_assert!(received.variables.iter().map(|text| text.as_bytes()).eq(variables));
             prop_assert_eq!(&received.cpus, &cpus);
-            prop_assert_eq!(received.descriptors.len(), 4);
+            prop_assert!(received.streams.is_some());
+            prop_assert_eq!(received.descriptors.len(), 1);
         }
 
         #[test]
-        fn anything_else_is_no_request(bytes: Vec<u8>) {
+        fn anything_else_does_no_harm(bytes: Vec<u8>) {
             let (mut here, there) = UnixStream::pair().unwrap();
             here.write_all(&bytes).unwrap();
             drop(here);
-            // Without descriptors there is none.
-            prop_assert!(!matches!(receive_request(&there), Ok(Some(_))));
+            // Without descriptors there are no streams.
+            if let Ok(Some(received)) = receive_request(&there) {
+                prop_assert!(received.streams.is_none() && received.pipes.is_empty());
+            }
         }
     }
 
@@ -342,12 +363,31 @@ mod tests {
         let received = sent(request, &[write.as_raw_fd(); 3]).unwrap().unwrap();
         drop(write);
         assert_eq!(received.words[0].len(), word.len());
-        File::from(received.descriptors.into_iter().next().unwrap())
-            .write_all(b"hello")
-            .unwrap();
+        let [stdin, ..] = received.streams.unwrap();
+        File::from(stdin).write_all(b"hello").unwrap();
         let mut text = String::new();
         read.read_to_string(&mut text).unwrap();
         assert_eq!(text, "hello");
+    }
+
+    #[test]
+    fn streams_need_not_be_sent_again() {
+        let words: Vec<&[u8]> = vec![b"x"];
+        let request = Request {
+            words: &words,
+            variables: &[],
+            pipes: &[],
+            cpus: &[],
+        };
+        let received = sent(request, &[]).unwrap().unwrap();
+        assert!(received.streams.is_none() && received.words == ["x"]);
+        let null = File::open("/dev/null").unwrap();
+        assert!(sent(request, &[null.as_raw_fd(); 2]).is_err());
+        let pipe = Request {
+            pipes: &[b"P"],
+            ..request
+        };
+        assert!(sent(pipe, &[]).is_err());
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! The text of the record.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
+
+use chrono::{Datelike, Timelike};
 
 use super::{
     FileEntry, Identity, Invocation, Job, JobIds, Limit, Machine, Output, Source, Stamp, Stat, Status, Usage,
@@ -327,16 +330,84 @@ fn write_limits<W: Write>(out: &mut Emitter<W>, limits: &[Limit]) -> io::Result<
     Ok(())
 }
 
-fn instant(stamp: &Stamp) -> impl std::fmt::Display {
-    stamp.format("%Y-%m-%dT%H:%M:%S%.3f%:z")
+fn instant(stamp: &Stamp) -> impl fmt::Display {
+    Instant {
+        stamp,
+        milliseconds: true,
+    }
 }
 
-fn day_second(stamp: &Stamp) -> impl std::fmt::Display {
-    stamp.format("%Y-%m-%dT%H:%M:%S%:z")
+fn day_second(stamp: &Stamp) -> impl fmt::Display {
+    Instant {
+        stamp,
+        milliseconds: false,
+    }
 }
 
-fn seconds(duration: Duration) -> impl std::fmt::Display {
-    format!("{:.3}", duration.as_secs_f64())
+fn seconds(duration: Duration) -> impl fmt::Display {
+    Seconds(duration)
+}
+
+/// A time as `2026-11-21T07:13:11.630+05:30`. A record has some twenty, and formatting them by a pattern takes as
+/// long as all the rest.
+struct Instant<'a> {
+    stamp: &'a Stamp,
+    milliseconds: bool,
+}
+
+impl fmt::Display for Instant<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let local = self.stamp.naive_local();
+        let offset = self.stamp.offset().local_minus_utc();
+        let year = u32::try_from(local.year()).ok().filter(|year| *year <= 9999);
+        // The pattern knows what to do with other years, odd offsets and leap seconds.
+        let (Some(year), 0, ..1_000_000_000) = (year, offset % 60, local.nanosecond()) else {
+            let pattern = if self.milliseconds {
+                "%Y-%m-%dT%H:%M:%S%.3f%:z"
+            } else {
+                "%Y-%m-%dT%H:%M:%S%:z"
+            };
+            return self.stamp.format(pattern).fmt(out);
+        };
+        let mut text = *b"0000-00-00T00:00:00.000+00:00";
+        put(&mut text[0..4], year);
+        put(&mut text[5..7], local.month());
+        put(&mut text[8..10], local.day());
+        put(&mut text[11..13], local.hour());
+        put(&mut text[14..16], local.minute());
+        put(&mut text[17..19], local.second());
+        put(&mut text[20..23], local.nanosecond() / 1_000_000);
+        let minutes = offset.unsigned_abs() / 60;
+        text[23] = if offset < 0 { b'-' } else { b'+' };
+        put(&mut text[24..26], minutes / 60);
+        put(&mut text[27..29], minutes % 60);
+        let (start, zone) = (if self.milliseconds { 23 } else { 19 }, 23);
+        out.write_str(str::from_utf8(&text[..start]).map_err(|_| fmt::Error)?)?;
+        out.write_str(str::from_utf8(&text[zone..]).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// The last decimal digits of a number, as many as there is room for.
+fn put(digits: &mut [u8], mut number: u32) {
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+/// Seconds with three decimal places.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let beyond = self.0.subsec_nanos() % 1_000_000;
+        if beyond == 500_000 || self.0.as_secs() >= 1 << 32 {
+            // As the nearest binary fraction is rounded.
+            return write!(out, "{:.3}", self.0.as_secs_f64());
+        }
+        let milliseconds = (self.0.as_nanos() + 500_000) / 1_000_000;
+        write!(out, "{}.{:03}", milliseconds / 1000, milliseconds % 1000)
+    }
 }
 
 #[cfg(test)]
@@ -344,9 +415,37 @@ mod tests {
     use std::borrow::Cow;
 
     use chrono::DateTime;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::invocation_record::{Payload, Stage};
+
+    proptest! {
+        #[test]
+        fn times_are_those_of_the_pattern(
+            seconds in prop_oneof![0..4_000_000_000_i64, -100_000_000_000..300_000_000_000_i64],
+            nanoseconds in 0..1_000_000_000_u32,
+            offset in prop_oneof![(-14 * 4..14 * 4).prop_map(|quarter| quarter * 900), -80_000..80_000],
+        ) {
+            let zone = chrono::FixedOffset::east_opt(offset).unwrap();
+            let stamp = DateTime::from_timestamp(seconds, nanoseconds).unwrap().with_timezone(&zone);
+            let pattern = stamp.format("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string();
+            prop_assert_eq!(instant(&stamp).to_string(), pattern);
+            let pattern = stamp.format("%Y-%m-%dT%H:%M:%S%:z").to_string();
+            prop_assert_eq!(day_second(&stamp).to_string(), pattern);
+        }
+
+        #[test]
+        fn durations_are_rounded_as_floating_point_numbers(
+            seconds in prop_oneof![0..100_u64, 0..200_000_u64],
+            micros in 0..1_000_000_u32,
+            nanos in prop_oneof![Just(0), 0..1000_u32],
+        ) {
+            let duration = Duration::new(seconds, micros * 1000 + nanos);
+            let expected = format!("{:.3}", duration.as_secs_f64());
+            prop_assert_eq!(Seconds(duration).to_string(), expected);
+        }
+    }
 
     fn stamp() -> Stamp {
         DateTime::parse_from_rfc3339("2026-11-21T07:13:11.6309+05:30").unwrap()
