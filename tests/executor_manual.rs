@@ -336,11 +336,18 @@ fn few_descriptors_are_enough_for_many_files() {
         assert_eq!(scene.read(&format!("out.{n}")), format!("t{n:02}\n"));
     }
     assert_eq!(scene.read("all").lines().count(), 12);
-    let run = scene.run_from("ulimit -n 100;", "--maxfds 101 x.dag").failed();
+    let run = scene
+        .run_from(
+            "ulimit -n 100;",
+            "--maxfds 101 --jobstate-log --monitord-hack x.dag",
+        )
+        .failed();
     assert!(
         run.err
             .ends_with("ABORT: Setting for max cached files is greater than system limit: 101 > 100\n")
     );
+    // A run that does not begin leaves nothing for monitoring.
+    assert!(!scene.path("jobstate.log").exists() && !scene.path("x.dag.dagman.out").exists());
     let run = scene.run_from("ulimit -n 100;", "x.dag").succeeded();
     run.says("[info] Setting max cached files = 36\n");
 }

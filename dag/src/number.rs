@@ -24,7 +24,7 @@ fn signed_digits(text: &[u8]) -> (usize, usize) {
 
 /// The text of the decimal integer that this begins with.
 #[must_use]
-pub fn integer_text(text: &[u8]) -> Option<&str> {
+fn integer_text(text: &[u8]) -> Option<&str> {
     let text = skip_blanks(text);
     let (end, digits) = signed_digits(text);
     (digits > 0).then(|| std::str::from_utf8(&text[..end]).ok())?
@@ -58,9 +58,12 @@ pub(crate) fn float(text: &[u8]) -> Option<f32> {
     decimal_text(text)?.parse().ok()
 }
 
-/// `%d`: decimal integer. Out of range is no number.
-pub(crate) fn integer(text: &[u8]) -> Option<i64> {
-    integer_text(text)?.parse().ok()
+/// `%d`: decimal integer. Out of range is the nearest one.
+#[must_use]
+pub fn integer(text: &[u8]) -> Option<i64> {
+    let text = integer_text(text)?;
+    let nearest = if text.starts_with('-') { i64::MIN } else { i64::MAX };
+    Some(text.parse().unwrap_or(nearest))
 }
 
 #[cfg(test)]
@@ -100,7 +103,8 @@ mod tests {
             ("2.9", Some(2)),
             ("", None),
             ("x7", None),
-            ("9999999999999999999999", None),
+            ("9999999999999999999999", Some(i64::MAX)),
+            ("-9999999999999999999999", Some(i64::MIN)),
         ] {
             assert_eq!(integer(text.as_bytes()), value, "{text:?}");
         }

@@ -100,7 +100,7 @@ pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8
                         task: lossy(name),
                     });
                 }
-                options.tries = Some(u32::try_from(tries).map_err(|_| invalid("tries", &value, name))?);
+                options.tries = Some(u32::try_from(tries).unwrap_or(u32::MAX));
             }
             b"-p" | b"--priority" => {
                 let value = value("-p/--priority", "N")?;

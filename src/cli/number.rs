@@ -1,18 +1,8 @@
 //! Numbers as the C library's `sscanf` reads them: blanks in front and anything behind the number
 //! are ignored, so `2x` is 2. Out of range becomes the nearest number that fits.
 
-use pmc_dag::number::{decimal_text, integer_text, skip_blanks};
-
-/// `%d`.
-pub(super) fn integer(text: &[u8]) -> Option<i64> {
-    let number = integer_text(text)?;
-    let limit = if number.starts_with('-') {
-        i64::MIN
-    } else {
-        i64::MAX
-    };
-    Some(number.parse().unwrap_or(limit))
-}
+pub(super) use pmc_dag::number::integer;
+use pmc_dag::number::{decimal_text, skip_blanks};
 
 /// `%u`: a negative number wraps, as it does in C.
 pub(super) fn unsigned(text: &[u8]) -> Option<u32> {

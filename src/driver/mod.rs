@@ -150,7 +150,7 @@ fn prepare(options: &Options, workers: u32, distant: bool) -> Result<Ready, RunE
     let most = shared_files::most_open(options.max_fds, limit)?;
     tracing::info!("Setting max cached files = {most}");
     tracing::info!("Master starting with {workers} workers");
-    logs.start(options);
+    logs.start(options, &done)?;
     logs.flush()?;
     safety::forget(recovered, &mut logs)?;
     let syncer = safety::syncer(options, &logs)?;

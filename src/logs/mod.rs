@@ -12,7 +12,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clock::Clock;
@@ -40,8 +40,13 @@ pub struct Logs {
 
 const WRITING_RESCUE: &str = "Error writing rescue file";
 
+/// Opens a log, if it is wanted; `failed` says later what could not be done.
+fn open(failed: &'static str, path: Option<&Path>) -> Result<Option<LogFile>, LogError> {
+    path.map(|path| LogFile::open(failed, path)).transpose()
+}
+
 impl Logs {
-    /// Opens the files and writes down again which tasks are done.
+    /// Opens the rescue file and the resource log, and writes down again which tasks are done.
     ///
     /// # Errors
     /// A file cannot be opened or written.
@@ -55,30 +60,33 @@ impl Logs {
             .map_err(rescue_error("Unable to open rescue file:"))?;
         rescue.repeat(dag, done).map_err(rescue_error(WRITING_RESCUE))?;
         tracing::debug!("Using new rescue file: {}", rescue_path.display());
-        if let (Stdio::PerTask, Some(log)) = (&options.stdio, &options.dagman_log) {
-            attempts::fill(log, &options.dag, dag, done).map_err(|source| LogError {
-                action: "Error continuing DAGMan log",
-                path: log.clone(),
-                source,
-            })?;
-        }
-        let open = |failed, path: &Option<PathBuf>| {
-            path.as_ref().map(|path| LogFile::open(failed, path)).transpose()
-        };
         Ok(Self {
             dag: Arc::clone(dag),
             pid: std::process::id(),
             clock: Clock::new(),
             rescue,
             rescue_path,
-            resource: open("Error writing resource log", &options.resource_log)?,
-            jobstate: open("Error writing jobstate log", &options.jobstate_log)?,
-            dagman: open("Error writing DAGMan log", &options.dagman_log)?,
+            resource: open("Error writing resource log", options.resource_log.as_deref())?,
+            jobstate: None,
+            dagman: None,
         })
     }
 
-    /// The run begins. Waits, for less than a second, if the run before ended in this one.
-    pub fn start(&mut self, options: &Options) {
+    /// Nothing can be refused any more: opens the logs for monitoring, and the run begins. Waits, for less
+    /// than a second, if the run before ended in this one.
+    ///
+    /// # Errors
+    /// A file cannot be opened.
+    pub fn start(&mut self, options: &Options, done: &DoneSet) -> Result<(), LogError> {
+        if let (Stdio::PerTask, Some(log)) = (&options.stdio, &options.dagman_log) {
+            attempts::fill(log, &options.dag, &self.dag, done).map_err(|source| LogError {
+                action: "Error continuing DAGMan log",
+                path: log.clone(),
+                source,
+            })?;
+        }
+        self.jobstate = open("Error writing jobstate log", options.jobstate_log.as_deref())?;
+        self.dagman = open("Error writing DAGMan log", options.dagman_log.as_deref())?;
         if let Some(log) = &options.dagman_log {
             last_second::leave(log, &mut self.clock);
         }
@@ -90,6 +98,7 @@ impl Logs {
         if let Some(log) = &mut self.jobstate {
             jobstate_log::start(&mut log.lines, now);
         }
+        Ok(())
     }
 
     /// Length of the rescue file, without what is only noted.

@@ -10,6 +10,7 @@
 mod doorbell;
 mod ending;
 mod networks;
+mod patience;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -23,6 +24,7 @@ use mpi::topology::{AnyProcess, Communicator as _, SimpleCommunicator};
 use mpi::traits::{Equivalence as _, Source as _};
 
 use self::doorbell::Doorbells;
+use self::patience::Patience;
 use super::{MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
 use crate::message::{Rank, ToMaster, ToWorker};
@@ -475,9 +477,9 @@ impl MasterTransport for MpiMaster<'_> {
     }
 
     fn close(&mut self, timeout: Duration) -> Vec<Rank> {
-        let began = Instant::now();
+        let mut patience = Patience::new(timeout);
         let mut awaited = true;
-        while awaited && began.elapsed() < timeout {
+        while awaited && !patience.is_over() {
             let mut buffer = std::mem::take(&mut self.buffer);
             let received = self.endpoint.poll(&mut buffer);
             self.buffer = buffer;

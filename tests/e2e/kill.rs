@@ -195,7 +195,10 @@ fn ranks_below(launcher: Pid) -> Vec<(u32, Pid)> {
         std::str::from_utf8(value).ok()?.parse().ok()
     };
     let below = parents.keys().filter(|pid| is_below(**pid) && is_executor(**pid));
-    below.filter_map(|pid| Some((rank(*pid)?, *pid))).collect()
+    let ranks = below.filter_map(|pid| Some((rank(*pid)?, *pid)));
+    // Numbers of processes that have ended meanwhile may belong to others by now.
+    let is_same = |pid: &Pid| stat(*pid).map(|stat| stat.1) == parents.get(pid).copied();
+    ranks.filter(|(_, pid)| is_same(pid)).collect()
 }
 
 /// A DAG in a folder, and what must be true of it.

@@ -2,13 +2,21 @@
 
 use std::time::Duration;
 
+use super::patience::Patience;
+
+/// How often to look whether the time is over.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Ends this process after a time, if it still exists by then: MPI may wait for ever for processes that are
 /// gone, and there is nothing left to be done.
 #[expect(unsafe_code, reason = "what is to be done at an orderly exit may wait, too")]
 pub(super) fn exit_after(time: Duration, code: i32) {
     let thread = std::thread::Builder::new().name("end".to_owned());
     let watch = thread.spawn(move || {
-        std::thread::sleep(time);
+        let mut patience = Patience::new(time);
+        while !patience.is_over() {
+            std::thread::sleep(LOOK.min(time));
+        }
         tracing::error!("MPI does not end: leaving without it");
         // SAFETY: there is no condition to keep.
         unsafe { libc::_exit(code) }
