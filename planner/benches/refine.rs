@@ -1,7 +1,8 @@
 //! Time of every refinement step per job, for workflows of 10⁴, 10⁵ and 10⁶ jobs: it must stay about the same.
 //!
 //! `cargo bench -p pmc-plan --bench refine` writes DAX files into a temporary folder and plans each in
-//! memory; `PMC_BENCH_JOBS` sets another largest size. All times are CPU time of the thread. The workflows:
+//! memory; `PMC_BENCH_JOBS` sets another largest size, `PMC_BENCH_SHAPE` and `PMC_BENCH_CLEANUP` choose one workflow
+//! and one kind of clean-up. All times are CPU time of the thread. The workflows:
 //! *wide* is three levels, each job with a file of the level above and one that all read; *chains* are ten jobs
 //! deep; *mixed* has jobs that read three files from anywhere in the level above; *join* has levels of a thousand
 //! jobs with one job between them that reads all they make. Each is planned with clean-up in-place and with a
@@ -61,11 +62,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .collect();
     let folder = tempfile::tempdir()?;
     catalogs(folder.path())?;
-    for &(shape, reads) in SHAPES {
+    for &(shape, reads) in SHAPES
+        .iter()
+        .filter(|(shape, _)| is_chosen("PMC_BENCH_SHAPE", shape))
+    {
         for &jobs in &sizes {
             write_dax(&folder.path().join(format!("{shape}-{jobs}.dax")), jobs, reads)?;
         }
         for cleanup in ["inplace", "constraint"] {
+            if !is_chosen("PMC_BENCH_CLEANUP", cleanup) {
+                continue;
+            }
             let mut table: Vec<(&str, Vec<f64>)> = Vec::new();
             for (at, &jobs) in sizes.iter().enumerate() {
                 let request = request(folder.path(), &format!("{shape}-{jobs}.dax"), cleanup, jobs)?;
@@ -89,6 +96,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     Ok(())
+}
+
+/// Whether a variable names this, or is not set.
+fn is_chosen(variable: &str, name: &str) -> bool {
+    std::env::var(variable).map_or(true, |chosen| chosen == name)
 }
 
 fn print(shape: &str, cleanup: &str, sizes: &[usize], table: &[(&str, Vec<f64>)]) {

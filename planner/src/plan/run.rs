@@ -361,7 +361,7 @@ fn exec_rel(request: &Request, workflow: &Workflow, submit: &str) -> String {
 fn order(exec: &Exec) -> Result<Vec<u32>, PlanError> {
     let graph = crate::refine::graph::Graph::new(exec.jobs.len(), &exec.edges);
     let order = graph
-        .topological()
+        .order()
         .ok_or_else(|| PlanError::refinement("the plan has a cycle; please report this"))?;
     let depths = graph.depths(&order);
     Ok(crate::refine::graph::by_depth(&depths).concat())

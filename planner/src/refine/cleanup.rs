@@ -8,15 +8,16 @@ pub(crate) mod space;
 use crate::model::{FileId, TransferFlag, Workflow};
 
 use super::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
-use super::graph::{Graph, by_depth};
+use super::graph::{Adjacency, Graph, by_depth};
 use super::mapping::Mapper;
 use super::reduce::{Depth, Reduction};
 use super::table;
 
-/// Files that one job leaves to be removed.
+/// A job that leaves files to be removed, and where these end in the list of its level; they begin where those of
+/// the one before end.
 struct Node {
     job: JobId,
-    files: Vec<FileId>,
+    end: usize,
 }
 
 /// Nodes per clean-up job, when nothing else is set.
@@ -91,7 +92,7 @@ pub(crate) fn add(
     staying: &[bool],
     graph: &Graph,
 ) {
-    let order = graph.topological().unwrap_or_default();
+    let order = graph.order().unwrap_or_default();
     let depths = graph.depths(&order);
     let levels = by_depth(&depths);
     let uses = Uses {
@@ -112,49 +113,59 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
     let mut cleanup_of: Vec<JobId> = Vec::new();
     let mut later: Vec<(JobId, u32)> = Vec::new();
     let mut parents: Vec<(JobId, JobId)> = Vec::new();
+    let files = Files::new(uses, exec, site);
     let levels = levels_of_site(uses, exec, site);
+    let mut nodes: Vec<Node> = Vec::new();
+    let mut left: Vec<FileId> = Vec::new();
     for (depth, jobs) in levels.iter().enumerate().rev() {
-        let mut nodes: Vec<Node> = Vec::with_capacity(jobs.len());
+        nodes.clear();
+        left.clear();
         let first = cleanup_of.len();
         for &job in jobs {
             let number = (first + nodes.len()) as u32;
-            let mut own = Vec::new();
+            let before = left.len();
             let mut shares = false;
-            files_of(uses, exec, job, site, |file| match &mut owner[file.0 as usize] {
-                slot if *slot == NONE => {
-                    *slot = number;
-                    own.push(file);
+            for &file in files.of(job) {
+                match &mut owner[file.0 as usize] {
+                    slot if *slot == NONE => {
+                        *slot = number;
+                        left.push(file);
+                    }
+                    slot if *slot != number => {
+                        later.push((job, *slot));
+                        shares |= *slot as usize >= first;
+                    }
+                    _ => {}
                 }
-                slot if *slot != number => {
-                    later.push((job, *slot));
-                    shares |= *slot as usize >= first;
-                }
-                _ => {}
-            });
+            }
             // Only files that are used further down make no node.
-            if shares || !own.is_empty() {
-                nodes.push(Node { job, files: own });
+            if shares || left.len() > before {
+                nodes.push(Node {
+                    job,
+                    end: left.len(),
+                });
             }
         }
         let size = cluster_size(nodes.len(), mapper, site);
         let mut k = 0;
+        let mut at = 0;
         for cluster in nodes.chunks(size) {
-            if cluster.iter().all(|node| node.files.is_empty()) {
+            let end = cluster.last().map_or(at, |node| node.end);
+            if end == at {
                 cleanup_of.extend(cluster.iter().map(|_| NONE));
                 continue;
             }
-            let cleanup = add_job(exec, mapper, site, depth + 1, k, cluster);
+            let cleanup = add_job(exec, mapper, site, depth + 1, k, &left[at..end]);
             k += 1;
-            let mut begun = false;
             for node in cluster {
                 cleanup_of.push(cleanup);
                 // As in Pegasus; jobs before the first one with files of its own come only before the job
                 // that removes what they share.
-                begun |= !node.files.is_empty();
-                if begun {
+                if node.end > at {
                     parents.push((cleanup, node.job));
                 }
             }
+            at = end;
         }
     }
     parents.extend(
@@ -162,18 +173,54 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
             .into_iter()
             .map(|(job, node)| (cleanup_of[node as usize], job)),
     );
-    // Those of each level are in order already.
-    parents.sort();
-    parents.dedup();
+    // By clean-up job; only those of one are put in order.
+    let earliest = parents.iter().map(|&(cleanup, _)| cleanup).min().unwrap_or_default();
+    let count = exec.jobs.len() - earliest as usize;
+    let grouped = Adjacency::new(
+        count,
+        parents.iter().map(|&(cleanup, job)| (cleanup - earliest, job)),
+    );
+    drop(parents);
     let mut reduction = Reduction::new(uses.graph, uses.depths, Depth::Second);
     let mut jobs: Vec<JobId> = Vec::new();
-    for group in parents.chunk_by(|a, b| a.0 == b.0) {
-        let cleanup = group[0].0;
+    for n in 0..count as u32 {
         jobs.clear();
-        jobs.extend(group.iter().map(|&(_, job)| job));
-        for parent in reduction.needed(&jobs) {
-            exec.edges.push((parent, cleanup));
+        jobs.extend_from_slice(grouped.of(n));
+        jobs.sort_unstable();
+        jobs.dedup();
+        if jobs.is_empty() {
+            continue;
         }
+        for &parent in reduction.needed(&jobs) {
+            exec.edges.push((parent, earliest + n));
+        }
+    }
+}
+
+/// Files that clean-up may remove after each job, as far as the job goes, in one piece of memory: levels are gone
+/// through in an order that would lead all over the jobs.
+struct Files {
+    start: Vec<u32>,
+    all: Vec<FileId>,
+}
+
+impl Files {
+    /// Of the work directory of a site.
+    fn new(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Self {
+        let mut this = Files {
+            start: Vec::with_capacity(uses.graph.len() + 1),
+            all: Vec::new(),
+        };
+        this.start.push(0);
+        for job in 0..uses.graph.len() as JobId {
+            files_of(uses, exec, job, site, |file| this.all.push(file));
+            this.start.push(this.all.len() as u32);
+        }
+        this
+    }
+    fn of(&self, job: JobId) -> &[FileId] {
+        let job = job as usize;
+        &self.all[self.start[job] as usize..self.start[job + 1] as usize]
     }
 }
 
@@ -245,15 +292,10 @@ fn add_job(
     site: SiteId,
     level: usize,
     k: usize,
-    cluster: &[Node],
+    files: &[FileId],
 ) -> JobId {
     let task = Task::CleanUp(exec.removals.len() as u32);
-    exec.removals.push(
-        cluster
-            .iter()
-            .flat_map(|node| node.files.iter().copied())
-            .collect(),
-    );
+    exec.removals.push(files.to_vec());
     let runs_on = runs_on(mapper, site);
     let setup = mapper.auxiliary_setup(task, runs_on, exec);
     exec.add(ExecJob {

@@ -50,7 +50,7 @@ fn runs_on(mapper: &Mapper<'_>, site: SiteId) -> SiteId {
 /// Adds a create-dir job per site; gives the sites.
 pub(crate) fn add_create(exec: &mut Exec, mapper: &mut Mapper<'_>, names: &Names<'_>) -> Vec<SiteId> {
     let graph = exec.graph();
-    let order = graph.topological().unwrap_or_default();
+    let order = graph.order().unwrap_or_default();
     // Outputs of deleted jobs are delivered from elsewhere to elsewhere: no work directory is needed.
     let is_counted = |exec: &Exec, job: JobId| {
         let task = exec.jobs[job as usize].task;
@@ -130,7 +130,7 @@ pub(crate) fn add_remove(
     with_registration: bool,
 ) {
     let graph = exec.graph();
-    let order = graph.topological().unwrap_or_default();
+    let order = graph.order().unwrap_or_default();
     // A directory that the user names may hold more than this run.
     for &site in sites
         .iter()

@@ -24,6 +24,8 @@ pub(crate) mod table;
 pub(crate) mod transfer;
 pub(crate) mod unused;
 
+use std::hash::BuildHasher as _;
+
 use crate::model::{JobKind, Workflow};
 use crate::plan::{CleanupStrategy, PlanError};
 
@@ -46,10 +48,12 @@ pub(crate) fn refine(
     let mut exec = Exec::default();
     let abstract_edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
     let graph = graph::Graph::new(workflow.jobs.len(), &abstract_edges);
-    if graph.topological().is_none() {
+    let Some(order) = graph.order() else {
         return Err(PlanError::refinement("Abstract Workflow has cycles"));
-    }
-    let mut reduced = reuse::reduce(workflow, &graph, replicas, mapper.settings.reuse);
+    };
+    let scope = mapper.settings.reuse;
+    let mut reduced = reuse::reduce(workflow, &graph, &order, abstract_edges, replicas, scope);
+    drop(order);
     step("data reuse");
     exec.deleted = reduced.kept.iter().filter(|kept| !**kept).count();
     if exec.deleted > 0 {
@@ -74,7 +78,13 @@ pub(crate) fn refine(
     step("sites, programs");
     cluster::form(workflow, &mut exec, mapper, &mut mapped, &mut reduced, notes)?;
     step("clustering");
-    transfer::add(workflow, &mut exec, mapper, replicas, &mapped, &reduced)?;
+    let same = exec.deleted == 0 && exec.clusters.is_empty();
+    let graph = match same {
+        true => graph,
+        false => graph::Graph::new(reduced.kept.len(), &reduced.edges),
+    };
+    transfer::add(workflow, &mut exec, mapper, replicas, &mapped, &reduced, &graph)?;
+    drop(graph);
     step("transfers");
     let names = directories::Names {
         label: &workflow.label.clone(),
@@ -139,7 +149,8 @@ pub(crate) fn further_problems(
 ) -> Vec<String> {
     let edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
     let graph = graph::Graph::new(workflow.jobs.len(), &edges);
-    let reduced = reuse::reduce(workflow, &graph, replicas, scope);
+    let order = graph.order().unwrap_or_default();
+    let reduced = reuse::reduce(workflow, &graph, &order, edges, replicas, scope);
     let mut problems = Vec::new();
     if let Some((programs, sites)) = programs {
         let mut seen = rustc_hash::FxHashSet::default();
@@ -158,12 +169,15 @@ pub(crate) fn further_problems(
 
 /// Two jobs of one name would be one task.
 fn check_names(exec: &Exec) -> Result<(), PlanError> {
+    let jobs = || exec.jobs.iter().chain(&exec.members);
+    let hasher = rustc_hash::FxBuildHasher;
+    let hashes: Vec<u64> = jobs().map(|job| hasher.hash_one(&*job.name)).collect();
+    if !has_equal(&hashes) {
+        return Ok(());
+    }
     let mut names = rustc_hash::FxHashSet::default();
-    names.reserve(exec.jobs.len() + exec.members.len());
-    let twice: Vec<String> = exec
-        .jobs
-        .iter()
-        .chain(&exec.members)
+    names.reserve(hashes.len());
+    let twice: Vec<String> = jobs()
         .filter(|job| !names.insert(&*job.name))
         .take(20)
         .map(|job| format!("two jobs have the name {}: give one of them another id", job.name))
@@ -172,5 +186,37 @@ fn check_names(exec: &Exec) -> Result<(), PlanError> {
         Ok(())
     } else {
         Err(PlanError::Refinement(twice))
+    }
+}
+
+/// Whether two hashes are the same: they are dealt to heaps that are sorted one by one, which is linear and stays in
+/// the processor's cache, as a hash table of them all would not.
+fn has_equal(hashes: &[u64]) -> bool {
+    const HEAP: usize = 1024;
+    let heaps = (hashes.len() / HEAP).next_power_of_two();
+    let heap = |hash: u64| (hash >> 32) as u32 & (heaps as u32 - 1);
+    let numbers = 0..hashes.len() as u32;
+    let dealt = graph::Adjacency::new(heaps, numbers.map(|n| (heap(hashes[n as usize]), n)));
+    let mut own: Vec<u64> = Vec::new();
+    (0..heaps as u32).any(|heap| {
+        own.clear();
+        own.extend(dealt.of(heap).iter().map(|&n| hashes[n as usize]));
+        own.sort_unstable();
+        own.windows(2).any(|pair| pair[0] == pair[1])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_hashes_are_found() {
+        let mut hashes: Vec<u64> = (0..5000u64)
+            .map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            .collect();
+        assert!(!has_equal(&hashes) && !has_equal(&[]) && !has_equal(&[7]));
+        hashes.push(hashes[1234]);
+        assert!(has_equal(&hashes));
     }
 }

@@ -21,6 +21,7 @@ pub(crate) struct Reduction<'g> {
     marks: Vec<Marks>,
     round: u32,
     stack: Vec<u32>,
+    needed: Vec<u32>,
 }
 
 /// Rounds in which something was last true of a node.
@@ -50,10 +51,16 @@ impl<'g> Reduction<'g> {
             marks: vec![Marks::default(); graph.len()],
             round: 0,
             stack: Vec::new(),
+            needed: Vec::new(),
         }
     }
     /// The parents that are needed, in order.
-    pub(crate) fn needed(&mut self, parents: &[u32]) -> Vec<u32> {
+    pub(crate) fn needed(&mut self, parents: &[u32]) -> &[u32] {
+        self.needed.clear();
+        if let [parent] = parents {
+            self.needed.push(*parent);
+            return &self.needed;
+        }
         self.round += 1;
         let round = self.round;
         let graph = self.graph;
@@ -92,11 +99,9 @@ impl<'g> Reduction<'g> {
                 }
             }
         }
-        parents
-            .iter()
-            .copied()
-            .filter(|&p| self.marks[p as usize].dropped != round)
-            .collect()
+        let is_needed = |p: &u32| self.marks[*p as usize].dropped != round;
+        self.needed.extend(parents.iter().copied().filter(is_needed));
+        &self.needed
     }
     /// Goes on from a node, unless nothing of interest can be above it.
     fn reach(&mut self, node: u32, top: u32) {

@@ -23,47 +23,55 @@ pub(crate) struct Reduced {
 /// children of one job) they are left out.
 const BRIDGES: usize = 1 << 20;
 
-/// Finds the jobs that need not run.
-pub(crate) fn reduce(workflow: &Workflow, graph: &Graph, replicas: &Replicas, scope: ReuseScope) -> Reduced {
+/// Finds the jobs that need not run. `order` has parents before children; `edges` are those of the workflow.
+pub(crate) fn reduce(
+    workflow: &Workflow,
+    graph: &Graph,
+    order: &[u32],
+    edges: Vec<(u32, u32)>,
+    replicas: &Replicas,
+    scope: ReuseScope,
+) -> Reduced {
     let jobs = &workflow.jobs;
     let mut kept = vec![true; jobs.len()];
-    let all_edges = || workflow.edges.iter().map(|&(p, c)| (p.0, c.0));
     if scope == ReuseScope::None {
         return Reduced {
             kept,
-            edges: all_edges().collect(),
+            edges,
             owed: Vec::new(),
         };
     }
     let mut known = Known::new(workflow, replicas);
-    let mut is_read = vec![false; workflow.files.len()];
-    for file_use in jobs.iter().flat_map(|job| &job.uses) {
-        is_read[file_use.file.0 as usize] |= file_use.link.reads();
-    }
-    for (n, job) in jobs.iter().enumerate() {
+    let (outputs, is_read) = Outputs::new(workflow);
+    for (n, kept) in kept.iter_mut().enumerate() {
         if scope == ReuseScope::Partial
-            && job.profiles.pegasus("enable_for_data_reuse").and_then(parse_bool) != Some(true)
+            && jobs[n]
+                .profiles
+                .pegasus("enable_for_data_reuse")
+                .and_then(parse_bool)
+                != Some(true)
         {
             continue;
         }
-        let mut outputs = job.uses.iter().filter(|u| u.link.writes()).peekable();
-        kept[n] = outputs.peek().is_none()
-            || !outputs.all(|u| {
-                known.get(u.file) || (u.transfer == TransferFlag::Not && !is_read[u.file.0 as usize])
-            });
+        let mut files = outputs.of(n).iter().peekable();
+        *kept = files.peek().is_none()
+            || !files.all(|u| known.get(u.file) || (!u.wanted && !is_read[u.file.0 as usize]));
     }
-    if let Some(order) = graph.topological() {
-        for &node in order.iter().rev() {
-            let job = &jobs[node as usize];
-            if !kept[node as usize] || graph.children(node).iter().any(|&c| kept[c as usize]) {
-                continue;
-            }
-            let mut outputs = job.uses.iter().filter(|u| u.link.writes()).peekable();
-            kept[node as usize] = outputs.peek().is_none()
-                || outputs.any(|u| {
-                    u.transfer != TransferFlag::Not && (scope == ReuseScope::Partial || !known.get(u.file))
-                });
+    for &node in order.iter().rev() {
+        let n = node as usize;
+        if !kept[n] || graph.children(node).iter().any(|&c| kept[c as usize]) {
+            continue;
         }
+        let mut files = outputs.of(n).iter().peekable();
+        kept[n] = files.peek().is_none()
+            || files.any(|u| u.wanted && (scope == ReuseScope::Partial || !known.get(u.file)));
+    }
+    if kept.iter().all(|&k| k) {
+        return Reduced {
+            kept,
+            edges,
+            owed: Vec::new(),
+        };
     }
     let owed = jobs
         .iter()
@@ -77,20 +85,59 @@ pub(crate) fn reduce(workflow: &Workflow, graph: &Graph, replicas: &Replicas, sc
                 .map(move |(k, _)| (JobIndex(n as u32), k as u32))
         })
         .collect();
-    let edges = bridge(graph, &kept, all_edges());
+    let edges = bridge(graph, order, &kept, edges);
     Reduced { kept, edges, owed }
 }
 
-/// Edges between kept jobs; a deleted job is bridged.
-fn bridge(graph: &Graph, kept: &[bool], edges: impl Iterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
-    let both = |&(p, c): &(u32, u32)| kept[p as usize] && kept[c as usize];
-    let mut result: Vec<(u32, u32)> = edges.filter(both).collect();
-    if kept.iter().all(|&k| k) {
-        return result;
+/// An output of a job.
+#[derive(Clone, Copy, Debug)]
+struct Output {
+    file: FileId,
+    /// The user is to have it.
+    wanted: bool,
+}
+
+/// Outputs of all jobs in one piece of memory, a small part of what is known of the jobs.
+struct Outputs {
+    start: Vec<u32>,
+    all: Vec<Output>,
+}
+
+impl Outputs {
+    /// Of a workflow; and of each file, whether a job reads it.
+    fn new(workflow: &Workflow) -> (Self, Vec<bool>) {
+        let mut this = Outputs {
+            start: Vec::with_capacity(workflow.jobs.len() + 1),
+            all: Vec::with_capacity(workflow.files.len()),
+        };
+        let mut is_read = vec![false; workflow.files.len()];
+        this.start.push(0);
+        for job in &workflow.jobs {
+            for u in &job.uses {
+                is_read[u.file.0 as usize] |= u.link.reads();
+                if u.link.writes() {
+                    this.all.push(Output {
+                        file: u.file,
+                        wanted: u.transfer != TransferFlag::Not,
+                    });
+                }
+            }
+            this.start.push(this.all.len() as u32);
+        }
+        (this, is_read)
     }
+    fn of(&self, job: usize) -> &[Output] {
+        &self.all[self.start[job] as usize..self.start[job + 1] as usize]
+    }
+}
+
+/// Edges between kept jobs; a deleted job is bridged.
+fn bridge(graph: &Graph, order: &[u32], kept: &[bool], edges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    let mut result = edges;
+    result.retain(|&(p, c)| kept[p as usize] && kept[c as usize]);
     // Kept jobs above each deleted one, deleted parents looked through, top down.
     let mut above: rustc_hash::FxHashMap<u32, Vec<u32>> = rustc_hash::FxHashMap::default();
-    for node in graph.topological().unwrap_or_default() {
+    for &node in order {
         if kept[node as usize] {
             continue;
         }

@@ -49,6 +49,8 @@ pub(crate) enum Refiner {
     Basic,
     /// A few stage-in jobs for the whole workflow.
     Bundle,
+    /// None: nothing is moved or registered.
+    Empty,
 }
 
 /// How far data reuse goes.
@@ -296,9 +298,18 @@ impl Settings {
                 ("Cluster", Refiner::Cluster),
                 ("Basic", Refiner::Basic),
                 ("Bundle", Refiner::Bundle),
+                ("Empty", Refiner::Empty),
             ],
             &mut problems,
         );
+        let mut warnings = super::unused::warnings(properties);
+        if refiner == Refiner::Empty {
+            warnings.push(
+                "pegasus.transfer.refiner = Empty: no files are staged or registered; inputs must be in the work directory \
+                 when their jobs run, and outputs stay there"
+                    .into(),
+            );
+        }
         let replica_selector = ranking::selector(properties, &mut problems);
         let transformations = transformation_choice(properties, &mut problems);
         let integrity = choose(
@@ -396,7 +407,7 @@ impl Settings {
                 .map_or(4000, |n| usize::try_from(n).unwrap_or(usize::MAX)),
             mode,
             profiles,
-            warnings: super::unused::warnings(properties),
+            warnings,
         })
     }
 }

@@ -6,27 +6,66 @@
 //! it depends on the names alone.
 
 /// Sorts the entries of a table by bucket; entries of one bucket stay in the order in which they came in.
-pub(crate) fn sort<'n, T>(entries: &mut [T], name: impl Fn(&T) -> &'n str) {
+pub(crate) fn sort<'n, T: Copy>(entries: &mut [T], name: impl Fn(&T) -> &'n str) {
     sort_part(entries, entries.len(), name);
 }
 
 /// Like [`sort`], for some of the entries of a table that had `size` of them.
-pub(crate) fn sort_part<'n, T>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
+pub(crate) fn sort_part<'n, T: Copy>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
     let buckets = buckets(size);
     match entries.len() {
         0 | 1 => {}
         2..=FEW => sort_few(entries, |entry| bucket(name(entry), buckets)),
-        _ => entries.sort_by_cached_key(|entry| bucket(name(entry), buckets)),
+        _ => sort_many(entries, buckets.trailing_zeros(), |entry| {
+            bucket(name(entry), buckets)
+        }),
     }
 }
 
 /// Like [`sort_part`] and then [`sort`], in one go.
-pub(crate) fn sort_twice<'n, T>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
-    let (first, then) = (buckets(size), buckets(entries.len()));
-    entries.sort_by_cached_key(|entry| {
+pub(crate) fn sort_twice<'n, T: Copy>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
+    let then = buckets(entries.len());
+    let (then_bits, first_bits) = (then.trailing_zeros(), buckets(size).max(then).trailing_zeros());
+    let more = first_bits - then_bits;
+    sort_many(entries, first_bits, |entry| {
         let hash = hash(name(entry));
-        (hash & (then - 1), hash & (first - 1))
+        let above = (hash >> then_bits) & ((1 << more) - 1);
+        ((hash & (then - 1)) << more) | above
     });
+}
+
+/// From so many entries on, sorting by digits takes less time than by comparison; it is linear.
+const MANY: usize = 4096;
+/// Bits of a digit.
+const DIGIT: u32 = 11;
+
+/// Stable sort by keys of so many bits.
+fn sort_many<T: Copy>(entries: &mut [T], bits: u32, key: impl Fn(&T) -> u32) {
+    if entries.len() < MANY {
+        return entries.sort_by_cached_key(key);
+    }
+    let mut keyed: Vec<(u32, T)> = entries.iter().map(|entry| (key(entry), *entry)).collect();
+    let mut sorted = keyed.clone();
+    for shift in (0..bits).step_by(DIGIT as usize) {
+        let digit = |key: u32| (key >> shift) as usize & ((1 << DIGIT) - 1);
+        let mut places = [0usize; 1 << DIGIT];
+        for &(key, _) in &keyed {
+            places[digit(key)] += 1;
+        }
+        let mut next = 0;
+        for place in &mut places {
+            next += std::mem::replace(place, next);
+        }
+        for &entry in &keyed {
+            let place = &mut places[digit(entry.0)];
+            sorted[*place] = entry;
+            *place += 1;
+        }
+        std::mem::swap(&mut keyed, &mut sorted);
+    }
+    for (entry, (_, sorted)) in entries.iter_mut().zip(keyed) {
+        *entry = sorted;
+    }
 }
 
 /// Tables of most jobs: a few files or children.
@@ -102,14 +141,16 @@ mod tests {
 
     #[test]
     fn two_sorts_in_one_go() {
-        let names: Vec<String> = (0..1000).map(|n| format!("job_ID{}", n * 7919 % 1000)).collect();
-        for length in [0, 1, 5, 100, 1000] {
-            let mut at_once: Vec<&str> = names[..length].iter().map(String::as_str).collect();
-            let mut twice = at_once.clone();
-            sort_twice(&mut at_once, 1000, |name| name);
-            sort_part(&mut twice, 1000, |name| name);
-            sort(&mut twice, |name| name);
-            assert_eq!(at_once, twice);
+        let names: Vec<String> = (0..9000).map(|n| format!("job_ID{}", n * 7919 % 9000)).collect();
+        for length in [0, 1, 5, 100, 1000, 9000] {
+            for size in [length, 20_000, 1_000_000] {
+                let mut at_once: Vec<&str> = names[..length].iter().map(String::as_str).collect();
+                let mut twice = at_once.clone();
+                sort_twice(&mut at_once, size, |name| name);
+                twice.sort_by_key(|name| bucket(name, buckets(size)));
+                twice.sort_by_key(|name| bucket(name, buckets(length)));
+                assert_eq!(at_once, twice);
+            }
         }
     }
 

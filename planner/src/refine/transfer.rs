@@ -4,6 +4,7 @@
 mod dealer;
 mod stage_in;
 mod stage_out;
+mod uses;
 
 use rustc_hash::FxHashMap;
 
@@ -24,6 +25,7 @@ use super::storage::Storage;
 use super::table;
 
 use dealer::{DELETED_LEVEL, Dealers, Flow};
+use uses::DealtUses;
 
 /// How a file came into a work directory.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +55,6 @@ struct Builder<'a, 'm> {
     missing_files: FxHashMap<FileId, usize>,
     left_out: LeftOut,
     storage: Storage<'a>,
-    /// Memory that each job uses again.
-    order: Vec<usize>,
 }
 
 /// A file that is nowhere.
@@ -66,7 +66,7 @@ struct Missing {
     hint: Option<String>,
 }
 
-/// Adds stage-in, inter-site, stage-out, registration and chmod jobs.
+/// Adds stage-in, inter-site, stage-out, registration and chmod jobs. `graph` is that of the edges that are left.
 ///
 /// # Errors
 /// All files that have no usable location, at once.
@@ -77,8 +77,8 @@ pub(crate) fn add(
     replicas: &Replicas,
     mapped: &Mapped,
     reduced: &Reduced,
+    graph: &Graph,
 ) -> Result<(), PlanError> {
-    let graph = Graph::new(reduced.kept.len(), &reduced.edges);
     let roots = (0..graph.len() as u32)
         .filter(|&n| reduced.kept[n as usize] && graph.parents(n).is_empty())
         .collect();
@@ -87,18 +87,13 @@ pub(crate) fn add(
     for &(parent, _) in &workflow.edges {
         entries[parent.0 as usize] += 1;
     }
-    let levels = levels(&graph, roots, &entries, name);
+    let levels = levels(graph, roots, &entries, name);
     for &(p, c) in &reduced.edges {
         exec.edges
             .push((mapped.numbers[p as usize], mapped.numbers[c as usize]));
     }
-    let mut producers = vec![u32::MAX; workflow.files.len()];
-    for n in (0..reduced.kept.len()).filter(|&n| reduced.kept[n]) {
-        let task = exec.jobs[mapped.numbers[n] as usize].task;
-        for file_use in exec.uses(workflow, task).iter().filter(|u| u.link.writes()) {
-            producers[file_use.file.0 as usize] = n as u32;
-        }
-    }
+    let (uses, producers) = DealtUses::new(workflow, exec, &reduced.kept, &mapped.numbers);
+    exec.cache.reserve(workflow.files.len());
     let dealers = Dealers::new(mapper.settings, mapper.sites);
     let mapping = &mapper.settings.storage_mapper;
     let storage = Storage::new(workflow, mapper.sites, mapping, &replicas.storage);
@@ -117,14 +112,15 @@ pub(crate) fn add(
         missing_files: FxHashMap::default(),
         left_out: LeftOut::default(),
         storage,
-        order: Vec::new(),
     };
     for (level, jobs) in levels.iter().enumerate() {
         for &n in jobs {
-            builder.stage_job(n, level as u32, jobs.len() as u32, &graph);
+            builder.stage_job(n, level as u32, jobs.len() as u32, graph, &uses);
         }
     }
-    builder.deliver(&reduced.owed);
+    if builder.mapper.settings.refiner != Refiner::Empty {
+        builder.deliver(&reduced.owed);
+    }
     builder.finish()
 }
 
@@ -186,34 +182,55 @@ impl Builder<'_, '_> {
     }
 
     /// All transfers of one compute job.
-    fn stage_job(&mut self, n: u32, level: u32, width: u32, graph: &Graph) {
+    fn stage_job(&mut self, n: u32, level: u32, width: u32, graph: &Graph, uses: &DealtUses) {
         let job = self.numbers[n as usize];
         let site = self.exec.jobs[job as usize].staging;
-        let mut uses = std::mem::take(self.uses_of(n));
+        if self.mapper.settings.refiner == Refiner::Empty {
+            return self.leave_in_place(n, site, uses);
+        }
         let mut programs = Vec::new();
-        let mut kept = vec![true; uses.len()];
-        let mut order = std::mem::take(&mut self.order);
-        self.deal_in_order(&uses, Link::reads, &mut order);
-        for &k in &order {
-            kept[k] = self.stage_input(n, job, site, level, width, graph, &uses[k], &mut programs);
-        }
-        if kept.contains(&false) {
-            let dropped = uses.iter().zip(&kept).filter(|(_, kept)| !**kept);
-            self.forget(job, &dropped.map(|(u, _)| u.file).collect::<Vec<_>>());
-            let mut kept = kept.into_iter();
-            uses.retain(|_| kept.next() != Some(false));
-        }
-        self.add_chmod(job, site, &programs);
-        self.deal_in_order(&uses, Link::writes, &mut order);
-        for &k in &order {
-            let file_use = &uses[k];
-            self.exec.cache.push((file_use.file, site));
-            for output in 0..self.mapper.sites.outputs.len() {
-                self.stage_output(job, site, level, width, file_use, output as u16);
+        let mut dropped = Vec::new();
+        for dealt in uses.inputs(n) {
+            if self.is_coming(n, job, site, graph, dealt.file) {
+                continue;
+            }
+            let file_use = self.uses_of(n)[dealt.at as usize].clone();
+            if !self.stage_input(n, job, site, level, width, &file_use, &mut programs) {
+                dropped.push(dealt.file);
             }
         }
-        self.order = order;
-        *self.uses_of(n) = uses;
+        self.add_chmod(job, site, &programs);
+        for (dealt, is_stored) in uses.outputs(n) {
+            if dropped.contains(&dealt.file) {
+                continue;
+            }
+            self.exec.cache.push((dealt.file, site));
+            if !is_stored || self.mapper.sites.outputs.is_empty() {
+                continue;
+            }
+            let file_use = self.uses_of(n)[dealt.at as usize].clone();
+            for output in 0..self.mapper.sites.outputs.len() {
+                self.stage_output(job, site, level, width, &file_use, output as u16);
+            }
+        }
+        if !dropped.is_empty() {
+            self.forget(job, &dropped);
+            self.uses_of(n).retain(|u| !dropped.contains(&u.file));
+        }
+    }
+
+    /// With the refiner Empty whoever runs the plan sees to it that inputs are in the work directory; they and the
+    /// outputs that are wanted stay there.
+    fn leave_in_place(&mut self, n: u32, site: SiteId, uses: &DealtUses) {
+        for dealt in uses.inputs(n) {
+            self.exec.cache.push((dealt.file, site));
+            if self.producers[dealt.file.0 as usize] == u32::MAX {
+                self.exec.in_place.insert((dealt.file, site));
+                self.exec.staying.insert(dealt.file);
+            }
+        }
+        let outputs = uses.outputs(n);
+        self.exec.cache.extend(outputs.map(|(dealt, _)| (dealt.file, site)));
     }
 
     /// Files that a job of the graph uses, which may be a cluster.
@@ -236,13 +253,6 @@ impl Builder<'_, '_> {
                 uses.retain(|u| !files.contains(&u.file));
             }
         }
-    }
-
-    /// Finds the positions of a job's inputs, or outputs, in the order in which they are dealt.
-    fn deal_in_order(&self, uses: &[FileUse], link: impl Fn(Link) -> bool, order: &mut Vec<usize>) {
-        order.clear();
-        order.extend((0..uses.len()).filter(|&k| link(uses[k].link)));
-        table::sort(order, |&k| self.workflow.files.name(uses[k].file));
     }
 
     fn set_of(&mut self, transfer: JobId) -> &mut TransferSet {

@@ -33,14 +33,21 @@ const NONE: u32 = u32::MAX;
 /// jobs that come later: fewer clean-up jobs.
 const LEAST_PART: u64 = 16;
 
+/// A file in a work directory.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    /// Room that it takes, in bytes.
+    size: u64,
+    file: FileId,
+    /// Position in the list of sites.
+    site: u16,
+    /// Clean-up may remove it.
+    removable: bool,
+}
+
 /// Files in work directories, and who uses them.
 struct Items {
-    file: Vec<FileId>,
-    /// Position in the list of sites.
-    site: Vec<u16>,
-    size: Vec<u64>,
-    /// Clean-up may remove it.
-    removable: Vec<bool>,
+    all: Vec<Item>,
     /// Items of each job, and whether the job writes them.
     start: Vec<u32>,
     of_job: Vec<(u32, bool)>,
@@ -49,32 +56,50 @@ struct Items {
 impl Items {
     fn new(workflow: &Workflow, exec: &Exec, sites: &[SiteId], staying: &[bool], sizes: &Sizes) -> Self {
         let mut this = Items {
-            file: Vec::new(),
-            site: Vec::new(),
-            size: Vec::new(),
-            removable: Vec::new(),
-            start: vec![0],
-            of_job: Vec::new(),
+            all: Vec::with_capacity(workflow.files.len()),
+            start: Vec::with_capacity(exec.jobs.len() + 1),
+            of_job: Vec::with_capacity(workflow.files.len()),
         };
-        let mut numbers: FxHashMap<(FileId, u16), u32> = FxHashMap::default();
+        this.start.push(0);
+        let mut positions: Vec<Option<u16>> = Vec::new();
+        for (at, site) in sites.iter().enumerate() {
+            let place = usize::from(site.0);
+            positions.resize(positions.len().max(place + 1), None);
+            positions[place] = Some(at as u16);
+        }
+        // Number of the item that a file became first, and of those that it became on other sites.
+        let mut first = vec![NONE; workflow.files.len()];
+        let mut others: FxHashMap<(FileId, u16), u32> = FxHashMap::default();
         let mut own: Vec<(u32, bool)> = Vec::new();
         for job in 0..exec.jobs.len() as u32 {
             own.clear();
             files::of_job(workflow, exec, job, |access| {
-                let Some(site) = sites.iter().position(|&s| s == access.site) else {
+                let Some(Some(site)) = positions.get(usize::from(access.site.0)).copied() else {
                     return;
                 };
-                let site = site as u16;
-                let number = *numbers.entry((access.file, site)).or_insert_with(|| {
+                let first = &mut first[access.file.0 as usize];
+                let known = match *first {
+                    NONE => None,
+                    number if this.all[number as usize].site == site => Some(number),
+                    _ => others.get(&(access.file, site)).copied(),
+                };
+                let number = known.unwrap_or_else(|| {
                     let place = (access.file, access.site);
                     let there_before = exec.in_place.contains(&place);
                     let takes_room = !there_before && !exec.linked.contains(&place);
-                    this.file.push(access.file);
-                    this.site.push(site);
-                    this.size.push(if takes_room { sizes.of(access.file) } else { 0 });
-                    this.removable
-                        .push(!there_before && !staying[access.file.0 as usize]);
-                    (this.file.len() - 1) as u32
+                    let number = this.all.len() as u32;
+                    this.all.push(Item {
+                        size: if takes_room { sizes.of(access.file) } else { 0 },
+                        file: access.file,
+                        site,
+                        removable: !there_before && !staying[access.file.0 as usize],
+                    });
+                    if *first == NONE {
+                        *first = number;
+                    } else {
+                        others.insert((access.file, site), number);
+                    }
+                    number
                 });
                 own.push((number, access.writes));
             });
@@ -94,31 +119,39 @@ impl Items {
     fn users(&self) -> Adjacency {
         let jobs = self.start.len() as u32 - 1;
         let pairs = (0..jobs).flat_map(|job| self.of(job).iter().map(move |&(item, _)| (item, job)));
-        Adjacency::new(self.file.len(), pairs)
+        Adjacency::new(self.all.len(), pairs)
     }
+}
+
+/// Positions, in an order of the jobs, of the one that makes an item and of the one that uses it last.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    birth: u32,
+    death: u32,
 }
 
 /// An order of the jobs, and what it means for the files.
 struct Walk {
     order: Vec<JobId>,
-    /// Position of the job that makes each item, and of the one that uses it last.
-    birth: Vec<u32>,
-    death: Vec<u32>,
+    lives: Vec<Life>,
     /// Room that each site needs at least, and the job that needs it.
     peaks: Vec<(u64, JobId)>,
 }
 
 impl Walk {
     fn new(items: &Items, sites: usize, order: Vec<JobId>) -> Self {
-        let mut birth = vec![NONE; items.file.len()];
-        let mut death = vec![NONE; items.file.len()];
+        let unborn = Life {
+            birth: NONE,
+            death: NONE,
+        };
+        let mut lives = vec![unborn; items.all.len()];
         for (at, &job) in order.iter().enumerate() {
             for &(item, writes) in items.of(job) {
-                let born = &mut birth[item as usize];
-                if writes && *born == NONE {
-                    *born = at as u32;
+                let life = &mut lives[item as usize];
+                if writes && life.birth == NONE {
+                    life.birth = at as u32;
                 }
-                death[item as usize] = at as u32;
+                life.death = at as u32;
             }
         }
         let mut held = vec![0u64; sites];
@@ -126,27 +159,27 @@ impl Walk {
         for (at, &job) in order.iter().enumerate() {
             let at = at as u32;
             for &(item, _) in items.of(job) {
-                let item = item as usize;
-                if birth[item] == at {
-                    let site = usize::from(items.site[item]);
-                    held[site] = held[site].saturating_add(items.size[item]);
+                if lives[item as usize].birth == at {
+                    let item = &items.all[item as usize];
+                    let site = usize::from(item.site);
+                    held[site] = held[site].saturating_add(item.size);
                     if held[site] > peaks[site].0 {
                         peaks[site] = (held[site], job);
                     }
                 }
             }
             for &(item, _) in items.of(job) {
-                let item = item as usize;
-                if death[item] == at && birth[item] != NONE && items.removable[item] {
-                    let site = usize::from(items.site[item]);
-                    held[site] = held[site].saturating_sub(items.size[item]);
+                let life = lives[item as usize];
+                let item = &items.all[item as usize];
+                if life.death == at && life.birth != NONE && item.removable {
+                    let site = usize::from(item.site);
+                    held[site] = held[site].saturating_sub(item.size);
                 }
             }
         }
         Walk {
             order,
-            birth,
-            death,
+            lives,
             peaks,
         }
     }
@@ -199,33 +232,35 @@ fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
         .map(|job| graph.parents(job).len() as u32)
         .collect();
     // Users left of each item: how many, and all of them combined, so that the last one is known.
-    let mut left = vec![(0u32, 0u32); items.file.len()];
-    let mut born = vec![false; items.file.len()];
-    let mut growth = vec![0i128; jobs];
+    let mut left = vec![Left::default(); items.all.len()];
+    let mut growth = vec![0i64; jobs];
+    let size = |item: u32| i64::try_from(items.all[item as usize].size).unwrap_or(i64::MAX);
     for job in 0..jobs as u32 {
         for &(item, writes) in items.of(job) {
-            let (count, all) = &mut left[item as usize];
-            *count += 1;
-            *all ^= job;
-            if writes && !born[item as usize] {
-                born[item as usize] = true;
-                growth[job as usize] += i128::from(items.size[item as usize]);
+            let left = &mut left[item as usize];
+            left.count += 1;
+            left.combined ^= job;
+            if writes && !left.born {
+                left.born = true;
+                let growth = &mut growth[job as usize];
+                *growth = growth.saturating_add(size(item));
             }
         }
     }
-    let shrinks = |item: u32| items.removable[item as usize] && born[item as usize];
-    for (item, &(count, last)) in left.iter().enumerate() {
-        if count == 1 && shrinks(item as u32) {
-            growth[last as usize] -= i128::from(items.size[item]);
+    let shrinks = |item: u32, left: &Left| left.born && items.all[item as usize].removable;
+    for (item, left) in (0u32..).zip(&left) {
+        if left.count == 1 && shrinks(item, left) {
+            let growth = &mut growth[left.combined as usize];
+            *growth = growth.saturating_sub(size(item));
         }
     }
     // Of equals the one that could come next last: it goes on with what has been begun.
-    let mut clock = 0u64;
-    let mut ready: BinaryHeap<(Reverse<i128>, u64, Reverse<JobId>)> = BinaryHeap::new();
+    let mut clock = 0u32;
     let mut done = vec![false; jobs];
-    for job in (0..jobs as u32).rev().filter(|&job| waiting[job as usize] == 0) {
-        ready.push((Reverse(growth[job as usize]), clock, Reverse(job)));
-    }
+    let roots = (0..jobs as u32).filter(|&job| waiting[job as usize] == 0);
+    let mut ready: BinaryHeap<(Reverse<i64>, u32, Reverse<JobId>)> = roots
+        .map(|job| (Reverse(growth[job as usize]), clock, Reverse(job)))
+        .collect();
     while let Some((Reverse(grows), _, Reverse(job))) = ready.pop() {
         if done[job as usize] || grows != growth[job as usize] {
             continue;
@@ -234,14 +269,15 @@ fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
         order.push(job);
         clock += 1;
         for &(item, _) in items.of(job) {
-            let (count, all) = &mut left[item as usize];
-            *count -= 1;
-            *all ^= job;
-            if *count == 1 && shrinks(item) {
-                let last = *all;
-                growth[last as usize] -= i128::from(items.size[item as usize]);
+            let left = &mut left[item as usize];
+            left.count -= 1;
+            left.combined ^= job;
+            if left.count == 1 && shrinks(item, left) {
+                let last = left.combined;
+                let growth = &mut growth[last as usize];
+                *growth = growth.saturating_sub(size(item));
                 if waiting[last as usize] == 0 {
-                    ready.push((Reverse(growth[last as usize]), clock, Reverse(last)));
+                    ready.push((Reverse(*growth), clock, Reverse(last)));
                 }
             }
         }
@@ -253,6 +289,16 @@ fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
         }
     }
     order
+}
+
+/// Users of an item that are still to come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Left {
+    count: u32,
+    /// Their numbers, combined so that those of jobs that are done can be taken out, and the last one stays.
+    combined: u32,
+    /// Some job makes the item.
+    born: bool,
 }
 
 /// Adds the clean-up jobs. `rest`: files that the bound does not need removed are removed in the end.
@@ -311,10 +357,15 @@ pub(crate) fn add(
             ));
         }
         if rest {
-            let taken: rustc_hash::FxHashSet<u32> = chunks[at].iter().flatten().copied().collect();
-            let left: Vec<u32> = (0..items.file.len() as u32)
-                .filter(|&item| usize::from(items.site[item as usize]) == at)
-                .filter(|item| items.removable[*item as usize] && !taken.contains(item))
+            let mut taken = vec![false; items.all.len()];
+            for &item in chunks[at].iter().flatten() {
+                taken[item as usize] = true;
+            }
+            let stays = |item: &Item, taken: bool| usize::from(item.site) != at || !item.removable || taken;
+            let left: Vec<u32> = (0u32..)
+                .zip(items.all.iter().zip(taken))
+                .filter(|(_, (item, taken))| !stays(item, *taken))
+                .map(|(number, _)| number)
                 .collect();
             if !left.is_empty() {
                 let name = format!("clean_up_{}_rest_0", names[at]);
@@ -344,12 +395,12 @@ fn check(
         let own: u64 = items
             .of(job)
             .iter()
-            .filter(|(item, _)| usize::from(items.site[*item as usize]) == at)
-            .map(|(item, _)| items.size[*item as usize])
+            .map(|(item, _)| &items.all[*item as usize])
+            .filter(|item| usize::from(item.site) == at)
+            .map(|item| item.size)
             .fold(0, u64::saturating_add);
-        let guessed = (0..items.file.len())
-            .filter(|&item| usize::from(items.site[item]) == at && sizes.known(items.file[item]).is_none())
-            .count();
+        let is_guessed = |item: &&Item| usize::from(item.site) == at && sizes.known(item.file).is_none();
+        let guessed = items.all.iter().filter(is_guessed).count();
         let mut text = format!(
             "the work directory of the site {name} may hold {}, but needs {} when the job {} runs, which has files \
              of {} itself: set pegasus.file.cleanup.constraint.{name}.maxspace to at least {peak}",
@@ -363,10 +414,10 @@ fn check(
                 "\n  hint: the size of {guessed} files there is not known, such as {}; each counts as {}: give sizes \
                  in the workflow, or in a file named by pegasus.file.cleanup.constraint.csv",
                 items
-                    .file
+                    .all
                     .iter()
-                    .find(|file| sizes.known(**file).is_none())
-                    .map_or("", |file| workflow.files.name(*file)),
+                    .find(is_guessed)
+                    .map_or("", |item| workflow.files.name(item.file)),
                 short_bytes(sizes.of(FileId(u32::MAX))),
             ));
         }
@@ -401,11 +452,13 @@ fn share_out(items: &Items, walk: &Walk, rooms: &[u64]) -> Shares {
         let at = at as u32;
         grown.clear();
         for &(item, _) in items.of(job) {
-            let item = item as usize;
-            if walk.birth[item] == at && items.size[item] > 0 {
-                let site = usize::from(items.site[item]);
-                made[site] = made[site].saturating_add(items.size[item]);
-                grown.push(site);
+            if walk.lives[item as usize].birth == at {
+                let item = &items.all[item as usize];
+                if item.size > 0 {
+                    let site = usize::from(item.site);
+                    made[site] = made[site].saturating_add(item.size);
+                    grown.push(site);
+                }
             }
         }
         grown.sort_unstable();
@@ -422,7 +475,7 @@ fn share_out(items: &Items, walk: &Walk, rooms: &[u64]) -> Shares {
                 while got < wanted
                     && let Some(item) = free[site].pop_front()
                 {
-                    got = got.saturating_add(items.size[item as usize]);
+                    got = got.saturating_add(items.all[item as usize].size);
                     chunk.push(item);
                 }
                 removed[site] = removed[site].saturating_add(got);
@@ -431,9 +484,12 @@ fn share_out(items: &Items, walk: &Walk, rooms: &[u64]) -> Shares {
             gates[site].push((job, (chunks[site].len() - 1) as u32));
         }
         for &(item, _) in items.of(job) {
-            let n = item as usize;
-            if walk.death[n] == at && walk.birth[n] != NONE && items.removable[n] && items.size[n] > 0 {
-                free[usize::from(items.site[n])].push_back(item);
+            let life = walk.lives[item as usize];
+            if life.death == at && life.birth != NONE {
+                let this = &items.all[item as usize];
+                if this.removable && this.size > 0 {
+                    free[usize::from(this.site)].push_back(item);
+                }
             }
         }
     }
@@ -495,7 +551,7 @@ impl Chain {
         parents.sort_unstable();
         let task = Task::CleanUp(exec.removals.len() as u32);
         exec.removals
-            .push(chunk.iter().map(|&item| items.file[item as usize]).collect());
+            .push(chunk.iter().map(|&item| items.all[item as usize].file).collect());
         let runs_on = super::runs_on(mapper, self.site);
         let setup = mapper.auxiliary_setup(task, runs_on, exec);
         let job = exec.add(ExecJob {
@@ -505,7 +561,7 @@ impl Chain {
             staging: self.site,
             setup,
         });
-        for parent in reduction.needed(&parents) {
+        for &parent in reduction.needed(&parents) {
             exec.edges.push((parent, job));
         }
         if let Some(last) = self.last.replace(job) {

@@ -3,7 +3,31 @@
 use super::*;
 
 impl Builder<'_, '_> {
-    /// Brings one input to the job; `false` if the job is to forget it.
+    /// Whether an input comes from a parent, or is staged for another job already; the job then waits for it.
+    pub(super) fn is_coming(
+        &mut self,
+        n: u32,
+        job: JobId,
+        site: SiteId,
+        graph: &Graph,
+        file: FileId,
+    ) -> bool {
+        let producer = self.producers[file.0 as usize];
+        if producer != u32::MAX && producer != n && graph.parents(n).binary_search(&producer).is_ok() {
+            self.inter_site(job, site, producer, file);
+            return true;
+        }
+        let Some(&staged) = self.staged.get(&(file, site)) else {
+            return false;
+        };
+        self.exec.cache.push((file, site));
+        for before in [staged.transfer, staged.chmod].into_iter().flatten() {
+            self.exec.edges.push((before, job));
+        }
+        true
+    }
+
+    /// Brings one input to the job from where it is; `false` if the job is to forget it.
     #[expect(
         clippy::too_many_arguments,
         reason = "one job's circumstances, all used together"
@@ -15,24 +39,11 @@ impl Builder<'_, '_> {
         site: SiteId,
         level: u32,
         width: u32,
-        graph: &Graph,
         file_use: &FileUse,
         programs: &mut Vec<(FileId, JobId)>,
     ) -> bool {
         let file = file_use.file;
-        let producer = self.producers[file.0 as usize];
-        if producer != u32::MAX && producer != n && graph.parents(n).binary_search(&producer).is_ok() {
-            self.inter_site(job, site, producer, file);
-            return true;
-        }
         let is_program = file_use.kind == FileKind::Executable;
-        if let Some(&staged) = self.staged.get(&(file, site)) {
-            self.exec.cache.push((file, site));
-            for before in [staged.transfer, staged.chmod].into_iter().flatten() {
-                self.exec.edges.push((before, job));
-            }
-            return true;
-        }
         let is_optional = file_use.optional || file_use.link == Link::Checkpoint;
         let locations = match self.locations(file) {
             Some(locations) => locations,

@@ -1,0 +1,83 @@
+//! Inputs and outputs of all jobs in the order in which they are dealt to transfer jobs.
+
+use crate::model::{FileId, FileUse, TransferFlag, Workflow};
+
+use super::super::exec::Exec;
+use super::super::table;
+
+/// A file that a job uses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dealt {
+    pub(super) file: FileId,
+    /// Position among the uses of the job.
+    pub(super) at: u32,
+}
+
+/// All of them in one piece of memory: levels are gone through in an order that would lead all over the jobs.
+pub(super) struct DealtUses {
+    /// Of each job where its inputs begin, where its outputs do; where the inputs of the next one begin.
+    start: Vec<u32>,
+    all: Vec<Dealt>,
+}
+
+/// Outputs that are neither copied nor registered have this bit in [`Dealt::at`].
+const QUIET: u32 = 1 << 31;
+
+impl DealtUses {
+    /// Of the jobs of a graph; `numbers` has those that are kept as jobs of the plan. Gives the job that writes each
+    /// file, too, or `u32::MAX`.
+    pub(super) fn new(
+        workflow: &Workflow,
+        exec: &Exec,
+        kept: &[bool],
+        numbers: &[u32],
+    ) -> (Self, Vec<u32>) {
+        let mut this = DealtUses {
+            start: Vec::with_capacity(2 * kept.len() + 1),
+            all: Vec::with_capacity(workflow.files.len()),
+        };
+        let mut producers = vec![u32::MAX; workflow.files.len()];
+        this.start.push(0);
+        for (n, &kept) in kept.iter().enumerate() {
+            let uses: &[FileUse] = match kept {
+                true => exec.uses(workflow, exec.jobs[numbers[n] as usize].task),
+                false => &[],
+            };
+            for (at, u) in (0u32..).zip(uses).filter(|(_, u)| u.link.reads()) {
+                this.all.push(Dealt { file: u.file, at });
+            }
+            this.end(workflow);
+            for (at, u) in (0u32..).zip(uses).filter(|(_, u)| u.link.writes()) {
+                producers[u.file.0 as usize] = n as u32;
+                let is_quiet = u.transfer == TransferFlag::Not && !u.register;
+                let at = if is_quiet { at | QUIET } else { at };
+                this.all.push(Dealt { file: u.file, at });
+            }
+            this.end(workflow);
+        }
+        (this, producers)
+    }
+
+    /// Ends the inputs, or outputs, of a job.
+    fn end(&mut self, workflow: &Workflow) {
+        let before = self.start.last().map_or(0, |&start| start as usize);
+        table::sort(&mut self.all[before..], |dealt| workflow.files.name(dealt.file));
+        self.start.push(self.all.len() as u32);
+    }
+
+    /// Inputs of a job.
+    pub(super) fn inputs(&self, n: u32) -> &[Dealt] {
+        let n = 2 * n as usize;
+        &self.all[self.start[n] as usize..self.start[n + 1] as usize]
+    }
+
+    /// Outputs of a job, and whether each is to be copied or registered.
+    pub(super) fn outputs(&self, n: u32) -> impl Iterator<Item = (Dealt, bool)> {
+        let n = 2 * n as usize + 1;
+        let outputs = &self.all[self.start[n] as usize..self.start[n + 1] as usize];
+        outputs.iter().map(|dealt| {
+            let at = dealt.at & !QUIET;
+            (Dealt { at, ..*dealt }, at == dealt.at)
+        })
+    }
+}
