@@ -1,5 +1,6 @@
 //! Problems in input files: what, where, and what to do.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -118,6 +119,32 @@ impl fmt::Display for InputErrors {
 
 impl std::error::Error for InputErrors {}
 
+/// A message in which no word is longer than a path may be: a file may have any text where a name is expected, and
+/// what is wrong about it could not be found among megabytes of it.
+pub fn readable(message: &str) -> Cow<'_, str> {
+    const LONGEST: usize = 4096;
+    const SHOWN: usize = 200;
+    if message.split_whitespace().all(|word| word.len() <= LONGEST) {
+        return Cow::Borrowed(message);
+    }
+    let mut text = String::new();
+    for part in message.split_inclusive(char::is_whitespace) {
+        if part.len() <= LONGEST {
+            text.push_str(part);
+            continue;
+        }
+        let end = |from: usize| {
+            (from..)
+                .find(|&at| part.is_char_boundary(at))
+                .unwrap_or(part.len())
+        };
+        text.push_str(&part[..end(SHOWN)]);
+        text.push_str(&format!("…({} bytes)…", part.len()));
+        text.push_str(&part[end(part.len() - SHOWN)..]);
+    }
+    Cow::Owned(text)
+}
+
 /// The name among `known` that a user who wrote `name` may have meant.
 pub fn near_spelling<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Of two short names, nearly any is near the other.
@@ -171,6 +198,20 @@ mod tests {
         assert_eq!(text.lines().count(), 51);
         assert_eq!(text.lines().last(), Some("… and 10 more problems"));
         assert_eq!(InputErrors::check(Vec::new()), Ok(()));
+    }
+
+    #[test]
+    fn long_words_are_cut() {
+        let message = "w.yml:3: no site a b";
+        assert!(matches!(readable(message), Cow::Borrowed(text) if text == message));
+        let message = format!("the site `{}` is\n  unknown", "é".repeat(1_000_000));
+        let text = readable(&message);
+        assert!(text.len() < 600, "{text}");
+        assert!(
+            text.starts_with("the site `éé") && text.ends_with("é` is\n  unknown"),
+            "{text}"
+        );
+        assert!(text.contains("(2000003 bytes)"), "{text}");
     }
 
     #[test]

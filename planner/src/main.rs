@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use pmc_plan::cli::{self, Voice, Wish};
+use pmc_plan::error::readable;
 use pmc_plan::plan::{Looked, Surroundings, look, plan, wants_shell};
 use pmc_plan::recipe::{self, Recipe};
 use pmc_plan::submit;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
         Ok(planned) => {
             if voice.level >= 0 {
                 for warning in &planned.warnings {
-                    eprintln!("pmc-plan: warning: {warning}");
+                    eprintln!("pmc-plan: warning: {}", readable(warning));
                 }
             }
             if voice.level > 0 {
@@ -84,7 +85,7 @@ fn main() -> ExitCode {
 fn tell_looked(looked: &Looked, voice: Voice) -> ExitCode {
     if voice.level >= 0 {
         for warning in &looked.warnings {
-            eprintln!("pmc-plan: warning: {warning}");
+            eprintln!("pmc-plan: warning: {}", readable(warning));
         }
     }
     if voice.level > 0 {
@@ -154,6 +155,6 @@ fn say(text: &str) -> ExitCode {
 }
 
 fn fail(message: &str, code: u8) -> ExitCode {
-    eprintln!("pmc-plan: {message}");
+    eprintln!("pmc-plan: {}", readable(message));
     ExitCode::from(code)
 }

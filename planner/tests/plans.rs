@@ -1,7 +1,9 @@
 //! Plans of small workflows, read back from the files in the submit directory.
 
 mod bombs;
+mod cleanup;
 mod clusters;
+mod commands;
 mod common;
 mod names;
 mod random;
@@ -174,147 +176,6 @@ fn a_given_directory_keeps_what_a_run_left_there() -> Result<(), Box<dyn std::er
     assert_eq!(again.planned.submit_dir, plan.planned.submit_dir);
     assert_eq!(fs::read_to_string(rescue)?, "DONE first_A\n");
     assert_eq!(fs::read_dir(case.path().join("submit"))?.count(), 1);
-    Ok(())
-}
-
-#[test]
-fn clean_up_strategies() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
-    let count = |line: &str, prefix: &str| -> Result<usize, Box<dyn std::error::Error>> {
-        let plan = case.plan(&format!("{LINE} {line}"))?;
-        Ok(plan.tasks().iter().filter(|t| t.starts_with(prefix)).count())
-    };
-    assert_eq!(count("--cleanup none", "clean")?, 0);
-    assert_eq!(count("--nocleanup", "clean")?, 0);
-    assert_eq!(count("--cleanup leaf", "clean_up")?, 0);
-    assert_eq!(count("--cleanup leaf", "cleanup")?, 1);
-    assert_eq!(count("--cleanup inplace", "clean_up")?, 3);
-    let plan = case.plan(&format!("{LINE} --cleanup leaf"))?;
-    assert!(plan.has_edge("stage_out_local_local_1_0", "cleanup_two_0_local"));
-    assert!(plan.has_edge("register_local_1_0", "cleanup_two_0_local"));
-    Ok(())
-}
-
-#[test]
-fn without_an_output_site_outputs_stay() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
-    let plan = case.plan("--sites local --dir submit")?;
-    assert!(
-        !plan
-            .tasks()
-            .iter()
-            .any(|t| t.starts_with("stage_out") || t.starts_with("register"))
-    );
-    let removed: Vec<String> = plan
-        .tasks()
-        .iter()
-        .filter(|t| t.starts_with("clean_up"))
-        .map(|t| plan.orders(t).to_string())
-        .collect();
-    assert!(
-        removed.iter().all(|orders| !orders.contains("/./end")),
-        "{removed:?}"
-    );
-    Ok(())
-}
-
-#[test]
-fn the_environment_of_profiles_reaches_the_job() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
-    case.put(
-        "transformations.yml",
-        "pegasus: \"5.0\"\ntransformations:\n- name: first\n  profiles: {env: {WORD: a b, N: '1'}}\n  sites: \
-         [{name: local, type: installed, pfn: /bin/first}]\n- name: second\n  sites: [{name: local, type: installed, \
-         pfn: /bin/second}]\n",
-    );
-    let plan = case.plan(LINE)?;
-    let words = plan.command("first_A");
-    assert_eq!(
-        words[..4],
-        [
-            "/usr/bin/env",
-            "N=1",
-            "WORD=a b",
-            "/opt/pegasus/bin/pegasus-kickstart"
-        ]
-    );
-    // PEGASUS_HOME of the site is for the planner.
-    assert_eq!(plan.command("second_B")[0], "/opt/pegasus/bin/pegasus-kickstart");
-    Ok(())
-}
-
-#[test]
-fn arguments_arrive_as_they_were_written() -> Result<(), Box<dyn std::error::Error>> {
-    let case = Case::new(
-        r#"pegasus: "5.0"
-name: quotes
-jobs:
-- type: job
-  id: A
-  name: first
-  arguments: ["two words", "", "it's", 'a"b', 'c\d', 1.50, "$HOME", plain]
-  uses: [{lfn: out, type: output}]
-"#,
-    );
-    case.programs(&["first"]);
-    let plan = case.plan("--sites local --dir submit")?;
-    let words = plan.command("first_A");
-    let at = words.iter().position(|w| w == "/bin/first").ok_or("no program")?;
-    // Kickstart takes one layer of backslashes away.
-    assert_eq!(
-        words[at + 1..],
-        [
-            "two words",
-            "",
-            r"it\'s",
-            r#"a\"b"#,
-            r"c\\d",
-            "1.50",
-            "$HOME",
-            "plain"
-        ]
-    );
-    case.put(
-        "workflow.yml",
-        "pegasus: \"5.0\"\nname: quotes\njobs:\n- {type: job, id: A, name: first, arguments: [\"a\\nb\"], uses: \
-         [{lfn: out, type: output}]}\n",
-    );
-    let message = case.fail("--sites local --dir submit");
-    assert!(
-        message.contains("job A: argument 1 contains a line break"),
-        "{message}"
-    );
-    Ok(())
-}
-
-#[test]
-fn standard_streams_are_files_of_the_work_directory() -> Result<(), Box<dyn std::error::Error>> {
-    let workflow = r#"pegasus: "5.0"
-name: streams
-jobs:
-- type: job
-  id: A
-  name: first
-  stdin: in
-  stdout: log
-  uses: [{lfn: in, type: input}, {lfn: log, type: output}]
-"#;
-    let case = Case::new(workflow);
-    case.programs(&["first"]).replicas(&["in"]);
-    let plan = case.plan("--sites local --dir submit")?;
-    let words = plan.command("first_A");
-    let scratch = case.path().join("scratch/tester/pegasus/streams/run0001");
-    assert_eq!(
-        words[1..3],
-        ["-i".to_owned(), format!("{}/./in", scratch.display())]
-    );
-    assert!(words.windows(2).any(|w| w == ["-o", "log"]));
-    // Without kickstart a shell does the same.
-    case.put("pegasus.properties", "pegasus.gridstart = none\n");
-    let plan = case.plan("--sites local --dir submit")?;
-    let words = plan.command("first_A");
-    assert_eq!(words[0], "/bin/sh");
-    assert_eq!(words[2], "cd \"$0\" && exec \"$@\" <in >log");
     Ok(())
 }
 
@@ -603,126 +464,39 @@ fn what_is_not_offered_is_refused() {
     let message = case.fail(&format!("{LINE} --cluster vertical"));
     assert!(message.contains("known are horizontal"), "{message}");
 }
-
-/// `open` makes four pieces, four jobs make a small file of each, `close` makes one of those.
-fn tight() -> Case {
-    let mut text = String::from(
-        "pegasus: \"5.0\"\nname: tight\njobs:\n- type: job\n  id: O\n  name: work\n  uses:\n  \
-         - {lfn: in, type: input, size: 400}\n",
-    );
-    for k in 0..4 {
-        text.push_str(&format!(
-            "  - {{lfn: piece{k}, type: output, size: 1000, stageOut: false, registerReplica: false}}\n"
-        ));
-    }
-    for k in 0..4 {
-        text.push_str(&format!(
-            "- type: job\n  id: P{k}\n  name: work\n  uses:\n  - {{lfn: piece{k}, type: input}}\n  \
-             - {{lfn: out{k}, type: output, size: 500, stageOut: false, registerReplica: false}}\n"
-        ));
-    }
-    text.push_str("- type: job\n  id: C\n  name: work\n  uses:\n");
-    for k in 0..4 {
-        text.push_str(&format!("  - {{lfn: out{k}, type: input}}\n"));
-    }
-    text.push_str("  - {lfn: end, type: output, size: 2000, stageOut: true, registerReplica: true}\n");
-    let case = Case::new(&text);
-    case.programs(&["work"]).replicas(&["in"]);
-    case
-}
-
-const TIGHT: &str = "--sites local --output-sites local --dir submit --cleanup constraint";
-
-#[test]
-fn a_bound_on_space_holds_jobs_back() -> Result<(), Box<dyn std::error::Error>> {
-    let case = tight();
-    let plan = case.plan(&format!(
-        "{TIGHT} -D pegasus.file.cleanup.constraint.maxspace=6000"
-    ))?;
-    let removed = |task: &str| -> Vec<String> {
-        let orders = plan.orders(task);
-        let urls = orders.as_array().expect("a list").iter();
-        urls.map(|o| {
-            o["target"]["url"]
-                .as_str()
-                .expect("a URL")
-                .rsplit('/')
-                .next()
-                .unwrap_or_default()
-                .to_owned()
-        })
-        .collect()
-    };
-    // With all pieces and three small files there is no room for the fourth; the end needs 2000 more.
-    assert_eq!(removed("clean_up_local_space_0"), ["in"]);
-    assert!(plan.has_edge("work_O", "clean_up_local_space_0"));
-    assert_eq!(removed("clean_up_local_space_1"), ["piece0", "piece1"]);
-    assert!(plan.has_edge("clean_up_local_space_0", "clean_up_local_space_1"));
-    assert!(plan.has_edge("clean_up_local_space_1", "work_C"));
-    assert_eq!(plan.planned.counts.cleanup, 3);
-    // With enough room, nothing is removed before the end.
-    let plan = case.plan(&format!(
-        "{TIGHT} -D pegasus.file.cleanup.constraint.maxspace=8400"
-    ))?;
-    assert_eq!(plan.planned.counts.cleanup, 1);
-    Ok(())
-}
-
-#[test]
-fn too_little_space_is_refused_with_what_is_needed() -> Result<(), Box<dyn std::error::Error>> {
-    let case = tight();
-    let message = case.fail(&format!(
-        "{TIGHT} -D pegasus.file.cleanup.constraint.local.maxspace=4K"
-    ));
-    for part in [
-        "local",
-        "4096 bytes",
-        "4500 bytes",
-        "work_P0",
-        "local.maxspace to at least 4500",
-    ] {
-        assert!(message.contains(part), "{message}");
-    }
-    case.plan(&format!(
-        "{TIGHT} -D pegasus.file.cleanup.constraint.local.maxspace=4500"
-    ))?;
-    let message = case.fail(&format!(
-        "{TIGHT} -D pegasus.file.cleanup.constraint.maxspace=some"
-    ));
-    assert!(message.contains("must be a number of bytes"), "{message}");
-    case.put(
-        "sizes.csv",
-        "in,1\npiece0,2\npiece1,2\npiece2,2\npiece3,2\nend,1\n",
-    );
-    case.plan(&format!(
-        "{TIGHT} -D pegasus.file.cleanup.constraint.maxspace=2011 -D pegasus.file.cleanup.constraint.csv=sizes.csv"
-    ))?;
-    Ok(())
-}
-
-#[test]
-fn files_can_be_excepted_from_clean_up() -> Result<(), Box<dyn std::error::Error>> {
-    let line = "--sites local --output-sites local --dir submit -D pegasus.file.cleanup.exclude=mid,*.log";
-    let case = two();
-    let plan = case.plan(line)?;
-    let all: String = plan
-        .files()
-        .into_values()
-        .filter(|text| text.contains("\"remove\""))
-        .collect();
-    assert!(all.contains("/in\"") && !all.contains("/mid\""), "{all}");
-    assert!(
-        !plan.tasks().iter().any(|task| task.starts_with("cleanup_")),
-        "the directory is removed"
-    );
-    Ok(())
-}
-
 #[test]
 fn an_hourglass_has_a_waist() -> Result<(), Box<dyn std::error::Error>> {
     let plan = two().plan(&format!("{LINE} -D pegasus.dir.create.strategy=HourGlass"))?;
     assert!(plan.has_edge("create_dir_two_0_local", "pegasus_concat_two_0"));
     assert!(plan.has_edge("pegasus_concat_two_0", "stage_in_local_local_0_0"));
     assert!(!plan.has_edge("create_dir_two_0_local", "stage_in_local_local_0_0"));
+    Ok(())
+}
+
+#[test]
+fn the_refiner_empty_leaves_files_where_they_are() -> Result<(), Box<dyn std::error::Error>> {
+    let case = two();
+    // Nothing has to be known of an input that is not staged.
+    case.replicas(&[]);
+    let line = format!("{LINE} -Dpegasus.transfer.refiner=Empty");
+    let plan = case.plan(&line)?;
+    let mut tasks = plan.tasks();
+    tasks.sort_unstable();
+    // What `second` reads goes; `in` is the user's and `end` is wanted, so the directory stays.
+    assert_eq!(
+        tasks,
+        [
+            "clean_up_local_level_2_0",
+            "create_dir_two_0_local",
+            "first_A",
+            "second_B"
+        ]
+    );
+    let order = plan.orders("clean_up_local_level_3_0");
+    assert_eq!(order.as_array().map(Vec::len), Some(1), "{order}");
+    let url = order[0]["target"]["url"].as_str().unwrap_or_default();
+    assert!(url.ends_with("/mid"), "{url}");
+    let warnings = plan.planned.warnings.join("\n");
+    assert!(warnings.contains("refiner = Empty"), "{warnings}");
     Ok(())
 }

@@ -1,16 +1,26 @@
 //! Command lines: kickstart around the program, resources of the task (sections 7.1 and 7.2 of the
 //! planner's specification).
 
+mod arguments;
+mod places;
+mod quoting;
+
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::model::{Arguments, Job, JobIndex};
-use crate::profiles::{Namespace, Profiles, parse_bool};
+use crate::model::JobIndex;
+use crate::profiles::{Namespace, Profiles};
 use crate::refine::exec::{JobId, Setup, SiteId, Task};
-use crate::refine::settings::{Generator, Mode};
+use crate::refine::settings::Generator;
 
-use super::lists::Orders;
-use super::{PROPERTIES, Plan, limits};
+use super::{Plan, limits};
+
+use arguments::{argument_words, arguments};
+use places::{has_input_file, has_outputs, input, is_elsewhere, part};
+use quoting::{push_word, spaced};
+
+pub(crate) use places::{makes_dir, work_dir};
+pub(crate) use quoting::{quote, shell_quote};
 
 /// What a TASK line says about one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,17 +44,6 @@ pub(crate) struct Command {
     pub(crate) argument_file: Option<String>,
     /// Standard input that whoever starts the program connects; with PMC kickstart does it.
     pub(crate) stdin: Option<String>,
-}
-
-/// Work directory of jobs that do not depend on the one of the run.
-const ELSEWHERE: &str = "/tmp";
-
-/// A word quoted for the DAG; plain words stay as they are.
-pub(crate) fn quote(word: &str) -> Cow<'_, str> {
-    match pmc_dag::words::quote(word.as_bytes()) {
-        Cow::Borrowed(_) => Cow::Borrowed(word),
-        Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
-    }
 }
 
 /// The command of a job.
@@ -254,15 +253,6 @@ impl Common {
     }
 }
 
-/// A text that begins with a blank.
-fn spaced(text: &str) -> Cow<'_, str> {
-    if text.starts_with(' ') {
-        Cow::Borrowed(text)
-    } else {
-        Cow::Owned(format!(" {text}"))
-    }
-}
-
 /// Whether the script of the generator Shell starts a job, and not what runs the cluster that it is in.
 fn is_called_by_script(plan: &Plan<'_>, id: JobId) -> bool {
     plan.settings.generator == Generator::Shell && !plan.is_member(id)
@@ -282,89 +272,6 @@ fn kickstart(plan: &Plan<'_>, id: JobId, setup: &Setup) -> String {
         Some(path) if !path.is_empty() => quote(path).into_owned(),
         _ => quote(&format!("{}/pegasus-kickstart", plan.sites.get(job.site).tools)).into_owned(),
     }
-}
-
-/// Whether a job wants its output in files of the work directory.
-fn has_outputs(plan: &Plan<'_>, task: Task) -> bool {
-    match task {
-        Task::Compute(JobIndex(n)) => {
-            let of = &plan.workflow.jobs[n as usize];
-            of.stdout.is_some() || of.stderr.is_some()
-        }
-        _ => false,
-    }
-}
-
-/// File that is the standard input of a job.
-fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
-    let job = plan.job(id);
-    match job.task {
-        Task::Compute(JobIndex(n)) => {
-            let file = plan.workflow.jobs[n as usize].stdin?;
-            let name = plan.workflow.files.name(file);
-            Some(plan.sites.scratch_path(job.staging, name))
-        }
-        task if has_input_file(task) && part(plan, id).is_none() => Some(plan.job_file(id, ".in")),
-        _ => None,
-    }
-}
-
-/// Directory that a job works in.
-pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
-    let job = plan.job(id);
-    let setup = &plan.exec.setups[job.setup as usize];
-    if is_elsewhere(plan, id) {
-        return ELSEWHERE;
-    }
-    // Registration needs no file of the work directory, which may be removed before it, or before it is tried again.
-    // Small plans are as those of Pegasus.
-    if matches!(job.task, Task::Register(_)) && !plan.files_apart {
-        return ELSEWHERE;
-    }
-    match setup.profiles.get(Namespace::Globus, "directory") {
-        Some(directory) if !directory.trim().is_empty() => directory.trim(),
-        _ => plan
-            .sites
-            .get(job.staging)
-            .scratch
-            .as_ref()
-            .map_or(ELSEWHERE, |scratch| scratch.path.as_str()),
-    }
-}
-
-/// Whether a job does not depend on the work directory of the run.
-fn is_elsewhere(plan: &Plan<'_>, id: JobId) -> bool {
-    // A delivered output of a deleted job moves from elsewhere to elsewhere, and nothing makes sure that
-    // there is a work directory: such jobs have no parents but each other.
-    matches!(plan.job(id).task, Task::CreateDir | Task::NoOp) || is_delivery(plan, id)
-}
-
-/// Whether a job delivers outputs of deleted jobs.
-fn is_delivery(plan: &Plan<'_>, id: JobId) -> bool {
-    match plan.job(id).task {
-        Task::StageOut(n) => plan.exec.transfers[n as usize].files.iter().all(|file| {
-            file.sources
-                .iter()
-                .all(|(place, _)| matches!(place, crate::refine::exec::Place::Url(..)))
-        }),
-        Task::Register(n) => plan.exec.registrations[n as usize].producers.is_empty(),
-        _ => false,
-    }
-}
-
-/// Whether kickstart makes the directory that a job works in.
-pub(crate) fn makes_dir(plan: &Plan<'_>, id: JobId) -> bool {
-    let job = plan.job(id);
-    let profiles = &plan.exec.setups[job.setup as usize].profiles;
-    let makes = profiles.pegasus("create.dir").and_then(parse_bool) == Some(true);
-    makes && matches!(job.task, Task::Compute(_)) && is_wrapped(plan, id)
-}
-
-/// A text and blanks around it, as one word of a line.
-fn push_word(line: &mut String, before: &str, word: &str, after: &str) {
-    line.push_str(before);
-    line.push_str(&quote(word));
-    line.push_str(after);
 }
 
 /// Adds the options of kickstart and the program.
@@ -411,187 +318,6 @@ fn wrap(plan: &Plan<'_>, id: JobId, setup: &Setup, common: &Common, arguments: &
     line.push_str(&common.limits);
     append_program(plan, id, setup, arguments, &mut line, command);
     command.arguments = line;
-}
-
-/// First byte and length of a job's orders, if they are in the one file of a large plan.
-fn part(plan: &Plan<'_>, id: JobId) -> Option<(u64, u32)> {
-    plan.orders.get()?.part(id)
-}
-
-/// File with what a job registers.
-fn registration_orders(plan: &Plan<'_>, id: JobId) -> String {
-    match plan.orders.get() {
-        Some(orders) => orders.file(plan, id),
-        None => plan.job_file(id, ".in"),
-    }
-}
-
-/// Jobs that read their orders from a file.
-fn has_input_file(task: Task) -> bool {
-    matches!(
-        task,
-        Task::StageIn(_)
-            | Task::StageOut(_)
-            | Task::InterSite(_)
-            | Task::CreateDir
-            | Task::CleanUp(_)
-            | Task::RemoveDir
-    )
-}
-
-/// Arguments of the program as one text quoted for the DAG. `text` is memory for it.
-fn arguments<'t>(
-    plan: &Plan<'t>,
-    id: JobId,
-    wrapped: bool,
-    text: &'t mut String,
-    problems: &mut Vec<String>,
-) -> &'t str {
-    let job = plan.job(id);
-    let profiles = &plan.exec.setups[job.setup as usize].profiles;
-    match job.task {
-        Task::Compute(JobIndex(n)) => {
-            return compute_arguments(&plan.workflow.jobs[n as usize], wrapped, text, problems);
-        }
-        Task::StageIn(_) | Task::StageOut(_) | Task::InterSite(_) => {
-            let threads = profiles.pegasus("transfer.threads").map_or("2", str::trim);
-            for part in [" --threads ", threads, " "] {
-                text.push_str(part);
-            }
-            match profiles.pegasus("transfer.arguments").map(str::trim) {
-                Some(more) if !more.is_empty() => text.push_str(more),
-                _ => text.push_str(plan.settings.mode.transfer_arguments()),
-            }
-        }
-        Task::Register(n) => {
-            let _ = write!(
-                text,
-                "--prefix pegasus.catalog.replica.output --conf {} {}",
-                quote(&format!("{}/{PROPERTIES}", plan.submit)),
-                if plan.settings.mode == Mode::Debug {
-                    "-vvv"
-                } else {
-                    "-v"
-                }
-            );
-            let producers = &plan.exec.registrations[n as usize].producers;
-            let with_metadata = plan.settings.integrity != crate::refine::settings::Integrity::None;
-            if with_metadata && !producers.is_empty() {
-                let mut files = String::new();
-                for (k, &producer) in producers.iter().enumerate() {
-                    files.push_str(if k > 0 { "," } else { "" });
-                    plan.push_job_file(producer, ".meta", &mut files);
-                }
-                push_word(text, " --meta ", &files, "");
-            }
-            push_word(text, " --insert ", &registration_orders(plan, id), "");
-        }
-        Task::Chmod(n) => {
-            text.push_str(" +x ");
-            for &file in &plan.exec.chmods[n as usize] {
-                let path = plan
-                    .sites
-                    .scratch_path(job.staging, plan.workflow.files.name(file));
-                push_word(text, " ", &path, "");
-            }
-        }
-        Task::CreateDir | Task::CleanUp(_) | Task::RemoveDir | Task::NoOp | Task::Cluster(..) => {}
-    }
-    if let Some((at, length)) = part(plan, id) {
-        let file = format!("{}/{}", plan.submit, Orders::file_name(&plan.base));
-        let _ = write!(text, " --file {} --part {at}:{length}", quote(&file));
-    }
-    text
-}
-
-/// Bytes of one argument that Linux takes, with the NUL behind it.
-const LONGEST_ARGUMENT: usize = 128 * 1024;
-
-fn compute_arguments<'t>(
-    job: &'t Job,
-    wrapped: bool,
-    text: &'t mut String,
-    problems: &mut Vec<String>,
-) -> &'t str {
-    match &job.arguments {
-        Arguments::Raw(raw) => {
-            if raw.contains('\n') {
-                problems.push(format!(
-                    "job {}: its arguments contain a line break, which a DAG cannot express",
-                    job.id
-                ));
-            }
-            raw
-        }
-        Arguments::Words(list) => {
-            for (k, word) in list.iter().enumerate() {
-                if word.contains(['\n', '\r']) {
-                    problems.push(format!(
-                        "job {}: argument {} contains a line break, which a DAG cannot express",
-                        job.id,
-                        k + 1
-                    ));
-                }
-                if word.len() >= LONGEST_ARGUMENT {
-                    problems.push(format!(
-                        "job {}: argument {} has {} bytes, and no program can be given more than {} in one: write it into \
-                         a file",
-                        job.id,
-                        k + 1,
-                        word.len(),
-                        LONGEST_ARGUMENT - 1
-                    ));
-                }
-                if k > 0 {
-                    text.push(' ');
-                }
-                text.push_str(&quote(&given(word, wrapped)));
-            }
-            text
-        }
-    }
-}
-
-/// Arguments of a compute job as words for an argument file; `None` where the text cannot be split safely.
-fn argument_words(job: &Job, wrapped: bool) -> Option<Vec<Cow<'_, str>>> {
-    match &job.arguments {
-        Arguments::Raw(text) => Some(text.split_whitespace().map(Cow::Borrowed).collect()),
-        // An argument file drops empty lines.
-        Arguments::Words(list) => list
-            .iter()
-            .map(|word| Some(given(word, wrapped)).filter(|word| !word.is_empty()))
-            .collect(),
-    }
-}
-
-/// A word as the program is given it, through kickstart or not.
-fn given(word: &str, wrapped: bool) -> Cow<'_, str> {
-    if wrapped {
-        for_kickstart(word)
-    } else {
-        Cow::Borrowed(word)
-    }
-}
-
-/// A word that kickstart, which rewrites the arguments of its program, gives to it unchanged. Variables
-/// stay variables: `$NAME` is expanded when the job runs, `\$` is a dollar sign.
-fn for_kickstart(word: &str) -> Cow<'_, str> {
-    if !word.contains(['\\', '"', '\'']) {
-        return Cow::Borrowed(word);
-    }
-    let mut out = String::with_capacity(word.len() + 8);
-    let mut letters = word.chars().peekable();
-    while let Some(c) = letters.next() {
-        let is_dollar_escape = c == '\\' && letters.peek() == Some(&'$');
-        if matches!(c, '\\' | '"' | '\'') && !is_dollar_escape {
-            out.push('\\');
-        }
-        out.push(c);
-        if is_dollar_escape && let Some(dollar) = letters.next() {
-            out.push(dollar);
-        }
-    }
-    Cow::Owned(out)
 }
 
 /// The program and its arguments at the end of kickstart's line, or an argument file that has them.
@@ -665,16 +391,6 @@ fn bare(
     command.arguments = line;
 }
 
-/// A word for a shell.
-pub(crate) fn shell_quote(word: &str) -> Cow<'_, str> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        Cow::Borrowed(word)
-    } else {
-        Cow::Owned(format!("'{}'", word.replace('\'', "'\\''")))
-    }
-}
-
 /// `/usr/bin/env K=V … `, or nothing. It stands before kickstart, which listens to some variables itself.
 pub(crate) fn environment(profiles: &Profiles) -> String {
     let mut text = String::new();
@@ -685,23 +401,4 @@ pub(crate) fn environment(profiles: &Profiles) -> String {
         let _ = write!(text, "{} ", quote(&format!("{key}={value}")));
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kickstart_gets_words_that_it_leaves_alone() {
-        assert_eq!(for_kickstart("plain $HOME"), "plain $HOME");
-        assert_eq!(for_kickstart(r#"it's a\b "q""#), r#"it\'s a\\b \"q\""#);
-        assert_eq!(for_kickstart(r"\$HOME"), r"\$HOME");
-    }
-
-    #[test]
-    fn shell_words() {
-        assert_eq!(shell_quote("/a/b-c"), "/a/b-c");
-        assert_eq!(shell_quote("it's"), r"'it'\''s'");
-        assert_eq!(shell_quote(""), "''");
-    }
 }

@@ -140,10 +140,7 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
             }
             // Only files that are used further down make no node.
             if shares || left.len() > before {
-                nodes.push(Node {
-                    job,
-                    end: left.len(),
-                });
+                nodes.push(Node { job, end: left.len() });
             }
         }
         let size = cluster_size(nodes.len(), mapper, site);
@@ -174,7 +171,11 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
             .map(|(job, node)| (cleanup_of[node as usize], job)),
     );
     // By clean-up job; only those of one are put in order.
-    let earliest = parents.iter().map(|&(cleanup, _)| cleanup).min().unwrap_or_default();
+    let earliest = parents
+        .iter()
+        .map(|&(cleanup, _)| cleanup)
+        .min()
+        .unwrap_or_default();
     let count = exec.jobs.len() - earliest as usize;
     let grouped = Adjacency::new(
         count,

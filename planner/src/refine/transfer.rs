@@ -230,7 +230,9 @@ impl Builder<'_, '_> {
             }
         }
         let outputs = uses.outputs(n);
-        self.exec.cache.extend(outputs.map(|(dealt, _)| (dealt.file, site)));
+        self.exec
+            .cache
+            .extend(outputs.map(|(dealt, _)| (dealt.file, site)));
     }
 
     /// Files that a job of the graph uses, which may be a cluster.

@@ -99,7 +99,14 @@ fn entities_and_aliases_that_multiply() {
         "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE adag [<!ENTITY e0 \"0123456789\">{entities}]>\n<adag \
          version=\"3.6\" name=\"&e14;\"><job id=\"A\" name=\"x\"/></adag>\n"
     );
+    let sites = dax
+        .replace("<adag", "<sitecatalog")
+        .replace("adag", "sitecatalog");
     assert!(refused(&[("workflow.yml", dax)], "").contains("DOCTYPE"));
+    let said = refused(&[("s.xml", sites)], "-Dpegasus.catalog.site.file=s.xml");
+    assert!(said.contains("DOCTYPE"), "{said}");
+    let said = refused(&[("workflow.yml", aliases("jobs"))], "");
+    assert!(said.contains("aliases"), "{said}");
     for (catalog, key) in [
         ("site", "sites"),
         ("transformation", "transformations"),
@@ -138,6 +145,21 @@ fn what_is_nested_without_end() {
             "-Dpegasus.catalog.site.file=s.yml",
         ),
         (
+            "tc.yml",
+            format!("transformations: {}", "[".repeat(DEEP)),
+            "-Dpegasus.catalog.transformation.file=tc.yml",
+        ),
+        (
+            "rc.yml",
+            format!("replicas:\n{}", "- ".repeat(DEEP)),
+            "-Dpegasus.catalog.replica.file=rc.yml",
+        ),
+        (
+            "p",
+            format!("a = {}", "${".repeat(DEEP)),
+            "--conf p -Dpegasus.transfer.refiner=None",
+        ),
+        (
             "s.xml",
             format!(
                 "{xml}<sitecatalog version=\"4.0\">{}",
@@ -156,6 +178,73 @@ fn what_is_nested_without_end() {
             format!("f /f {}", "site=\"a\" ".repeat(DEEP)) + "site",
             "-Dpegasus.catalog.replica.file=rc.txt",
         ),
+    ] {
+        refused(&[(name, text)], line);
+    }
+}
+
+/// Whatever is wrong about a word of millions of letters, the message can be read.
+#[test]
+fn large_words_in_the_wrong_place() {
+    let large = "x".repeat(2_000_000);
+    let xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+    for (name, text, line) in [
+        ("workflow.yml", format!("{PLAIN}{large}: 1\n"), ""),
+        (
+            "workflow.yml",
+            PLAIN.replace("name: x", &format!("name: {large}")),
+            "",
+        ),
+        (
+            "workflow.yml",
+            PLAIN.replace("type: job", &format!("type: {large}")),
+            "",
+        ),
+        (
+            "workflow.yml",
+            format!("{xml}<adag version=\"3.6\" name=\"w\"><{large}/></adag>"),
+            "",
+        ),
+        (
+            "workflow.yml",
+            format!("{xml}<adag version=\"{large}\" name=\"w\"><job id=\"A\" name=\"x\"/></adag>"),
+            "",
+        ),
+        (
+            "s.yml",
+            format!("pegasus: \"5.0\"\nsites: [{{name: local, {large}: 1}}]\n"),
+            "-Dpegasus.catalog.site.file=s.yml",
+        ),
+        (
+            "s.xml",
+            format!(
+                "{xml}<sitecatalog version=\"4.0\"><site handle=\"a\"><directory type=\"{large}\"/></site></sitecatalog>"
+            ),
+            "-Dpegasus.catalog.site.file=s.xml",
+        ),
+        (
+            "tc.yml",
+            format!(
+                "pegasus: \"5.0\"\ntransformations: [{{name: t, sites: [{{name: a, type: {large}, pfn: /x}}]}}]\n"
+            ),
+            "-Dpegasus.catalog.transformation.file=tc.yml",
+        ),
+        (
+            "tc.txt",
+            format!("tr a {{ site b {{ {large} \"1\" }} }}"),
+            "-Dpegasus.catalog.transformation.file=tc.txt",
+        ),
+        (
+            "rc.yml",
+            format!("pegasus: \"5.0\"\nreplicas: [{{lfn: a, {large}: 1}}]\n"),
+            "-Dpegasus.catalog.replica.file=rc.yml",
+        ),
+        (
+            "rc.txt",
+            format!("f /f {large}"),
+            "-Dpegasus.catalog.replica.file=rc.txt",
+        ),
+        ("p", format!("pegasus.transfer.refiner = {large}\n"), "--conf p"),
     ] {
         refused(&[(name, text)], line);
     }

@@ -28,6 +28,12 @@ pub struct Machine<'a> {
     files: BTreeMap<String, Content>,
     directories: BTreeSet<String>,
     sizes: BTreeMap<String, u64>,
+    /// Files of work directories that take no room of the plan: links, and what was there before.
+    weightless: BTreeSet<String>,
+    /// Names of files that were there before.
+    placed: BTreeSet<String>,
+    /// How often each task has failed.
+    failures: Vec<u32>,
     peaks: BTreeMap<&'static str, u64>,
 }
 
@@ -37,14 +43,23 @@ struct Deeds {
     reads: Vec<String>,
     /// Path, and the path that is copied, if it is a copy.
     writes: Vec<(String, Option<String>)>,
+    links: Vec<String>,
     makes: Vec<String>,
     removes: Vec<String>,
     removes_all: Vec<String>,
 }
 
 fn path(url: &str) -> String {
-    url.strip_prefix("file://").unwrap_or(url).replace("/./", "/")
+    let path = url
+        .strip_prefix("file://")
+        .or_else(|| url.strip_prefix("symlink://"));
+    path.unwrap_or(url).replace("/./", "/")
 }
+
+/// A task fails so often at most.
+const FAILURES: u32 = 2;
+/// What a task that failed may have left in a file.
+const RUBBISH: Content = Some(0xdead);
 
 /// The workflow's jobs that a task runs, in an order in which it may run them.
 fn jobs_of(plan: &Plan, task: &str) -> Vec<usize> {
@@ -84,7 +99,8 @@ fn jobs_of(plan: &Plan, task: &str) -> Vec<usize> {
 }
 
 impl<'a> Machine<'a> {
-    pub fn new(recipe: &'a Recipe, plan: &'a Plan, base: &Path) -> Self {
+    /// `is_moved`: the plan stages files; else those that it does not make are in the work directories.
+    pub fn new(recipe: &'a Recipe, plan: &'a Plan, base: &Path, is_moved: bool) -> Self {
         let tasks = plan.tasks();
         let number: BTreeMap<&str, usize> = tasks.iter().enumerate().map(|(n, t)| (t.as_str(), n)).collect();
         let mut children = vec![Vec::new(); tasks.len()];
@@ -110,15 +126,34 @@ impl<'a> Machine<'a> {
             .known()
             .into_iter()
             .map(|name| (format!("/store/{name}"), Some(contents[&name])));
+        let jobs: Vec<Vec<usize>> = tasks.iter().map(|task| jobs_of(plan, task)).collect();
+        let scratch: BTreeMap<&str, String> = [("local", scratch("scratch")), ("far", scratch("far"))].into();
+        let mut files: BTreeMap<String, Content> = raw.chain(known).collect();
+        let is_made = |name: &str| {
+            let mut made = jobs.iter().flatten();
+            made.any(|&n| (0..recipe.jobs[n].outputs.len()).any(|k| name == format!("f{n}_{k}")))
+        };
+        let mut placed = BTreeSet::new();
+        let mut weightless = BTreeSet::new();
+        for (name, content) in contents.iter().filter(|(name, _)| !is_moved && !is_made(name)) {
+            placed.insert(name.clone());
+            for directory in scratch.values() {
+                weightless.insert(format!("{directory}/{name}"));
+                files.insert(format!("{directory}/{name}"), Some(*content));
+            }
+        }
         Machine {
             recipe,
             plan,
-            jobs: tasks.iter().map(|task| jobs_of(plan, task)).collect(),
+            jobs,
             children,
             waiting,
-            scratch: [("local", scratch("scratch")), ("far", scratch("far"))].into(),
+            scratch,
             storage: format!("{base}/out"),
-            files: raw.chain(known).collect(),
+            files,
+            weightless,
+            placed,
+            failures: vec![0; tasks.len()],
             directories: BTreeSet::new(),
             sizes: recipe.sizes(),
             peaks: BTreeMap::new(),
@@ -164,6 +199,10 @@ impl<'a> Machine<'a> {
                 _ => {
                     let url = |end: &str| path(order[end][0]["url"].as_str().expect("a URL"));
                     deeds.reads.push(url("src_urls"));
+                    let destination = order["dest_urls"][0]["url"].as_str();
+                    if destination.is_some_and(|url| url.starts_with("symlink://")) {
+                        deeds.links.push(url("dest_urls"));
+                    }
                     deeds.writes.push((url("dest_urls"), Some(url("src_urls"))));
                 }
             }
@@ -171,12 +210,20 @@ impl<'a> Machine<'a> {
         deeds
     }
 
-    /// Runs all tasks; the turns say which one begins or ends next.
-    pub fn run(&mut self, mut turns: impl Iterator<Item = u16>) -> Result<(), TestCaseError> {
+    /// Runs all tasks; the turns say which one begins or ends next, and which one fails, if tasks do. When nothing can
+    /// go on, those that failed are run again.
+    pub fn run(&mut self, mut turns: impl Iterator<Item = u16>, fails: bool) -> Result<(), TestCaseError> {
         let mut ready: Vec<usize> = (0..self.tasks.len()).filter(|&t| self.waiting[t] == 0).collect();
         let mut running: Vec<(usize, Deeds)> = Vec::new();
+        let mut failed: Vec<usize> = Vec::new();
         let mut ended = 0;
-        while !ready.is_empty() || !running.is_empty() {
+        loop {
+            if ready.is_empty() && running.is_empty() {
+                if failed.is_empty() {
+                    break;
+                }
+                ready.append(&mut failed);
+            }
             let turn = usize::from(turns.next().unwrap_or_default());
             let begins = running.is_empty() || (running.len() < SLOTS && !ready.is_empty() && turn % 3 != 0);
             if begins {
@@ -187,6 +234,11 @@ impl<'a> Machine<'a> {
                 continue;
             }
             let (task, deeds) = running.swap_remove(turn / 3 % running.len());
+            if fails && turn % 4 == 1 && self.failures[task] < FAILURES {
+                self.fail(task, &deeds, turn / 4);
+                failed.push(task);
+                continue;
+            }
             self.end(task, &deeds)?;
             ended += 1;
             for child in self.children[task].clone() {
@@ -198,6 +250,32 @@ impl<'a> Machine<'a> {
         }
         prop_assert_eq!(ended, self.tasks.len(), "not all tasks ran");
         Ok(())
+    }
+
+    /// A task fails half-way: it has done a part of what it was to do, which `turn` chooses.
+    fn fail(&mut self, task: usize, deeds: &Deeds, turn: usize) {
+        self.failures[task] += 1;
+        for (k, (file, _)) in deeds.writes.iter().enumerate() {
+            if (turn >> (k % 8)) & 1 == 0 {
+                self.files.remove(file);
+            } else {
+                self.files.insert(file.clone(), RUBBISH);
+            }
+        }
+        let part = |all: usize| turn % (all + 1);
+        for file in &deeds.removes[..part(deeds.removes.len())] {
+            self.files.remove(file);
+        }
+        self.directories
+            .extend(deeds.makes[..part(deeds.makes.len())].iter().cloned());
+        for directory in &deeds.removes_all {
+            let below = format!("{directory}/");
+            let mut kept = turn;
+            self.files.retain(|file, _| {
+                kept += usize::from(file.starts_with(&below));
+                !file.starts_with(&below) || kept % 2 == 0
+            });
+        }
     }
 
     fn has_directory(&self, file: &str) -> bool {
@@ -219,12 +297,17 @@ impl<'a> Machine<'a> {
         for (file, _) in &deeds.writes {
             prop_assert!(self.has_directory(file), "{name} writes {file} nowhere");
             let before = self.files.insert(file.clone(), None);
-            prop_assert_eq!(before, None, "{} writes {} again", name, file);
+            prop_assert!(
+                before.is_none() || self.failures[task] > 0,
+                "{name} writes {file} again"
+            );
         }
+        self.weightless.extend(deeds.links.iter().cloned());
         for (&site, directory) in &self.scratch {
             let held = self
                 .files
                 .keys()
+                .filter(|file| !self.weightless.contains(*file))
                 .filter_map(|file| file.strip_prefix(directory.as_str())?.strip_prefix('/'))
                 .map(|name| self.sizes[name])
                 .sum::<u64>();
@@ -274,7 +357,7 @@ impl<'a> Machine<'a> {
         for file in &deeds.removes {
             let before = self.files.remove(file);
             prop_assert!(
-                matches!(before, Some(Some(_))),
+                matches!(before, Some(Some(_))) || self.failures[task] > 0,
                 "{name} removes {file}: {before:?}"
             );
         }
@@ -330,7 +413,10 @@ impl<'a> Machine<'a> {
         }
         if matches!(cleanup, "inplace" | "constraint") {
             for name in left.keys() {
-                prop_assert!(wanted.contains_key(name), "{name} is left");
+                prop_assert!(
+                    wanted.contains_key(name) || self.placed.contains(name),
+                    "{name} is left"
+                );
             }
         }
         Ok(())

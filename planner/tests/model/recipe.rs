@@ -46,6 +46,8 @@ pub struct Job {
     /// What it is clustered by.
     pub label: Option<u8>,
     pub runtime: u8,
+    /// With the scope partial it need not run if its outputs are there.
+    pub reusable: bool,
     pub reads: BTreeSet<String>,
     pub outputs: Vec<Output>,
 }
@@ -57,10 +59,10 @@ pub struct Recipe {
     pub raw_sizes: Vec<u64>,
 }
 
-/// Whether the job is on the far site, label and run time, numbers of raw files, numbers of files made before, outputs.
+/// Whether the job is on the far site, label, run time and whether it is reusable, numbers of raw files, numbers of files made before, outputs.
 type Draft = (
     bool,
-    (Option<u8>, u8),
+    (Option<u8>, u8, bool),
     Vec<u8>,
     Vec<u8>,
     Vec<(bool, bool, bool, u64)>,
@@ -69,7 +71,7 @@ type Draft = (
 fn draft() -> impl Strategy<Value = Draft> {
     (
         prop::bool::weighted(0.3),
-        (prop::option::weighted(0.7, 0u8..3), 1u8..40),
+        (prop::option::weighted(0.7, 0u8..3), 1u8..40, any::<bool>()),
         prop::collection::vec(0..RAW, 0..3),
         prop::collection::vec(any::<u8>(), 0..4),
         prop::collection::vec(
@@ -93,7 +95,8 @@ pub fn recipe() -> impl Strategy<Value = Recipe> {
         .prop_map(|(drafts, raw_sizes, two_sites)| {
             let mut made: Vec<String> = Vec::new();
             let mut jobs = Vec::new();
-            for (n, (far, (label, runtime), raw, before, outputs)) in drafts.into_iter().enumerate() {
+            for (n, (far, (label, runtime, reusable), raw, before, outputs)) in drafts.into_iter().enumerate()
+            {
                 let mut reads: BTreeSet<String> = raw.iter().map(|k| format!("raw{k}")).collect();
                 if !made.is_empty() {
                     reads.extend(before.iter().map(|&k| made[usize::from(k) % made.len()].clone()));
@@ -103,6 +106,7 @@ pub fn recipe() -> impl Strategy<Value = Recipe> {
                     far: far && two_sites,
                     label,
                     runtime,
+                    reusable,
                     reads,
                     outputs: outputs
                         .into_iter()
@@ -129,8 +133,8 @@ impl Recipe {
             let label = job.label.map_or(String::new(), |l| format!(", label: {site}{l}"));
             text.push_str(&format!(
                 "- type: job\n  id: J{n}\n  name: work\n  profiles:\n    selector: {{execution.site: {site}}}\n    \
-                 pegasus: {{runtime: {}{label}}}\n",
-                job.runtime
+                 pegasus: {{runtime: {}, enable_for_data_reuse: {}{label}}}\n",
+                job.runtime, job.reusable
             ));
             if job.reads.is_empty() && job.outputs.is_empty() {
                 continue;

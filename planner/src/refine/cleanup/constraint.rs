@@ -177,11 +177,7 @@ impl Walk {
                 }
             }
         }
-        Walk {
-            order,
-            lives,
-            peaks,
-        }
+        Walk { order, lives, peaks }
     }
 
     /// How far the worst site is beyond its room; less is better, 1 is the limit.

@@ -26,12 +26,7 @@ const QUIET: u32 = 1 << 31;
 impl DealtUses {
     /// Of the jobs of a graph; `numbers` has those that are kept as jobs of the plan. Gives the job that writes each
     /// file, too, or `u32::MAX`.
-    pub(super) fn new(
-        workflow: &Workflow,
-        exec: &Exec,
-        kept: &[bool],
-        numbers: &[u32],
-    ) -> (Self, Vec<u32>) {
+    pub(super) fn new(workflow: &Workflow, exec: &Exec, kept: &[bool], numbers: &[u32]) -> (Self, Vec<u32>) {
         let mut this = DealtUses {
             start: Vec::with_capacity(2 * kept.len() + 1),
             all: Vec::with_capacity(workflow.files.len()),
