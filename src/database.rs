@@ -50,6 +50,7 @@ fn wanted(options: &Options) -> Option<session::Options> {
         // The executor may write one itself, with the same name.
         state_log: Some("monitord.jobstate.log".into()).filter(|_| options.jobstate_log.is_some()),
         dashboard: stampede.dashboard.clone(),
+        passwords: stampede.passwords.clone(),
         ..session::Options::default()
     })
 }

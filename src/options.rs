@@ -62,6 +62,8 @@ pub struct Options {
 pub struct Stampede {
     /// The list of all workflows of the user, `~/.pegasus/workflow.db`.
     pub dashboard: Option<PathBuf>,
+    /// Passwords of PostgreSQL servers, `~/.pgpass`.
+    pub passwords: Option<PathBuf>,
 }
 
 /// Where the output of tasks goes.
@@ -182,6 +184,7 @@ impl Options {
         }
         options.stampede = typed.stampede.then(|| Stampede {
             dashboard: typed.home.as_ref().map(|home| home.join(".pegasus/workflow.db")),
+            passwords: typed.passwords.clone(),
         });
         if typed.no_resource_log {
             options.resource_log = None;

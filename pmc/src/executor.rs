@@ -82,9 +82,14 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
     options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
     options.jobstate_log = Some(dag.with_file_name("jobstate.log"));
     options.stdio = Stdio::PerTask;
-    let home = environment.iter().find(|(name, _)| name == "HOME");
+    let value = |wanted| environment.iter().find(|(name, _)| name == wanted);
+    let path = |wanted| value(wanted).map(|(_, value)| Path::new(value));
+    let home = path("HOME");
     options.stampede = execution.stampede.then(|| Stampede {
-        dashboard: home.map(|(_, home)| Path::new(home).join(".pegasus/workflow.db")),
+        dashboard: home.map(|home| home.join(".pegasus/workflow.db")),
+        passwords: path("PGPASSFILE")
+            .map(Path::to_owned)
+            .or_else(|| Some(home?.join(".pgpass"))),
     });
     options.console = false;
     LocalRun {

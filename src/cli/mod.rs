@@ -55,6 +55,8 @@ pub struct Typed {
     pub stampede: bool,
     /// The user's directory.
     pub home: Option<PathBuf>,
+    /// `PGPASSFILE`, else `.pgpass` in the user's directory.
+    pub passwords: Option<PathBuf>,
     /// `PMC_KICKSTART=exec`: tasks start their kickstart themselves.
     pub exec_kickstart: bool,
     /// `--no-resource-log`.
@@ -148,6 +150,9 @@ fn read_environment(
     let value = |name| environment(name).map(OsString::into_vec);
     typed.host_script = environment("PMC_HOST_SCRIPT").and_then(path);
     typed.home = environment("HOME").map(PathBuf::from);
+    typed.passwords = environment("PGPASSFILE")
+        .map(PathBuf::from)
+        .or_else(|| Some(typed.home.as_ref()?.join(".pgpass")));
     if let Some(text) = value("PMC_HOST_MEMORY") {
         typed.host_memory = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_MEMORY"))?;
     }
@@ -438,6 +443,7 @@ mod tests {
             monitord_hack: true,
             stampede: false,
             home: None,
+            passwords: None,
             exec_kickstart: true,
             no_resource_log: true,
             no_sleep_on_recv: true,

@@ -1,7 +1,8 @@
 //! How fast a finished run is loaded, and in how much memory.
 //!
 //! `cargo bench -p pmc-stampede` loads 1,100 and 100,000 jobs. `PMC_BENCH_JOBS` names other numbers,
-//! separated by blanks; 1,000,000 jobs take 5 GB for their output files, below `TMPDIR`.
+//! separated by blanks; 1,000,000 jobs take 3 GB below `TMPDIR`, which should be in memory (`/dev/shm`): what is
+//! measured is the loader, not a disk that has just got all these files.
 //! `PMC_BENCH_MONITORD` names a `pegasus-monitord` to load the smallest run, too, for the ratio.
 //!
 //! Each run is loaded three times, by a process of its own; the fastest counts.
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 mod made_run;
 
 const ROUNDS: usize = 3;
+/// Of large runs, one round says enough.
+const LARGE: usize = 1_000_000;
 
 fn main() {
     let jobs = std::env::var("PMC_BENCH_JOBS").unwrap_or_else(|_| "1100 100000".to_owned());
@@ -27,7 +30,7 @@ fn main() {
         let submit = folder.path().join("submit");
         let log = made_run::make(&submit, jobs).expect("the temporary folder can be written");
         let mut best = (Duration::MAX, 0);
-        for _ in 0..ROUNDS {
+        for _ in 0..if jobs < LARGE { ROUNDS } else { 1 } {
             let _ = std::fs::remove_file(submit.join("big-0.stampede.db"));
             let loader = [env!("CARGO_BIN_EXE_pmc-monitord")];
             best = best.min(load(&loader, &log, folder.path()));

@@ -118,6 +118,12 @@ pub enum Notice {
         /// Line, counted from 1.
         line: u64,
     },
+    /// The file with passwords of servers is not used.
+    #[error("passwords: {reason}")]
+    Passwords {
+        /// File, and what is wrong.
+        reason: String,
+    },
     /// A job is in the log, but the planner did not write about it.
     #[error("job {job} is in the log but not among the jobs that were planned; its kind is unknown")]
     UnknownJob {

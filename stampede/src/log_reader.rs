@@ -1,13 +1,11 @@
 //! Reads the lines of a growing log and knows where it is.
 
 use std::fs::File;
-use std::hash::Hasher as _;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use rustc_hash::FxHasher;
-
+use crate::fixed_hash::fnv1a;
 use crate::store::Position;
 
 /// Read at a time.
@@ -153,9 +151,7 @@ impl LogReader {
         // At most the size of the array, by its callers.
         let part = usize::try_from(to - from).unwrap_or(usize::MAX).min(bytes.len());
         self.file.read_exact_at(&mut bytes[..part], from)?;
-        let mut hasher = FxHasher::default();
-        hasher.write(&bytes[..part]);
-        Ok(hasher.finish().cast_signed())
+        Ok(fnv1a(&[&bytes[..part]]).cast_signed())
     }
 }
 

@@ -22,7 +22,8 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::from(error.use_stderr()));
         }
     };
-    let options = match cli.options(std::env::var_os("HOME").map(PathBuf::from)) {
+    let path = |name| std::env::var_os(name).map(PathBuf::from);
+    let options = match cli.options(path("HOME"), path("PGPASSFILE")) {
         Ok(options) => options,
         Err(message) => {
             eprintln!("pmc-monitord: {message}");

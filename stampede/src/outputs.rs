@@ -1,6 +1,7 @@
 //! The files that a try leaves behind: `JOB.out.NNN` and `JOB.err.NNN`.
 
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::Path;
@@ -69,7 +70,12 @@ pub fn read_if_any(path: &Path) -> io::Result<String> {
 /// Name of the output file with this number.
 #[must_use]
 pub fn name(job: &str, stream: &str, number: u32) -> String {
-    format!("{job}.{stream}.{number:03}")
+    let mut name = String::with_capacity(job.len() + stream.len() + 5);
+    name.push_str(job);
+    name.push('.');
+    name.push_str(stream);
+    let _ = write!(name, ".{number:03}");
+    name
 }
 
 /// The number in a name of [`name`].

@@ -6,15 +6,17 @@ use std::time::{Duration, Instant};
 
 use chrono::Local;
 use monitord_compat::dagman_out_reader::{self, What};
+use nix::unistd::{User, getuid};
 
 use crate::clock::LogClock;
 use crate::dashboard;
-use crate::destination;
+use crate::destination::{self, Server};
 use crate::error::{LoadError, Notice};
 use crate::holder::{Holder, NotHeld};
 use crate::loader::{Loader, Workflow};
 use crate::log_reader::LogReader;
 use crate::markers::{Markers, rotate, stamp};
+use crate::pgpass;
 use crate::rows::WorkflowState;
 use crate::run::Run;
 use crate::state_log::StateLog;
@@ -34,7 +36,7 @@ pub use live::Live;
 /// Name of the file that the loader of a directory holds locked.
 pub const LOCK: &str = "monitord.pid";
 /// Lines between two commits.
-const BATCH: u64 = 5000;
+const BATCH: u64 = 20_000;
 
 /// What to load and how.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +53,8 @@ pub struct Options {
     pub destination: Destination,
     /// File of settings that counts instead of that of the run.
     pub conf: Option<PathBuf>,
+    /// Passwords of PostgreSQL servers whose URL has none, as PostgreSQL's programs read them.
+    pub passwords: Option<PathBuf>,
     /// The list of all workflows of the user, if the settings of the run name no other.
     pub dashboard: Option<PathBuf>,
     /// Whether to leave out what jobs printed.
@@ -126,7 +130,10 @@ impl<'o> Session<'o> {
             Err(NotHeld::By(holder)) => return Err(LoadError::Held { dir: run.dir, holder }),
             Err(NotHeld::Io(source)) => return Err(LoadError::Write { path, source }),
         };
-        let destination = run.destination(&options.destination, options.conf.as_deref())?;
+        let mut destination = run.destination(&options.destination, options.conf.as_deref())?;
+        if let (Destination::Server(server), Some(path)) = (&mut destination, &options.passwords) {
+            look_up_password(server, path, notice);
+        }
         let dashboard = match &options.dashboard {
             Some(usual) => run.dashboard(usual, options.conf.as_deref(), notice),
             None => None,
@@ -233,10 +240,11 @@ impl<'o> Session<'o> {
     fn planned(&self, store: &mut dyn Store, notice: Notices<'_>) -> Result<(), LoadError> {
         store.workflow(&self.run.workflow)?;
         if self.run.planned {
-            static_part::load(&self.run.static_events, store, notice)
+            static_part::load(&self.run.static_events, store, notice)?;
         } else {
-            static_part::load_dag(&self.run.dag, store)
+            static_part::load_dag(&self.run.dag, store)?;
         }
+        Ok(store.plan_complete()?)
     }
 
     /// One line of the log.
@@ -321,6 +329,18 @@ impl<'o> Session<'o> {
             jobs: loader.jobs_ended(),
             elapsed: self.began.elapsed(),
         }
+    }
+}
+
+/// Fills in the password of a server whose URL has none.
+fn look_up_password(server: &mut Server, path: &Path, notice: Notices<'_>) {
+    if server.password.is_some() {
+        return;
+    }
+    let me = User::from_uid(getuid()).ok().flatten();
+    match pgpass::password(path, server, me.as_ref().map_or("", |me| &me.name)) {
+        Ok(found) => server.password = found,
+        Err(reason) => notice(Notice::Passwords { reason }),
     }
 }
 

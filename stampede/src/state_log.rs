@@ -56,8 +56,18 @@ impl StateLog {
 
     /// A state of a job. `value` is a status or the number of the execution.
     pub fn job(&mut self, time: i64, job: &str, state: &str, value: &str, site: &str, seq: i64) {
+        if self.file.is_none() {
+            return;
+        }
+        // By hand, for there are four of them a task.
+        number(&mut self.lines, time);
         let site = if site.is_empty() { "-" } else { site };
-        self.line(format_args!("{time} {job} {state} {value} {site} - {seq}"));
+        for word in [job, state, value, site, "- "] {
+            self.lines.push(b' ');
+            self.lines.extend_from_slice(word.as_bytes());
+        }
+        number(&mut self.lines, seq);
+        self.lines.push(b'\n');
     }
 
     /// A state of the run or of the loader.
@@ -88,9 +98,37 @@ impl StateLog {
     }
 }
 
+fn number(to: &mut Vec<u8>, value: i64) {
+    // As many digits as there can be.
+    let (mut digits, mut first) = ([0; 20], 20);
+    let mut rest = value.unsigned_abs();
+    loop {
+        first -= 1;
+        // A digit is less than 10.
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if value < 0 {
+        to.push(b'-');
+    }
+    to.extend_from_slice(&digits[first..]);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers() {
+        for value in [0, 9, 10, -1, 1_772_600_767, i64::MAX, i64::MIN] {
+            let mut text = Vec::new();
+            number(&mut text, value);
+            assert_eq!(text, value.to_string().as_bytes());
+        }
+    }
 
     #[test]
     fn lines_after_the_position_are_written_again() {

@@ -82,20 +82,18 @@ pub fn load_dag(path: &Path, store: &dyn Store) -> Result<(), LoadError> {
         let arguments: Vec<_> = words.iter().skip(1).map(|word| text(word)).collect();
         let arguments = arguments.join(" ");
         let argv = Some(&*arguments).filter(|argv| !argv.is_empty());
-        store.job(&JobRow {
+        let transformation = option_of_kickstart(&arguments, "-n");
+        let transformation = transformation.as_deref().unwrap_or_else(|| base_name(&program));
+        let task = option_of_kickstart(&arguments, "-N");
+        let job = JobRow {
             exec_job_id: &name,
             type_desc: "compute",
             executable: &program,
             argv,
             task_count: 1,
             ..JobRow::default()
-        })?;
-        let transformation = option_of_kickstart(&arguments, "-n");
-        let transformation = transformation.as_deref().unwrap_or_else(|| base_name(&program));
-        let task = option_of_kickstart(&arguments, "-N");
-        let task = task.as_deref().unwrap_or(&name);
-        store.task(task, transformation, argv, "compute")?;
-        store.task_of_job(task, &name)?;
+        };
+        store.planned(&job, task.as_deref().unwrap_or(&name), transformation)?;
         for child in dag.children(id) {
             store.job_edge(&name, &text(dag.name(*child)))?;
         }

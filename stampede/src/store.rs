@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::rows::{HostRow, InvocationRow, JobRow, TryEnd, TryRow, WorkflowRow, WorkflowState};
 
+mod hosts;
 #[cfg(feature = "postgresql")]
 mod postgresql;
 mod sqlite;
@@ -86,18 +87,18 @@ pub struct Position {
 
 /// Writes the rows of one workflow. One thread uses it.
 ///
-/// A store may hold rows back until the next [`commit`](Store::commit); the questions of [`Lookup`] see
-/// them nevertheless.
+/// A transaction begins with the first row that is written. A store may hold rows back until the next
+/// [`commit`](Store::commit); the questions of [`Lookup`] see them nevertheless.
 ///
 /// # Errors
 /// Every method fails if the database cannot be written.
 pub trait Store: Lookup + Debug {
-    /// Begins a transaction, unless one is open.
-    fn begin(&self) -> Result<(), StoreError>;
-
     /// Ends the transaction with the position that belongs to its rows. If it fails, none of them are
     /// there.
     fn commit(&self, position: Position) -> Result<(), StoreError>;
+
+    /// All of the plan is there: jobs, tasks, and what belongs to them.
+    fn plan_complete(&self) -> Result<(), StoreError>;
 
     /// Makes the indexes that only readers use, unless they are there; at the end, when all rows are. They
     /// are not there before: to keep them up takes longer than to make them.
@@ -133,6 +134,13 @@ pub trait Store: Lookup + Debug {
     /// The job that runs a task. False if there is no such task or job.
     fn task_of_job(&self, task: &str, job: &str) -> Result<bool, StoreError>;
 
+    /// A job that is its only task, neither of them there yet: their rows and their connection.
+    fn planned(&self, job: &JobRow<'_>, task: &str, transformation: &str) -> Result<(), StoreError> {
+        self.job(job)?;
+        self.task(task, transformation, job.argv, "compute")?;
+        self.task_of_job(task, job.exec_job_id).map(drop)
+    }
+
     /// Notes that a task uses a file. False if there is no such task.
     fn workflow_file(&self, task: &str, lfn: &str) -> Result<bool, StoreError>;
 
@@ -149,7 +157,7 @@ pub trait Store: Lookup + Debug {
     fn state(&self, try_id: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError>;
 
     /// An invocation.
-    fn invocation(&self, try_id: i64, row: &InvocationRow) -> Result<(), StoreError>;
+    fn invocation(&self, try_id: i64, row: InvocationRow) -> Result<(), StoreError>;
 
     /// Number of a host, which is made if it is new.
     fn host(&mut self, row: &HostRow) -> Result<i64, StoreError>;
@@ -168,7 +176,7 @@ pub trait Store: Lookup + Debug {
     fn integrity_errors(&self, try_id: i64, count: i64) -> Result<(), StoreError>;
 
     /// The end of a try.
-    fn end_try(&self, try_id: i64, end: &TryEnd, host: Option<i64>) -> Result<(), StoreError>;
+    fn end_try(&self, try_id: i64, end: TryEnd, host: Option<i64>) -> Result<(), StoreError>;
 
     /// Texts that were longer than their columns and lost their ends since the last call.
     fn texts_cut(&self) -> u64;
@@ -187,6 +195,14 @@ pub trait Lookup {
 
     /// Number of a job.
     fn job_id(&self, job: &str) -> Result<Option<i64>, StoreError>;
+
+    /// Number of a job, and what [`job_facts`](Lookup::job_facts) tells of it.
+    fn find_job(&self, job: &str) -> Result<Option<(i64, JobFacts)>, StoreError> {
+        match self.job_id(job)? {
+            Some(id) => Ok(Some((id, self.job_facts(id)?))),
+            None => Ok(None),
+        }
+    }
 
     /// Program, arguments and submit file of a job.
     fn job_facts(&self, job_id: i64) -> Result<JobFacts, StoreError>;

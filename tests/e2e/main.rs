@@ -18,6 +18,7 @@ mod golden_planner;
 mod kill;
 mod launch;
 mod plans_run;
+mod postgresql;
 mod report;
 mod stampede;
 mod submit;

@@ -16,6 +16,8 @@ use crate::store::Position;
 
 /// Time between two commits while lines keep coming.
 const COMMIT: Duration = Duration::from_secs(1);
+/// Shortest pause between two looks at a log that this program writes.
+const LOOK: Duration = Duration::from_millis(100);
 /// Shortest and longest pause between two looks at the log.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// How long to wait for a next run when the last one is loaded already.
@@ -205,17 +207,25 @@ impl<'o> Follower<'o> {
 
     /// As [`Follower::run`] for a log of this program.
     fn run_beside(&mut self, live: &Live, notice: Notices<'_>) -> Result<End, LoadError> {
+        let mut wait = LOOK;
         loop {
             // Before reading: what is written between the two is read then.
             let complete = live.is_complete();
-            self.read(live.stop(), notice)?;
+            // Little is left to do at the end if the log is read often.
+            match self.read_lines(live.stop(), notice)? {
+                0 => wait = (wait * 3 / 2).min(COMMIT),
+                _ => wait = LOOK,
+            }
             if live.stop().load(Ordering::Relaxed) {
                 return Ok(End::Interrupted);
             }
             if complete {
                 return self.last_line(notice);
             }
-            live.pause();
+            if self.committed.elapsed() >= COMMIT {
+                self.commit(notice)?;
+            }
+            live.pause(wait);
         }
     }
 
@@ -231,8 +241,15 @@ impl<'o> Follower<'o> {
         reopened().map_err(|source| self.session.read_error(source))
     }
 
-    /// Reads to the end of what is there; the number of lines.
+    /// Reads to the end of what is there, and commits it; the number of lines.
     fn read(&mut self, stop: &AtomicBool, notice: Notices<'_>) -> Result<u64, LoadError> {
+        let read = self.read_lines(stop, notice)?;
+        self.commit(notice)?;
+        Ok(read)
+    }
+
+    /// Reads to the end of what is there, and commits when it is time; the number of lines.
+    fn read_lines(&mut self, stop: &AtomicBool, notice: Notices<'_>) -> Result<u64, LoadError> {
         let mut read = 0;
         while !stop.load(Ordering::Relaxed) {
             let number = self.reader.line_number() + 1;
@@ -241,7 +258,6 @@ impl<'o> Follower<'o> {
                 .next_line()
                 .map_err(|source| self.session.read_error(source))?;
             let Some(line) = line else { break };
-            self.loader.store_begin()?;
             self.session.line(&mut self.loader, line, number, notice)?;
             read += 1;
             self.lines += 1;
@@ -250,7 +266,6 @@ impl<'o> Follower<'o> {
             }
             pause(self.session.options.slowly);
         }
-        self.commit(notice)?;
         Ok(read)
     }
 
@@ -276,7 +291,6 @@ impl<'o> Follower<'o> {
     fn last_line(&mut self, notice: Notices<'_>) -> Result<End, LoadError> {
         let number = self.reader.line_number() + 1;
         if let Some(line) = self.reader.last_line() {
-            self.loader.store_begin()?;
             self.session.line(&mut self.loader, line, number, notice)?;
             self.lines += 1;
         }
@@ -362,7 +376,6 @@ impl<'o> Follower<'o> {
         self.loader.commit(position)?;
         if end != End::Interrupted {
             // By themselves: all rows are there, should it be interrupted.
-            self.loader.store_begin()?;
             self.loader.store().create_indexes()?;
             self.loader.commit(position)?;
         }

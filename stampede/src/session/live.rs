@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the log, and so between two transactions.
-const LOOK: Duration = Duration::from_secs(1);
+/// How long to wait at a time when there is no limit.
+const LONG: Duration = Duration::from_secs(1);
 
 /// What the writer of a log and its loader tell each other.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Live {
         let until = Instant::now().checked_add(patience);
         let mut state = self.lock();
         while !state.ended {
-            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
+            let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 self.abandoned.store(true, Ordering::Relaxed);
                 return false;
@@ -70,11 +70,11 @@ impl Live {
         self.lock().complete
     }
 
-    /// Waits until it is time for the next look.
-    pub(super) fn pause(&self) {
+    /// Waits this long, or until the log is complete.
+    pub(super) fn pause(&self, time: Duration) {
         let state = self.lock();
         if !state.complete {
-            drop(self.changed.wait_timeout(state, LOOK));
+            drop(self.changed.wait_timeout(state, time));
         }
     }
 

@@ -7,16 +7,17 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
-use std::hash::Hasher as _;
 use std::time::Duration;
 
 use monitord_compat::database::{INDEXES, POSTGRESQL_TABLES, VERSION};
 use postgres::error::SqlState;
 use postgres::{Client, Config, NoTls, Statement};
-use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::hosts::Hosts;
 use super::{Position, Purpose, StoreError};
 use crate::destination::Server;
+use crate::fixed_hash::fnv1a;
 
 mod batch;
 mod lookup;
@@ -147,7 +148,7 @@ pub struct Postgresql {
     client: RefCell<Client>,
     at: String,
     wf: i64,
-    hosts: FxHashMap<(String, String, String), i64>,
+    hosts: Hosts,
     batches: RefCell<Batches>,
     in_transaction: Cell<bool>,
     /// Numbers for tries that were taken from the server, in order.
@@ -228,7 +229,7 @@ impl Postgresql {
                     client: RefCell::new(client),
                     at,
                     wf: known.map_or(0, |(wf, _)| wf),
-                    hosts: FxHashMap::default(),
+                    hosts: Hosts::default(),
                     batches: RefCell::default(),
                     in_transaction: Cell::new(true),
                     tries: RefCell::default(),
@@ -346,12 +347,15 @@ fn make_tables(client: &mut Client, now: i64) -> Result<(), ServerError> {
     }
 }
 
+/// Key of the advisory lock of a workflow: the hash FNV-1a, 64 bits with sign, of `pmc_loader `, a blank at its
+/// end, and the UUID. Loaders of all versions must agree on it.
+fn lock_key(uuid: &str) -> i64 {
+    fnv1a(&[b"pmc_loader ", uuid.as_bytes()]).cast_signed()
+}
+
 /// Takes the lock of a workflow for as long as the connection lasts.
 fn lock(client: &mut Client, uuid: &str) -> Result<(), ServerError> {
-    let mut hasher = FxHasher::default();
-    hasher.write(b"pmc_loader ");
-    hasher.write(uuid.as_bytes());
-    let key = hasher.finish().cast_signed();
+    let key = lock_key(uuid);
     if client
         .query_one("SELECT pg_try_advisory_lock($1)", &[&key])?
         .get(0)
@@ -370,4 +374,17 @@ fn lock(client: &mut Client, uuid: &str) -> Result<(), ServerError> {
     Err(ServerError::Held {
         holder: holder.unwrap_or_else(|| "another program".to_owned()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_lock_stays_the_same() {
+        assert_eq!(
+            lock_key("5d0b1c52-0000-4000-8000-0000000000aa"),
+            -8_964_810_585_860_483_177
+        );
+    }
 }

@@ -1,20 +1,22 @@
 //! A database in a file, with prepared statements.
 
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{
-    CachedStatement, Connection, ErrorCode, OpenFlags, OptionalExtension as _, Params, Row, named_params,
-};
-use rustc_hash::FxHashMap;
+use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags, OptionalExtension as _, Params, Row};
 
+use super::hosts::Hosts;
 use super::{Lookup as _, Position, Purpose, Store, StoreError};
 use crate::file_system::{self, Journal};
 use crate::rows::{HostRow, InvocationRow, JobRow, TryEnd, WorkflowRow, WorkflowState};
 use crate::schema;
 
 mod query;
+mod waiting;
+
+use waiting::Waiting;
 
 /// How long to wait for a reader that holds the database.
 const BUSY: Duration = Duration::from_secs(60);
@@ -24,8 +26,12 @@ const BUSY: Duration = Duration::from_secs(60);
 pub struct Sqlite {
     connection: Connection,
     path: PathBuf,
+    purpose: Purpose,
     wf: i64,
-    hosts: FxHashMap<(String, String, String), i64>,
+    hosts: Hosts,
+    waiting: RefCell<Waiting>,
+    /// Number of the last try; nobody else makes any.
+    last_try: Cell<i64>,
 }
 
 impl Sqlite {
@@ -49,12 +55,19 @@ impl Sqlite {
             path: path.to_owned(),
             source,
         })?;
-        Ok(Self {
+        Ok(Self::new(connection, path, purpose, 0, 0))
+    }
+
+    fn new(connection: Connection, path: &Path, purpose: Purpose, wf: i64, last_try: i64) -> Self {
+        Self {
             connection,
             path: path.to_owned(),
-            wf: 0,
-            hosts: FxHashMap::default(),
-        })
+            purpose,
+            wf,
+            hosts: Hosts::default(),
+            waiting: RefCell::default(),
+            last_try: Cell::new(last_try),
+        }
     }
 
     /// Opens the database of the workflow `uuid` to go on with it. `None` if there is none, or not made
@@ -91,17 +104,13 @@ impl Sqlite {
                     },
                 )
                 .optional()?;
-            Ok(position.map(|(wf, position)| (connection, wf, position)))
+            let last = "SELECT coalesce(max(job_instance_id), 0) FROM job_instance";
+            let last = connection.query_row(last, (), |row| row.get(0))?;
+            Ok(position.map(|(wf, position)| (connection, wf, last, position)))
         };
         match open() {
-            Ok(found) => Ok(found.map(|(connection, wf, position)| {
-                let store = Self {
-                    connection,
-                    path: path.to_owned(),
-                    wf,
-                    hosts: FxHashMap::default(),
-                };
-                (store, position)
+            Ok(found) => Ok(found.map(|(connection, wf, last, position)| {
+                (Self::new(connection, path, Purpose::Live, wf, last), position)
             })),
             Err(source) => Err(StoreError::Sqlite {
                 path: path.to_owned(),
@@ -147,7 +156,45 @@ impl Sqlite {
             .map_err(|source| self.error(source))
     }
 
+    /// Begins a transaction, unless one is open.
+    fn begin(&self) -> Result<(), StoreError> {
+        if self.connection.is_autocommit() {
+            self.batch("BEGIN IMMEDIATE")?;
+        }
+        Ok(())
+    }
+
+    /// Writes the rows that wait.
+    fn settle(&self) -> Result<(), StoreError> {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        self.begin()?;
+        waiting
+            .write(&self.connection, self.wf)
+            .map_err(|source| self.error(source))
+    }
+
+    /// Writes the rows that wait, if jobs and tasks are among them.
+    fn settle_plan(&self) -> Result<(), StoreError> {
+        let waits = self.waiting.borrow().last_job().is_some();
+        if waits { self.settle() } else { Ok(()) }
+    }
+
+    /// Adds to the rows that wait.
+    fn wait(&self, add: impl FnOnce(&mut Waiting)) -> Result<(), StoreError> {
+        let full = {
+            let mut waiting = self.waiting.borrow_mut();
+            add(&mut waiting);
+            waiting.is_full()
+        };
+        if full { self.settle() } else { Ok(()) }
+    }
+
+    /// Writes, in a transaction; the number of rows.
     fn execute(&self, sql: &str, params: impl Params) -> Result<usize, StoreError> {
+        self.begin()?;
         let run = || -> rusqlite::Result<usize> {
             let mut statement: CachedStatement<'_> = self.connection.prepare_cached(sql)?;
             statement.execute(params)
@@ -168,15 +215,8 @@ impl Sqlite {
 }
 
 impl Store for Sqlite {
-    fn begin(&self) -> Result<(), StoreError> {
-        if self.connection.is_autocommit() {
-            self.batch("BEGIN IMMEDIATE")?;
-        }
-        Ok(())
-    }
-
     fn commit(&self, position: Position) -> Result<(), StoreError> {
-        self.begin()?;
+        self.settle()?;
         self.execute(
             "UPDATE pmc_loader SET log_bytes = ?1, log_lines = ?2, log_head = ?3, log_tail = ?4, jobstate_bytes = ?5
              WHERE wf_id = ?6",
@@ -192,7 +232,20 @@ impl Store for Sqlite {
         self.batch("COMMIT")
     }
 
+    fn plan_complete(&self) -> Result<(), StoreError> {
+        self.settle()?;
+        match self.purpose {
+            // While the run goes on there are other cores; its end would wait for one.
+            Purpose::Live => {
+                schema::create_indexes_of_plan(&self.connection).map_err(|source| self.error(source))
+            }
+            Purpose::Bulk => Ok(()),
+        }
+    }
+
     fn create_indexes(&self) -> Result<(), StoreError> {
+        self.settle()?;
+        self.begin()?;
         schema::create_indexes(&self.connection).map_err(|source| self.error(source))
     }
 
@@ -276,6 +329,7 @@ impl Store for Sqlite {
     }
 
     fn job(&self, row: &JobRow<'_>) -> Result<(), StoreError> {
+        self.settle_plan()?;
         self.execute(
             "INSERT OR IGNORE INTO job (wf_id, exec_job_id, submit_file, type_desc, clustered, max_retries, executable,
                  argv, task_count)
@@ -344,49 +398,33 @@ impl Store for Sqlite {
         .map(drop)
     }
 
+    fn planned(&self, job: &JobRow<'_>, task: &str, transformation: &str) -> Result<(), StoreError> {
+        let last = self.waiting.borrow().last_job();
+        let last = match last {
+            Some(last) => last,
+            None => self.one("SELECT max(job_id) FROM job", ())?.unwrap_or(0),
+        };
+        self.wait(|waiting| waiting.planned(last + 1, job, task, transformation))
+    }
+
     fn new_try(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
-        self.execute(
-            "INSERT INTO job_instance (job_id, job_submit_seq, sched_id, multiplier_factor) VALUES (?1, ?2, ?3, 1)",
-            (job_id, seq, sched_id),
-        )?;
-        Ok(self.connection.last_insert_rowid())
+        let id = self.last_try.get() + 1;
+        self.last_try.set(id);
+        self.wait(|waiting| waiting.new_try(id, job_id, seq, sched_id))?;
+        Ok(id)
     }
 
     fn state(&self, try_id: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR IGNORE INTO jobstate VALUES (?1, ?2, ?3, ?4, NULL)",
-            (try_id, state, time, seq),
-        )
-        .map(drop)
+        self.wait(|waiting| waiting.state(try_id, state, time, seq))
     }
 
-    fn invocation(&self, try_id: i64, row: &InvocationRow) -> Result<(), StoreError> {
-        self.execute(
-            "INSERT OR REPLACE INTO invocation (wf_id, job_instance_id, task_submit_seq, start_time, remote_duration,
-                 remote_cpu_time, exitcode, transformation, executable, abs_task_id, maxrss, avg_cpu)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-            (
-                self.wf,
-                try_id,
-                row.task_submit_seq,
-                row.start_time,
-                row.remote_duration,
-                row.remote_cpu_time,
-                row.exitcode,
-                &row.transformation,
-                &row.executable,
-                &row.abs_task_id,
-                row.maxrss,
-                row.avg_cpu,
-            ),
-        )
-        .map(drop)
+    fn invocation(&self, try_id: i64, row: InvocationRow) -> Result<(), StoreError> {
+        self.wait(|waiting| waiting.invocation(try_id, row))
     }
 
     fn host(&mut self, row: &HostRow) -> Result<i64, StoreError> {
-        let key = (row.site.clone(), row.hostname.clone(), row.ip.clone());
-        if let Some(id) = self.hosts.get(&key) {
-            return Ok(*id);
+        if let Some(id) = self.hosts.get(row) {
+            return Ok(id);
         }
         self.execute(
             "INSERT OR IGNORE INTO host (wf_id, site, hostname, ip, uname, total_memory) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
@@ -398,8 +436,7 @@ impl Store for Sqlite {
                 (self.wf, &row.site, &row.hostname, &row.ip),
             )?
             .ok_or_else(|| self.error(rusqlite::Error::QueryReturnedNoRows))?;
-        self.hosts.insert(key, id);
-        Ok(id)
+        Ok(self.hosts.note(id))
     }
 
     fn integrity(
@@ -426,24 +463,8 @@ impl Store for Sqlite {
         .map(drop)
     }
 
-    fn end_try(&self, try_id: i64, end: &TryEnd, host: Option<i64>) -> Result<(), StoreError> {
-        let update = || {
-            self.connection
-                .prepare_cached(
-                    "UPDATE job_instance SET host_id = :host, site = :site, user = :user, work_dir = :dir,
-                         cluster_start = :cstart, cluster_duration = :cdur, local_duration = :ldur,
-                         stdout_file = :out, stdout_text = :outtext, stderr_file = :err, stderr_text = :errtext,
-                         exitcode = :raw
-                     WHERE job_instance_id = :id",
-                )?
-                .execute(named_params! {
-                    ":host": host, ":site": end.site, ":user": end.user, ":dir": end.work_dir,
-                    ":cstart": end.cluster_start, ":cdur": end.cluster_duration, ":ldur": end.local_duration,
-                    ":out": end.stdout_file, ":outtext": end.stdout_text, ":err": end.stderr_file,
-                    ":errtext": end.stderr_text, ":raw": end.exitcode, ":id": try_id,
-                })
-        };
-        update().map(drop).map_err(|source| self.error(source))
+    fn end_try(&self, try_id: i64, end: TryEnd, host: Option<i64>) -> Result<(), StoreError> {
+        self.wait(|waiting| waiting.end(try_id, end, host))
     }
 
     fn texts_cut(&self) -> u64 {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that fails may panic")]
 
 mod follow;
+mod mutated;
 #[cfg(feature = "postgresql")]
 mod postgresql;
 mod replay;

@@ -224,11 +224,6 @@ fn hash(table: usize, name: &str) -> u64 {
 }
 
 impl Store for Postgresql {
-    /// It begins with the first row that is sent: while rows are held back, nobody waits for them.
-    fn begin(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-
     fn commit(&self, position: Position) -> Result<(), StoreError> {
         self.send()?;
         let number = u64::cast_signed;
@@ -248,6 +243,11 @@ impl Store for Postgresql {
             client.batch_execute("COMMIT")
         })?;
         self.in_transaction.set(false);
+        Ok(())
+    }
+
+    fn plan_complete(&self) -> Result<(), StoreError> {
+        self.planned.take();
         Ok(())
     }
 
@@ -390,9 +390,6 @@ impl Store for Postgresql {
     }
 
     fn new_try(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
-        if !self.planned.borrow().is_empty() {
-            self.planned.take();
-        }
         if self.tries.borrow().is_empty() {
             let rows = self.with(false, |client| {
                 client.query(
@@ -414,7 +411,7 @@ impl Store for Postgresql {
         self.push(STATE, [try_id.into(), state.into(), time.into(), seq.into()])
     }
 
-    fn invocation(&self, try_id: i64, row: &InvocationRow) -> Result<(), StoreError> {
+    fn invocation(&self, try_id: i64, row: InvocationRow) -> Result<(), StoreError> {
         self.push(
             INVOCATION,
             [
@@ -435,9 +432,8 @@ impl Store for Postgresql {
     }
 
     fn host(&mut self, row: &HostRow) -> Result<i64, StoreError> {
-        let key = (row.site.clone(), row.hostname.clone(), row.ip.clone());
-        if let Some(id) = self.hosts.get(&key) {
-            return Ok(*id);
+        if let Some(id) = self.hosts.get(row) {
+            return Ok(id);
         }
         let short = |text: &str| text.chars().filter(|c| *c != '\0').take(255).collect::<String>();
         let (site, hostname, ip) = (short(&row.site), short(&row.hostname), short(&row.ip));
@@ -458,8 +454,7 @@ impl Store for Postgresql {
             )?;
             Ok(found.get(0))
         })?;
-        self.hosts.insert(key, id);
-        Ok(id)
+        Ok(self.hosts.note(id))
     }
 
     fn integrity(
@@ -488,7 +483,7 @@ impl Store for Postgresql {
         self.push(TAG, [self.wf.into(), try_id.into(), count.into()])
     }
 
-    fn end_try(&self, try_id: i64, end: &TryEnd, host: Option<i64>) -> Result<(), StoreError> {
+    fn end_try(&self, try_id: i64, end: TryEnd, host: Option<i64>) -> Result<(), StoreError> {
         #[expect(
             clippy::cast_precision_loss,
             reason = "a duration in seconds is far below 2^53"

@@ -32,10 +32,26 @@ impl Lookup for Sqlite {
     }
 
     fn job_id(&self, job: &str) -> Result<Option<i64>, StoreError> {
+        self.settle_plan()?;
         self.one(
             "SELECT job_id FROM job WHERE wf_id = ?1 AND exec_job_id = ?2",
             (self.wf, job),
         )
+    }
+
+    fn find_job(&self, job: &str) -> Result<Option<(i64, JobFacts)>, StoreError> {
+        self.settle_plan()?;
+        let read = || {
+            self.connection
+                .prepare_cached(
+                    "SELECT job_id, executable, argv, submit_file FROM job WHERE wf_id = ?1 AND exec_job_id = ?2",
+                )?
+                .query_row((self.wf, job), |row| {
+                    Ok((row.get(0)?, (row.get(1)?, row.get(2)?, row.get(3)?)))
+                })
+                .optional()
+        };
+        read().map_err(|source| self.error(source))
     }
 
     fn job_facts(&self, job_id: i64) -> Result<JobFacts, StoreError> {
@@ -48,6 +64,7 @@ impl Lookup for Sqlite {
     }
 
     fn task_facts(&self, task: &str) -> Result<Option<(String, Option<i64>)>, StoreError> {
+        self.settle_plan()?;
         let read = || {
             self.connection
                 .prepare_cached(
@@ -60,6 +77,7 @@ impl Lookup for Sqlite {
     }
 
     fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError> {
+        self.settle()?;
         let read = || {
             self.connection
                 .prepare_cached(
@@ -80,6 +98,7 @@ impl Lookup for Sqlite {
     }
 
     fn jobs_tried(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError> {
+        self.settle()?;
         let mut read = || {
             let mut statement = self
                 .connection
@@ -94,11 +113,13 @@ impl Lookup for Sqlite {
     }
 
     fn last_sequence(&self) -> Result<i64, StoreError> {
+        self.settle()?;
         let last = self.one("SELECT max(job_submit_seq) FROM job_instance", ())?;
         Ok(last.unwrap_or(0))
     }
 
     fn tries_by_job(&self, take: &mut dyn FnMut(&str, i64)) -> Result<(), StoreError> {
+        self.settle()?;
         let mut read = || {
             let mut statement = self.connection.prepare(
                 "SELECT exec_job_id, (SELECT count(*) FROM job_instance i WHERE i.job_id = j.job_id) n FROM job j
@@ -114,6 +135,7 @@ impl Lookup for Sqlite {
     }
 
     fn states(&self, try_id: i64) -> Result<Vec<(String, i64)>, StoreError> {
+        self.settle()?;
         let read = || {
             let mut statement = self.connection.prepare_cached(
                 "SELECT state, timestamp FROM jobstate WHERE job_instance_id = ?1 ORDER BY jobstate_submit_seq",
@@ -125,6 +147,7 @@ impl Lookup for Sqlite {
     }
 
     fn tasks_by_job(&self) -> Result<FxHashMap<i64, i64>, StoreError> {
+        self.settle_plan()?;
         let read = || {
             let mut statement = self
                 .connection

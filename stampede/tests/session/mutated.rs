@@ -1,0 +1,182 @@
+//! Whatever happens to a file of a run, it costs what it hits.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use pmc_stampede::error::Notice;
+use pmc_stampede::session::{self, Options};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use rusqlite::Connection;
+
+use crate::support::Fixture;
+
+const JOBS: usize = 7;
+
+/// What is done to a line of a text file.
+#[derive(Clone, Debug)]
+enum Change {
+    Byte(Index, u8),
+    Cut(Index, Index),
+    Insert(Index, Vec<u8>),
+    Twice,
+    Gone,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let piece = prop_oneof![
+        prop::collection::vec(any::<u8>(), 1..12),
+        prop::sample::select(vec![
+            &b"\n"[..],
+            b"\0",
+            b"\"",
+            b"'",
+            b": |\n",
+            b"[cluster-task id=1, name=",
+            b"- invocation: True\n",
+            b"---------------pegasus-multipart\n",
+            b"99999999999999999999",
+            b"-1",
+            b"@@@MONITORING_PAYLOAD - START@@@",
+            b"\xff\xfe",
+            b"Event: ULOG_",
+            b"02/30/26 25:61:61 ",
+            b"&a *a {",
+        ])
+        .prop_map(<[u8]>::to_vec),
+    ];
+    prop_oneof![
+        (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
+        (any::<Index>(), any::<Index>()).prop_map(|(from, to)| Change::Cut(from, to)),
+        (any::<Index>(), piece).prop_map(|(at, bytes)| Change::Insert(at, bytes)),
+        Just(Change::Twice),
+        Just(Change::Gone),
+    ]
+}
+
+/// Changes one line of a file; the file is cut behind it if `torn`.
+fn damage(path: &Path, line: &Index, change: &Change, torn: bool) {
+    let bytes = fs::read(path).unwrap();
+    let mut lines: Vec<Vec<u8>> = bytes
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(<[u8]>::to_vec)
+        .collect();
+    let at = line.index(lines.len());
+    let line = &mut lines[at];
+    match change {
+        Change::Byte(place, byte) => {
+            let place = place.index(line.len());
+            line[place] = *byte;
+        }
+        Change::Cut(from, to) => {
+            let (from, to) = (from.index(line.len()), to.index(line.len()));
+            line.drain(from.min(to)..=from.max(to));
+        }
+        Change::Insert(place, piece) => {
+            let place = place.index(line.len());
+            line.splice(place..place, piece.iter().copied());
+        }
+        Change::Twice => line.extend_from_within(..),
+        Change::Gone => line.clear(),
+    }
+    if torn {
+        lines.truncate(at + 1);
+    }
+    fs::write(path, lines.concat()).unwrap();
+}
+
+/// What the database says of each job, without numbers that count all of them.
+fn by_job(database: &Path) -> BTreeMap<String, String> {
+    let connection = Connection::open(database).unwrap();
+    let sql = "SELECT exec_job_id, group_concat(quote(i.exitcode) || quote(stdout_file) || quote(stdout_text)
+                   || quote(local_duration) || quote(hostname) || quote(v.exitcode) || quote(start_time)
+                   || quote(v.transformation) || quote(abs_task_id) || quote(maxrss)
+                   || (SELECT group_concat(state || timestamp) FROM (SELECT * FROM jobstate s
+                       WHERE s.job_instance_id = i.job_instance_id ORDER BY jobstate_submit_seq)))
+               FROM (SELECT * FROM job_instance ORDER BY job_submit_seq) i JOIN job USING (job_id)
+                   LEFT JOIN host USING (host_id) LEFT JOIN invocation v USING (job_instance_id)
+               GROUP BY exec_job_id";
+    let mut statement = connection.prepare(sql).unwrap();
+    let rows = statement
+        .query_map((), |row| {
+            Ok((row.get(0)?, row.get::<_, Option<String>>(1)?.unwrap_or_default()))
+        })
+        .unwrap();
+    rows.collect::<Result<_, _>>().unwrap()
+}
+
+/// Loads the run; the jobs, and what was said.
+fn loaded(run: &Fixture) -> (BTreeMap<String, String>, Vec<String>) {
+    let options = Options {
+        log: run.log_path(),
+        ..Options::default()
+    };
+    let mut said = Vec::new();
+    session::replay(&options, &mut |notice: Notice| said.push(notice.to_string())).unwrap();
+    (by_job(&run.database()), said)
+}
+
+/// Jobs that are there as before.
+fn same(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> usize {
+    before
+        .iter()
+        .filter(|(job, what)| now.get(*job) == Some(what))
+        .count()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn a_record(job in 0..JOBS, line in any::<Index>(), change in change(), torn in any::<bool>()) {
+        let run = Fixture::run(JOBS);
+        run.write_log();
+        let (before, _) = loaded(&run);
+        damage(&run.dir.join(format!("work_ID{job}.out.000")), &line, &change, torn);
+        let (now, _) = loaded(&run);
+        prop_assert!(same(&before, &now) >= JOBS - 1, "{before:?} {now:?}");
+        prop_assert_eq!(now.len(), JOBS);
+    }
+
+    #[test]
+    fn the_log(line in any::<Index>(), change in change()) {
+        let run = Fixture::run(JOBS);
+        run.write_log();
+        let (before, _) = loaded(&run);
+        damage(&run.log_path(), &line, &change, false);
+        let (now, said) = loaded(&run);
+        // The line may be taken for one of another job.
+        prop_assert!(same(&before, &now) >= JOBS - 2, "{said:?} {before:?} {now:?}");
+    }
+
+    #[test]
+    fn a_torn_log(line in any::<Index>(), change in change()) {
+        let run = Fixture::run(JOBS);
+        run.write_log();
+        damage(&run.log_path(), &line, &change, true);
+        let (_, said) = loaded(&run);
+        let text = fs::read(run.log_path()).unwrap();
+        let ended = String::from_utf8_lossy(&text).contains("EXITING WITH STATUS");
+        prop_assert!(ended || said.iter().any(|said| said.contains("x-0.dag.dagman.out")), "{said:?}");
+    }
+
+    #[test]
+    fn the_plan(line in any::<Index>(), change in change(), torn in any::<bool>()) {
+        let run = Fixture::run(JOBS);
+        run.write_log();
+        let (before, _) = loaded(&run);
+        damage(&run.dir.join("x-0.static.bp"), &line, &change, torn);
+        let (now, said) = loaded(&run);
+        if !torn {
+            prop_assert!(same(&before, &now) >= JOBS - 2, "{said:?} {before:?} {now:?}");
+        }
+        // Jobs that the plan does not name are loaded all the same, and told of.
+        prop_assert_eq!(before.keys().filter(|job| now.contains_key(*job)).count(), JOBS);
+        let connection = Connection::open(run.database()).unwrap();
+        let unknown = "SELECT count(*) FROM job WHERE submit_file = '' AND type_desc = 'unknown'";
+        let unknown: i64 = connection.query_row(unknown, (), |row| row.get(0)).unwrap();
+        let told = said.iter().filter(|said| said.contains("its kind is unknown")).count();
+        prop_assert!(told as i64 <= unknown && (told > 0 || unknown <= 1), "{unknown}: {said:?}");
+    }
+}

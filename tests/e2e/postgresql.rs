@@ -1,0 +1,149 @@
+//! A run whose database is on a PostgreSQL server: Pegasus' statistics and analyzer read it there.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use crate::support::command::Run;
+use crate::support::golden::golden;
+use crate::support::pegasus::{Monitored, only_file};
+use crate::support::programs::Flavour;
+use crate::support::server::{Server, free_port};
+
+const PASSWORD: &str = "open-sesame";
+
+/// Programs of the server, which Debian keeps away from PATH.
+fn server_program(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    versions
+        .map(|version| version.path().join("bin").join(name))
+        .find(|path| path.exists())
+        .unwrap_or_else(|| panic!("{name} is missing: `tests/run packages` installs it"))
+}
+
+/// The server does not run as root.
+fn unprivileged(program: &str) -> Run {
+    let program = server_program(program);
+    let run = if nix::unistd::getuid().is_root() {
+        Run::new("setpriv")
+            .args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"])
+            .arg(program)
+    } else {
+        Run::new(program)
+    };
+    run.env("LC_ALL", "C").within(Path::new("/"))
+}
+
+/// A server with one account, `loader`, and its port.
+fn server(place: &Path) -> (Server, u16) {
+    let open = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("permissions");
+    open(place, 0o755);
+    let home = place.join("server");
+    fs::create_dir(&home).expect("a folder");
+    let secret = home.join("secret");
+    fs::write(&secret, PASSWORD).expect("written");
+    if nix::unistd::getuid().is_root() {
+        let account = nix::unistd::User::from_name("postgres").ok().flatten();
+        let account = account.expect("the package makes this account");
+        for path in [&home, &secret] {
+            chown(path, Some(account.uid.as_raw()), Some(account.gid.as_raw())).expect("another owner");
+        }
+    }
+    let data = home.join("data");
+    unprivileged("initdb")
+        .args(["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=scram-sha-256", "--username=loader"])
+        .arg("--pwfile")
+        .arg(&secret)
+        .arg("-D")
+        .arg(&data)
+        .go()
+        .ok();
+    let port = free_port();
+    let run = unprivileged("postgres")
+        .arg("-D")
+        .arg(&data)
+        .args(["-h", "127.0.0.1", "-F", "-p", &port.to_string()])
+        .arg("-k")
+        .arg(&home);
+    (Server::start(run, port), port)
+}
+
+/// An executed directory as if it had been executed here, and a home.
+fn executed(case: &str, place: &Path) -> (PathBuf, PathBuf) {
+    let (submit, home) = (place.join(case), place.join("home"));
+    Run::new("cp")
+        .arg("-r")
+        .arg(golden("stampede").join(case).join("executed"))
+        .arg(&submit)
+        .go()
+        .ok();
+    fs::create_dir_all(&home).expect("a folder");
+    let braindump = submit.join("braindump.yml");
+    let text = fs::read_to_string(&braindump).expect("a text");
+    let here = submit.display().to_string();
+    fs::write(&braindump, text.replace("/golden/submit", &here)).expect("written");
+    (submit, home)
+}
+
+fn load(submit: &Path, home: &Path) {
+    let said = Run::new(Flavour::Local.program("pmc-monitord"))
+        .args(["-N", "-r"])
+        .arg(format!("{}.dagman.out", only_file(submit, ".dag").display()))
+        .env("HOME", home)
+        .go()
+        .ok();
+    assert_eq!(said.stderr, "");
+}
+
+/// What the tools say.
+fn reports(submit: &Path, home: &Path) -> String {
+    let monitored = Monitored { submit, home };
+    let counted = monitored.statistics();
+    let analyzed = monitored.analyzer();
+    let mut all = format!("{counted:?}\n{}\n{}", analyzed.code(), analyzed.stdout);
+    let mut files: Vec<PathBuf> = fs::read_dir(submit.join("statistics"))
+        .expect("the folder that pegasus-statistics makes")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    files.sort();
+    for file in files {
+        all.push_str(&fs::read_to_string(&file).expect("a report"));
+    }
+    fs::remove_dir_all(submit.join("statistics")).expect("removed");
+    all
+}
+
+#[test]
+#[ignore = "needs Pegasus' monitoring and PostgreSQL: tests/run e2e"]
+fn pegasus_reads_the_database_on_a_server() {
+    let place = tempfile::tempdir_in("/tmp").expect("a temporary folder");
+    let (_server, port) = server(place.path());
+    for case in ["retried", "failing", "clustered"] {
+        let (submit, home) = executed(case, place.path());
+        load(&submit, &home);
+        let of_file = reports(&submit, &home);
+        fs::remove_file(only_file(&submit, ".stampede.db")).expect("removed");
+
+        // All of them find the password in the user's file.
+        let passwords = home.join(".pgpass");
+        fs::write(&passwords, format!("127.0.0.1:*:*:loader:{PASSWORD}\n")).expect("written");
+        fs::set_permissions(&passwords, fs::Permissions::from_mode(0o600)).expect("permissions");
+        let url = format!("postgresql://loader@127.0.0.1:{port}/{case}");
+        Run::new(server_program("createdb"))
+            .args(["-h", "127.0.0.1", "-U", "loader", "-p", &port.to_string(), case])
+            .env("HOME", &home)
+            .env("PGPASSFILE", &passwords)
+            .go()
+            .ok();
+        let settings = only_file(&submit, ".properties");
+        let text = fs::read_to_string(&settings).expect("a text");
+        let text = format!("{text}\npegasus.catalog.workflow.url = {url}\n");
+        fs::write(&settings, text).expect("written");
+        load(&submit, &home);
+        assert!(!submit.join(format!("{case}-0.stampede.db")).exists());
+        let of_server = reports(&submit, &home);
+        let differing = of_file.lines().zip(of_server.lines()).find(|(a, b)| a != b);
+        assert_eq!(differing, None, "{case}: file:\n{of_file}\nserver:\n{of_server}");
+        assert_eq!(of_file.len(), of_server.len(), "{case}");
+    }
+}
