@@ -93,7 +93,7 @@ impl LogReader {
     pub fn next_line(&mut self) -> io::Result<Option<&[u8]>> {
         let mut searched = self.consumed;
         loop {
-            if let Some(end) = self.buffer[searched..].iter().position(|byte| *byte == b'\n') {
+            if let Some(end) = memchr::memchr(b'\n', &self.buffer[searched..]) {
                 let start = self.consumed;
                 self.consumed = searched + end + 1;
                 self.bytes += (self.consumed - start) as u64;

@@ -1,4 +1,5 @@
-//! The questions of the loader.
+//! The questions of the loader. Those that it asks for each job begin a transaction: outside of one, SQLite locks
+//! and unlocks the database for each question, which takes longer than the answer.
 
 use rusqlite::OptionalExtension as _;
 use rustc_hash::FxHashMap;
@@ -41,6 +42,7 @@ impl Lookup for Sqlite {
 
     fn find_job(&self, job: &str) -> Result<Option<(i64, JobFacts)>, StoreError> {
         self.settle_plan()?;
+        self.begin()?;
         let read = || {
             self.connection
                 .prepare_cached(
@@ -55,6 +57,7 @@ impl Lookup for Sqlite {
     }
 
     fn job_facts(&self, job_id: i64) -> Result<JobFacts, StoreError> {
+        self.begin()?;
         let read = || {
             self.connection
                 .prepare_cached("SELECT executable, argv, submit_file FROM job WHERE job_id = ?1")?
@@ -65,6 +68,7 @@ impl Lookup for Sqlite {
 
     fn task_facts(&self, task: &str) -> Result<Option<(String, Option<i64>)>, StoreError> {
         self.settle_plan()?;
+        self.begin()?;
         let read = || {
             self.connection
                 .prepare_cached(
@@ -78,6 +82,7 @@ impl Lookup for Sqlite {
 
     fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError> {
         self.settle()?;
+        self.begin()?;
         let read = || {
             self.connection
                 .prepare_cached(
@@ -159,6 +164,7 @@ impl Lookup for Sqlite {
     }
 
     fn task_by_id(&self, task_id: i64) -> Result<(String, String), StoreError> {
+        self.begin()?;
         let read = || {
             self.connection
                 .prepare_cached("SELECT abs_task_id, transformation FROM task WHERE task_id = ?1")?
