@@ -119,7 +119,7 @@ pub struct Received {
 /// # Errors
 /// Those of the socket, or the message is none.
 pub fn receive_request(socket: impl AsFd) -> io::Result<Option<Received>> {
-    let mut message = vec![0; 16 << 10];
+    let mut message = vec![0; 2 << 10];
     let (count, descriptors) = receive_first(socket.as_fd().as_raw_fd(), &mut message)?;
     if count == 0 {
         return Ok(None);

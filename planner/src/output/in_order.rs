@@ -32,7 +32,11 @@ pub(crate) fn in_order<S, E: Send>(
     take: impl FnMut(&mut S) -> Result<(), E> + Send,
 ) -> Result<(), E> {
     let chunks = count.div_ceil(size.max(1));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    // Asking how many the system would run takes several files of the system.
+    let threads = match chunks {
+        0 | 1 => chunks,
+        _ => std::thread::available_parallelism().map_or(1, usize::from),
+    };
     let threads = threads.min(MOST).min(chunks);
     let next = AtomicUsize::new(0);
     let turn = Mutex::new(Turn {
