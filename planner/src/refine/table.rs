@@ -5,24 +5,19 @@
 //! it from hash tables of the Java library, so that a plan has the same jobs and edges. Like any fixed order
 //! it depends on the names alone.
 
-/// Sorts the entries of a table by bucket; entries of one bucket stay in the order in which they came in.
-pub(crate) fn sort<'n, T: Copy>(entries: &mut [T], name: impl Fn(&T) -> &'n str) {
-    sort_part(entries, entries.len(), name);
-}
-
-/// Like [`sort`], for some of the entries of a table that had `size` of them.
-pub(crate) fn sort_part<'n, T: Copy>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
+/// Sorts entries of a table that had `size` of them by bucket; entries of one bucket stay in the order in which they
+/// came in. `hash` gives the hashes of their names.
+pub(crate) fn sort_hashed<T: Copy>(entries: &mut [T], size: usize, hash: impl Fn(&T) -> u32) {
     let buckets = buckets(size);
+    let bucket = |entry: &T| hash(entry) & (buckets - 1);
     match entries.len() {
         0 | 1 => {}
-        2..=FEW => sort_few(entries, |entry| bucket(name(entry), buckets)),
-        _ => sort_many(entries, buckets.trailing_zeros(), |entry| {
-            bucket(name(entry), buckets)
-        }),
+        2..=FEW => sort_few(entries, bucket),
+        _ => sort_many(entries, buckets.trailing_zeros(), bucket),
     }
 }
 
-/// Like [`sort_part`] and then [`sort`], in one go.
+/// Sorts entries of a table of `size`, and then as a table of their own, in one go.
 pub(crate) fn sort_twice<'n, T: Copy>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
     let then = buckets(entries.len());
     let (then_bits, first_bits) = (then.trailing_zeros(), buckets(size).max(then).trailing_zeros());
@@ -85,13 +80,8 @@ fn sort_few<T>(entries: &mut [T], key: impl Fn(&T) -> u32) {
     }
 }
 
-/// Bucket of a name.
-fn bucket(name: &str, buckets: u32) -> u32 {
-    hash(name) & (buckets - 1)
-}
-
 /// Hash of a name over its UTF-16 units, its halves combined.
-fn hash(name: &str) -> u32 {
+pub(crate) fn hash(name: &str) -> u32 {
     let add = |hash: u32, unit: u32| hash.wrapping_mul(31).wrapping_add(unit);
     let hash = if name.is_ascii() {
         name.bytes().fold(0, |hash, byte| add(hash, u32::from(byte)))
@@ -114,6 +104,15 @@ fn buckets(entries: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sort<'n>(entries: &mut [&'n str], name: impl Fn(&&'n str) -> &'n str) {
+        sort_hashed(entries, entries.len(), |entry| hash(name(entry)));
+    }
+
+    /// Bucket of a name.
+    fn bucket(name: &str, buckets: u32) -> u32 {
+        hash(name) & (buckets - 1)
+    }
 
     #[test]
     fn names_have_an_order_of_their_own() {

@@ -49,6 +49,8 @@ struct Builder<'a, 'm> {
     producers: Vec<u32>,
     staged: FxHashMap<(FileId, SiteId), Staged>,
     dealers: Dealers<'m>,
+    /// All jobs work in one directory.
+    one_site: bool,
     /// The inter-site job of the compute job that had one last.
     inter: Option<(JobId, JobId)>,
     missing: Vec<Missing>,
@@ -82,18 +84,26 @@ pub(crate) fn add(
     let roots = (0..graph.len() as u32)
         .filter(|&n| reduced.kept[n as usize] && graph.parents(n).is_empty())
         .collect();
-    let name = |n: &u32| &*exec.jobs[mapped.numbers[*n as usize] as usize].name;
-    let mut entries = vec![0usize; graph.len()];
+    // Looked up once for each edge, in an order that would lead all over the names.
+    let hashes: Vec<u32> = (mapped.numbers.iter().zip(&reduced.kept))
+        .map(|(&number, kept)| match kept {
+            true => table::hash(&exec.jobs[number as usize].name),
+            false => 0,
+        })
+        .collect();
+    let mut entries = vec![0u32; graph.len()];
     for &(parent, _) in &workflow.edges {
         entries[parent.0 as usize] += 1;
     }
-    let levels = levels(graph, roots, &entries, name);
+    let levels = levels(graph, roots, &entries, &hashes);
+    drop((entries, hashes));
     for &(p, c) in &reduced.edges {
         exec.edges
             .push((mapped.numbers[p as usize], mapped.numbers[c as usize]));
     }
     let (uses, producers) = DealtUses::new(workflow, exec, &reduced.kept, &mapped.numbers);
     exec.cache.reserve(workflow.files.len());
+    let one_site = exec.jobs.windows(2).all(|two| two[0].staging == two[1].staging);
     let dealers = Dealers::new(mapper.settings, mapper.sites);
     let mapping = &mapper.settings.storage_mapper;
     let storage = Storage::new(workflow, mapper.sites, mapping, &replicas.storage);
@@ -107,6 +117,7 @@ pub(crate) fn add(
         producers,
         staged: FxHashMap::default(),
         dealers,
+        one_site,
         inter: None,
         missing: Vec::new(),
         missing_files: FxHashMap::default(),
@@ -126,17 +137,13 @@ pub(crate) fn add(
 
 /// Jobs by depth, each level in the order in which its files are dealt: that of a search from the roots that
 /// goes on to a job when all its parents are done. `entries` are the children of each job before data reuse:
-/// a table does not shrink.
-fn levels<'n>(
-    graph: &Graph,
-    mut roots: Vec<u32>,
-    entries: &[usize],
-    name: impl Fn(&u32) -> &'n str,
-) -> Vec<Vec<u32>> {
+/// a table does not shrink. `hashes` are those of the names.
+fn levels(graph: &Graph, mut roots: Vec<u32>, entries: &[u32], hashes: &[u32]) -> Vec<Vec<u32>> {
+    let hash = |n: &u32| hashes[*n as usize];
     let mut waiting: Vec<u32> = (0..graph.len() as u32)
         .map(|n| graph.parents(n).len() as u32)
         .collect();
-    table::sort_part(&mut roots, graph.len(), &name);
+    table::sort_hashed(&mut roots, graph.len(), hash);
     let mut levels = Vec::new();
     let mut level = roots;
     let mut children = Vec::new();
@@ -145,8 +152,8 @@ fn levels<'n>(
         for &n in &level {
             children.clear();
             children.extend_from_slice(graph.children(n));
-            let size = children.len().max(entries[n as usize]);
-            table::sort_part(&mut children, size, &name);
+            let size = children.len().max(entries[n as usize] as usize);
+            table::sort_hashed(&mut children, size, hash);
             for &child in &children {
                 waiting[child as usize] -= 1;
                 if waiting[child as usize] == 0 {
@@ -267,6 +274,9 @@ impl Builder<'_, '_> {
 
     /// A file of a parent on another site comes over in a job of its own.
     fn inter_site(&mut self, job: JobId, site: SiteId, producer: u32, file: FileId) {
+        if self.one_site {
+            return;
+        }
         let from = self.exec.jobs[self.numbers[producer as usize] as usize].staging;
         if from == site {
             return;
@@ -373,8 +383,8 @@ mod tests {
         // Of the roots, part_F6 comes first; mix_C waits for both.
         let edges = [(0, 2), (0, 4), (1, 3), (1, 4)];
         let graph = Graph::new(names.len(), &edges);
-        let name = |n: &u32| names[*n as usize];
-        let found = levels(&graph, vec![0, 1], &[2, 2, 0, 0, 0], name);
+        let hashes = names.map(table::hash);
+        let found = levels(&graph, vec![0, 1], &[2, 2, 0, 0, 0], &hashes);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0], [1, 0]);
         assert_eq!(found[1][0], 3);

@@ -273,7 +273,7 @@ impl<'a> Machine<'a> {
             let mut kept = turn;
             self.files.retain(|file, _| {
                 kept += usize::from(file.starts_with(&below));
-                !file.starts_with(&below) || kept % 2 == 0
+                !file.starts_with(&below) || kept.is_multiple_of(2)
             });
         }
     }

@@ -222,79 +222,103 @@ fn result_by_result(graph: &Graph) -> Vec<JobId> {
 
 /// Jobs parents first; of those that may come next, the one after which the least is left.
 fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
-    let jobs = graph.len();
-    let mut order = Vec::with_capacity(jobs);
-    let mut waiting: Vec<u32> = (0..jobs as u32)
-        .map(|job| graph.parents(job).len() as u32)
+    let mut order = Vec::with_capacity(graph.len());
+    let mut jobs: Vec<Waiting> = (0..graph.len() as u32)
+        .map(|job| Waiting {
+            growth: 0,
+            parents: graph.parents(job).len() as u32,
+            done: false,
+        })
         .collect();
-    // Users left of each item: how many, and all of them combined, so that the last one is known.
-    let mut left = vec![Left::default(); items.all.len()];
-    let mut growth = vec![0i64; jobs];
-    let size = |item: u32| i64::try_from(items.all[item as usize].size).unwrap_or(i64::MAX);
-    for job in 0..jobs as u32 {
+    let mut left: Vec<Left> = items
+        .all
+        .iter()
+        .map(|item| Left {
+            size: i64::try_from(item.size).unwrap_or(i64::MAX),
+            count: 0,
+            combined: 0,
+            shrinks: false,
+        })
+        .collect();
+    for job in 0..graph.len() as u32 {
         for &(item, writes) in items.of(job) {
             let left = &mut left[item as usize];
             left.count += 1;
             left.combined ^= job;
-            if writes && !left.born {
-                left.born = true;
-                let growth = &mut growth[job as usize];
-                *growth = growth.saturating_add(size(item));
+            if writes && !left.shrinks {
+                // Until here that some job makes it.
+                left.shrinks = true;
+                let growth = &mut jobs[job as usize].growth;
+                *growth = growth.saturating_add(left.size);
             }
         }
     }
-    let shrinks = |item: u32, left: &Left| left.born && items.all[item as usize].removable;
-    for (item, left) in (0u32..).zip(&left) {
-        if left.count == 1 && shrinks(item, left) {
-            let growth = &mut growth[left.combined as usize];
-            *growth = growth.saturating_sub(size(item));
+    for (left, item) in left.iter_mut().zip(&items.all) {
+        left.shrinks &= item.removable;
+        if left.count == 1 && left.shrinks {
+            let growth = &mut jobs[left.combined as usize].growth;
+            *growth = growth.saturating_sub(left.size);
         }
     }
     // Of equals the one that could come next last: it goes on with what has been begun.
     let mut clock = 0u32;
-    let mut done = vec![false; jobs];
-    let roots = (0..jobs as u32).filter(|&job| waiting[job as usize] == 0);
-    let mut ready: BinaryHeap<(Reverse<i64>, u32, Reverse<JobId>)> = roots
-        .map(|job| (Reverse(growth[job as usize]), clock, Reverse(job)))
+    let mut ready: BinaryHeap<(Reverse<i64>, u32, Reverse<JobId>)> = (0u32..)
+        .zip(&jobs)
+        .filter(|(_, this)| this.parents == 0)
+        .map(|(job, this)| (Reverse(this.growth), 0, Reverse(job)))
         .collect();
     while let Some((Reverse(grows), _, Reverse(job))) = ready.pop() {
-        if done[job as usize] || grows != growth[job as usize] {
+        let this = &mut jobs[job as usize];
+        if this.done || grows != this.growth {
             continue;
         }
-        done[job as usize] = true;
+        this.done = true;
         order.push(job);
         clock += 1;
         for &(item, _) in items.of(job) {
             let left = &mut left[item as usize];
             left.count -= 1;
             left.combined ^= job;
-            if left.count == 1 && shrinks(item, left) {
-                let last = left.combined;
-                let growth = &mut growth[last as usize];
-                *growth = growth.saturating_sub(size(item));
-                if waiting[last as usize] == 0 {
-                    ready.push((Reverse(*growth), clock, Reverse(last)));
+            if left.count == 1 && left.shrinks {
+                let last = &mut jobs[left.combined as usize];
+                last.growth = last.growth.saturating_sub(left.size);
+                if last.parents == 0 {
+                    ready.push((Reverse(last.growth), clock, Reverse(left.combined)));
                 }
             }
         }
         for &child in graph.children(job) {
-            waiting[child as usize] -= 1;
-            if waiting[child as usize] == 0 {
-                ready.push((Reverse(growth[child as usize]), clock, Reverse(child)));
+            let this = &mut jobs[child as usize];
+            this.parents -= 1;
+            if this.parents == 0 {
+                ready.push((Reverse(this.growth), clock, Reverse(child)));
             }
         }
     }
     order
 }
 
-/// Users of an item that are still to come.
-#[derive(Clone, Copy, Debug, Default)]
+/// What [`least_growth`] knows of a job.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// Bytes that there are more after it than before.
+    growth: i64,
+    /// Parents that are still to come.
+    parents: u32,
+    done: bool,
+}
+
+/// What [`least_growth`] knows of an item.
+#[derive(Clone, Copy, Debug)]
 struct Left {
+    /// In bytes.
+    size: i64,
+    /// Users that are still to come.
     count: u32,
     /// Their numbers, combined so that those of jobs that are done can be taken out, and the last one stays.
     combined: u32,
-    /// Some job makes the item.
-    born: bool,
+    /// A job makes it, and after its last use it can go.
+    shrinks: bool,
 }
 
 /// Adds the clean-up jobs. `rest`: files that the bound does not need removed are removed in the end.

@@ -32,6 +32,8 @@ impl DealtUses {
             all: Vec::with_capacity(workflow.files.len()),
         };
         let mut producers = vec![u32::MAX; workflow.files.len()];
+        let names = (0..workflow.files.len() as u32).map(|n| workflow.files.name(FileId(n)));
+        let hashes: Vec<u32> = names.map(table::hash).collect();
         this.start.push(0);
         for (n, &kept) in kept.iter().enumerate() {
             let uses: &[FileUse] = match kept {
@@ -41,22 +43,23 @@ impl DealtUses {
             for (at, u) in (0u32..).zip(uses).filter(|(_, u)| u.link.reads()) {
                 this.all.push(Dealt { file: u.file, at });
             }
-            this.end(workflow);
+            this.end(&hashes);
             for (at, u) in (0u32..).zip(uses).filter(|(_, u)| u.link.writes()) {
                 producers[u.file.0 as usize] = n as u32;
                 let is_quiet = u.transfer == TransferFlag::Not && !u.register;
                 let at = if is_quiet { at | QUIET } else { at };
                 this.all.push(Dealt { file: u.file, at });
             }
-            this.end(workflow);
+            this.end(&hashes);
         }
         (this, producers)
     }
 
-    /// Ends the inputs, or outputs, of a job.
-    fn end(&mut self, workflow: &Workflow) {
+    /// Ends the inputs, or outputs, of a job; the hashes are those of the files' names.
+    fn end(&mut self, hashes: &[u32]) {
         let before = self.start.last().map_or(0, |&start| start as usize);
-        table::sort(&mut self.all[before..], |dealt| workflow.files.name(dealt.file));
+        let own = &mut self.all[before..];
+        table::sort_hashed(own, own.len(), |dealt| hashes[dealt.file.0 as usize]);
         self.start.push(self.all.len() as u32);
     }
 
