@@ -486,7 +486,7 @@ fn the_refiner_empty_leaves_files_where_they_are() -> Result<(), Box<dyn std::er
     assert_eq!(
         tasks,
         [
-            "clean_up_local_level_2_0",
+            "clean_up_local_level_3_0",
             "create_dir_two_0_local",
             "first_A",
             "second_B"
