@@ -2,14 +2,13 @@
 //! and time.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use crate::common::Case;
 
 /// What the planner may use, in KiB of address space.
 const MEMORY: u32 = 500_000;
-/// How long it may take, on a machine that is busy.
-const TIME: Duration = Duration::from_secs(60);
+/// What it may use of a processor, in seconds: on a busy machine the clock tells nothing.
+const TIME: u32 = 30;
 
 const PLAIN: &str = "pegasus: \"5.0\"\nname: w\njobs:\n- {type: job, id: A, name: x}\n";
 
@@ -44,18 +43,16 @@ fn refused(files: &[(&str, String)], line: &str) -> String {
     for (name, text) in files {
         case.put(name, text);
     }
-    let begin = Instant::now();
     let output = Command::new("/bin/sh")
         .arg("-c")
         .arg(format!(
-            "ulimit -v {MEMORY}; exec \"$0\" --sites local --dir submit {line}"
+            "ulimit -v {MEMORY}; ulimit -t {TIME}; exec \"$0\" --sites local --dir submit {line}"
         ))
         .arg(env!("CARGO_BIN_EXE_pmc-plan"))
         .current_dir(case.path())
         .env("HOME", case.path())
         .output()
         .expect("the program runs");
-    assert!(begin.elapsed() < TIME, "{line} takes {:?}", begin.elapsed());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
     let beginning: String = said.chars().take(2000).collect();
