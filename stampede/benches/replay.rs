@@ -20,6 +20,7 @@ const LARGE: usize = 1_000_000;
 fn main() {
     let jobs = std::env::var("PMC_BENCH_JOBS").unwrap_or_else(|_| "1100 100000".to_owned());
     let reference = std::env::var("PMC_BENCH_MONITORD").ok();
+    let reference = reference.filter(|words| !words.trim().is_empty());
     println!(
         "{:>10} {:>10} {:>12} {:>10} {:>10}",
         "jobs", "seconds", "jobs/s", "us/job", "memory/MB"
