@@ -35,13 +35,13 @@ use crate::message::{Rank, SubmitId, ToMaster, ToWorker};
 use crate::options::{Options, Stdio};
 use crate::shared_files;
 use crate::sync::Syncer;
-use crate::transport::{LendingTransport, MasterTransport, TransportError};
+use crate::transport::{LendingTransport, MasterTransport, Pace, TransportError};
 
 /// Status of a task whose forwarded data could not be written.
 const NOT_FORWARDED: i32 = 256;
 
 /// How long a worker that has another task may wait for an answer.
-const UNHURRIED: Duration = Duration::from_millis(1);
+const UNHURRIED: Duration = Duration::from_millis(3);
 
 /// So many messages, if they are there, are received before the first of them is handled.
 const TOGETHER: usize = 32;
@@ -445,8 +445,14 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         if self.master.has_sent_ahead() {
             timeout = timeout.min(UNHURRIED);
         }
-        let idle = self.master.running() < self.cores;
-        self.out.transport.core_is_idle(idle);
+        let pace = if self.master.running() < self.cores {
+            Pace::CoreIsIdle
+        } else if self.master.has_sent_ahead() {
+            Pace::Leisurely
+        } else {
+            Pace::Normal
+        };
+        self.out.transport.set_pace(pace);
         // A timeout of zero would not wait at all; the deadline is looked at after this call.
         timeout = timeout.max(Duration::from_micros(1));
         let mut inbox = std::mem::take(&mut self.inbox);

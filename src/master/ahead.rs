@@ -32,7 +32,7 @@ const ENOUGH: Duration = Duration::from_millis(8);
 const SHORT: Duration = Duration::from_millis(5);
 
 /// Most tasks that a worker has in advance.
-const MOST: u32 = 8;
+const MOST: u32 = 16;
 
 /// A task that was sent to a worker which has not begun it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

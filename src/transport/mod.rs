@@ -17,6 +17,17 @@ use crate::message::{Rank, ToMaster, ToWorker};
 #[error("{0}")]
 pub struct TransportError(pub String);
 
+/// How the master waits for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// A core of this host has nothing to do but to wait for the next message.
+    CoreIsIdle,
+    /// Somebody may wait for the answer to the next message.
+    Normal,
+    /// Everybody has work; the cores are theirs.
+    Leisurely,
+}
+
 /// The master's side.
 pub trait MasterTransport {
     /// Number of workers; their ranks are `1..=workers()`.
@@ -26,8 +37,8 @@ pub trait MasterTransport {
     /// The next message of any worker. Waits at most `timeout`; `None` when nothing came by then
     /// or when a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
-    /// Says whether a core of this host has nothing to do but to wait for the next message.
-    fn core_is_idle(&mut self, _idle: bool) {}
+    /// Says how to wait from now on.
+    fn set_pace(&mut self, _pace: Pace) {}
     /// Whether messages take so long that workers should have short tasks in advance. They then
     /// give back what they do not get round to.
     fn is_distant(&self) -> bool;

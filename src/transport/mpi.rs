@@ -25,7 +25,7 @@ use mpi::traits::{Equivalence as _, Source as _};
 
 use self::doorbell::Doorbells;
 use self::patience::Patience;
-use super::{MasterTransport, Traffic, TransportError, WorkerTransport};
+use super::{MasterTransport, Pace, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
 use crate::message::{Rank, ToMaster, ToWorker};
 
@@ -460,11 +460,11 @@ impl MasterTransport for MpiMaster<'_> {
         }
     }
 
-    fn core_is_idle(&mut self, idle: bool) {
-        self.endpoint.spin = if idle && self.endpoint.lively {
-            IDLE_CORE_SPIN
-        } else {
-            MASTER_SPIN
+    fn set_pace(&mut self, pace: Pace) {
+        self.endpoint.spin = match pace {
+            Pace::CoreIsIdle if self.endpoint.lively => IDLE_CORE_SPIN,
+            Pace::CoreIsIdle | Pace::Normal => MASTER_SPIN,
+            Pace::Leisurely => Duration::ZERO,
         };
     }
 
