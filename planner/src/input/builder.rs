@@ -42,8 +42,54 @@ pub(crate) struct Builder {
     jobs_of_ids: Vec<JobIndex>,
     transformations: FxHashMap<TransformationName, Arc<TransformationName>>,
     pending: Vec<Pending>,
+    last_uses: LastUses,
+}
+
+/// Finds out whether a job has used a file before.
+#[derive(Debug, Default)]
+pub(crate) struct LastUses {
     /// Of each file: number of the last job that used it, counted from 1, and where in its uses.
-    last_use: Vec<(u32, u32)>,
+    of: Vec<(u32, u32)>,
+}
+
+impl LastUses {
+    /// There is one file more.
+    pub(crate) fn enter(&mut self) {
+        self.of.push((0, 0));
+    }
+
+    /// Adds a file use to those of a job, by the number of the job, counted from 1. A second mention of a file in
+    /// the same direction is passed over, one in the other direction makes it input and output.
+    pub(crate) fn add(&mut self, number: u32, uses: &mut Vec<FileUse>, new: FileUse) {
+        let last = &mut self.of[new.file.0 as usize];
+        if last.0 != number {
+            *last = (number, u32::try_from(uses.len()).unwrap_or(u32::MAX));
+            uses.push(new);
+            return;
+        }
+        let first = &mut uses[last.1 as usize];
+        let covered =
+            (first.link.reads() || !new.link.reads()) && (first.link.writes() || !new.link.writes());
+        if covered {
+            return;
+        }
+        if new.link.writes() {
+            first.transfer = new.transfer;
+            first.register = new.register;
+        }
+        first.link = if first.link == Link::None {
+            new.link
+        } else {
+            Link::InOut
+        };
+        if first.kind == FileKind::Data {
+            first.kind = new.kind;
+        }
+        first.size = first.size.or(new.size);
+        if first.metadata.is_empty() {
+            first.metadata = new.metadata;
+        }
+    }
 }
 
 impl Builder {
@@ -62,7 +108,7 @@ impl Builder {
             jobs_of_ids: Vec::new(),
             transformations: FxHashMap::default(),
             pending: Vec::new(),
-            last_use: Vec::new(),
+            last_uses: LastUses::default(),
         }
     }
 
@@ -110,7 +156,7 @@ impl Builder {
         let known = self.workflow.files.len();
         let id = self.workflow.files.intern(name);
         if self.workflow.files.len() > known {
-            self.last_use.push((0, 0));
+            self.last_uses.enter();
             if name.len() > LONGEST_PART {
                 self.check_length("the file name", name, LONGEST_PATH, position);
                 let longest = name.split('/').max_by_key(|part| part.len()).unwrap_or_default();
@@ -142,15 +188,17 @@ impl Builder {
 
     /// The number of a logical file whose name is no problem.
     pub(crate) fn harmless_file(&mut self, name: &str) -> Option<FileId> {
-        if !is_harmless(name) {
-            return None;
-        }
+        is_harmless(name).then(|| self.enter_file(name))
+    }
+
+    /// The number of a logical file whose name is known to be no problem.
+    pub(crate) fn enter_file(&mut self, name: &str) -> FileId {
         let known = self.workflow.files.len();
         let id = self.workflow.files.intern(name);
         if self.workflow.files.len() > known {
-            self.last_use.push((0, 0));
+            self.last_uses.enter();
         }
-        Some(id)
+        id
     }
 
     /// As [`Builder::transformation`], from the parts of the name.
@@ -186,38 +234,10 @@ impl Builder {
         shared
     }
 
-    /// Adds a file use to a job that is not added yet. A second mention of a file in the same direction is
-    /// passed over, one in the other direction makes it input and output.
+    /// Adds a file use to a job that is not added yet, see [`LastUses::add`].
     pub(crate) fn add_use(&mut self, job: &mut Job, new: FileUse) {
         let number = u32::try_from(self.workflow.jobs.len() + 1).unwrap_or(u32::MAX);
-        let last = &mut self.last_use[new.file.0 as usize];
-        if last.0 != number {
-            *last = (number, u32::try_from(job.uses.len()).unwrap_or(u32::MAX));
-            job.uses.push(new);
-            return;
-        }
-        let first = &mut job.uses[last.1 as usize];
-        let covered =
-            (first.link.reads() || !new.link.reads()) && (first.link.writes() || !new.link.writes());
-        if covered {
-            return;
-        }
-        if new.link.writes() {
-            first.transfer = new.transfer;
-            first.register = new.register;
-        }
-        first.link = if first.link == Link::None {
-            new.link
-        } else {
-            Link::InOut
-        };
-        if first.kind == FileKind::Data {
-            first.kind = new.kind;
-        }
-        first.size = first.size.or(new.size);
-        if first.metadata.is_empty() {
-            first.metadata = new.metadata;
-        }
+        self.last_uses.add(number, &mut job.uses, new);
     }
 
     /// Adds a job; its id must be new.
@@ -331,7 +351,7 @@ impl Builder {
 }
 
 /// Whether the name of a file is none of those that are problems or might be.
-fn is_harmless(name: &str) -> bool {
+pub(crate) fn is_harmless(name: &str) -> bool {
     let odd = |b: u8| b.is_ascii_control() | !b.is_ascii();
     !name.is_empty()
         && name.len() <= LONGEST_PART

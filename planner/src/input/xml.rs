@@ -52,6 +52,8 @@ pub(crate) struct Xml<'a> {
     counted: usize,
     line: u32,
     line_start: usize,
+    /// Up to where characters of the line are counted, and how many there are.
+    in_line: (usize, usize),
     /// Elements that are open.
     open: Vec<Position>,
     /// Bytes that were passed over without the reader.
@@ -76,6 +78,7 @@ impl<'a> Xml<'a> {
             counted: 0,
             line: u32::try_from(line).unwrap_or(u32::MAX),
             line_start: 0,
+            in_line: (0, 0),
             open: Vec::new(),
             passed: 0,
             between: false,
@@ -103,17 +106,38 @@ impl<'a> Xml<'a> {
             self.line_start = self.counted + newline + 1;
         }
         self.counted = byte;
+        // A whole file may be one line, so that its characters are counted on, too.
+        if !(self.line_start..=byte).contains(&self.in_line.0) {
+            self.in_line = (self.line_start, 0);
+        }
+        let (from, before) = self.in_line;
         // Characters are the bytes that do not continue one.
-        let line = &bytes[self.line_start..byte];
-        let column = line.iter().filter(|&&b| b & 0xc0 != 0x80).count() + 1;
+        let more = bytes[from..byte].iter().filter(|&&b| b & 0xc0 != 0x80);
+        let characters = before + more.count();
+        self.in_line = (byte, characters);
         Position {
             line: self.line,
-            column: u32::try_from(column).unwrap_or(u32::MAX),
+            column: u32::try_from(characters + 1).unwrap_or(u32::MAX),
         }
     }
 
     fn offset(&self) -> usize {
         usize::try_from(self.reader.buffer_position()).map_or(usize::MAX, |read| read + self.passed)
+    }
+
+    /// The whole text, without blanks before it.
+    pub(crate) fn whole(&self) -> &'a str {
+        self.text
+    }
+
+    /// Takes note of the line of a byte, counted elsewhere, and where that line begins, unless the last byte whose place
+    /// was asked for is on it.
+    pub(crate) fn counted(&mut self, byte: usize, line: u32, line_start: Option<usize>) {
+        self.counted = byte;
+        self.line = line;
+        if let Some(start) = line_start {
+            self.line_start = start;
+        }
     }
 
     /// The whole text, and where the next part begins, if the last one was the end of an element.

@@ -89,6 +89,7 @@ impl<'a> Dax<'_, 'a> {
     /// Text and names of files, see section 3.4 of the specification for white space.
     fn argument(&mut self) -> Result<String> {
         let mut all = String::new();
+        let rules = self.rules;
         let mut chunk = std::mem::take(&mut self.chunk);
         let mut after_file = false;
         while let Some(part) = self.xml.part()? {
@@ -105,41 +106,19 @@ impl<'a> Dax<'_, 'a> {
             }
             let name = self.file_name(&element)?;
             self.xml.skip()?;
-            if after_file && chunk.is_empty() && self.version.separates_files() {
+            if after_file && chunk.is_empty() && rules.separates_files {
                 all.push(' ');
             }
-            self.add_chunk(&mut all, &chunk);
+            rules.add_chunk(&mut all, &chunk);
             chunk.clear();
             all.push_str(&name.unwrap_or_default());
             after_file = true;
         }
-        self.add_chunk(&mut all, &chunk);
+        rules.add_chunk(&mut all, &chunk);
         chunk.clear();
         self.chunk = chunk;
         all.shrink_to_fit();
         Ok(all)
-    }
-
-    /// White space at each end of a chunk becomes one blank, a line break with the indentation after it, too.
-    pub(super) fn add_chunk(&self, all: &mut String, chunk: &str) {
-        let blank = |c: Option<char>| c.is_some_and(char::is_whitespace);
-        if blank(chunk.chars().next()) {
-            all.push(' ');
-        }
-        let inner = chunk.trim();
-        if self.preserve_linebreaks {
-            all.push_str(inner);
-        } else {
-            for (n, line) in inner.split('\n').enumerate() {
-                if n > 0 {
-                    all.push(' ');
-                }
-                all.push_str(if n > 0 { line.trim_start() } else { line });
-            }
-        }
-        if chunk.chars().nth(1).is_some() && blank(chunk.chars().next_back()) {
-            all.push(' ');
-        }
     }
 
     /// `name`, or `file` as in old versions.
@@ -253,6 +232,39 @@ impl<'a> Dax<'_, 'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// How the text of an argument is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rules {
+    /// Adjacent file names are set apart by a blank.
+    pub(super) separates_files: bool,
+    /// Line breaks stay.
+    pub(super) preserve_linebreaks: bool,
+}
+
+impl Rules {
+    /// White space at each end of a chunk becomes one blank, a line break with the indentation after it, too.
+    pub(super) fn add_chunk(self, all: &mut String, chunk: &str) {
+        let blank = |c: Option<char>| c.is_some_and(char::is_whitespace);
+        if blank(chunk.chars().next()) {
+            all.push(' ');
+        }
+        let inner = chunk.trim();
+        if self.preserve_linebreaks {
+            all.push_str(inner);
+        } else {
+            for (n, line) in inner.split('\n').enumerate() {
+                if n > 0 {
+                    all.push(' ');
+                }
+                all.push_str(if n > 0 { line.trim_start() } else { line });
+            }
+        }
+        if chunk.chars().nth(1).is_some() && blank(chunk.chars().next_back()) {
+            all.push(' ');
+        }
     }
 }
 

@@ -5,11 +5,16 @@
 //! reads the element from its beginning. Both give the same workflow; only the numbers of files that are named in
 //! the element may be given out already, in the order in which the full reader gives them.
 
-use super::job::{finish_use, link, parse_size, xml_transfer};
+use std::sync::Arc;
+
+use super::job::{Rules, finish_use, link, parse_size, xml_transfer};
 use super::{Dax, put};
 use crate::input::builder::{Builder, default_use};
-use crate::model::{Arguments, FileId, FileKind, FileUse, Job, Link, TransferFlag};
-use crate::profiles::{Namespace, is_pegasus_key, parse_bool};
+use crate::input::xml::Xml;
+use crate::model::{
+    Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, Position, TransferFlag, TransformationName,
+};
+use crate::profiles::{Namespace, Profiles, is_pegasus_key, parse_bool};
 
 /// Attributes of an element; more are for the full reader.
 const ATTRIBUTES: usize = 8;
@@ -17,16 +22,65 @@ const ATTRIBUTES: usize = 8;
 /// What is read of a job before it is added, in memory that is used again.
 #[derive(Debug, Default)]
 pub(super) struct Found<'a> {
-    uses: Vec<FileUse>,
-    parents: Vec<(usize, &'a str)>,
+    /// All file uses of a job.
+    pub(super) uses: Vec<FileUse>,
+    /// Where the parents of a child are named, and their ids.
+    pub(super) parents: Vec<(usize, &'a str)>,
     arguments: String,
+}
+
+/// Who gives out the numbers of files.
+pub(super) trait Names {
+    /// The number of a file, unless its name is a problem or may be one.
+    fn harmless(&mut self, name: &str) -> Option<FileId>;
+}
+
+impl Names for Builder {
+    fn harmless(&mut self, name: &str) -> Option<FileId> {
+        self.harmless_file(name)
+    }
+}
+
+/// A job that is not added yet; its files are in [`Found::uses`].
+#[derive(Debug, Default)]
+pub(super) struct Started<'a> {
+    id: &'a str,
+    /// Namespace, name and version of what it runs.
+    pub(super) runs: (Option<&'a str>, &'a str, Option<&'a str>),
+    arguments: String,
+    profiles: Profiles,
+    metadata: Vec<(String, String)>,
+    /// Standard input, output, error.
+    streams: [Option<FileId>; 3],
+}
+
+impl Started<'_> {
+    /// The job, without its files and its place.
+    pub(super) fn with(self, transformation: Arc<TransformationName>) -> Job {
+        let [stdin, stdout, stderr] = self.streams;
+        Job {
+            id: self.id.to_owned(),
+            kind: JobKind::Compute,
+            transformation,
+            file: None,
+            arguments: Arguments::Raw(self.arguments),
+            stdin,
+            stdout,
+            stderr,
+            uses: Vec::new(),
+            profiles: self.profiles,
+            metadata: self.metadata,
+            hooks: Vec::new(),
+            position: Position::default(),
+        }
+    }
 }
 
 /// A position in the text.
 #[derive(Clone, Copy)]
-struct Scan<'a> {
-    text: &'a str,
-    at: usize,
+pub(super) struct Scan<'a> {
+    pub(super) text: &'a str,
+    pub(super) at: usize,
 }
 
 /// How a start tag ends.
@@ -43,7 +97,7 @@ impl<'a> Scan<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn blanks(&mut self) {
+    pub(super) fn blanks(&mut self) {
         while matches!(self.byte(), Some(b' ' | b'\n' | b'\t' | b'\r')) {
             self.at += 1;
         }
@@ -63,7 +117,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The name of the start tag that comes next, without its `<`.
-    fn name(&mut self) -> Option<&'a str> {
+    pub(super) fn name(&mut self) -> Option<&'a str> {
         self.need("<")?;
         let rest = &self.text.as_bytes()[self.at..];
         let length = rest.iter().position(|b| !b.is_ascii_alphabetic())?;
@@ -159,6 +213,12 @@ impl<'a> Dax<'_, 'a> {
             let mut scan = Scan { text, at: start };
             scan.blanks();
             let begin = scan.at;
+            if let Some(ahead) = &mut self.ahead
+                && let Some(end) = ahead.take(begin, self.xml, self.builder)
+            {
+                self.xml.pass(end);
+                continue;
+            }
             let read = match scan.name() {
                 Some("job") => self.regular_job(&mut scan, begin, &mut found),
                 Some("child") => self.regular_child(&mut scan, &mut found),
@@ -173,80 +233,10 @@ impl<'a> Dax<'_, 'a> {
     }
 
     fn regular_job(&mut self, scan: &mut Scan<'a>, begin: usize, found: &mut Found<'a>) -> Option<()> {
-        let (mut id, mut namespace, mut name, mut version) = ("", None, "", None);
-        let close = scan.attributes(|key, value| {
-            match key {
-                "id" => id = value,
-                "name" => name = value,
-                "namespace" => namespace = known(value),
-                "version" => version = known(value),
-                "file" => return None,
-                _ => {}
-            }
-            Some(())
-        })?;
-        if name.is_empty() {
-            return None;
-        }
-        let mut job = Job::default();
-        found.uses.clear();
-        found.arguments.clear();
-        loop {
-            scan.blanks();
-            if close == Close::Empty || scan.eat("</job>") {
-                break;
-            }
-            match scan.name()? {
-                "uses" => {
-                    let used = regular_use(self.builder, scan)?;
-                    found.uses.push(used);
-                }
-                "argument" => {
-                    found.arguments.clear();
-                    self.regular_argument(scan, &mut found.arguments)?;
-                }
-                "profile" => {
-                    let (mut namespace, mut key) = ("", "");
-                    let close = scan.attributes(|name, value| {
-                        match name {
-                            "namespace" => namespace = value,
-                            "key" => key = value,
-                            _ => {}
-                        }
-                        Some(())
-                    })?;
-                    let value = scan.keyed_text(close, "</profile>")?;
-                    let namespace = Namespace::parse(namespace).filter(|_| !key.is_empty())?;
-                    // Odd keys give warnings, and numbers may be wrong.
-                    let is_checked = ["memory", "diskspace"]
-                        .iter()
-                        .any(|k| key.eq_ignore_ascii_case(k));
-                    if namespace == Namespace::Pegasus && (is_checked || !is_pegasus_key(key)) {
-                        return None;
-                    }
-                    job.profiles.set(namespace, key, value);
-                }
-                "metadata" => {
-                    let mut key = "";
-                    let close = scan.attributes(|name, value| {
-                        if name == "key" {
-                            key = value;
-                        }
-                        Some(())
-                    })?;
-                    let value = scan.keyed_text(close, "</metadata>")?;
-                    put(&mut job.metadata, known(key)?.to_owned(), value.to_owned());
-                }
-                "stdin" => job.stdin = Some(self.regular_stream(scan, "</stdin>")?),
-                "stdout" => job.stdout = Some(self.regular_stream(scan, "</stdout>")?),
-                "stderr" => job.stderr = Some(self.regular_stream(scan, "</stderr>")?),
-                _ => return None,
-            }
-        }
+        let started = job(scan, self.rules, self.builder, found)?;
         // From here on nothing goes wrong.
-        id.clone_into(&mut job.id);
-        job.arguments = Arguments::Raw(found.arguments.as_str().into());
-        job.transformation = self.builder.transformation_of(namespace, name, version);
+        let (namespace, name, version) = started.runs;
+        let mut job = started.with(self.builder.transformation_of(namespace, name, version));
         job.position = self.xml.position(begin);
         job.uses.reserve_exact(found.uses.len());
         for used in found.uses.drain(..) {
@@ -257,81 +247,174 @@ impl<'a> Dax<'_, 'a> {
         Some(())
     }
 
-    fn regular_argument(&self, scan: &mut Scan<'a>, all: &mut String) -> Option<()> {
-        if scan.attributes(|_, _| Some(()))? == Close::Empty {
-            return Some(());
-        }
-        let mut after_file = false;
-        loop {
-            let text = scan.characters()?;
-            if scan.eat("</argument>") {
-                self.add_chunk(all, text);
-                return Some(());
-            }
-            scan.need("<file ")?;
-            scan.at -= 1;
-            let mut name = None;
-            let close = scan.attributes(|key, value| {
-                name = Some(value);
-                (key == "name").then_some(())
-            })?;
-            let name = name?;
-            scan.end_of(close, "</file>")?;
-            if after_file && text.is_empty() && self.version.separates_files() {
-                all.push(' ');
-            }
-            self.add_chunk(all, text);
-            all.push_str(name);
-            after_file = true;
-        }
-    }
-
-    fn regular_stream(&mut self, scan: &mut Scan<'a>, end: &str) -> Option<FileId> {
-        let mut name = None;
-        let close = scan.attributes(|key, value| {
-            match key {
-                "name" => name = Some(value),
-                "file" => return None,
-                _ => {}
-            }
-            Some(())
-        })?;
-        scan.end_of(close, end)?;
-        self.builder.harmless_file(name?)
-    }
-
     fn regular_child(&mut self, scan: &mut Scan<'a>, found: &mut Found<'a>) -> Option<()> {
-        let mut child = None;
-        if scan.attributes(|name, value| reference(name, value, &mut child))? == Close::Empty {
-            return None;
+        let child = child(scan, found)?;
+        add_child(self.xml, self.builder, child, &found.parents);
+        Some(())
+    }
+}
+
+/// Adds the dependencies of a child.
+pub(super) fn add_child(xml: &mut Xml<'_>, builder: &mut Builder, child: &str, parents: &[(usize, &str)]) {
+    let number = builder.job(child);
+    for &(begin, parent) in parents {
+        match (builder.job(parent), number) {
+            (Some(parent), Some(child)) => builder.workflow.edges.push((parent, child)),
+            _ => {
+                let position = xml.position(begin);
+                builder.add_dependency(parent, child, position);
+            }
         }
-        let child = child?;
-        found.parents.clear();
-        loop {
-            scan.blanks();
-            if scan.eat("</child>") {
-                break;
-            }
-            let begin = scan.at;
-            if scan.name()? != "parent" {
-                return None;
-            }
-            let mut parent = None;
-            let close = scan.attributes(|name, value| reference(name, value, &mut parent))?;
-            scan.end_of(close, "</parent>")?;
-            found.parents.push((begin, parent?));
-        }
-        let number = self.builder.job(child);
-        for &(begin, parent) in &found.parents {
-            match (self.builder.job(parent), number) {
-                (Some(parent), Some(child)) => self.builder.workflow.edges.push((parent, child)),
-                _ => {
-                    let position = self.xml.position(begin);
-                    self.builder.add_dependency(parent, child, position);
-                }
-            }
+    }
+}
+
+/// Reads a job from behind the name of its start tag.
+pub(super) fn job<'a>(
+    scan: &mut Scan<'a>,
+    rules: Rules,
+    names: &mut impl Names,
+    found: &mut Found<'a>,
+) -> Option<Started<'a>> {
+    let (mut id, mut namespace, mut name, mut version) = ("", None, "", None);
+    let close = scan.attributes(|key, value| {
+        match key {
+            "id" => id = value,
+            "name" => name = value,
+            "namespace" => namespace = known(value),
+            "version" => version = known(value),
+            "file" => return None,
+            _ => {}
         }
         Some(())
+    })?;
+    if name.is_empty() {
+        return None;
+    }
+    let mut job = Started::default();
+    found.uses.clear();
+    found.arguments.clear();
+    loop {
+        scan.blanks();
+        if close == Close::Empty || scan.eat("</job>") {
+            break;
+        }
+        match scan.name()? {
+            "uses" => {
+                let used = file_use(names, scan)?;
+                found.uses.push(used);
+            }
+            "argument" => {
+                found.arguments.clear();
+                argument(scan, rules, &mut found.arguments)?;
+            }
+            "profile" => {
+                let (mut namespace, mut key) = ("", "");
+                let close = scan.attributes(|name, value| {
+                    match name {
+                        "namespace" => namespace = value,
+                        "key" => key = value,
+                        _ => {}
+                    }
+                    Some(())
+                })?;
+                let value = scan.keyed_text(close, "</profile>")?;
+                let namespace = Namespace::parse(namespace).filter(|_| !key.is_empty())?;
+                // Odd keys give warnings, and numbers may be wrong.
+                let is_checked = ["memory", "diskspace"]
+                    .iter()
+                    .any(|k| key.eq_ignore_ascii_case(k));
+                if namespace == Namespace::Pegasus && (is_checked || !is_pegasus_key(key)) {
+                    return None;
+                }
+                job.profiles.set(namespace, key, value);
+            }
+            "metadata" => {
+                let mut key = "";
+                let close = scan.attributes(|name, value| {
+                    if name == "key" {
+                        key = value;
+                    }
+                    Some(())
+                })?;
+                let value = scan.keyed_text(close, "</metadata>")?;
+                put(&mut job.metadata, known(key)?.to_owned(), value.to_owned());
+            }
+            "stdin" => job.streams[0] = Some(stream(scan, names, "</stdin>")?),
+            "stdout" => job.streams[1] = Some(stream(scan, names, "</stdout>")?),
+            "stderr" => job.streams[2] = Some(stream(scan, names, "</stderr>")?),
+            _ => return None,
+        }
+    }
+    job.id = id;
+    job.runs = (namespace, name, version);
+    job.arguments = found.arguments.as_str().into();
+    Some(job)
+}
+
+fn argument(scan: &mut Scan<'_>, rules: Rules, all: &mut String) -> Option<()> {
+    if scan.attributes(|_, _| Some(()))? == Close::Empty {
+        return Some(());
+    }
+    let mut after_file = false;
+    loop {
+        let text = scan.characters()?;
+        if scan.eat("</argument>") {
+            rules.add_chunk(all, text);
+            return Some(());
+        }
+        scan.need("<file ")?;
+        scan.at -= 1;
+        let mut name = None;
+        let close = scan.attributes(|key, value| {
+            name = Some(value);
+            (key == "name").then_some(())
+        })?;
+        let name = name?;
+        scan.end_of(close, "</file>")?;
+        if after_file && text.is_empty() && rules.separates_files {
+            all.push(' ');
+        }
+        rules.add_chunk(all, text);
+        all.push_str(name);
+        after_file = true;
+    }
+}
+
+fn stream(scan: &mut Scan<'_>, names: &mut impl Names, end: &str) -> Option<FileId> {
+    let mut name = None;
+    let close = scan.attributes(|key, value| {
+        match key {
+            "name" => name = Some(value),
+            "file" => return None,
+            _ => {}
+        }
+        Some(())
+    })?;
+    scan.end_of(close, end)?;
+    names.harmless(name?)
+}
+
+/// Reads a child from behind the name of its start tag; its parents are in [`Found::parents`].
+pub(super) fn child<'a>(scan: &mut Scan<'a>, found: &mut Found<'a>) -> Option<&'a str> {
+    let mut child = None;
+    if scan.attributes(|name, value| reference(name, value, &mut child))? == Close::Empty {
+        return None;
+    }
+    let child = child?;
+    found.parents.clear();
+    loop {
+        scan.blanks();
+        if scan.eat("</child>") {
+            return Some(child);
+        }
+        let begin = scan.at;
+        if scan.name()? != "parent" {
+            return None;
+        }
+        let mut parent = None;
+        let close = scan.attributes(|name, value| reference(name, value, &mut parent))?;
+        scan.end_of(close, "</parent>")?;
+        found.parents.push((begin, parent?));
     }
 }
 
@@ -342,7 +425,7 @@ fn reference<'a>(name: &str, value: &'a str, id: &mut Option<&'a str>) -> Option
     Some(())
 }
 
-fn regular_use(builder: &mut Builder, scan: &mut Scan<'_>) -> Option<FileUse> {
+fn file_use(names: &mut impl Names, scan: &mut Scan<'_>) -> Option<FileUse> {
     let mut found = default_use(FileId(0), Link::None);
     let mut file = "";
     let close = scan.attributes(|name, value| {
@@ -368,7 +451,7 @@ fn regular_use(builder: &mut Builder, scan: &mut Scan<'_>) -> Option<FileUse> {
         Some(())
     })?;
     scan.end_of(close, "</uses>")?;
-    found.file = builder.harmless_file(known(file)?)?;
+    found.file = names.harmless(known(file)?)?;
     finish_use(&mut found, false);
     Some(found)
 }

@@ -219,10 +219,14 @@ proptest! {
         mut jobs in prop::collection::vec(some_job(), 1..6),
         changes in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(
             vec!["", "<", ">", "&", "\"", "'", "/", "=", " ", "\n", "\r", "\t", "é", "a", "..", "/>", "</job>", "<!-- -->",
+                "<!-- <job id='C' name='c'><stdout name='o'/><uses name='c0' link='output'/></job> -->", "<!--", "-->", "&amp;",
+                "<![CDATA[<job id=\"D\" name=\"d\"/>]]>", "<![CDATA[", "]]>", "<job id='ID9' name='late'>\n</job>",
+                "<child ref='ID1'><!-- --><parent ref='ID0'/></child>",
                 "<file name=\"f\"/>", "<file name='g'></file>", " name=\"f\"", " link='inout'", " type=\"executable\"", "J",
                 "<stdout name=\"o\" link=\"output\"/>", "<profile namespace=\"pegasus\" key=\"runtime\">5</profile>",
                 "<profile namespace=\"pegasus\" key=\"memory\">x</profile>", "<uses name=\"file1\" link=\"input\"/>"],
         )), 0..4),
+        size in 1_usize..600,
     ) {
         tidy(&mut jobs);
         let mut text = xml(&jobs);
@@ -247,7 +251,9 @@ proptest! {
             }
             Err(errors) => errors.to_string(),
         };
-        prop_assert_eq!(read(Way::Fast), read(Way::Full), "{}", text);
+        let full = read(Way::Full);
+        prop_assert_eq!(&read(Way::Fast), &full, "{}", text);
+        prop_assert_eq!(&read(Way::Ahead(size)), &full, "pieces of {} bytes: {}", size, text);
     }
 
     #[test]
