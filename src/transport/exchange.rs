@@ -95,7 +95,8 @@ impl Exchange {
         loop {
             let deadline = self.with_lent(|master| master.deadline());
             let mut inbox = self.inbox();
-            while !inbox.over && !inbox.called {
+            // A message that came while this thread had the master was left for it to see.
+            while !inbox.over && !inbox.called && inbox.messages.is_empty() {
                 let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
                 inbox = match left {
                     None => self.wake.wait(inbox).unwrap_or_else(PoisonError::into_inner),
@@ -211,6 +212,7 @@ impl Lent {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
     use super::*;
@@ -299,6 +301,58 @@ mod tests {
             exchange.lend(&mut master);
         });
         assert_eq!((master.seen, master.until), (0, 0));
+    }
+
+    /// Another thread brings a message while the owner has the master, for a turn or to ask for the deadline.
+    struct Busy<'a> {
+        exchange: &'a Exchange,
+        in_turn: bool,
+        brought: AtomicBool,
+        until: Instant,
+        seen: bool,
+    }
+
+    impl Busy<'_> {
+        fn bring_meanwhile(&self) {
+            if !self.brought.swap(true, Ordering::Relaxed) {
+                thread::scope(|scope| scope.spawn(|| self.exchange.bring(Rank(1), failed("x"))).join())
+                    .expect("the thread ends");
+            }
+        }
+    }
+
+    impl Turn for Busy<'_> {
+        fn turn(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
+            if self.in_turn {
+                self.bring_meanwhile();
+            }
+            let late = Instant::now() >= self.until;
+            self.seen = !late && messages.pop_front().is_some();
+            self.seen || late
+        }
+
+        fn deadline(&self) -> Option<Instant> {
+            if !self.in_turn {
+                self.bring_meanwhile();
+            }
+            Some(self.until)
+        }
+    }
+
+    #[test]
+    fn a_message_brought_while_the_owner_has_the_master_is_seen() {
+        for in_turn in [true, false] {
+            let exchange = Exchange::default();
+            let mut master = Busy {
+                exchange: &exchange,
+                in_turn,
+                brought: AtomicBool::new(false),
+                until: Instant::now() + Duration::from_secs(20),
+                seen: false,
+            };
+            exchange.lend(&mut master);
+            assert!(master.seen, "in a turn: {in_turn}");
+        }
     }
 
     #[test]
