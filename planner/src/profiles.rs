@@ -118,9 +118,13 @@ impl Profiles {
     pub fn pegasus(&self, key: &str) -> Option<&str> {
         self.get(Namespace::Pegasus, key)
     }
-    /// Sets a key; an empty value in the namespace `pegasus` removes it.
+    /// Sets a key; an empty value in the namespace `pegasus` removes it. Case means nothing in keys of `pegasus` and
+    /// `dagman`.
     pub fn set(&mut self, namespace: Namespace, key: &str, value: &str) {
-        if namespace == Namespace::Pegasus {
+        if namespace == Namespace::Dagman && key.bytes().any(|b| b.is_ascii_uppercase()) {
+            let key = key.to_ascii_lowercase();
+            self.insert(self.search(namespace, &key), namespace, &key, value);
+        } else if namespace == Namespace::Pegasus {
             let key = key.to_lowercase();
             if value.is_empty() {
                 self.remove(namespace, &key);

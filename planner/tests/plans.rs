@@ -5,6 +5,7 @@ mod cleanup;
 mod clusters;
 mod commands;
 mod common;
+mod details;
 mod names;
 mod random;
 mod selection;

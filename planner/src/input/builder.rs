@@ -43,6 +43,8 @@ pub(crate) struct Builder {
     transformations: FxHashMap<TransformationName, Arc<TransformationName>>,
     pending: Vec<Pending>,
     last_uses: LastUses,
+    /// Data files that every job of a transformation uses (DAX).
+    pub(crate) uses_of_transformations: Vec<(TransformationName, FileUse)>,
 }
 
 /// Finds out whether a job has used a file before.
@@ -109,6 +111,7 @@ impl Builder {
             transformations: FxHashMap::default(),
             pending: Vec::new(),
             last_uses: LastUses::default(),
+            uses_of_transformations: Vec::new(),
         }
     }
 
@@ -276,6 +279,7 @@ impl Builder {
     /// Adds an edge between jobs by their ids; the jobs may come later in the file.
     pub(crate) fn add_dependency(&mut self, parent: &str, child: &str, position: Position) {
         match (self.job(parent), self.job(child)) {
+            (Some(first), Some(second)) if first == second => self.waits_for_itself(parent, position),
             (Some(parent), Some(child)) => self.workflow.edges.push((parent, child)),
             _ => self.pending.push(Pending {
                 parent: parent.into(),
@@ -285,6 +289,33 @@ impl Builder {
         }
     }
 
+    /// Gives each job the data files of its transformation.
+    fn share_uses(&mut self) {
+        let mut shared: FxHashMap<TransformationName, Vec<FileUse>> = FxHashMap::default();
+        for (name, file_use) in self.uses_of_transformations.drain(..) {
+            let uses = shared.entry(name).or_default();
+            if uses.iter().all(|u| u.file != file_use.file) {
+                uses.push(file_use);
+            }
+        }
+        if shared.is_empty() {
+            return;
+        }
+        for job in &mut self.workflow.jobs {
+            for file_use in shared.get(&*job.transformation).into_iter().flatten() {
+                if job.uses.iter().all(|u| u.file != file_use.file) {
+                    job.uses.push(file_use.clone());
+                }
+            }
+        }
+    }
+
+    fn waits_for_itself(&mut self, id: &str, position: Position) {
+        let message = format!("the dependency {id} -> {id} has the job wait for itself");
+        self.problems
+            .push(InputError::at(&self.file, position, message).with_hint("take it out"));
+    }
+
     fn resolve_pending(&mut self) {
         for Pending {
             parent,
@@ -292,8 +323,12 @@ impl Builder {
             position,
         } in std::mem::take(&mut self.pending)
         {
-            if let (Some(parent), Some(child)) = (self.job(&parent), self.job(&child)) {
-                self.workflow.edges.push((parent, child));
+            if let (Some(first), Some(second)) = (self.job(&parent), self.job(&child)) {
+                if first == second {
+                    self.waits_for_itself(&parent, position);
+                } else {
+                    self.workflow.edges.push((first, second));
+                }
                 continue;
             }
             for id in [&parent, &child] {
@@ -322,6 +357,7 @@ impl Builder {
     /// Checks the workflow as a whole.
     pub(crate) fn finish(mut self, options: &ReadOptions) -> Result<Workflow, InputErrors> {
         self.resolve_pending();
+        self.share_uses();
         if self.workflow.jobs.is_empty() && self.problems.is_empty() {
             self.problems.push(InputError::file(
                 &self.file,

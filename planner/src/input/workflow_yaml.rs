@@ -142,7 +142,7 @@ impl<'a> Reader<'_, 'a> {
     }
 
     fn job(&mut self, position: Position) -> Result<()> {
-        let mut fields = Fields::new("job", JOB);
+        let mut fields = Fields::new("jobs", JOB);
         let mut job = Job {
             position,
             ..Job::default()

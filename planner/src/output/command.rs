@@ -208,6 +208,14 @@ impl Common {
         let setup = &plan.exec.setups[job.setup as usize];
         let mut resources = Command::default();
         limits::resources(plan, id, &mut resources, problems);
+        if let Some(other) = setup.profiles.pegasus("gridstart").map(str::trim)
+            && !GRIDSTARTS.iter().any(|known| known.eq_ignore_ascii_case(other))
+        {
+            problems.push(format!(
+                "the profile pegasus::gridstart of the job {} must be Kickstart or None, not `{other}`",
+                job.name
+            ));
+        }
         let mut place = String::new();
         // Writing into a String cannot fail.
         let _ = write!(place, "-R {} ", quote(&plan.sites.get(job.site).name));
@@ -258,6 +266,9 @@ fn is_called_by_script(plan: &Plan<'_>, id: JobId) -> bool {
     plan.settings.generator == Generator::Shell && !plan.is_member(id)
 }
 
+/// What may be put around a program. PegasusLite is passed over, since jobs share the work directory.
+const GRIDSTARTS: &[&str] = &["", "Kickstart", "None", "PegasusLite"];
+
 /// Whether kickstart is put around the program.
 pub(crate) fn is_wrapped(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
@@ -270,7 +281,7 @@ fn kickstart(plan: &Plan<'_>, id: JobId, setup: &Setup) -> String {
     let job = plan.job(id);
     match setup.profiles.pegasus("gridstart.path").map(str::trim) {
         Some(path) if !path.is_empty() => quote(path).into_owned(),
-        _ => quote(&format!("{}/pegasus-kickstart", plan.sites.get(job.site).tools)).into_owned(),
+        _ => quote(&plan.kickstarts[usize::from(job.site.0)]).into_owned(),
     }
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
         match value.parse::<i64>() {
             Ok(priority) => command.priority = Some(priority),
             Err(_) => problems.push(format!(
-                "Invalid Value specified for priority {value} for job {}: it must be a whole number",
+                "Invalid Value specified for job priority {value} for job {}: it must be a whole number",
                 job.name
             )),
         }

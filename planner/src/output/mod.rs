@@ -39,6 +39,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) uuid: &'a str,
     /// Directory of the tools of the planner's own installation.
     pub(crate) own_tools: String,
+    /// Path of kickstart on each site.
+    pub(crate) kickstarts: Vec<String>,
     /// Directory of each job's files, relative to the submit directory.
     pub(crate) layout: layout::Layout,
     /// Files of the abstract workflow that are only read, written and read, only written.

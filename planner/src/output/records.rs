@@ -1,6 +1,7 @@
 //! Records of the plan: braindump, metrics, cache, hooks, properties (sections 2.3, 7.5, 7.7 and 7.10 of
 //! the planner's specification).
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write;
@@ -15,6 +16,7 @@ use crate::refine::exec::{Exec, ExecJob, Place, Task};
 use crate::refine::settings::Generator;
 
 use super::in_order::in_order;
+use super::lists::catalog_word;
 use super::{PROPERTIES, Plan};
 
 /// The version of Pegasus whose plans these are.
@@ -199,10 +201,17 @@ pub(crate) fn write_cache(plan: &Plan<'_>, path: &Path) -> Result<(), PlanError>
                 let lfn = plan.workflow.files.name(file);
                 let place = Place::Scratch(site);
                 let (site, url) = plan.url_parts(&place, lfn);
-                text.push_str(lfn);
-                text.push(' ');
-                for part in url {
-                    text.push_str(part);
+                let is_word = |part: &str| part.is_empty() || matches!(catalog_word(part), Cow::Borrowed(_));
+                if is_word(lfn) && url.iter().all(|part| is_word(part)) {
+                    text.push_str(lfn);
+                    text.push(' ');
+                    for part in url {
+                        text.push_str(part);
+                    }
+                } else {
+                    text.push_str(&catalog_word(lfn));
+                    text.push(' ');
+                    text.push_str(&catalog_word(&url.concat()));
                 }
                 for part in [" site=\"", site, "\"\n"] {
                     text.push_str(part);
@@ -306,6 +315,17 @@ pub(crate) fn properties(
     ] {
         if let Some(file) = file {
             all.insert(key.into(), file.display().to_string());
+        }
+    }
+    if let Some(file) = all.get_mut("pegasus.catalog.replica.file")
+        && !file.trim().is_empty()
+    {
+        let absolute = request.surroundings.working_dir.join(file.trim());
+        *file = absolute.display().to_string();
+    }
+    for (key, value) in plan.settings.mode.properties() {
+        if !all.keys().any(|known| known.eq_ignore_ascii_case(key)) {
+            all.insert(key.into(), value.into());
         }
     }
     all.entry("dagman.maxpre".into()).or_insert_with(|| "1".into());

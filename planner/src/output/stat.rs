@@ -122,7 +122,12 @@ fn push(line: &mut String, parts: &[&str]) {
 /// # Errors
 /// A file that cannot be written.
 pub(crate) fn write(plan: &Plan<'_>, dir: &Path, id: JobId, text: &mut String) -> Result<(), PlanError> {
-    for (files, suffix) in [(before(plan, id), ".in.lof"), (after(plan, id), ".out.lof")] {
+    let written = match plan.job(id).task {
+        // Without options for them, all transfer jobs have lists.
+        Task::StageOut(n) if !plan.settings.stat => Files::Moved(&plan.exec.transfers[n as usize].files),
+        _ => after(plan, id),
+    };
+    for (files, suffix) in [(before(plan, id), ".in.lof"), (written, ".out.lof")] {
         if files.is_empty() || fits_line(plan, files) {
             continue;
         }

@@ -233,9 +233,6 @@ fn replica_store(plan: &Plan<'_>, catalog: &ReplicaCatalog, time: &str) -> Strin
             if entry.regex {
                 text.push_str(" regex=\"true\"");
             }
-            for (key, value) in &entry.metadata {
-                let _ = write!(text, " {key}={}", catalog_value(value));
-            }
             text.push('\n');
         }
     }

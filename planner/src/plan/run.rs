@@ -235,6 +235,7 @@ fn make<D, R>(
         ),
         uuid: &request.surroundings.uuid,
         own_tools: own_tools(request),
+        kickstarts: mapper.kickstarts(),
         layout: Layout::new(&settings.submit_mapper, workflow, &exec),
         files,
         files_apart: settings.lists_apart

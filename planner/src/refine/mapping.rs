@@ -6,7 +6,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::transformation::{TransformationEntry, TransformationKind};
 use crate::model::{
-    FileId, FileKind, FileUse, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName, Workflow,
+    FileId, FileKind, FileUse, Files, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName,
+    Workflow,
 };
 use crate::plan::PlanError;
 use crate::profiles::{Namespace, Profiles};
@@ -15,8 +16,8 @@ use super::exec::{Exec, ExecJob, Setup, SiteId, Task};
 use super::programs::{Programs, auxiliary_name, default_program};
 use super::reuse::Reduced;
 use super::settings::Settings;
-use super::sites::Sites;
 use super::sites::selection::{self, Placed, fixed_site, named_program};
+use super::sites::{Sites, WorkSite};
 
 /// Resources of a compute job when nobody says anything: MB of memory, cores, MB of disk.
 const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
@@ -218,6 +219,7 @@ impl<'a> Mapper<'a> {
         exec: &mut Exec,
         staged: &mut StagedPrograms,
     ) -> Result<u32, String> {
+        let declared = self.declared_programs(&mut workflow.jobs[n].uses, &workflow.files);
         let own = &workflow.jobs[n].profiles;
         if let Program::Entry(number) = program
             && own.is_empty()
@@ -238,7 +240,7 @@ impl<'a> Mapper<'a> {
             let name = Arc::clone(&workflow.jobs[n].transformation);
             let file = self.stage_program(workflow, n, &name, number, staged);
             executable = self.sites.scratch_path(site, workflow.files.name(file));
-            for required in self.programs.requires(&name) {
+            for required in self.programs.requires(&name).iter().chain(&declared) {
                 let Some(other) = self.programs.usable(required, self.sites.get(site)) else {
                     let site = [self.sites.get(site).name.as_str()];
                     return Err(format!(
@@ -280,6 +282,25 @@ impl<'a> Mapper<'a> {
             self.shared.insert(key, number);
         }
         Ok(number)
+    }
+
+    /// Transformations that a job lists among the files it reads. They are staged with a program that is staged;
+    /// what is installed needs none.
+    fn declared_programs(&self, uses: &mut Vec<FileUse>, files: &Files) -> Vec<TransformationName> {
+        let is_program = |u: &FileUse| u.kind == FileKind::Executable && u.link == Link::Input;
+        if !uses.iter().any(is_program) {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        uses.retain(|u| {
+            let name = TransformationName::parse(files.name(u.file));
+            if !is_program(u) || !self.programs.knows(&name) {
+                return true;
+            }
+            found.push(name);
+            false
+        });
+        found
     }
 
     /// Jobs pass files on in the one work directory of their site; no job can have another one.
@@ -338,6 +359,19 @@ impl<'a> Mapper<'a> {
         let name = auxiliary_name(task.transformation());
         let entry = self.programs.usable(&name, self.sites.get(site))?;
         Some(self.programs.entry(entry))
+    }
+
+    /// Path of kickstart on each site.
+    pub(crate) fn kickstarts(&self) -> Vec<String> {
+        let name = "pegasus::kickstart";
+        let path = |site: &WorkSite| {
+            let entry = self.programs.usable(&auxiliary_name(name), site);
+            match entry.map(|number| self.programs.entry(number)) {
+                Some(entry) if entry.kind == TransformationKind::Installed => entry.pfn.clone(),
+                _ => default_program(name, &site.tools, &self.own_tools),
+            }
+        };
+        self.sites.all().iter().map(path).collect()
     }
 
     /// Program and profiles of an auxiliary job on a site.

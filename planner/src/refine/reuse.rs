@@ -1,7 +1,7 @@
 //! Data reuse: jobs whose outputs exist already need not run (section 6.2 of the planner's
 //! specification).
 
-use crate::model::{FileId, JobIndex, TransferFlag, Workflow};
+use crate::model::{FileId, JobIndex, Link, TransferFlag, Workflow};
 use crate::profiles::parse_bool;
 
 use super::graph::Graph;
@@ -55,7 +55,7 @@ pub(crate) fn reduce(
         }
         let mut files = outputs.of(n).iter().peekable();
         *kept = files.peek().is_none()
-            || !files.all(|u| known.get(u.file) || (!u.wanted && !is_read[u.file.0 as usize]));
+            || !files.all(|u| known.output(u) || (!u.wanted && !is_read[u.file.0 as usize]));
     }
     for &node in order.iter().rev() {
         let n = node as usize;
@@ -64,7 +64,7 @@ pub(crate) fn reduce(
         }
         let mut files = outputs.of(n).iter().peekable();
         kept[n] = files.peek().is_none()
-            || files.any(|u| u.wanted && (scope == ReuseScope::Partial || !known.get(u.file)));
+            || files.any(|u| u.wanted && (scope == ReuseScope::Partial || !known.output(u)));
     }
     if kept.iter().all(|&k| k) {
         return Reduced {
@@ -95,6 +95,8 @@ struct Output {
     file: FileId,
     /// The user is to have it.
     wanted: bool,
+    /// The job reads it as well: a location is that of the file before the job changed it.
+    changed: bool,
 }
 
 /// Outputs of all jobs in one piece of memory, a small part of what is known of the jobs.
@@ -119,6 +121,7 @@ impl Outputs {
                     this.all.push(Output {
                         file: u.file,
                         wanted: u.transfer != TransferFlag::Not,
+                        changed: u.link == Link::InOut,
                     });
                 }
             }
@@ -183,6 +186,10 @@ impl<'a> Known<'a> {
             replicas,
             memo: vec![None; workflow.files.len()],
         }
+    }
+    /// Whether what a job writes is there already.
+    fn output(&mut self, output: &Output) -> bool {
+        !output.changed && self.get(output.file)
     }
     fn get(&mut self, file: FileId) -> bool {
         let name = self.workflow.files.name(file);

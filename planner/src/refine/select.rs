@@ -151,7 +151,12 @@ pub(crate) fn select(
     if sources.is_empty() {
         sources = elsewhere;
     }
-    let link = linkable && settings.links && sources.first().is_some_and(|(_, at, _)| *at == place.name);
+    let link = linkable
+        && settings.links
+        && sources.first().is_some_and(|(url, at, _)| {
+            // Nothing but a path can be linked to.
+            *at == place.name && (url.starts_with("file://") || !url.contains("://"))
+        });
     if link {
         for (url, at, _) in &mut sources {
             if *at == place.name && !url.contains("://") {

@@ -114,6 +114,30 @@ impl Mode {
             Mode::Tutorial => "-m 1",
         }
     }
+    /// Properties that the mode stands for, for programs that read the copy of the properties.
+    pub(crate) fn properties(self) -> Vec<(&'static str, &'static str)> {
+        // Those without a meaning here are for tools that look whether the copy is whole.
+        let mut all = match self {
+            Mode::Production => return Vec::new(),
+            Mode::Development | Mode::Debug => {
+                vec![("dagman.RETRY", "0"), ("pegasus.integrity.checking", "none")]
+            }
+            Mode::Tutorial => vec![("dagman.RETRY", "1")],
+        };
+        if self == Mode::Debug {
+            all.push(("pegasus.monitord.arguments", "-vvv"));
+        }
+        let arguments = self.transfer_arguments();
+        if !arguments.is_empty() {
+            all.push(("pegasus.transfer.arguments", arguments));
+            all.push(("pegasus.transfer.lite.arguments", arguments));
+        }
+        all.push((
+            "condor.periodic_remove",
+            "(JobStatus == 5) && ((CurrentTime - EnteredCurrentStatus) > 30)",
+        ));
+        all
+    }
 }
 
 /// The settings.

@@ -73,6 +73,10 @@ impl Sites {
     pub(crate) fn get(&self, id: SiteId) -> &WorkSite {
         &self.sites[usize::from(id.0)]
     }
+    /// All sites, by number.
+    pub(crate) fn all(&self) -> &[WorkSite] {
+        &self.sites
+    }
     /// The number of a site.
     pub(crate) fn find(&self, name: &str) -> Option<SiteId> {
         self.by_name.get(name).copied()

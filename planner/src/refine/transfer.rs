@@ -57,6 +57,10 @@ struct Builder<'a, 'm> {
     missing_files: FxHashMap<FileId, usize>,
     left_out: LeftOut,
     storage: Storage<'a>,
+    /// Whether the job that is looked at has outputs to be delivered.
+    delivers: bool,
+    /// Jobs that register its outputs where they are.
+    registered: Vec<JobId>,
 }
 
 /// A file that is nowhere.
@@ -123,6 +127,8 @@ pub(crate) fn add(
         missing_files: FxHashMap::default(),
         left_out: LeftOut::default(),
         storage,
+        delivers: false,
+        registered: Vec::new(),
     };
     for (level, jobs) in levels.iter().enumerate() {
         for &n in jobs {
@@ -196,6 +202,7 @@ impl Builder<'_, '_> {
             return self.leave_in_place(n, site, uses);
         }
         let mut programs = Vec::new();
+        let first_edge = self.exec.edges.len();
         let mut dropped = Vec::new();
         for dealt in uses.inputs(n) {
             if self.is_coming(n, job, site, graph, dealt.file) {
@@ -206,7 +213,14 @@ impl Builder<'_, '_> {
                 dropped.push(dealt.file);
             }
         }
-        self.add_chmod(job, site, &programs);
+        if self.add_chmod(job, site, &programs) && self.mapper.settings.refiner == Refiner::Basic {
+            // The one transfer of the job is above its chmod job.
+            let mut edges = self.exec.edges.split_off(first_edge);
+            edges.retain(|&(before, after)| {
+                after != job || !programs.iter().any(|&(_, transfer)| transfer == before)
+            });
+            self.exec.edges.append(&mut edges);
+        }
         for (dealt, is_stored) in uses.outputs(n) {
             if dropped.contains(&dealt.file) {
                 continue;
@@ -220,6 +234,7 @@ impl Builder<'_, '_> {
                 self.stage_output(job, site, level, width, &file_use, output as u16);
             }
         }
+        self.finish_outputs(job);
         if !dropped.is_empty() {
             self.forget(job, &dropped);
             self.uses_of(n).retain(|u| !dropped.contains(&u.file));

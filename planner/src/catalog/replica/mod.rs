@@ -264,15 +264,10 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<ReplicaC
 /// All problems of the text.
 pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<ReplicaCatalog, InputErrors> {
     let kind = kind.unwrap_or_default().to_ascii_lowercase();
-    let mut quotation = true;
     let syntax = match kind.as_str() {
         "" => guess(path, text),
         "yaml" => Syntax::Yaml,
-        "file" | "regex" => Syntax::Text,
-        "simplefile" => {
-            quotation = false;
-            Syntax::Text
-        }
+        "file" | "regex" | "simplefile" => Syntax::Text,
         "meta" => return metadata::read(path, text),
         other => return Err(unknown_kind(path, other, "replica", &FILE_KINDS.join(", "))),
     };
@@ -281,7 +276,7 @@ pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<ReplicaCatal
             .with_hint("write it as YAML or as text")
             .into()),
         Syntax::Yaml => read_yaml(path, text, yaml::read),
-        Syntax::Text => text::read(path, text, quotation),
+        Syntax::Text => text::read(path, text),
     }
 }
 

@@ -1,5 +1,4 @@
-//! Replica catalogs as text: lines `LFN PFN name="value" …`, with quotation (kinds File and Regex) or
-//! without (kind SimpleFile, used for cache files).
+//! Replica catalogs as text: lines `LFN PFN name="value" …` (kinds File, Regex and SimpleFile; cache files, too).
 
 use std::path::Path;
 
@@ -7,13 +6,12 @@ use super::{Replica, ReplicaCatalog, ReplicaEntry};
 use crate::error::{InputError, InputErrors};
 use crate::model::Position;
 
-/// Reads a whole file. With `quotation` a bare absolute path becomes a `file://` URL, as in the reference;
-/// cache files keep what they say.
-pub(super) fn read(path: &Path, text: &str, quotation: bool) -> Result<ReplicaCatalog, InputErrors> {
+/// Reads a whole file. A bare absolute path becomes a `file://` URL, as in the reference.
+pub(super) fn read(path: &Path, text: &str) -> Result<ReplicaCatalog, InputErrors> {
     let mut catalog = ReplicaCatalog::default();
     let mut problems = Vec::new();
     for (n, line) in text.lines().enumerate() {
-        if let Err((column, message)) = read_line(line, quotation, &mut catalog) {
+        if let Err((column, message)) = read_line(line, &mut catalog) {
             let position = Position {
                 line: u32::try_from(n + 1).unwrap_or(u32::MAX),
                 column: u32::try_from(column).unwrap_or(u32::MAX),
@@ -28,13 +26,12 @@ pub(super) fn read(path: &Path, text: &str, quotation: bool) -> Result<ReplicaCa
 /// Column and message of what is wrong with a line.
 type Wrong = (usize, String);
 
-fn read_line(line: &str, quotation: bool, catalog: &mut ReplicaCatalog) -> Result<(), Wrong> {
+fn read_line(line: &str, catalog: &mut ReplicaCatalog) -> Result<(), Wrong> {
     let mut words = Words {
         line,
         at: 0,
         counted: 0,
         column: 1,
-        quotation,
     };
     let Some((lfn, lfn_column)) = words.next()? else {
         return Ok(());
@@ -42,7 +39,7 @@ fn read_line(line: &str, quotation: bool, catalog: &mut ReplicaCatalog) -> Resul
     let Some((mut pfn, _)) = words.next()? else {
         return Err((lfn_column, format!("the line gives no location for {lfn}")));
     };
-    if quotation && pfn.starts_with('/') {
+    if pfn.starts_with('/') {
         pfn.insert_str(0, "file://");
     }
     let mut entry = ReplicaEntry {
@@ -57,18 +54,14 @@ fn read_line(line: &str, quotation: bool, catalog: &mut ReplicaCatalog) -> Resul
                 format!("`{attribute}` is no attribute, name=\"value\" is expected"),
             ));
         };
-        // Cache files are written with quotes, though they have no quotation.
-        let value = value
-            .strip_prefix('"')
-            .and_then(|v| v.strip_suffix('"'))
-            .unwrap_or(value);
         match name {
             "site" | "pool" => site = Some(value.to_owned()),
             "regex" => entry.regex = crate::profiles::parse_bool(value).unwrap_or(false),
-            "checksum.type" | "checksum.value" | "size" => {
+            // A rank among the replicas, not a property of the file.
+            "priority" => {}
+            _ => {
                 entry.metadata.insert(name.to_owned(), value.to_owned());
             }
-            _ => {}
         }
     }
     entry.replicas.push(Replica { pfn, site });
@@ -83,7 +76,6 @@ struct Words<'a> {
     /// Where characters have been counted up to, and the column there.
     counted: usize,
     column: usize,
-    quotation: bool,
 }
 
 impl Words<'_> {
@@ -104,8 +96,8 @@ impl Words<'_> {
         let mut end = trimmed.len();
         while let Some((at, c)) = chars.next() {
             match c {
-                '"' if self.quotation => quoted = !quoted,
-                '\\' if self.quotation && quoted => match chars.next() {
+                '"' => quoted = !quoted,
+                '\\' if quoted => match chars.next() {
                     Some((_, c @ ('"' | '\\'))) => word.push(c),
                     Some((_, c)) => {
                         word.push('\\');

@@ -6,7 +6,7 @@ use crate::catalog::site::SysInfo;
 use crate::catalog::transformation::{TransformationEntry, TransformationKind, normal_pfn};
 use crate::input::xml::{Element, Result};
 use crate::model::TransformationName;
-use crate::profiles::Profiles;
+use crate::profiles::{Profiles, parse_bool};
 
 /// A physical location inside a file or an executable.
 struct Pfn {
@@ -161,8 +161,19 @@ impl<'a> Dax<'_, 'a> {
         while let Some(inner) = self.xml.element()? {
             match inner.name() {
                 "uses" => {
-                    requires.push(self.transformation_name(&inner)?);
-                    self.xml.skip()?;
+                    let executable = self.xml.attribute(&inner, "executable")?;
+                    let is_data = match executable.as_deref().and_then(parse_bool) {
+                        Some(executable) => !executable,
+                        None => self.xml.attribute(&inner, "link")?.is_some(),
+                    };
+                    if is_data {
+                        let file_use = self.file_use(&inner)?;
+                        let shared = &mut self.builder.uses_of_transformations;
+                        shared.extend(file_use.map(|file_use| (name.clone(), file_use)));
+                    } else {
+                        requires.push(self.transformation_name(&inner)?);
+                        self.xml.skip()?;
+                    }
                 }
                 "invoke" => {
                     self.invoke(&inner)?;

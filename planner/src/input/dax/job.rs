@@ -144,7 +144,7 @@ impl<'a> Dax<'_, 'a> {
         Ok(name.map(|name| self.builder.file(&name, element.position)))
     }
 
-    fn file_use(&mut self, element: &Element<'a>) -> Result<Option<FileUse>> {
+    pub(super) fn file_use(&mut self, element: &Element<'a>) -> Result<Option<FileUse>> {
         let position = element.position;
         let mut found = default_use(FileId(0), Link::None);
         let mut name = std::mem::take(&mut self.use_name);

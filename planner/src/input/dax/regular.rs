@@ -259,7 +259,9 @@ pub(super) fn add_child(xml: &mut Xml<'_>, builder: &mut Builder, child: &str, p
     let number = builder.job(child);
     for &(begin, parent) in parents {
         match (builder.job(parent), number) {
-            (Some(parent), Some(child)) => builder.workflow.edges.push((parent, child)),
+            (Some(parent), Some(child)) if parent != child => {
+                builder.workflow.edges.push((parent, child));
+            }
             _ => {
                 let position = xml.position(begin);
                 builder.add_dependency(parent, child, position);

@@ -11,7 +11,7 @@ fn illegal_and_unsupported_keys() {
         "w:2:1: Unsupported key profiles for element workflow\n  \
          hint: legal keys are pegasus, name, x-pegasus, metadata, siteCatalog, replicaCatalog, \
          transformationCatalog, hooks, jobs, jobDependencies\n\
-         w:7:3: Illegal key argument for element job\n  \
+         w:7:3: Illegal key argument for element jobs\n  \
          hint: did you mean `arguments`? legal keys are type, id, name, namespace, version, file, arguments, \
          stdin, stdout, stderr, uses, profiles, metadata, hooks, nodeLabel\n\
          w:9:27: Illegal key executable for element uses\n  \

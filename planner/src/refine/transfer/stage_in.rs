@@ -1,5 +1,6 @@
 //! Inputs of compute jobs.
 
+use super::super::select::ranking::ReplicaSelector;
 use super::*;
 
 impl Builder<'_, '_> {
@@ -197,13 +198,15 @@ impl Builder<'_, '_> {
                 metadata.push((key.clone(), value.clone()));
             }
         }
+        // Among those of one site the selector Local makes no difference.
+        let ranked = !matches!(self.mapper.settings.replica_selector, ReplicaSelector::Local);
         let set = self.set_of(transfer);
         set.files.push(FileTransfer {
             file,
             sources: selected
                 .sources
                 .into_iter()
-                .map(|(url, at, priority)| (Place::Url(url.into(), at.into()), Some(priority)))
+                .map(|(url, at, priority)| (Place::Url(url.into(), at.into()), ranked.then_some(priority)))
                 .collect(),
             destination: if selected.link {
                 Place::ScratchLink(site)
@@ -255,8 +258,8 @@ impl Builder<'_, '_> {
         transfer
     }
 
-    /// One chmod job for the programs that were staged for a job first.
-    pub(super) fn add_chmod(&mut self, job: JobId, site: SiteId, programs: &[(FileId, JobId)]) {
+    /// One chmod job for the programs that were staged for a job first; tells whether there is one.
+    pub(super) fn add_chmod(&mut self, job: JobId, site: SiteId, programs: &[(FileId, JobId)]) -> bool {
         if programs.is_empty()
             || self
                 .mapper
@@ -265,7 +268,7 @@ impl Builder<'_, '_> {
                 .iter()
                 .any(|s| s == self.site_name(site))
         {
-            return;
+            return false;
         }
         let task = Task::Chmod(self.exec.chmods.len() as u32);
         self.exec
@@ -285,5 +288,6 @@ impl Builder<'_, '_> {
             }
         }
         self.exec.edges.push((chmod, job));
+        true
     }
 }

@@ -74,7 +74,7 @@ impl Builder<'_, '_> {
             .dealers
             .deal((Flow::Out, site, runs), Some(job), level, width);
         let metadata = attributes(file_use);
-        let mut before = job;
+        let mut before = None;
         if moves {
             let transfer = self.stage_out_job(Some(job), slot, site, runs, level);
             self.set_of(transfer).files.push(FileTransfer {
@@ -85,18 +85,42 @@ impl Builder<'_, '_> {
                 metadata: metadata.clone(),
             });
             self.exec.edges.push((job, transfer));
-            before = transfer;
+            self.delivers = true;
+            before = Some(transfer);
         }
         if registers {
             let place = if moves { get } else { Place::Scratch(site) };
             let registration = self.registration_job(Some(job), slot, site, runs, level);
-            self.exec.edges.push((before, registration));
+            match before {
+                Some(transfer) => self.exec.edges.push((transfer, registration)),
+                None => self.registered.push(registration),
+            }
             let set = self.registration_of(registration);
             set.entries.push((file, place, metadata));
             if set.producers.last() != Some(&job) {
                 set.producers.push(job);
             }
         }
+        // Registration comes after the transfers of its share, whichever files these are.
+        let share = *self.dealers.slot((Flow::Out, site, runs), slot);
+        if moves != registers
+            && let (Some(transfer), Some(registration)) = (share.transfer, share.registration)
+        {
+            self.exec.edges.push((transfer, registration));
+        }
+    }
+
+    /// Edges to jobs that register what stays in the work directory. With the refiners that deal whole jobs, one that
+    /// also delivers is above the transfer that is above the registration.
+    pub(super) fn finish_outputs(&mut self, job: JobId) {
+        let by_job = matches!(self.mapper.settings.refiner, Refiner::Basic | Refiner::Cluster);
+        let is_above = self.delivers && by_job;
+        for registration in self.registered.drain(..) {
+            if !is_above {
+                self.exec.edges.push((job, registration));
+            }
+        }
+        self.delivers = false;
     }
 
     pub(super) fn stage_out_job(
