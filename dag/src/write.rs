@@ -126,6 +126,10 @@ pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Re
     for part in more {
         out.push_str(part);
     }
+    if is_plain(line, more) {
+        out.push('\n');
+        return Ok(());
+    }
     // Only reading it back tells whether quotes in the options swallow the program, or the
     // program looks like an option.
     let read_back = options::parse(line.name.as_bytes(), &out.as_bytes()[rest..]);
@@ -147,15 +151,46 @@ pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Re
     Ok(())
 }
 
+/// Whether it is plain to see that a line is read as it was meant: its options are small numbers, and the program begins
+/// with what begins no option and needs no quotes.
+fn is_plain(line: &TaskLine<'_>, more: &[&str]) -> bool {
+    const SMALL: u64 = 1 << 20;
+    let numbers = [
+        line.memory_mb,
+        line.cpus.map(u64::from),
+        line.gpus.map(u64::from),
+        line.priority.map(i64::unsigned_abs),
+    ];
+    let mut command = [line.command].into_iter().chain(more.iter().copied());
+    let first = command.find_map(|part| part.bytes().next());
+    line.options.is_empty()
+        && numbers.into_iter().flatten().all(|number| number < SMALL)
+        && first.is_some_and(|byte| byte == b'/' || byte.is_ascii_alphanumeric())
+}
+
 /// Adds an EDGE line. Both tasks must have been written before it.
 ///
 /// # Errors
 /// A name is empty or has blanks.
 pub fn edge(out: &mut String, parent: &str, child: &str) -> Result<(), WriteError> {
+    edges(out, parent, [child])
+}
+
+/// Adds an EDGE line for each child of a task. All tasks must have been written before.
+///
+/// # Errors
+/// A name is empty or has blanks.
+pub fn edges<'n>(
+    out: &mut String,
+    parent: &str,
+    children: impl IntoIterator<Item = &'n str>,
+) -> Result<(), WriteError> {
     check_name("task name", parent)?;
-    check_name("task name", child)?;
-    for part in ["EDGE ", parent, " ", child, "\n"] {
-        out.push_str(part);
+    for child in children {
+        check_name("task name", child)?;
+        for part in ["EDGE ", parent, " ", child, "\n"] {
+            out.push_str(part);
+        }
     }
     Ok(())
 }
@@ -276,6 +311,25 @@ mod tests {
             let read: Vec<String> = words::split(dag.task(TaskId(0)).command)
                 .into_iter().map(|w| String::from_utf8(w).unwrap()).collect();
             prop_assert_eq!(read, words);
+        }
+
+        #[test]
+        fn plain_lines_need_no_reading_back(
+            memory_mb in proptest::option::of(0_u64..1_100_000),
+            cpus in proptest::option::of(0_u32..1_100_000),
+            gpus in proptest::option::of(0_u32..1_100_000),
+            priority in proptest::option::of(-1_100_000_i64..1_100_000),
+            first in "[a-c/0-9][a-c/'\" \\\\0-9=.-]{0,3}",
+            more in "[^\n]{0,8}",
+        ) {
+            let line = TaskLine { name: "t", memory_mb, cpus, gpus, priority, command: &first, ..Default::default() };
+            prop_assume!(is_plain(&line, &[&more]));
+            let mut out = String::new();
+            task_in_parts(&mut out, &line, &[&more]).unwrap();
+            let text = out.strip_prefix("TASK t ").and_then(|rest| rest.strip_suffix('\n')).unwrap();
+            let (_, command) = options::parse(b"t", text.as_bytes()).unwrap();
+            let meant = format!("{first}{more}");
+            prop_assert_eq!(command, meant.as_bytes());
         }
     }
 }

@@ -28,6 +28,28 @@ impl Head {
     }
 }
 
+/// Events that differ in their last value only, one after the other.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    text: String,
+}
+
+impl Group {
+    /// Begins a group: what its events have in common, up to the key that is different.
+    pub fn begin(&mut self, head: &Head, (key, value): (&str, &str), last: &str) {
+        head.text.clone_into(&mut self.text);
+        push_pair(&mut self.text, key, value);
+        self.text.push_str(last);
+        self.text.push_str("=\"");
+    }
+    /// Adds an event, with the value of its last key.
+    pub fn add(&self, out: &mut String, value: &str) {
+        out.push_str(&self.text);
+        push_escaped(out, value);
+        out.push_str("\" \n");
+    }
+}
+
 /// One line being written; it ends when this is dropped.
 #[derive(Debug)]
 pub struct Event<'o> {
@@ -52,10 +74,7 @@ impl Events<'_> {
 impl Event<'_> {
     /// Adds a key and its value.
     pub fn with(self, key: &str, value: &str) -> Self {
-        self.out.push_str(key);
-        self.out.push_str("=\"");
-        push_escaped(self.out, value);
-        self.out.push_str("\" ");
+        push_pair(self.out, key, value);
         self
     }
     /// Adds a key and a number.
@@ -87,6 +106,13 @@ fn is_plain(bytes: &[u8]) -> bool {
     } else {
         plain(bytes)
     }
+}
+
+fn push_pair(out: &mut String, key: &str, value: &str) {
+    out.push_str(key);
+    out.push_str("=\"");
+    push_escaped(out, value);
+    out.push_str("\" ");
 }
 
 fn push_escaped(out: &mut String, value: &str) {
@@ -134,6 +160,19 @@ mod tests {
              ts=2026-01-02T03:04:05.000000Z event=static.meta.start xwf.id=u-1 \n\
              ts=2026-01-02T03:04:05.000000Z event=job.info xwf.id=u-1 clustered=\"0\" \n"
         );
+    }
+
+    #[test]
+    fn a_group_is_its_events() {
+        let head = EVENTS.head("task.edge");
+        let (mut one, mut other) = (String::new(), String::new());
+        let mut group = Group::default();
+        for (parent, child) in [("A", "B"), ("A", "C\"D"), ("\"", "A")] {
+            drop(head.begin(&mut one).with("parent", parent).with("child", child));
+            group.begin(&head, ("parent", parent), "child");
+            group.add(&mut other, child);
+        }
+        assert_eq!(one, other);
     }
 
     proptest! {

@@ -86,11 +86,9 @@ pub(crate) fn write(
                 sorted.clear();
                 sorted.extend_from_slice(children.of(parent));
                 sorted.sort_unstable_by_key(|&c: &u32| place[c as usize]);
-                let name = &plan.job(parent).name;
-                for &child in sorted.iter() {
-                    if let Err(error) = write::edge(text, name, &plan.job(child).name) {
-                        problem.get_or_insert_with(|| error.to_string());
-                    }
+                let children = sorted.iter().map(|&child| &*plan.job(child).name);
+                if let Err(error) = write::edges(text, &plan.job(parent).name, children) {
+                    problem.get_or_insert_with(|| error.to_string());
                 }
             }
         },

@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use monitord_compat::static_bp::{Events, Head};
+use monitord_compat::static_bp::{Events, Group, Head};
 
 use crate::model::{Arguments, FileUse, Job, JobIndex, Workflow};
 use crate::plan::PlanError;
@@ -25,11 +25,19 @@ const EDGES: usize = 2048;
 /// The event file while it is written.
 pub(crate) struct JobEvents<'a> {
     plan: &'a Plan<'a>,
-    heads: Heads,
-    file: File,
+    heads: &'a Heads,
+    file: &'a File,
     path: &'a Path,
     /// Events that are not written yet.
     text: String,
+}
+
+/// The event file with the events about the tasks of the abstract workflow, which come first.
+pub(crate) struct Tasks {
+    heads: Heads,
+    file: File,
+    path: PathBuf,
+    time: String,
 }
 
 /// What the events begin with of which there are many.
@@ -44,16 +52,22 @@ pub(crate) struct Heads {
     job_edge: Head,
 }
 
-impl<'a> JobEvents<'a> {
-    /// Creates the file and writes the events about the abstract workflow.
+impl Tasks {
+    /// Creates the file and writes the events about tasks, with one thread: there is no hurry, since the workflow is
+    /// being refined at the same time.
     ///
     /// # Errors
     /// A file that cannot be written.
-    pub(crate) fn create(plan: &'a Plan<'a>, path: &'a Path, time: &str) -> Result<Self, PlanError> {
-        let file = File::create(path).map_err(|e| PlanError::io("write", path, e))?;
+    pub(crate) fn create(
+        workflow: &Workflow,
+        uuid: &str,
+        path: PathBuf,
+        time: String,
+    ) -> Result<Self, PlanError> {
+        let file = File::create(&path).map_err(|e| PlanError::io("write", &path, e))?;
         let events = Events {
-            time,
-            workflow: plan.uuid,
+            time: &time,
+            workflow: uuid,
         };
         let heads = Heads {
             task: events.head("task.info"),
@@ -65,14 +79,52 @@ impl<'a> JobEvents<'a> {
             task_of_job: events.head("wf.map.task_job"),
             job_edge: events.head("job.edge"),
         };
-        let mut this = JobEvents {
-            plan,
+        let (mut text, mut scratch) = (String::new(), String::new());
+        let write = |text: &mut String| match text.len() {
+            ..CHUNK => Ok(()),
+            _ => JobEvents::append(&file, &path, text),
+        };
+        let Workflow { jobs, edges, .. } = workflow;
+        for job in jobs {
+            heads.task(job, &mut text, &mut scratch);
+            write(&mut text)?;
+        }
+        let mut group = Group::default();
+        for of_parent in edges.chunk_by(|a, b| a.0 == b.0) {
+            let parent = ("parent.task.id", &*jobs[of_parent[0].0.0 as usize].id);
+            group.begin(&heads.task_edge, parent, "child.task.id");
+            for (_, child) in of_parent {
+                group.add(&mut text, &jobs[child.0 as usize].id);
+                write(&mut text)?;
+            }
+        }
+        JobEvents::append(&file, &path, &mut text)?;
+        Ok(Tasks {
             heads,
             file,
             path,
+            time,
+        })
+    }
+}
+
+impl<'a> JobEvents<'a> {
+    /// Goes on with the metadata of tasks.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub(crate) fn new(plan: &'a Plan<'a>, tasks: &'a Tasks) -> Result<Self, PlanError> {
+        let events = Events {
+            time: &tasks.time,
+            workflow: plan.uuid,
+        };
+        let mut this = JobEvents {
+            plan,
+            heads: &tasks.heads,
+            file: &tasks.file,
+            path: &tasks.path,
             text: String::new(),
         };
-        this.tasks()?;
         events.begin(&mut this.text, "static.meta.start");
         for (key, value) in &plan.workflow.metadata {
             events
@@ -101,8 +153,8 @@ impl<'a> JobEvents<'a> {
     }
 
     /// Where the events go, and what they begin with, for several threads.
-    pub(crate) fn parts(&self) -> (&File, &'a Path, &Heads) {
-        (&self.file, self.path, &self.heads)
+    pub(crate) fn parts(&self) -> (&'a File, &'a Path, &'a Heads) {
+        (self.file, self.path, self.heads)
     }
 
     /// Adds the events of one executable job.
@@ -123,7 +175,7 @@ impl<'a> JobEvents<'a> {
     }
 
     fn flush(&mut self) -> Result<(), PlanError> {
-        Self::append(&self.file, self.path, &mut self.text)
+        Self::append(self.file, self.path, &mut self.text)
     }
 
     /// Renders events by several threads and writes them in order.
@@ -142,23 +194,8 @@ impl<'a> JobEvents<'a> {
                     render(n, text, scratch);
                 }
             },
-            |(text, _)| Self::append(&self.file, self.path, text),
+            |(text, _)| Self::append(self.file, self.path, text),
         )
-    }
-
-    fn tasks(&self) -> Result<(), PlanError> {
-        let Workflow { jobs, edges, .. } = self.plan.workflow;
-        self.write_all(jobs.len(), JOBS, |n, text, scratch| {
-            self.heads.task(&jobs[n], text, scratch);
-        })?;
-        self.write_all(edges.len(), EDGES, |n, text, _| {
-            let (parent, child) = edges[n];
-            self.heads
-                .task_edge
-                .begin(text)
-                .with("parent.task.id", &jobs[parent.0 as usize].id)
-                .with("child.task.id", &jobs[child.0 as usize].id);
-        })
     }
 
     /// Adds which job runs which task, then the edges, and closes the file. The monitoring loads in
@@ -189,14 +226,21 @@ impl<'a> JobEvents<'a> {
             }
         })?;
         let edges = &plan.exec.edges;
-        self.write_all(edges.len(), EDGES, |n, text, _| {
-            let (parent, child) = edges[n];
-            self.heads
-                .job_edge
-                .begin(text)
-                .with("parent.job.id", &plan.job(parent).name)
-                .with("child.job.id", &plan.job(child).name);
-        })
+        in_order(
+            edges.len(),
+            EDGES,
+            || (String::new(), Group::default()),
+            |(text, group), range| {
+                for of_parent in edges[range].chunk_by(|a, b| a.0 == b.0) {
+                    let parent = ("parent.job.id", &*plan.job(of_parent[0].0).name);
+                    group.begin(&self.heads.job_edge, parent, "child.job.id");
+                    for &(_, child) in of_parent {
+                        group.add(text, &plan.job(child).name);
+                    }
+                }
+            },
+            |(text, _)| Self::append(self.file, self.path, text),
+        )
     }
 }
 

@@ -247,7 +247,7 @@ pub(crate) fn notify(plan: &Plan<'_>) -> String {
         &mut plan.workflow.hooks.iter(),
         false,
     );
-    let mut of_job = |job: &ExecJob, head: &str| {
+    let mut of_job = |job: &ExecJob, head: &dyn Fn() -> String| {
         let Task::Compute(n) = job.task else { return };
         let own = &plan.workflow.jobs[n.0 as usize].hooks;
         let entry = plan.exec.setups[job.setup as usize].entry;
@@ -256,18 +256,18 @@ pub(crate) fn notify(plan: &Plan<'_>) -> String {
             return;
         }
         let mut hooks = own.iter().chain(program.into_iter().flatten());
-        add(head, &mut hooks, true);
+        add(&head(), &mut hooks, true);
     };
     for job in &plan.exec.jobs {
         match job.task {
             Task::Cluster(n, _) => {
                 let members = plan.exec.clusters[n as usize].members.clone();
                 for (k, member) in members.enumerate() {
-                    let head = format!("INVOCATION {} {}", job.name, k + 1);
+                    let head = || format!("INVOCATION {} {}", job.name, k + 1);
                     of_job(&plan.exec.members[member as usize], &head);
                 }
             }
-            _ => of_job(job, &format!("JOB {}", job.name)),
+            _ => of_job(job, &|| format!("JOB {}", job.name)),
         }
     }
     text

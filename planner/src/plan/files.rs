@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::ReplicaCatalog;
-use crate::output::events::JobEvents;
+use crate::model::Workflow;
+use crate::output::events::{JobEvents, Tasks};
 use crate::output::{self, PROPERTIES, Plan, batch, records};
 use crate::refine::exec::{Place, SiteId, Task};
 use crate::refine::settings::Generator;
@@ -55,11 +56,30 @@ fn generate(
     Ok(code)
 }
 
-/// Writes everything but the braindump; gives what runs the plan.
+/// Writes what is known before the workflow is refined: copies of the inputs, and the events about tasks.
+pub(super) fn begin(
+    request: &Request,
+    copied: &[PathBuf],
+    workflow: &Workflow,
+    dir: &Path,
+) -> Result<Tasks, PlanError> {
+    copy_inputs(request, copied, dir)?;
+    let time = request
+        .surroundings
+        .now
+        .to_utc()
+        .format("%Y-%m-%dT%H:%M:%S%.6fZ")
+        .to_string();
+    let path = dir.join(format!("{}.static.bp", super::run::base(request, workflow)));
+    Tasks::create(workflow, &request.surroundings.uuid, path, time)
+}
+
+/// Writes everything else but the braindump; gives what runs the plan.
 pub(super) fn write(
     plan: &Plan<'_>,
     request: &Request,
     inputs: &Inputs,
+    tasks: &Tasks,
     counts: &super::Counts,
     dir: &Path,
     warnings: &mut Vec<String>,
@@ -68,26 +88,12 @@ pub(super) fn write(
     let site = main_site(plan);
     let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
     warnings.extend(resources.warnings());
-    let time = request
-        .surroundings
-        .now
-        .to_utc()
-        .format("%Y-%m-%dT%H:%M:%S%.6fZ")
-        .to_string();
-    let events = dir.join(format!("{base}.static.bp"));
-    let code = std::thread::scope(|scope| {
-        let copies = scope.spawn(|| copy_inputs(request, inputs, dir));
-        let places = output::lists::write(plan, dir)?;
-        plan.orders.get_or_init(|| places);
-        let mut events = JobEvents::create(plan, &events, &time)?;
-        let code = generate(plan, request, &resources, site, dir, &mut events, warnings)?;
-        events.finish()?;
-        records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
-        copies
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok::<_, PlanError>(code)
-    })?;
+    let places = output::lists::write(plan, dir)?;
+    plan.orders.get_or_init(|| places);
+    let mut events = JobEvents::new(plan, tasks)?;
+    let code = generate(plan, request, &resources, site, dir, &mut events, warnings)?;
+    events.finish()?;
+    records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
     put(&dir.join(format!("{base}.notify")), &records::notify(plan))?;
     let metrics = records::metrics(plan, request, &inputs.properties, counts);
     put(&dir.join(format!("{base}.metrics")), &metrics)?;
@@ -145,24 +151,28 @@ fn executor(request: &Request, tools: &str, warnings: &mut Vec<String>) -> Strin
 }
 
 /// Copies of what the plan was made from.
-fn copy_inputs(request: &Request, inputs: &Inputs, dir: &Path) -> Result<(), PlanError> {
-    copy_catalogs(request, inputs, dir)?;
+fn copy_inputs(request: &Request, catalogs: &[PathBuf], dir: &Path) -> Result<(), PlanError> {
+    copy_catalogs(catalogs, dir)?;
     match request.workflow.file_name() {
         Some(name) => copy(&request.workflow, &dir.join(name)),
         None => Ok(()),
     }
 }
 
-fn copy_catalogs(request: &Request, inputs: &Inputs, dir: &Path) -> Result<(), PlanError> {
-    let files: Vec<&Path> = [&inputs.sites.path, &inputs.transformations.path]
+/// Catalogs of which there is to be a copy.
+pub(super) fn catalogs(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
+    [&inputs.sites.path, &inputs.transformations.path]
         .into_iter()
         .flatten()
         .chain(&inputs.replica_files)
         .chain(&request.cache_files)
         .chain(&request.inherited_files)
-        .map(PathBuf::as_path)
         .filter(|path| path.is_file())
-        .collect();
+        .cloned()
+        .collect()
+}
+
+fn copy_catalogs(files: &[PathBuf], dir: &Path) -> Result<(), PlanError> {
     if files.is_empty() {
         return Ok(());
     }

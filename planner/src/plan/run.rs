@@ -21,7 +21,7 @@ use crate::refine::settings::{Generator, Settings, generator};
 use crate::refine::sites::{Sites, own_tools};
 use crate::summary::{Machine, Summary};
 
-use super::files::{main_site, put, write};
+use super::files::{self, main_site, put, write};
 use super::inputs::{Inputs, add_transformations_dir, property_sources, read, with_further_problems};
 use super::{Looked, PlanError, Planned, Request, Script, iso_seconds};
 
@@ -44,7 +44,12 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         let directory = submit_dir(request, settings, workflow)?;
         Ok((directory.path().to_owned(), directory))
     };
-    make(request, take, &mut |_| {}, |made, directory| {
+    let begin = |directory: &SubmitDir, catalogs: &[PathBuf], workflow: &Workflow| {
+        files::begin(request, catalogs, workflow, directory.staging())
+    };
+    make(request, take, &mut |_| {}, begin, |made, directory, begun| {
+        let tasks =
+            begun.ok_or_else(|| PlanError::refinement("the plan was not begun; please report this"))??;
         let Made {
             plan,
             inputs,
@@ -54,7 +59,7 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
             ..
         } = made;
         let staging = directory.staging().to_owned();
-        let code = write(plan, request, inputs, &counts, &staging, &mut warnings)?;
+        let code = write(plan, request, inputs, &tasks, &counts, &staging, &mut warnings)?;
         let braindump = records::braindump(plan, request);
         let text = monitord_compat::braindump::write(&braindump);
         put(&staging.join("braindump.yml"), &text)?;
@@ -105,51 +110,58 @@ pub fn look(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result
         };
         Ok((path, ()))
     };
-    make(request, take, &mut |_| {}, |made, ()| {
-        let Made {
-            plan,
-            inputs,
-            mapper,
-            counts,
-            mut warnings,
-            notes,
-        } = made;
-        let site = main_site(plan);
-        let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
-        warnings.extend(resources.warnings());
-        check_commands(plan)?;
-        let mut sizes = Sizes::new(plan.workflow, plan.exec, &plan.settings.space)?;
-        sizes.measure(plan.exec);
-        let machine = Machine {
-            nodes: resources.nodes,
-            tasks_per_node: resources.tasks_per_node,
-        };
-        let summary = Summary::new(plan, counts, &sizes, machine);
-        let explainer = Explainer::new(View {
-            plan,
-            mapper,
-            replicas: &inputs.replicas,
-        });
-        let mut told = Vec::new();
-        let mut problems = Vec::new();
-        for job in jobs {
-            match explainer.tell(job) {
-                Ok(text) => told.push(text),
-                Err(problem) => problems.push(problem),
+    make(
+        request,
+        take,
+        &mut |_| {},
+        |(), _, _| {},
+        |made, (), _| {
+            let Made {
+                plan,
+                inputs,
+                mapper,
+                counts,
+                mut warnings,
+                notes,
+            } = made;
+            let site = main_site(plan);
+            let resources =
+                batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
+            warnings.extend(resources.warnings());
+            check_commands(plan)?;
+            let mut sizes = Sizes::new(plan.workflow, plan.exec, &plan.settings.space)?;
+            sizes.measure(plan.exec);
+            let machine = Machine {
+                nodes: resources.nodes,
+                tasks_per_node: resources.tasks_per_node,
+            };
+            let summary = Summary::new(plan, counts, &sizes, machine);
+            let explainer = Explainer::new(View {
+                plan,
+                mapper,
+                replicas: &inputs.replicas,
+            });
+            let mut told = Vec::new();
+            let mut problems = Vec::new();
+            for job in jobs {
+                match explainer.tell(job) {
+                    Ok(text) => told.push(text),
+                    Err(problem) => problems.push(problem),
+                }
             }
-        }
-        if !problems.is_empty() {
-            return Err(PlanError::Refinement(problems));
-        }
-        draw(plan, &request.pictures)?;
-        Ok(Looked {
-            summary,
-            explanations: told,
-            jobs: plan.exec.jobs.iter().map(|job| job.name.to_string()).collect(),
-            warnings,
-            notes,
-        })
-    })
+            if !problems.is_empty() {
+                return Err(PlanError::Refinement(problems));
+            }
+            draw(plan, &request.pictures)?;
+            Ok(Looked {
+                summary,
+                explanations: told,
+                jobs: plan.exec.jobs.iter().map(|job| job.name.to_string()).collect(),
+                warnings,
+                notes,
+            })
+        },
+    )
 }
 
 /// Makes a plan in memory and tells `step` the name of each step that is over, for measurements; gives the
@@ -159,7 +171,7 @@ pub fn look(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result
 /// Whatever stands in the way of a plan.
 pub fn steps(request: &Request, step: &mut dyn FnMut(&'static str)) -> Result<super::Counts, PlanError> {
     let take = |settings: &Settings, workflow: &Workflow| Ok((preview(request, settings, workflow), ()));
-    make(request, take, step, |made, ()| Ok(made.counts))
+    make(request, take, step, |(), _, _| {}, |made, (), _| Ok(made.counts))
 }
 
 /// Draws the pictures that are asked for.
@@ -179,12 +191,13 @@ fn draw(plan: &Plan<'_>, pictures: &[Picture]) -> Result<(), PlanError> {
 }
 
 /// The steps up to a plan in memory. `take` says for which submit directory it is; `step` is told the name of each
-/// step that is over.
-fn make<D, R>(
+/// step that is over; `begin` is called with the catalogs that were read and the workflow while it is refined.
+fn make<D: Sync, B: Send, R>(
     request: &Request,
     take: impl FnOnce(&Settings, &Workflow) -> Result<(PathBuf, D), PlanError>,
     step: &mut dyn FnMut(&'static str),
-    finish: impl FnOnce(Made<'_, '_>, D) -> Result<R, PlanError>,
+    begin: impl FnOnce(&D, &[PathBuf], &Workflow) -> B + Send,
+    finish: impl FnOnce(Made<'_, '_>, D, Option<B>) -> Result<R, PlanError>,
 ) -> Result<R, PlanError> {
     let properties = Properties::load(&property_sources(request))?;
     let settings = Settings::new(&properties, request)?;
@@ -204,12 +217,15 @@ fn make<D, R>(
     let mut mapper = Mapper::new(&sites, &programs, &settings, own_tools(request), prefix);
     let files = records::count_files(&inputs.workflow);
     step("reading");
+    let catalogs = files::catalogs(request, &inputs);
+    let mut begun = None;
     let exec = refine(
         &mut inputs.workflow,
         &mut mapper,
         &inputs.replicas,
         &mut notes,
         step,
+        |workflow| begun = Some(begin(&taken, &catalogs, workflow)),
     )?;
     note_sites(&exec, &sites, &mut notes);
     warnings.extend(words_with_blanks(&inputs.workflow, &inputs.properties));
@@ -220,14 +236,13 @@ fn make<D, R>(
     let order = order(&exec)?;
     step("order");
     let workflow = &inputs.workflow;
-    let default_base = format!("{}-{}", workflow.label, workflow.index);
     let plan = Plan {
         workflow,
         exec: &exec,
         sites: &sites,
         settings: &settings,
         catalog: &inputs.transformations.catalog,
-        base: request.basename.clone().unwrap_or(default_base),
+        base: base(request, workflow),
         run_label: request.basename.clone().unwrap_or_else(|| workflow.label.clone()),
         stamp: iso_seconds(
             workflow.mtime.unwrap_or_else(|| request.surroundings.now.into()),
@@ -254,12 +269,18 @@ fn make<D, R>(
         warnings,
         notes,
     };
-    let result = finish(made, taken);
+    let result = finish(made, taken, begun);
     // A million jobs take a while to be freed, for which nobody has to wait.
     drop((plan, mapper));
     drop(programs);
     let _ = std::thread::Builder::new().spawn(move || drop((exec, inputs)));
     result
+}
+
+/// Base name of the files of the workflow.
+pub(super) fn base(request: &Request, workflow: &Workflow) -> String {
+    let default = || format!("{}-{}", workflow.label, workflow.index);
+    request.basename.clone().unwrap_or_else(default)
 }
 
 /// Whether the properties ask for a shell script instead of a DAG. Problems in them are for [`plan`] to tell.

@@ -173,6 +173,8 @@ pub(crate) struct Exec {
     pub(crate) staying: rustc_hash::FxHashSet<FileId>,
     /// Lines of the cache file: file and site in whose work directory it will be.
     pub(crate) cache: Vec<(FileId, SiteId)>,
+    /// Files of jobs of the abstract workflow that are to forget some, until they are entered there.
+    pub(crate) changed: rustc_hash::FxHashMap<JobIndex, Vec<FileUse>>,
     /// Jobs that data reuse removed.
     pub(crate) deleted: usize,
     /// What the user should know.
@@ -188,6 +190,11 @@ impl Exec {
     /// Files that a job of the abstract workflow, or a cluster of them, uses.
     pub(crate) fn uses<'a>(&'a self, workflow: &'a Workflow, task: Task) -> &'a [FileUse] {
         match task {
+            // Hardly ever is there any.
+            Task::Compute(n) if !self.changed.is_empty() => match self.changed.get(&n) {
+                Some(uses) => uses,
+                None => &workflow.jobs[n.0 as usize].uses,
+            },
             Task::Compute(n) => &workflow.jobs[n.0 as usize].uses,
             Task::Cluster(n, _) => &self.clusters[n as usize].uses,
             _ => &[],

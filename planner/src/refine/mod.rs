@@ -34,7 +34,8 @@ use mapping::Mapper;
 use replicas::Replicas;
 
 /// Refines a workflow. The mapper brings sites, programs and settings; `step` is told the name of each step that
-/// is over.
+/// is over. `beside` is called by another thread once the jobs of the workflow are as they stay, but for files that
+/// jobs have to do without.
 ///
 /// # Errors
 /// What cannot be mapped, or is nowhere.
@@ -44,6 +45,7 @@ pub(crate) fn refine(
     replicas: &Replicas,
     notes: &mut Vec<String>,
     step: &mut dyn FnMut(&'static str),
+    beside: impl FnOnce(&Workflow) + Send,
 ) -> Result<Exec, PlanError> {
     let mut exec = Exec::default();
     let abstract_edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
@@ -76,14 +78,48 @@ pub(crate) fn refine(
         mapped => mapped?,
     };
     step("sites, programs");
-    cluster::form(workflow, &mut exec, mapper, &mut mapped, &mut reduced, notes)?;
+    let mapped_workflow = &*workflow;
+    let mut exec = std::thread::scope(|scope| {
+        scope.spawn(|| beside(mapped_workflow));
+        add_jobs(
+            mapped_workflow,
+            graph,
+            exec,
+            mapper,
+            replicas,
+            &mut mapped,
+            &mut reduced,
+            notes,
+            step,
+        )
+    })?;
+    for (n, uses) in exec.changed.drain() {
+        workflow.jobs[n.0 as usize].uses = uses;
+    }
+    Ok(exec)
+}
+
+/// The steps that add jobs to those of the workflow.
+#[expect(clippy::too_many_arguments, reason = "all that the steps before have found")]
+fn add_jobs(
+    workflow: &Workflow,
+    graph: graph::Graph,
+    mut exec: Exec,
+    mapper: &mut Mapper<'_>,
+    replicas: &Replicas,
+    mapped: &mut mapping::Mapped,
+    reduced: &mut reuse::Reduced,
+    notes: &mut Vec<String>,
+    step: &mut dyn FnMut(&'static str),
+) -> Result<Exec, PlanError> {
+    cluster::form(workflow, &mut exec, mapper, mapped, reduced, notes)?;
     step("clustering");
     let same = exec.deleted == 0 && exec.clusters.is_empty();
     let graph = match same {
         true => graph,
         false => graph::Graph::new(reduced.kept.len(), &reduced.edges),
     };
-    transfer::add(workflow, &mut exec, mapper, replicas, &mapped, &reduced, &graph)?;
+    transfer::add(workflow, &mut exec, mapper, replicas, mapped, reduced, &graph)?;
     drop(graph);
     step("transfers");
     let names = directories::Names {

@@ -38,7 +38,7 @@ struct Staged {
 
 /// Builds the transfer jobs.
 struct Builder<'a, 'm> {
-    workflow: &'a mut Workflow,
+    workflow: &'a Workflow,
     exec: &'a mut Exec,
     mapper: &'a mut Mapper<'m>,
     replicas: &'a Replicas,
@@ -77,7 +77,7 @@ struct Missing {
 /// # Errors
 /// All files that have no usable location, at once.
 pub(crate) fn add(
-    workflow: &mut Workflow,
+    workflow: &Workflow,
     exec: &mut Exec,
     mapper: &mut Mapper<'_>,
     replicas: &Replicas,
@@ -237,7 +237,6 @@ impl Builder<'_, '_> {
         self.finish_outputs(job);
         if !dropped.is_empty() {
             self.forget(job, &dropped);
-            self.uses_of(n).retain(|u| !dropped.contains(&u.file));
         }
     }
 
@@ -258,24 +257,30 @@ impl Builder<'_, '_> {
     }
 
     /// Files that a job of the graph uses, which may be a cluster.
-    fn uses_of(&mut self, n: u32) -> &mut Vec<FileUse> {
-        match self.exec.jobs[self.numbers[n as usize] as usize].task {
-            Task::Cluster(cluster, _) => &mut self.exec.clusters[cluster as usize].uses,
-            _ => &mut self.workflow.jobs[n as usize].uses,
-        }
+    fn uses_of(&self, n: u32) -> &[FileUse] {
+        let job = &self.exec.jobs[self.numbers[n as usize] as usize];
+        self.exec.uses(self.workflow, job.task)
     }
 
-    /// Takes inputs that are nowhere from the jobs of a cluster.
+    /// Takes inputs that are nowhere from a job, or from the jobs of a cluster.
     fn forget(&mut self, job: JobId, files: &[FileId]) {
-        let Task::Cluster(cluster, _) = self.exec.jobs[job as usize].task else {
-            return;
-        };
-        let members = self.exec.clusters[cluster as usize].members.clone();
-        for member in members {
-            if let Task::Compute(n) = self.exec.members[member as usize].task {
-                let uses = &mut self.workflow.jobs[n.0 as usize].uses;
-                uses.retain(|u| !files.contains(&u.file));
+        let task = self.exec.jobs[job as usize].task;
+        let jobs = match task {
+            Task::Cluster(cluster, _) => {
+                let members = &self.exec.clusters[cluster as usize].members;
+                &self.exec.members[members.start as usize..members.end as usize]
             }
+            _ => std::slice::from_ref(&self.exec.jobs[job as usize]),
+        };
+        for job in jobs {
+            if let Task::Compute(n) = job.task {
+                let uses = without(&self.workflow.jobs[n.0 as usize].uses, files);
+                self.exec.changed.insert(n, uses);
+            }
+        }
+        if let Task::Cluster(cluster, _) = task {
+            let uses = &mut self.exec.clusters[cluster as usize].uses;
+            uses.retain(|u| !files.contains(&u.file));
         }
     }
 
@@ -365,6 +370,14 @@ impl Builder<'_, '_> {
     fn site_name(&self, site: SiteId) -> &str {
         &self.mapper.sites.get(site).name
     }
+}
+
+/// File uses but those of some files.
+fn without(uses: &[FileUse], files: &[FileId]) -> Vec<FileUse> {
+    uses.iter()
+        .filter(|u| !files.contains(&u.file))
+        .cloned()
+        .collect()
 }
 
 /// Metadata of a file as its user or producer gives it.
