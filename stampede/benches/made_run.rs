@@ -13,6 +13,8 @@ use monitord_compat::dagman_out::{self, Stamp};
 use monitord_compat::static_bp::Events;
 
 const UUID: &str = "5d0b1c52-0000-4000-8000-0000000000bb";
+/// The file of properties, which the original insists on.
+const PROPERTIES: &str = "pegasus.run.properties";
 /// What kickstart writes about a small job.
 const RECORD: &str = include_str!("record.yml");
 
@@ -41,8 +43,13 @@ pub fn make(dir: &Path, jobs: usize) -> io::Result<PathBuf> {
         entry("submit_hostname", "node1"),
         entry("planner_version", "5.1.3"),
         entry("planner_arguments", "\"--sites local \""),
+        entry("pegasus_wf_name", "big-0"),
+        entry("jsd", "jobstate.log"),
+        entry("rundir", "run0001"),
+        entry("properties", PROPERTIES),
         entry("dag", "big-0.dag"),
     ];
+    fs::write(dir.join(PROPERTIES), "")?;
     fs::write(dir.join("braindump.yml"), braindump::write(&entries))?;
     plan(dir, jobs)?;
     execute(dir, jobs)
