@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,6 +14,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+
+use support::forget_launcher;
 
 /// Bytes that each task forwards.
 const RECORD: usize = 8000;
@@ -45,14 +49,7 @@ impl Scene {
             .arg(format!("{shell} exec '{program}' --workers 2 {arguments} x.dag"))
             .current_dir(self.folder.path())
             .stdin(Stdio::null());
-        // Whatever started the tests is not to be taken for the launcher of the program.
-        for variable in std::env::vars_os().map(|(name, _)| name) {
-            let name = variable.to_string_lossy();
-            let launchers = ["OMPI_", "PMI", "MV2_", "PALS_", "SLURM_", "PMC_"];
-            if launchers.iter().any(|prefix| name.starts_with(prefix)) {
-                command.env_remove(&variable);
-            }
-        }
+        forget_launcher(&mut command);
         command
     }
 

@@ -185,6 +185,19 @@ fn masked(text: &[u8]) -> Vec<String> {
     lines.map(mask).collect()
 }
 
+/// Lines of the run `from` as if it had run in the folder of `to`.
+fn moved(lines: Vec<String>, from: &Run, to: &Run) -> Vec<String> {
+    let [from, to] = [from, to].map(|run| run.folder.path().to_str().unwrap());
+    lines.into_iter().map(|line| line.replace(from, to)).collect()
+}
+
+/// Names the first line that differs.
+fn assert_same(here: &[String], there: &[String], what: &str) {
+    let differs = here.iter().zip(there).find(|(here, there)| here != there);
+    assert_eq!(differs, None, "{what}");
+    assert_eq!(here.len(), there.len(), "{what}");
+}
+
 #[test]
 fn records_are_the_same_as_those_of_a_kickstart_each() {
     let tasks: Vec<Vec<u8>> = vec![
@@ -243,29 +256,17 @@ fn records_are_the_same_as_those_of_a_kickstart_each() {
         run
     };
     let (served, executed) = (run("serve"), run("exec"));
-    let folder = |run: &Run| run.folder.path().to_str().unwrap().to_owned();
     for (task, words) in tasks.iter().enumerate() {
         for kind in ["out", "err"] {
             let name = format!("t{task}.{kind}.000");
             let (here, there) = (masked(&served.read(&name)), masked(&executed.read(&name)));
-            let here: Vec<String> = here
-                .iter()
-                .map(|line| line.replace(&folder(&served), &folder(&executed)))
-                .collect();
-            let words = OsStr::from_bytes(words);
-            let differs = here.iter().zip(&there).find(|(here, there)| here != there);
-            assert_eq!(differs, None, "{name}: {words:?}");
-            assert_eq!(here.len(), there.len(), "{name}: {words:?}");
+            let here = moved(here, &served, &executed);
+            assert_same(&here, &there, &format!("{name}: {:?}", OsStr::from_bytes(words)));
         }
     }
     for name in ["out", "err", "made", "work/log"] {
-        let expected = masked(&executed.read(name)).join("\n");
-        let got = masked(&served.read(name)).join("\n");
-        assert_eq!(
-            got.replace(&folder(&served), &folder(&executed)),
-            expected,
-            "{name}"
-        );
+        let got = moved(masked(&served.read(name)), &served, &executed);
+        assert_same(&got, &masked(&executed.read(name)), name);
     }
     assert!(served.record(21).contains("its parent leads the group"));
     // One process for almost all of them, and for each of the others its own.
@@ -523,24 +524,18 @@ fn transfers_are_the_same_without_a_process() {
         run
     };
     let (served, executed) = (run("serve"), run("exec"));
-    let folder = |run: &Run| run.folder.path().to_str().unwrap().to_owned();
     for (task, words) in tasks.iter().enumerate() {
         for kind in ["out", "err"] {
             let name = format!("t{task}.{kind}.000");
-            let here = masked_log(&served.read(&name));
-            let here = here
-                .iter()
-                .map(|line| line.replace(&folder(&served), &folder(&executed)));
-            let (mut here, mut there): (Vec<_>, _) = (here.collect(), masked_log(&executed.read(&name)));
+            let mut here = moved(masked_log(&served.read(&name)), &served, &executed);
+            let mut there = masked_log(&executed.read(&name));
             if words.contains("data/log") {
                 // The times are in that file.
                 let is_other = |line: &String| !line.trim().starts_with("size:");
                 here.retain(is_other);
                 there.retain(is_other);
             }
-            let differs = here.iter().zip(&there).find(|(here, there)| here != there);
-            assert_eq!(differs, None, "{name}: {words}");
-            assert_eq!(here.len(), there.len(), "{name}: {words}");
+            assert_same(&here, &there, &format!("{name}: {words}"));
         }
     }
     let files = |run: &Run| {

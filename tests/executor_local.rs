@@ -6,6 +6,8 @@
     reason = "a test says what is wrong by a panic"
 )]
 
+mod support;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -16,6 +18,8 @@ use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+
+use support::forget_launcher;
 
 const DIAMOND: &str = "\
 TASK A ./say.sh A
@@ -73,16 +77,7 @@ impl Run {
             .current_dir(self.path())
             .args(["--workers", "2"])
             .args(arguments);
-        // Whatever started the tests is not to be taken for the launcher of the program.
-        for variable in std::env::vars_os().map(|(name, _)| name) {
-            let name = variable.to_string_lossy();
-            if ["OMPI_", "PMI", "MV2_", "PALS_", "SLURM_", "PMC_"]
-                .iter()
-                .any(|p| name.starts_with(p))
-            {
-                command.env_remove(&variable);
-            }
-        }
+        forget_launcher(&mut command);
         command
     }
 

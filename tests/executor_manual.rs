@@ -6,6 +6,8 @@
     reason = "a test says what is wrong by a panic"
 )]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,6 +18,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+
+use support::forget_launcher;
 
 /// A folder with a DAG, `x.dag`.
 struct Scene(TempDir);
@@ -73,14 +77,7 @@ impl Scene {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // Whatever started the tests is not to be taken for the launcher of the program.
-        for (variable, _) in std::env::vars_os() {
-            let name = variable.to_string_lossy();
-            let launchers = ["OMPI_", "PMI", "MV2_", "PALS_", "SLURM_", "PMC_"];
-            if launchers.iter().any(|prefix| name.starts_with(prefix)) {
-                command.env_remove(&variable);
-            }
-        }
+        forget_launcher(&mut command);
         command
     }
 

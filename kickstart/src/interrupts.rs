@@ -95,9 +95,7 @@ impl ProcessSignals {
             drained: false,
         })
     }
-}
 
-impl ProcessSignals {
     /// Forgets the signals that have come.
     pub fn forget(&mut self) {
         self.read_pending();

@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use monitord_compat::invocation_record::Payload;
 use monitord_compat::yaml;
 
-/// The last `limit` characters of `file`, which has `size` bytes; `None` if it is empty. Bytes that are no UTF-8 count as one character
-/// for each broken sequence.
+/// The last `limit` characters of `file`, which has `size` bytes; `None` if it is empty. Bytes that are no UTF-8 count
+/// as one character for each broken sequence.
 pub fn read(file: &File, size: u64, limit: Option<usize>) -> io::Result<Option<Payload<'static>>> {
     if size == 0 {
         return Ok(None);

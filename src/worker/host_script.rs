@@ -61,8 +61,8 @@ impl HostScript {
             program: &file,
             argv: &[name.as_ptr(), std::ptr::null()],
             envp: &envp,
-            // What it prints must not mix with the output of the tasks.
             directory: None,
+            // What it prints must not mix with the output of the tasks.
             stdio: [input.as_raw_fd(), stderr, stderr],
             keep: &[],
             close_others: true,
