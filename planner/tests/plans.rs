@@ -358,6 +358,8 @@ sites:
     );
     let words = plan.command("register_hpc_1_0");
     assert!(words.windows(2).any(|w| w == ["-R", "local"]));
+    // The work directory may be gone before it starts.
+    assert!(words.windows(2).any(|w| w == ["-w", "/tmp"]));
     // All run where the path is visible: no other protocol is needed.
     let orders = plan.orders("stage_out_remote_hpc_1_0");
     assert_eq!(

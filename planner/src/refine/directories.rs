@@ -120,8 +120,7 @@ pub(crate) fn add_create(exec: &mut Exec, mapper: &mut Mapper<'_>, names: &Names
 
 /// Adds a job per site that removes the work directory at the end.
 ///
-/// `with_registration`: registration jobs come before it too. With clean-up of single files they do anyway,
-/// as nothing is removed before the last stage-out and its clean-up are over.
+/// `with_registration`: registration jobs come before it too. In a shell script they work in the directory.
 pub(crate) fn add_remove(
     exec: &mut Exec,
     mapper: &mut Mapper<'_>,

@@ -4,6 +4,7 @@ use crate::model::JobIndex;
 use crate::output::Plan;
 use crate::profiles::{Namespace, parse_bool};
 use crate::refine::exec::{JobId, Task};
+use crate::refine::settings::Generator;
 
 use super::is_wrapped;
 
@@ -17,9 +18,9 @@ pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
     if is_elsewhere(plan, id) {
         return ELSEWHERE;
     }
-    // Registration needs no file of the work directory, which may be removed before it, or before it is tried again.
-    // Small plans are as those of Pegasus.
-    if matches!(job.task, Task::Register(_)) && !plan.files_apart {
+    // Registration needs no file of the work directory, which may be removed before it or at the same time. The steps of
+    // a shell script come one after the other.
+    if matches!(job.task, Task::Register(_)) && plan.settings.generator == Generator::Pmc {
         return ELSEWHERE;
     }
     match setup.profiles.get(Namespace::Globus, "directory") {
