@@ -157,6 +157,8 @@ pub struct Context<'a> {
     pub environment: Environment,
     /// Working directory, absolute; relative names of options are relative to it.
     pub directory: PathBuf,
+    /// Whether that is the working directory of the process, which jobs inherit.
+    pub entered: bool,
     /// File mode creation mask of the process, for the record.
     pub umask: u32,
     /// File of the program, for the record.

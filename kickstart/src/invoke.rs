@@ -425,7 +425,7 @@ impl<'a, 'c> Session<'a, 'c> {
             file,
             words,
             environment: &self.context.environment,
-            directory: &self.directory,
+            directory: moved(&self.directory, &self.context),
             keep: &self.context.keep,
             own_group: self.context.own_group,
         };
@@ -503,7 +503,7 @@ impl<'a, 'c> Session<'a, 'c> {
         let job = transfer::Job {
             arguments: words.get(1..)?,
             environment: &self.context.environment,
-            directory: Some(&*self.directory).filter(|directory| *directory != self.context.directory),
+            directory: moved(&self.directory, &self.context),
             streams,
         };
         let (status, usage) = transfers.run(&job, self.interrupts)?;
@@ -551,6 +551,11 @@ impl<'a, 'c> Session<'a, 'c> {
         }
         entry
     }
+}
+
+/// The directory of the jobs, unless it is that of the process.
+fn moved<'d>(directory: &'d Path, context: &Context<'_>) -> Option<&'d Path> {
+    Some(directory).filter(|directory| !context.entered || *directory != context.directory)
 }
 
 /// A job before it is started.

@@ -52,6 +52,7 @@ fn run(
         began,
         environment: inherited.environment,
         directory: invoke::current_directory(),
+        entered: true,
         umask: inherited.umask,
         program: inherited.program,
         stdin: stdin.as_fd(),

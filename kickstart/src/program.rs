@@ -13,6 +13,7 @@ use crate::interrupts::Interrupts;
 use crate::invoke::{self, Report, exit};
 use crate::machine::Host;
 use crate::options::{self, Options, Request};
+use crate::spares::Spares;
 
 /// The version of Pegasus whose kickstart this is a replacement of.
 const COMPATIBLE_VERSION: &str = "5.1.3";
@@ -71,7 +72,7 @@ pub fn run<'h>(
     host: impl FnOnce(bool) -> Cow<'h, Host>,
     interrupts: &mut dyn Interrupts,
 ) -> Outcome {
-    let (stdout, stderr) = (context.stdout, context.stderr);
+    let (stdout, stderr, spares) = (context.stdout, context.stderr, context.spares);
     let nothing_written = |code| Outcome { code, written: 0 };
     let (options, refused) = match options::parse(words) {
         Ok(Request::Version) => {
@@ -97,7 +98,7 @@ pub fn run<'h>(
         }),
     };
     match report {
-        Ok(report) => print(&report, &options, stdout, stderr),
+        Ok(report) => print(&report, &options, [stdout, stderr], spares),
         Err(error) => {
             notice(stderr, &format!("ERROR: cannot begin: {error}"));
             nothing_written(exit::INITIALISATION)
@@ -106,9 +107,14 @@ pub fn run<'h>(
 }
 
 /// Writes the record to the log or, failing that, to standard output.
-fn print(report: &Report, options: &Options, stdout: BorrowedFd<'_>, stderr: BorrowedFd<'_>) -> Outcome {
+fn print(
+    report: &Report,
+    options: &Options,
+    [stdout, stderr]: [BorrowedFd<'_>; 2],
+    spares: &Spares,
+) -> Outcome {
     let logged = report.log.as_ref().map(|log| {
-        let written = report.write_to(log)?;
+        let written = report.write_to(log, &mut spares.text())?;
         sync_if(options.sync, || log.sync_data())?;
         io::Result::Ok(written)
     });
@@ -124,7 +130,7 @@ fn print(report: &Report, options: &Options, stdout: BorrowedFd<'_>, stderr: Bor
         ),
         None => {}
     }
-    let printed = report.write_to(Raw(stdout)).and_then(|written| {
+    let printed = report.write_to(Raw(stdout), &mut spares.text()).and_then(|written| {
         sync_if(options.sync, || {
             File::from(stdout.try_clone_to_owned()?).sync_data()
         })?;

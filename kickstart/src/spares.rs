@@ -1,17 +1,20 @@
 //! What an invocation leaves to the next one: names of users and programs, the null device, what starting a process
 //! needs, and temporary files that are as they were made. Making four of them takes as long as a third of a small job.
 //!
-//! A file is used again only if it is empty and nobody else has it open, which a lease tells: the system grants one
-//! for writing only then. Jobs therefore get an opening of their own of the files that capture their streams.
+//! A file is used again only if it is empty and nobody else has it open. Of the files that capture streams a lease
+//! tells, which the system grants for writing only then: a job may have handed its streams to a program that was
+//! there before. Jobs therefore get an opening of their own of these files.
 
 use std::cell::{OnceCell, RefCell, RefMut};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
 use pmc_spawn::Spawner;
 
 use crate::stat::Names;
@@ -26,6 +29,10 @@ pub struct Spares {
     names: RefCell<Names>,
     null: OnceCell<Null>,
     spawner: RefCell<Option<Spawner>>,
+    /// The directory of this process's descriptors, if there is one.
+    descriptors: OnceCell<Option<File>>,
+    /// What the last record was gathered in.
+    text: RefCell<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -37,6 +44,9 @@ struct Spare<F> {
     /// Device and inode.
     id: (u64, u64),
 }
+
+/// The directory of a process's own descriptors.
+const DESCRIPTORS: &str = "/proc/self/fd";
 
 /// The null device.
 #[derive(Debug)]
@@ -132,7 +142,7 @@ impl Spares {
         })
     }
 
-    /// Looks at a temporary file when the jobs have ended.
+    /// Looks at a capture when the jobs have ended.
     pub fn look(&self, file: &File) -> State {
         let leased = self.enabled && set_lease(file, libc::F_WRLCK);
         let status = file.metadata();
@@ -140,6 +150,22 @@ impl Spares {
             alone: leased && set_lease(file, libc::F_UNLCK),
             status,
         }
+    }
+
+    /// Looks at a mailbox when the jobs have ended. Only they and what they started know its name, and whoever
+    /// uses files again must end if any of these lives on.
+    pub fn look_into(&self, mailbox: &Mailbox) -> State {
+        State {
+            status: mailbox.file().metadata(),
+            alone: self.enabled,
+        }
+    }
+
+    /// Something empty to gather a record in.
+    pub fn text(&self) -> RefMut<'_, Vec<u8>> {
+        let mut text = self.text.borrow_mut();
+        text.clear();
+        text
     }
 
     /// As [`temporary::capture`].
@@ -160,12 +186,13 @@ impl Spares {
 
     /// The file of a capture for a job.
     pub fn open(&self, capture: &Capture) -> io::Result<OwnedFd> {
-        if self.enabled {
-            let own = format!("/proc/self/fd/{}", capture.file.as_raw_fd());
-            let mut options = File::options();
-            options.read(true).append(true).custom_flags(libc::O_CLOEXEC);
-            if let Ok(file) = options.open(own) {
-                return Ok(file.into());
+        if self.enabled
+            && let Some(descriptors) = self.descriptors.get_or_init(|| File::open(DESCRIPTORS).ok())
+        {
+            let own = capture.file.as_raw_fd().to_string();
+            let flags = OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CLOEXEC;
+            if let Ok(file) = openat(descriptors, own.as_str(), flags, Mode::empty()) {
+                return Ok(file);
             }
         }
         Ok(capture.file.try_clone()?.into())
@@ -253,7 +280,7 @@ mod tests {
         drop(spares.open(&capture).unwrap());
         let state = spares.look(&capture.file);
         spares.keep_capture(&directories, "out", capture, &state);
-        let state = spares.look(mailbox.file());
+        let state = spares.look_into(&mailbox);
         spares.keep_mailbox(&directories, "meta", mailbox, &state);
         let capture = spares.capture(&directories, "out").unwrap();
         let mailbox = spares.mailbox(&directories, "meta").unwrap();
@@ -261,7 +288,7 @@ mod tests {
         if spares.captures.borrow().is_empty() && inode(&capture.file) == before.0 {
             assert_eq!(mailbox.path(), before.1);
         }
-        let state = none.look(mailbox.file());
+        let state = none.look_into(&mailbox);
         none.keep_mailbox(&directories, "meta", mailbox, &state);
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
     }
@@ -291,11 +318,11 @@ mod tests {
         let mailbox = spares.mailbox(&directories, "meta").unwrap();
         let name = mailbox.path().to_owned();
         fs::remove_file(&name).unwrap();
-        let state = spares.look(mailbox.file());
+        let state = spares.look_into(&mailbox);
         spares.keep_mailbox(&directories, "meta", mailbox, &state);
         let mailbox = spares.mailbox(&directories, "meta").unwrap();
         assert!(mailbox.path().exists() && mailbox.path() != name);
-        let state = spares.look(mailbox.file());
+        let state = spares.look_into(&mailbox);
         spares.keep_mailbox(&directories, "meta", mailbox, &state);
         let elsewhere = tempfile::tempdir().unwrap();
         let mailbox = spares.mailbox(&[elsewhere.path().to_owned()], "meta").unwrap();

@@ -26,8 +26,8 @@ pub struct Program<'a> {
     pub words: &'a [OsString],
     /// Its environment.
     pub environment: &'a Environment,
-    /// Its working directory.
-    pub directory: &'a Path,
+    /// Its working directory, unless it is that of this process.
+    pub directory: Option<&'a Path>,
     /// Descriptors that it gets under their numbers, besides the streams.
     pub keep: &'a [BorrowedFd<'a>],
     /// True for a process group of its own.
@@ -58,7 +58,8 @@ impl AsFd for Handle<'_> {
 /// No process could be made, or it could not run the program.
 pub fn spawn(program: &Program<'_>, streams: &[Handle<'_>; 3], spawner: &mut Spawner) -> io::Result<Pid> {
     let file = CString::new(program.file.as_os_str().as_bytes())?;
-    let directory = CString::new(program.directory.as_os_str().as_bytes())?;
+    let directory = program.directory.map(|path| CString::new(path.as_os_str().as_bytes()));
+    let directory = directory.transpose()?;
     let words = program
         .words
         .iter()
@@ -74,7 +75,7 @@ pub fn spawn(program: &Program<'_>, streams: &[Handle<'_>; 3], spawner: &mut Spa
         program: &file,
         argv: &argv,
         envp: &program.environment.pointers()?,
-        directory: Some(&directory),
+        directory: directory.as_deref(),
         stdio: streams.each_ref().map(|stream| stream.as_fd().as_raw_fd()),
         keep: &keep,
         // Whatever kickstart was started with is for its jobs, too.

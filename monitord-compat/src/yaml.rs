@@ -75,16 +75,41 @@ impl<W: Write> Emitter<W> {
         self.out.write_all(b"\n")
     }
 
-    /// `key: value` with the value as it formats itself. Only for numbers, times and other values that need
-    /// no quoting.
-    pub fn verbatim(&mut self, key: &str, value: impl Display) -> io::Result<()> {
+    /// As [`Self::open`], with a key that needs no quotes.
+    pub fn section(&mut self, key: &'static str) -> io::Result<()> {
+        self.own_key(key)?;
+        self.out.write_all(b"\n")
+    }
+
+    /// `key: value` with the value as it formats itself. Only for times and other values that need no quoting; the
+    /// key needs none either, here and below.
+    pub fn verbatim(&mut self, key: &'static str, value: impl Display) -> io::Result<()> {
+        self.own_key(key)?;
+        writeln!(self.out, " {value}")
+    }
+
+    /// As [`Self::verbatim`], with any key.
+    pub fn computed(&mut self, key: &str, value: impl Display) -> io::Result<()> {
         self.key(KeyStyle::Auto, key.as_bytes())?;
         writeln!(self.out, " {value}")
     }
 
+    /// `key: value` with a number, faster than [`Self::verbatim`].
+    pub fn number(&mut self, key: &'static str, value: impl itoa::Integer) -> io::Result<()> {
+        self.ready(key, itoa::Buffer::new().format(value).as_bytes())
+    }
+
+    /// `key: value` with a value that was formatted before and needs no quoting.
+    pub fn ready(&mut self, key: &'static str, value: &[u8]) -> io::Result<()> {
+        self.own_key(key)?;
+        self.out.write_all(b" ")?;
+        self.out.write_all(value)?;
+        self.out.write_all(b"\n")
+    }
+
     /// `key: value`, the value plain if that is safe, otherwise double-quoted.
-    pub fn scalar(&mut self, key: &str, value: &[u8]) -> io::Result<()> {
-        self.key(KeyStyle::Auto, key.as_bytes())?;
+    pub fn scalar(&mut self, key: &'static str, value: &[u8]) -> io::Result<()> {
+        self.own_key(key)?;
         self.out.write_all(b" ")?;
         if is_plain(value) {
             self.out.write_all(value)?;
@@ -111,8 +136,8 @@ impl<W: Write> Emitter<W> {
     }
 
     /// `key:` with a text of any number of lines, read back character for character.
-    pub fn text(&mut self, key: &str, text: &str) -> io::Result<()> {
-        self.key(KeyStyle::Auto, key.as_bytes())?;
+    pub fn text(&mut self, key: &'static str, text: &str) -> io::Result<()> {
+        self.own_key(key)?;
         self.out.write_all(b" ")?;
         if self.fits_literal(text) {
             return self.literal(text);
@@ -135,6 +160,14 @@ impl<W: Write> Emitter<W> {
             left -= part;
         }
         Ok(())
+    }
+
+    /// A key from the source of a program.
+    fn own_key(&mut self, key: &'static str) -> io::Result<()> {
+        debug_assert!(key.len() < LONG_KEY && is_plain(key.as_bytes()), "{key} needs quotes");
+        self.pad()?;
+        self.out.write_all(key.as_bytes())?;
+        self.out.write_all(b":")
     }
 
     fn key(&mut self, style: KeyStyle, key: &[u8]) -> io::Result<()> {

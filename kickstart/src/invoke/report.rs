@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use monitord_compat::invocation_record::{FileEntry, Identity, Invocation, JobIds};
@@ -31,37 +31,40 @@ pub struct Report {
 }
 
 impl Report {
-    /// Writes the record to `out` in one piece, unless it is huge: other output must not get into it. Gives the
-    /// number of bytes.
-    pub fn write_to(&self, out: impl Write) -> io::Result<u64> {
-        let texts = self
-            .record
-            .files
-            .iter()
-            .filter_map(|entry| entry.payload.as_ref());
-        let size = texts.map(|payload| payload.text.len()).sum::<usize>() / 4 * 5 + (64 << 10);
-        let out = Counted { out, written: 0 };
-        let mut out = BufWriter::with_capacity(size.min(WRITE_AT_ONCE), out);
-        self.record.write_to(&mut out)?;
-        out.flush()?;
-        Ok(out.get_ref().written)
+    /// Writes the record to `out` in one piece, unless it is huge: other output must not get into it. It is
+    /// gathered in `text`, which is empty. Gives the number of bytes.
+    pub fn write_to(&self, out: impl Write, text: &mut Vec<u8>) -> io::Result<u64> {
+        let mut gathered = Gathered { out, text, written: 0 };
+        self.record.write_to(&mut gathered)?;
+        gathered.flush()?;
+        Ok(gathered.written)
     }
 }
 
-/// Counts the bytes on their way.
-struct Counted<W> {
+/// Gathers bytes and counts them on their way.
+struct Gathered<'t, W> {
     out: W,
+    text: &'t mut Vec<u8>,
     written: u64,
 }
 
-impl<W: Write> Write for Counted<W> {
+impl<W: Write> Write for Gathered<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.out.write(bytes)?;
-        self.written += count as u64;
-        Ok(count)
+        if self.text.len() + bytes.len() > WRITE_AT_ONCE && !self.text.is_empty() {
+            self.flush()?;
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write(bytes).map(drop)
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        self.out.write_all(self.text)?;
+        self.written += self.text.len() as u64;
+        self.text.clear();
         self.out.flush()
     }
 }
@@ -71,21 +74,15 @@ impl Session<'_, '_> {
         let failed = exit_code != 0 || self.jobs.iter().any(|(_, job)| job.status.raw() != 0);
         let long_form = failed || self.options.long_form;
         let spares = self.context.spares;
-        let integrity = spares.look(self.integrity.file());
-        let metadata = spares.look(self.metadata.file());
+        let integrity = spares.look_into(&self.integrity);
+        let metadata = spares.look_into(&self.metadata);
         let mut integrity_data = self.integrity_data(&integrity);
         let mut files = self.files(failed, long_form, &metadata);
         // Readers keep the last of equal keys, or refuse the record.
         integrity_data.retain(|(key, _)| !STREAMS.contains(&key.as_str()));
-        let mut taken: HashSet<Vec<u8>> = integrity_data
-            .iter()
-            .map(|(key, _)| key.clone().into_bytes())
-            .collect();
-        let mut kept: Vec<bool> = files
-            .iter()
-            .rev()
-            .map(|entry| taken.insert(entry.key.clone()))
-            .collect();
+        let mut taken: HashSet<&[u8]> = integrity_data.iter().map(|(key, _)| key.as_bytes()).collect();
+        let kept = files.iter().rev().map(|entry| taken.insert(&entry.key));
+        let mut kept: Vec<bool> = kept.collect();
         files.retain(|_| kept.pop().unwrap_or(true));
         let integrity_data: String = integrity_data.into_iter().map(|(_, lines)| lines).collect();
         let owned = |text: &Option<Vec<u8>>| text.clone();

@@ -33,6 +33,7 @@ fn run_in(directory: &Path, line: &[&str], interrupts: &mut dyn Interrupts) -> R
         began: (SystemTime::now(), Instant::now()),
         environment: Environment::from_iter(variables.map(|(name, value)| (name.into(), value.into()))),
         directory: directory.to_owned(),
+        entered: false,
         umask: 0o22,
         program: "/bin/worker".into(),
         stdin: null.as_fd(),

@@ -122,6 +122,7 @@ impl Server {
             began,
             environment: self.environment(&request),
             directory: invoke::current_directory(),
+            entered: true,
             umask: self.inherited.umask,
             program: self.inherited.program.clone(),
             stdin: stdin.as_fd(),

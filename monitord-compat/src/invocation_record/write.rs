@@ -1,6 +1,5 @@
 //! The text of the record.
 
-use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -25,8 +24,8 @@ impl Invocation<'_> {
 
     fn fields<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
         out.verbatim("version", VERSION)?;
-        out.verbatim("start", instant(&self.start))?;
-        out.verbatim("duration", seconds(self.duration))?;
+        write_time(out, "start", &self.start, true)?;
+        write_seconds(out, "duration", self.duration)?;
         let labels = [
             ("transformation", &self.transformation),
             ("derivation", &self.derivation),
@@ -41,22 +40,22 @@ impl Invocation<'_> {
         }
         self.identity.write(out)?;
         for (stage, job) in &self.jobs {
-            out.open(KeyStyle::Auto, stage.key().as_bytes())?;
+            out.section(stage.key())?;
             out.nested(|out| job.write(out))?;
         }
-        out.open(KeyStyle::Auto, b"jobids")?;
+        out.section("jobids")?;
         out.nested(|out| self.job_ids.write(out))?;
         out.scalar("cwd", &self.cwd)?;
-        out.open(KeyStyle::Auto, b"usage")?;
+        out.section("usage")?;
         out.nested(|out| self.usage.write(out))?;
         if let Some(machine) = &self.machine {
-            out.open(KeyStyle::Auto, b"machine")?;
+            out.section("machine")?;
             out.nested(|out| machine.write(out))?;
         }
-        out.open(KeyStyle::Auto, b"files")?;
+        out.section("files")?;
         out.nested(|out| self.write_files(out))?;
         if let Some(environment) = &self.environment {
-            out.open(KeyStyle::Auto, b"environment")?;
+            out.section("environment")?;
             out.nested(|out| {
                 environment
                     .iter()
@@ -64,7 +63,7 @@ impl Invocation<'_> {
             })?;
         }
         if let Some(limits) = &self.limits {
-            out.open(KeyStyle::Auto, b"limits")?;
+            out.section("limits")?;
             out.nested(|out| write_limits(out, limits))?;
         }
         Ok(())
@@ -91,7 +90,7 @@ impl Identity {
         if let Some(name) = &self.host_name {
             out.scalar("hostname", name)?;
         }
-        out.verbatim("pid", self.pid)?;
+        out.number("pid", self.pid)?;
         write_owner(
             out,
             self.uid,
@@ -105,31 +104,31 @@ impl Identity {
 
 impl Job {
     fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
-        out.verbatim("start", instant(&self.start))?;
-        out.verbatim("duration", seconds(self.duration.max(Duration::from_millis(3))))?;
+        write_time(out, "start", &self.start, true)?;
+        write_seconds(out, "duration", self.duration.max(Duration::from_millis(3)))?;
         if let Some(pid) = self.pid {
-            out.verbatim("pid", pid)?;
+            out.number("pid", pid)?;
         }
-        out.open(KeyStyle::Auto, b"usage")?;
+        out.section("usage")?;
         out.nested(|out| self.usage.write(out))?;
-        out.open(KeyStyle::Auto, b"status")?;
+        out.section("status")?;
         out.nested(|out| self.status.write(out))?;
-        out.open(KeyStyle::Auto, b"executable")?;
+        out.section("executable")?;
         out.nested(|out| self.executable.write(out))?;
-        out.open(KeyStyle::Auto, b"argument_vector")?;
+        out.section("argument_vector")?;
         out.nested(|out| {
             self.arguments
                 .iter()
                 .try_for_each(|argument| out.item_quoted(argument))
         })?;
-        out.open(KeyStyle::Auto, b"procs")
+        out.section("procs")
     }
 }
 
 impl Usage {
     fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
-        out.verbatim("utime", seconds(self.user_time))?;
-        out.verbatim("stime", seconds(self.system_time))?;
+        write_seconds(out, "utime", self.user_time)?;
+        write_seconds(out, "stime", self.system_time)?;
         let counters = [
             ("maxrss", self.max_rss_kib),
             ("minflt", self.minor_faults),
@@ -144,16 +143,16 @@ impl Usage {
             ("nivcsw", self.involuntary_switches),
         ];
         counters
-            .iter()
-            .try_for_each(|(key, value)| out.verbatim(key, value))
+            .into_iter()
+            .try_for_each(|(key, value)| out.number(key, value))
     }
 }
 
 impl Status {
     fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
-        out.verbatim("raw", self.raw())?;
+        out.number("raw", self.raw())?;
         match self {
-            Self::Exited { code } => out.verbatim("regular_exitcode", code),
+            Self::Exited { code } => out.number("regular_exitcode", *code),
             Self::Signalled { signal, name, core } => {
                 out.verbatim("signalled_signal", signal)?;
                 // The original writes the first, misspelt key; its parser looks for the second.
@@ -186,25 +185,25 @@ impl JobIds {
 
 impl Machine {
     fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
-        out.verbatim("page-size", self.page_size)?;
+        out.number("page-size", self.page_size)?;
         out.scalar("uname_system", &self.system)?;
         out.scalar("uname_nodename", &self.node_name)?;
         out.scalar("uname_release", &self.release)?;
         out.scalar("uname_machine", &self.architecture)?;
         for (key, value) in ["ram_total", "ram_free", "ram_shared", "ram_buffer"]
-            .iter()
+            .into_iter()
             .zip(self.ram_kib)
         {
-            out.verbatim(key, value)?;
+            out.number(key, value)?;
         }
-        for (key, value) in ["swap_total", "swap_free"].iter().zip(self.swap_kib) {
-            out.verbatim(key, value)?;
+        for (key, value) in ["swap_total", "swap_free"].into_iter().zip(self.swap_kib) {
+            out.number(key, value)?;
         }
-        out.verbatim("cpu_count", self.cpu_count)?;
-        out.verbatim("cpu_speed", self.cpu_mhz)?;
+        out.number("cpu_count", self.cpu_count)?;
+        out.number("cpu_speed", self.cpu_mhz)?;
         out.scalar("cpu_vendor", &self.cpu_vendor)?;
         out.scalar("cpu_model", &self.cpu_model)?;
-        for (key, value) in ["load_min1", "load_min5", "load_min15"].iter().zip(self.load) {
+        for (key, value) in ["load_min1", "load_min5", "load_min15"].into_iter().zip(self.load) {
             out.verbatim(key, format_args!("{value:.2}"))?;
         }
         self.census
@@ -263,7 +262,7 @@ impl FileEntry<'_> {
 
 impl<W: Write> Emitter<W> {
     /// A checksum may be all digits, or digits around one `e`: such a one is a number unless quoted.
-    fn quoted_if_number(&mut self, key: &str, value: &str) -> io::Result<()> {
+    fn quoted_if_number(&mut self, key: &'static str, value: &str) -> io::Result<()> {
         let letters = value.bytes().filter(u8::is_ascii_alphabetic).count();
         if letters > 1 {
             self.verbatim(key, value)
@@ -284,11 +283,11 @@ impl Stat {
             ("blocks", self.blocks),
         ];
         numbers
-            .iter()
-            .try_for_each(|(key, value)| out.verbatim(key, value))?;
-        out.verbatim("mtime", day_second(&self.modified))?;
-        out.verbatim("atime", day_second(&self.accessed))?;
-        out.verbatim("ctime", day_second(&self.changed))?;
+            .into_iter()
+            .try_for_each(|(key, value)| out.number(key, value))?;
+        write_time(out, "mtime", &self.modified, false)?;
+        write_time(out, "atime", &self.accessed, false)?;
+        write_time(out, "ctime", &self.changed, false)?;
         write_owner(
             out,
             self.uid,
@@ -306,11 +305,11 @@ fn write_owner<W: Write>(
     gid: u32,
     group: Option<&[u8]>,
 ) -> io::Result<()> {
-    out.verbatim("uid", uid)?;
+    out.number("uid", uid)?;
     if let Some(user) = user {
         out.scalar("user", user)?;
     }
-    out.verbatim("gid", gid)?;
+    out.number("gid", gid)?;
     if let Some(group) = group {
         out.scalar("group", group)?;
     }
@@ -322,69 +321,51 @@ fn write_limits<W: Write>(out: &mut Emitter<W>, limits: &[Limit]) -> io::Result<
         for (kind, value) in [("soft", soft), ("hard", hard)] {
             let key = format!("{name}_{kind}");
             match value {
-                Some(value) => out.verbatim(&key, value)?,
-                None => out.verbatim(&key, "unlimited")?,
+                Some(value) => out.computed(&key, value)?,
+                None => out.computed(&key, "unlimited")?,
             }
         }
     }
     Ok(())
 }
 
-fn instant(stamp: &Stamp) -> impl fmt::Display {
-    Instant {
-        stamp,
-        milliseconds: true,
-    }
-}
-
-fn day_second(stamp: &Stamp) -> impl fmt::Display {
-    Instant {
-        stamp,
-        milliseconds: false,
-    }
-}
-
-fn seconds(duration: Duration) -> impl fmt::Display {
-    Seconds(duration)
-}
-
-/// A time as `2026-11-21T07:13:11.630+05:30`. A record has some twenty, and formatting them by a pattern takes as
-/// long as all the rest.
-struct Instant<'a> {
-    stamp: &'a Stamp,
+/// A time as `2026-11-21T07:13:11.630+05:30`, or without the milliseconds. A record has some twenty, and formatting
+/// them by a pattern takes as long as all the rest.
+fn write_time<W: Write>(
+    out: &mut Emitter<W>,
+    key: &'static str,
+    stamp: &Stamp,
     milliseconds: bool,
-}
-
-impl fmt::Display for Instant<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let local = self.stamp.naive_local();
-        let offset = self.stamp.offset().local_minus_utc();
-        let year = u32::try_from(local.year()).ok().filter(|year| *year <= 9999);
-        // The pattern knows what to do with other years, odd offsets and leap seconds.
-        let (Some(year), 0, ..1_000_000_000) = (year, offset % 60, local.nanosecond()) else {
-            let pattern = if self.milliseconds {
-                "%Y-%m-%dT%H:%M:%S%.3f%:z"
-            } else {
-                "%Y-%m-%dT%H:%M:%S%:z"
-            };
-            return self.stamp.format(pattern).fmt(out);
+) -> io::Result<()> {
+    let local = stamp.naive_local();
+    let offset = stamp.offset().local_minus_utc();
+    let year = u32::try_from(local.year()).ok().filter(|year| *year <= 9999);
+    // The pattern knows what to do with other years, odd offsets and leap seconds.
+    let (Some(year), 0, ..1_000_000_000) = (year, offset % 60, local.nanosecond()) else {
+        let pattern = if milliseconds {
+            "%Y-%m-%dT%H:%M:%S%.3f%:z"
+        } else {
+            "%Y-%m-%dT%H:%M:%S%:z"
         };
-        let mut text = *b"0000-00-00T00:00:00.000+00:00";
-        put(&mut text[0..4], year);
-        put(&mut text[5..7], local.month());
-        put(&mut text[8..10], local.day());
-        put(&mut text[11..13], local.hour());
-        put(&mut text[14..16], local.minute());
-        put(&mut text[17..19], local.second());
-        put(&mut text[20..23], local.nanosecond() / 1_000_000);
-        let minutes = offset.unsigned_abs() / 60;
-        text[23] = if offset < 0 { b'-' } else { b'+' };
-        put(&mut text[24..26], minutes / 60);
-        put(&mut text[27..29], minutes % 60);
-        let (start, zone) = (if self.milliseconds { 23 } else { 19 }, 23);
-        out.write_str(str::from_utf8(&text[..start]).map_err(|_| fmt::Error)?)?;
-        out.write_str(str::from_utf8(&text[zone..]).map_err(|_| fmt::Error)?)
+        return out.verbatim(key, stamp.format(pattern));
+    };
+    let mut text = *b"0000-00-00T00:00:00.000+00:00";
+    put(&mut text[0..4], year);
+    put(&mut text[5..7], local.month());
+    put(&mut text[8..10], local.day());
+    put(&mut text[11..13], local.hour());
+    put(&mut text[14..16], local.minute());
+    put(&mut text[17..19], local.second());
+    put(&mut text[20..23], local.nanosecond() / 1_000_000);
+    let minutes = offset.unsigned_abs() / 60;
+    text[23] = if offset < 0 { b'-' } else { b'+' };
+    put(&mut text[24..26], minutes / 60);
+    put(&mut text[27..29], minutes % 60);
+    if milliseconds {
+        return out.ready(key, &text);
     }
+    text.copy_within(23.., 19);
+    out.ready(key, &text[..25])
 }
 
 /// The last decimal digits of a number, as many as there is room for.
@@ -396,18 +377,21 @@ fn put(digits: &mut [u8], mut number: u32) {
 }
 
 /// Seconds with three decimal places.
-struct Seconds(Duration);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let beyond = self.0.subsec_nanos() % 1_000_000;
-        if beyond == 500_000 || self.0.as_secs() >= 1 << 32 {
-            // As the nearest binary fraction is rounded.
-            return write!(out, "{:.3}", self.0.as_secs_f64());
-        }
-        let milliseconds = (self.0.as_nanos() + 500_000) / 1_000_000;
-        write!(out, "{}.{:03}", milliseconds / 1000, milliseconds % 1000)
+fn write_seconds<W: Write>(out: &mut Emitter<W>, key: &'static str, time: Duration) -> io::Result<()> {
+    let beyond = time.subsec_nanos() % 1_000_000;
+    if beyond == 500_000 || time.as_secs() >= 1 << 32 {
+        // As the nearest binary fraction is rounded.
+        return out.verbatim(key, format_args!("{:.3}", time.as_secs_f64()));
     }
+    let whole = Duration::from_millis(u64::from(beyond > 500_000)) + (time - Duration::from_nanos(beyond.into()));
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(whole.as_secs()).as_bytes();
+    // Ten digits at most, as checked above, the point and three more.
+    let mut text = [b'.'; 14];
+    text[..digits.len()].copy_from_slice(digits);
+    let length = digits.len() + 4;
+    put(&mut text[length - 3..length], whole.subsec_millis());
+    out.ready(key, &text[..length])
 }
 
 #[cfg(test)]
@@ -420,6 +404,14 @@ mod tests {
     use super::*;
     use crate::invocation_record::{Payload, Stage};
 
+    /// The value of the line `k: value`.
+    fn line(write: impl Fn(&mut Emitter<Vec<u8>>) -> io::Result<()>) -> String {
+        let mut out = Emitter::new(Vec::new());
+        write(&mut out).unwrap();
+        let line = String::from_utf8(out.into_inner()).unwrap();
+        line.strip_prefix("k: ").unwrap().trim_end().to_owned()
+    }
+
     proptest! {
         #[test]
         fn times_are_those_of_the_pattern(
@@ -430,9 +422,9 @@ mod tests {
             let zone = chrono::FixedOffset::east_opt(offset).unwrap();
             let stamp = DateTime::from_timestamp(seconds, nanoseconds).unwrap().with_timezone(&zone);
             let pattern = stamp.format("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string();
-            prop_assert_eq!(instant(&stamp).to_string(), pattern);
+            prop_assert_eq!(line(|out| write_time(out, "k", &stamp, true)), pattern);
             let pattern = stamp.format("%Y-%m-%dT%H:%M:%S%:z").to_string();
-            prop_assert_eq!(day_second(&stamp).to_string(), pattern);
+            prop_assert_eq!(line(|out| write_time(out, "k", &stamp, false)), pattern);
         }
 
         #[test]
@@ -443,7 +435,7 @@ mod tests {
         ) {
             let duration = Duration::new(seconds, micros * 1000 + nanos);
             let expected = format!("{:.3}", duration.as_secs_f64());
-            prop_assert_eq!(Seconds(duration).to_string(), expected);
+            prop_assert_eq!(line(|out| write_seconds(out, "k", duration)), expected);
         }
     }
 
