@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
@@ -23,6 +25,12 @@ pub trait Interrupts {
 
     /// The next interrupt, without waiting.
     fn take(&mut self) -> Option<Interrupt>;
+
+    /// Waits until [`Self::take`] has something, nobody wants the job any more, or the pause is over. `None` if that
+    /// takes polling [`Self::descriptor`] and [`Self::client`].
+    fn pause(&mut self, _pause: Option<Duration>) -> Option<io::Result<()>> {
+        None
+    }
 
     /// True if [`Interrupt::Child`] comes whenever a child ends.
     fn reports_children(&self) -> bool {
@@ -56,6 +64,8 @@ impl Interrupts for Uninterrupted {
 #[derive(Debug)]
 pub struct ProcessSignals {
     descriptor: SignalFd,
+    /// Those that are waited for.
+    set: SigSet,
     /// Those read and not yet taken, the next one last.
     read: Vec<Interrupt>,
     /// There were no others when they were read.
@@ -91,9 +101,48 @@ impl ProcessSignals {
         let descriptor = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         Ok(Self {
             descriptor,
+            set,
             read: Vec::new(),
             drained: false,
         })
+    }
+
+    /// Blocks one more signal, which [`Self::wait`] also waits for. Nothing is handed on because of it.
+    pub fn include(&mut self, signal: Signal) -> io::Result<()> {
+        self.set.add(signal);
+        self.set.thread_block()?;
+        Ok(())
+    }
+
+    /// Waits for a signal as long as the pause; gives it, or nothing if there is reason to look again. Cheaper than
+    /// polling and reading a descriptor.
+    pub fn wait(&mut self, pause: Option<Duration>) -> io::Result<Option<Signal>> {
+        let limit = pause.map(|pause| libc::timespec {
+            tv_sec: libc::time_t::try_from(pause.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: pause.subsec_nanos().into(),
+        });
+        let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
+        #[expect(unsafe_code, reason = "the call reads a set and a time, or no time")]
+        let number = unsafe { libc::sigtimedwait(self.set.as_ref(), ptr::null_mut(), limit) };
+        match Errno::result(number) {
+            Ok(number) => {
+                let signal = Signal::try_from(number)?;
+                self.read.extend(Self::interrupt(signal));
+                // Others are taken the next time.
+                self.drained = true;
+                Ok(Some(signal))
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn interrupt(signal: Signal) -> Option<Interrupt> {
+        match signal {
+            Signal::SIGCHLD => Some(Interrupt::Child),
+            signal if Self::FORWARDED.contains(&signal) => Some(Interrupt::Forward(signal)),
+            _ => None,
+        }
     }
 
     /// Forgets the signals that have come.
@@ -119,13 +168,8 @@ impl ProcessSignals {
         let numbers = buffer[..count]
             .chunks_exact(SIZE)
             .filter_map(|info| info[NUMBER..].first_chunk().copied().map(i32::from_ne_bytes));
-        let interrupts =
-            numbers
-                .filter_map(|number| Signal::try_from(number).ok())
-                .map(|signal| match signal {
-                    Signal::SIGCHLD => Interrupt::Child,
-                    signal => Interrupt::Forward(signal),
-                });
+        let signals = numbers.filter_map(|number| Signal::try_from(number).ok());
+        let interrupts = signals.filter_map(Self::interrupt);
         self.read.extend(interrupts);
         self.read.reverse();
     }
@@ -141,6 +185,10 @@ impl Interrupts for ProcessSignals {
             self.read_pending();
         }
         self.read.pop()
+    }
+
+    fn pause(&mut self, pause: Option<Duration>) -> Option<io::Result<()>> {
+        Some(self.wait(pause).map(drop))
     }
 
     fn reports_children(&self) -> bool {

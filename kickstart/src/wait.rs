@@ -144,8 +144,16 @@ pub fn wait(
         if blind {
             pause = Some(pause.map_or(LOOK_AGAIN, |pause| pause.min(LOOK_AGAIN)));
         }
-        if pause_for(pause, watched.as_ref(), interrupts)?.abandoned {
-            interrupts.abandoned();
+        // A descriptor that is watched has to be polled.
+        let paused = if watched.is_none() {
+            interrupts.pause(pause)
+        } else {
+            None
+        };
+        match paused {
+            Some(paused) => paused?,
+            None if pause_for(pause, watched.as_ref(), interrupts)?.abandoned => interrupts.abandoned(),
+            None => {}
         }
         while let Some(interrupt) = interrupts.take() {
             if let Interrupt::Forward(signal) = interrupt {

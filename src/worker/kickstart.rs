@@ -1,9 +1,9 @@
 //! Tasks that are our own kickstart: done by one that stays, instead of one for each task.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CString, OsStr, c_char};
-use std::io;
+use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -38,6 +38,8 @@ pub(super) struct Kickstart {
     program: Option<(PathBuf, FileId)>,
     /// The server at rest, if there is one.
     server: Option<Server>,
+    /// The path by which the last task named the program.
+    named: RefCell<PathBuf>,
 }
 
 /// Device and inode.
@@ -67,7 +69,20 @@ impl Kickstart {
         Self {
             program,
             server: None,
+            named: RefCell::default(),
         }
+    }
+
+    /// Whether the file is the program. A path that was is not looked at again: the server is what it was.
+    fn is_program(&self, file: &Path, ours: FileId) -> bool {
+        if *self.named.borrow() == *file {
+            return true;
+        }
+        let is = FileId::of(file) == Some(ours);
+        if is && file.is_absolute() {
+            self.named.replace(file.to_owned());
+        }
+        is
     }
 
     /// What the task with these words wants, if it is for a server. A task that sets variables which
@@ -99,7 +114,7 @@ impl Kickstart {
             file = find(kickstart);
             rest = arguments;
         }
-        (FileId::of(&file)? == *ours).then_some(Wanted {
+        self.is_program(&file, *ours).then_some(Wanted {
             variables,
             words: rest,
         })
@@ -140,6 +155,8 @@ impl Kickstart {
 pub(super) struct Server {
     child: Child,
     socket: Option<UnixStream>,
+    /// The server ends the task when this is closed.
+    lifeline: Option<PipeWriter>,
     reaped: bool,
     /// It knows the worker's shared streams.
     has_streams: Cell<bool>,
@@ -150,6 +167,7 @@ pub(super) struct Server {
 impl Server {
     fn start(program: &Path, environment: &[CString], spawner: &mut Spawner) -> io::Result<Self> {
         let (here, there) = UnixStream::pair()?;
+        let (watched, lifeline) = io::pipe()?;
         let file = CString::new(program.as_os_str().as_bytes())?;
         let name = CString::new(wire::SERVER_NAME)?;
         let mut envp: Vec<*const c_char> = environment.iter().map(|v| v.as_ptr()).collect();
@@ -160,23 +178,24 @@ impl Server {
             argv: &[name.as_ptr(), std::ptr::null()],
             envp: &envp,
             directory: None,
-            stdio: [there.as_raw_fd(), stderr, stderr],
+            stdio: [there.as_raw_fd(), watched.as_raw_fd(), stderr],
             keep: &[],
             close_others: true,
             leads_group: true,
             unblock: false,
             memory: None,
             cpus: None,
-            // It looks after the socket, so that the task ends, too, and not only the server.
+            // It looks after the lifeline, so that the task ends, too, and not only the server.
             die_with_parent: false,
             descriptor: true,
         }
         .start(spawner)?;
-        drop(there);
+        drop((there, watched));
         let failure = child.failure.take();
         let server = Self {
             child,
             socket: Some(here),
+            lifeline: Some(lifeline),
             reaped: false,
             has_streams: Cell::new(false),
             reply: Cell::new(None),
@@ -290,7 +309,7 @@ impl Leader for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.socket = None;
+        (self.socket, self.lifeline) = (None, None);
         if self.reaped || self.reap_soon(END_LIMIT) {
             return;
         }

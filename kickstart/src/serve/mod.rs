@@ -13,17 +13,19 @@ pub mod wire;
 
 use std::borrow::Cow;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, dup2_stdin, getpgrp, getpid, setpgid};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgrp, getpid, setpgid};
 
 use crate::context::{Context, Environment, OwnUsage};
 use crate::interrupts::{Interrupt, Interrupts, ProcessSignals};
@@ -51,30 +53,32 @@ pub struct Inherited {
 }
 
 /// Serves tasks over the socket that is the standard input, until the executor closes it or the server has
-/// become too large to go on.
+/// become too large to go on. The standard output is a pipe that ends when nobody wants the running task any more.
 ///
 /// To be called in a process of its own with one thread: it becomes the leader of a process group and adopts
 /// orphans.
 ///
 /// # Errors
-/// The standard input is no such socket, or the connection is lost.
+/// Standard input and output are no such socket and pipe, or the connection is lost.
 pub fn run(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    let lifeline = Lifeline::new(io::stdout().as_fd().try_clone_to_owned()?)?;
+    dup2_stdout(io::stderr())?;
     if getpgrp() != getpid() {
         setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     }
     // What a task leaves behind becomes a child of the server, so that it can tell.
     set_child_subreaper(true)?;
-    let mut leases = SigSet::empty();
-    leases.add(Signal::SIGIO);
-    leases.thread_block()?;
+    // It comes with the end of the lifeline, and with leases.
+    signals.include(Signal::SIGIO)?;
     wire::greet(&socket)?;
     let mut server = Server {
         host: Host::gather(true),
         transfers: Transfers::beside(&inherited.program),
         inherited,
         socket,
+        lifeline,
         spares: Spares::new(),
         streams: None,
     };
@@ -96,6 +100,7 @@ struct Server {
     inherited: Inherited,
     host: Host,
     socket: OwnedFd,
+    lifeline: Lifeline,
     spares: Spares,
     transfers: Transfers,
     /// Standard input, output and error of the task before.
@@ -134,9 +139,9 @@ impl Server {
             own_usage,
             own_group: false,
         };
-        let mut interrupts = Lifeline {
+        let mut interrupts = Watch {
             signals,
-            socket: self.socket.as_fd(),
+            lifeline: &self.lifeline,
         };
         let bound = match Bound::to(&request.cpus) {
             Ok(bound) => bound,
@@ -156,7 +161,6 @@ impl Server {
     }
 
     fn environment(&self, request: &Received) -> Environment {
-        use std::os::fd::AsRawFd as _;
         let mut environment = self.inherited.environment.clone();
         for (name, descriptor) in request.pipes.iter().zip(&request.descriptors) {
             if !name.is_empty() {
@@ -214,13 +218,31 @@ fn has_children() -> bool {
     }
 }
 
-/// The signals of the process, and the executor's end of the socket.
-struct Lifeline<'a> {
-    signals: &'a mut ProcessSignals,
-    socket: BorrowedFd<'a>,
+/// A pipe of which the executor has the other end, until it is gone or does not want the task any more. The system
+/// tells that by `SIGIO`; the socket would send it for each request.
+struct Lifeline(OwnedFd);
+
+impl Lifeline {
+    fn new(pipe: OwnedFd) -> io::Result<Self> {
+        #[expect(unsafe_code, reason = "the call changes nothing but who gets the pipe's signal")]
+        Errno::result(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETOWN, getpid().as_raw()) })?;
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_ASYNC))?;
+        Ok(Self(pipe))
+    }
+
+    fn has_ended(&self) -> bool {
+        let mut source = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        matches!(poll(&mut source, PollTimeout::ZERO), Ok(1..))
+    }
 }
 
-impl Interrupts for Lifeline<'_> {
+/// The signals of the process, and the lifeline.
+struct Watch<'a> {
+    signals: &'a mut ProcessSignals,
+    lifeline: &'a Lifeline,
+}
+
+impl Interrupts for Watch<'_> {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.signals.descriptor()
     }
@@ -229,13 +251,20 @@ impl Interrupts for Lifeline<'_> {
         self.signals.take()
     }
 
+    fn pause(&mut self, pause: Option<Duration>) -> Option<io::Result<()>> {
+        Some(self.signals.wait(pause).map(|signal| {
+            if signal == Some(Signal::SIGIO) && self.lifeline.has_ended() {
+                self.abandoned();
+            }
+        }))
+    }
+
     fn reports_children(&self) -> bool {
         self.signals.reports_children()
     }
 
     fn client(&self) -> Option<BorrowedFd<'_>> {
-        // The executor says nothing while it waits.
-        Some(self.socket)
+        Some(self.lifeline.0.as_fd())
     }
 
     fn abandoned(&self) {

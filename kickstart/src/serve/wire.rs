@@ -15,12 +15,13 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recv, recvmsg, send, sendmsg};
 
-/// Name under which `pegasus-kickstart` is started to serve; its standard input is the socket. As a name and not
+/// Name under which `pegasus-kickstart` is started to serve; its standard input is the socket, its standard output
+/// a pipe that is closed when the running task is not wanted any more. As a name and not
 /// as an option, since the original would take an unknown option for a program to run.
 pub const SERVER_NAME: &str = "pegasus-kickstart-server";
 
 /// First words of a server.
-pub const GREETING: [u8; 8] = *b"pmc-ks02";
+pub const GREETING: [u8; 8] = *b"pmc-ks03";
 
 /// Most descriptors that go with a message: a limit of the kernel.
 pub const MOST_DESCRIPTORS: usize = 253;
