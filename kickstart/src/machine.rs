@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::sync::Arc;
 
 use monitord_compat::invocation_record::{Machine, Text};
 use nix::sys::utsname::uname;
@@ -19,9 +20,11 @@ pub struct Host {
     pub address: String,
     /// Name of the host, as it calls itself: asking a name server may take seconds.
     pub name: Text,
-    system: Text,
-    release: Text,
-    architecture: Text,
+    /// These as the record has them.
+    system: Arc<[u8]>,
+    node_name: Arc<[u8]>,
+    release: Arc<[u8]>,
+    architecture: Arc<[u8]>,
     page_size: u64,
     cpu_count: u32,
     cpu: Cpu,
@@ -29,8 +32,8 @@ pub struct Host {
 
 #[derive(Clone, Debug, Default)]
 struct Cpu {
-    vendor: Text,
-    model: Text,
+    vendor: Arc<[u8]>,
+    model: Arc<[u8]>,
     mhz: u32,
 }
 
@@ -51,10 +54,11 @@ impl Host {
         Self {
             interface,
             address: address.to_string(),
+            system: system.to_ascii_lowercase().into(),
+            node_name: name.to_ascii_lowercase().into(),
+            release: release.into(),
+            architecture: architecture.to_ascii_lowercase().into(),
             name,
-            system,
-            release,
-            architecture,
             page_size: system_value(SysconfVar::PAGE_SIZE),
             cpu_count: u32::try_from(system_value(SysconfVar::_NPROCESSORS_ONLN)).unwrap_or(0),
             cpu: if machine {
@@ -71,14 +75,14 @@ impl Host {
     pub fn machine(&self, census: bool) -> Machine {
         let mut machine = Machine {
             page_size: self.page_size,
-            system: self.system.to_ascii_lowercase(),
-            node_name: self.name.to_ascii_lowercase(),
-            release: self.release.clone(),
-            architecture: self.architecture.to_ascii_lowercase(),
+            system: Arc::clone(&self.system),
+            node_name: Arc::clone(&self.node_name),
+            release: Arc::clone(&self.release),
+            architecture: Arc::clone(&self.architecture),
             cpu_count: self.cpu_count,
             cpu_mhz: self.cpu.mhz,
-            cpu_vendor: self.cpu.vendor.clone(),
-            cpu_model: self.cpu.model.clone(),
+            cpu_vendor: Arc::clone(&self.cpu.vendor),
+            cpu_model: Arc::clone(&self.cpu.model),
             ..Machine::default()
         };
         if let Some(info) = system_info() {
@@ -147,8 +151,8 @@ fn parse_cpu(text: &[u8]) -> Cpu {
         };
         let value = line[colon + 1..].trim_ascii();
         match line[..colon].trim_ascii() {
-            b"vendor_id" | b"CPU implementer" => cpu.vendor = value.to_vec(),
-            b"model name" => cpu.model = value.to_vec(),
+            b"vendor_id" | b"CPU implementer" => cpu.vendor = value.into(),
+            b"model name" => cpu.model = value.into(),
             b"cpu MHz" => {
                 let mhz: f64 = str::from_utf8(value)
                     .ok()
@@ -276,7 +280,7 @@ mod tests {
         let cpu = parse_cpu(text);
         assert_eq!(
             (cpu.vendor, cpu.model, cpu.mhz),
-            (b"AuthenticAMD".to_vec(), b"AMD EPYC".to_vec(), 2596)
+            (b"AuthenticAMD"[..].into(), b"AMD EPYC"[..].into(), 2596)
         );
     }
 

@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
@@ -33,6 +34,9 @@ pub struct Spares {
     descriptors: OnceCell<Option<File>>,
     /// What the last record was gathered in.
     text: RefCell<Vec<u8>>,
+    /// Mailboxes after an earlier invocation, with the time of the last change. Taking the name away, or another one
+    /// in its place, is a change, too.
+    seen: RefCell<Vec<(FileId, (i64, i64))>>,
 }
 
 #[derive(Debug)]
@@ -41,9 +45,19 @@ struct Spare<F> {
     purpose: &'static str,
     directories: Rc<[PathBuf]>,
     file: F,
-    /// Device and inode.
-    id: (u64, u64),
+    id: FileId,
+    /// Until when its name is taken to be still there, if it was there a moment ago.
+    named_until: Option<Instant>,
 }
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+/// How long a name is taken to be still there. Programs that clean up look for files of days.
+const NAMED: Duration = Duration::from_secs(1);
+
+/// So many mailboxes are remembered: more than are in use.
+const MOST_SEEN: usize = 8;
 
 /// The directory of a process's own descriptors.
 const DESCRIPTORS: &str = "/proc/self/fd";
@@ -76,6 +90,8 @@ pub struct State {
     status: io::Result<Metadata>,
     /// Nobody else has the file open.
     alone: bool,
+    /// Nothing about the file has changed during the invocation.
+    unchanged: bool,
 }
 
 impl State {
@@ -91,7 +107,7 @@ impl State {
     }
 
     /// Device and inode of a file that is empty, as it was made, and open nowhere else.
-    fn unused(&self) -> Option<(u64, u64)> {
+    fn unused(&self) -> Option<FileId> {
         let as_made =
             |status: &&Metadata| status.size() == 0 && status.mode() & 0o7777 == 0o600 && status.nlink() <= 1;
         let status = self.status.as_ref().ok().filter(as_made)?;
@@ -149,16 +165,35 @@ impl Spares {
         State {
             alone: leased && set_lease(file, libc::F_UNLCK),
             status,
+            unchanged: false,
         }
     }
 
     /// Looks at a mailbox when the jobs have ended. Only they and what they started know its name, and whoever
     /// uses files again must end if any of these lives on.
     pub fn look_into(&self, mailbox: &Mailbox) -> State {
+        let status = mailbox.file().metadata();
         State {
-            status: mailbox.file().metadata(),
+            unchanged: status.as_ref().is_ok_and(|status| self.has_seen(status)),
+            status,
             alone: self.enabled,
         }
+    }
+
+    /// Whether a mailbox is as it was after an earlier invocation.
+    fn has_seen(&self, status: &Metadata) -> bool {
+        let this = (
+            (status.dev(), status.ino()),
+            (status.ctime(), status.ctime_nsec()),
+        );
+        let mut seen = self.seen.borrow_mut();
+        let known = seen.contains(&this);
+        if !known {
+            seen.retain(|(id, _)| *id != this.0);
+            seen.truncate(MOST_SEEN - 1);
+            seen.insert(0, this);
+        }
+        known
     }
 
     /// Something empty to gather a record in.
@@ -179,7 +214,7 @@ impl Spares {
     /// As [`Mailbox::new`].
     pub fn mailbox(&self, directories: &[PathBuf], purpose: &'static str) -> io::Result<Mailbox> {
         match take(&self.mailboxes, purpose, directories) {
-            Some(spare) if is_where_it_was(&spare) => Ok(spare.file),
+            Some(spare) if spare.is_named() => Ok(spare.file),
             _ => Mailbox::new(directories, purpose),
         }
     }
@@ -241,6 +276,7 @@ fn put<F>(
             directories: Rc::clone(directories),
             file,
             id,
+            named_until: state.unchanged.then(|| Instant::now() + NAMED),
         });
     }
 }
@@ -256,10 +292,15 @@ fn set_lease(file: &File, kind: libc::c_int) -> bool {
     }
 }
 
-/// Whether the name of a mailbox is still that of its file, which is empty.
-fn is_where_it_was(spare: &Spare<Mailbox>) -> bool {
-    let named = fs::symlink_metadata(spare.file.path());
-    named.is_ok_and(|named| (named.dev(), named.ino()) == spare.id && named.size() == 0)
+impl Spare<Mailbox> {
+    /// Whether the name of the mailbox is still that of its file, which is empty.
+    fn is_named(&self) -> bool {
+        if self.named_until.is_some_and(|until| Instant::now() < until) {
+            return true;
+        }
+        let named = fs::symlink_metadata(self.file.path());
+        named.is_ok_and(|named| (named.dev(), named.ino()) == self.id && named.size() == 0)
+    }
 }
 
 #[cfg(test)]
@@ -324,6 +365,21 @@ mod tests {
         assert!(mailbox.path().exists() && mailbox.path() != name);
         let state = spares.look_into(&mailbox);
         spares.keep_mailbox(&directories, "meta", mailbox, &state);
+        // As it was once more, and then renamed by the job.
+        let mailbox = spares.mailbox(&directories, "meta").unwrap();
+        let state = spares.look_into(&mailbox);
+        assert!(state.unchanged);
+        spares.keep_mailbox(&directories, "meta", mailbox, &state);
+        let mailbox = spares.mailbox(&directories, "meta").unwrap();
+        let name = mailbox.path().to_owned();
+        // The clock of the file system ticks.
+        std::thread::sleep(Duration::from_millis(20));
+        fs::rename(&name, folder.path().join("taken")).unwrap();
+        let state = spares.look_into(&mailbox);
+        assert!(!state.unchanged);
+        spares.keep_mailbox(&directories, "meta", mailbox, &state);
+        let mailbox = spares.mailbox(&directories, "meta").unwrap();
+        assert!(mailbox.path().exists() && mailbox.path() != name);
         let elsewhere = tempfile::tempdir().unwrap();
         let mailbox = spares.mailbox(&[elsewhere.path().to_owned()], "meta").unwrap();
         assert!(mailbox.path().starts_with(elsewhere.path()));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, Local, Utc};
-use monitord_compat::invocation_record::{FileEntry, Source, Stamp, Stat, Text};
+use monitord_compat::invocation_record::{FileEntry, Source, Stamp, Stat, StatLines, Text};
 use nix::unistd::{Gid, Group, Uid, User};
 
 /// Real names of programs that are kept.
@@ -23,6 +23,35 @@ pub struct Names {
     users: HashMap<u32, Option<Text>>,
     groups: HashMap<u32, Option<Text>>,
     programs: HashMap<PathBuf, Program>,
+    described: Described,
+}
+
+/// So many descriptions are kept: jobs share some files, such as their program and their empty streams.
+const MOST_DESCRIBED: usize = 16;
+
+/// Descriptions of files that may be as they were.
+#[derive(Debug, Default)]
+struct Described {
+    /// With the facts that they were made from.
+    kept: Vec<([u64; 14], StatLines)>,
+    /// The one that is replaced next.
+    next: usize,
+}
+
+impl Described {
+    fn find(&self, facts: &[u64; 14]) -> Option<StatLines> {
+        let kept = self.kept.iter().find(|(kept, _)| kept == facts);
+        kept.map(|(_, lines)| lines.clone())
+    }
+
+    fn keep(&mut self, facts: [u64; 14], lines: StatLines) {
+        if self.kept.len() < MOST_DESCRIBED {
+            self.kept.push((facts, lines));
+            return;
+        }
+        self.kept[self.next] = (facts, lines);
+        self.next = (self.next + 1) % MOST_DESCRIBED;
+    }
 }
 
 /// Real name, device and inode of a program.
@@ -114,7 +143,36 @@ pub fn epoch() -> Stamp {
 }
 
 /// The data of one file.
-pub fn describe(status: &Metadata, names: &mut Names) -> Stat {
+pub fn describe(status: &Metadata, names: &mut Names) -> StatLines {
+    let facts = [
+        status.ino(),
+        status.mtime().cast_unsigned(),
+        status.mtime_nsec().cast_unsigned(),
+        status.atime().cast_unsigned(),
+        status.atime_nsec().cast_unsigned(),
+        status.ctime().cast_unsigned(),
+        status.ctime_nsec().cast_unsigned(),
+        u64::from(status.mode()),
+        status.size(),
+        status.nlink(),
+        status.blksize(),
+        status.blocks(),
+        u64::from(status.uid()),
+        u64::from(status.gid()),
+    ];
+    if let Some(lines) = names.described.find(&facts) {
+        return lines;
+    }
+    let stat = stat_of(status, names);
+    let lines = StatLines::from(&stat);
+    // A name that cannot be found now may be found later.
+    if stat.user.is_some() && stat.group.is_some() {
+        names.described.keep(facts, lines.clone());
+    }
+    lines
+}
+
+fn stat_of(status: &Metadata, names: &mut Names) -> Stat {
     let time = |seconds, nanoseconds: i64| stamp(seconds, u32::try_from(nanoseconds).unwrap_or(0));
     Stat {
         mode: status.mode(),

@@ -8,6 +8,7 @@
 //! `integrity_error: ` is escaped so that the search does not find it.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, FixedOffset};
@@ -225,13 +226,13 @@ pub struct Machine {
     /// Size of a page, bytes.
     pub page_size: u64,
     /// Operating system, lower case.
-    pub system: Text,
+    pub system: Arc<[u8]>,
     /// Name of the node, lower case.
-    pub node_name: Text,
+    pub node_name: Arc<[u8]>,
     /// Release of the kernel.
-    pub release: Text,
+    pub release: Arc<[u8]>,
     /// Architecture, lower case.
-    pub architecture: Text,
+    pub architecture: Arc<[u8]>,
     /// Main memory: total, free, shared, buffers (KiB).
     pub ram_kib: [u64; 4],
     /// Swap: total, free (KiB).
@@ -241,9 +242,9 @@ pub struct Machine {
     /// Clock of the first processor, MHz.
     pub cpu_mhz: u32,
     /// Vendor of the first processor.
-    pub cpu_vendor: Text,
+    pub cpu_vendor: Arc<[u8]>,
     /// Model of the first processor.
-    pub cpu_model: Text,
+    pub cpu_model: Arc<[u8]>,
     /// Load averages over 1, 5 and 15 minutes.
     pub load: [f64; 3],
     /// Counts of processes, threads and their memory: key and value, in the order of the record.
@@ -262,7 +263,7 @@ pub struct FileEntry<'a> {
     /// What was looked at.
     pub source: Source,
     /// What the system said, or its error number.
-    pub stat: Result<Stat, i32>,
+    pub stat: Result<StatLines, i32>,
     /// For files that the job was to write and that exist.
     pub output: Option<Output>,
     /// Captured text of a stream.
@@ -314,6 +315,18 @@ pub struct Stat {
     pub gid: u32,
     /// Name of the group, if it has one.
     pub group: Option<Text>,
+}
+
+/// What the system said about a file, as the record has it. Many files stay as they are from one record to the
+/// next, and describing them takes as long as all the rest: such a description can be used again.
+#[derive(Clone, Debug)]
+pub struct StatLines {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Bytes.
+    pub size: u64,
+    /// Indented lines.
+    pub(crate) lines: Arc<[u8]>,
 }
 
 /// The checksum of an output file.

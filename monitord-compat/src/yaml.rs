@@ -56,6 +56,19 @@ impl<W: Write> Emitter<W> {
         self
     }
 
+    /// Begins at this indentation.
+    #[must_use]
+    pub fn at(mut self, indent: usize) -> Self {
+        self.indent = indent;
+        self
+    }
+
+    /// The current indentation.
+    #[must_use]
+    pub fn indent(&self) -> usize {
+        self.indent
+    }
+
     /// Ends emitting and gives the sink back.
     pub fn into_inner(self) -> W {
         self.out

@@ -6,8 +6,8 @@ use std::time::Duration;
 use chrono::{Datelike, Timelike};
 
 use super::{
-    FileEntry, Identity, Invocation, Job, JobIds, Limit, Machine, Output, Source, Stamp, Stat, Status, Usage,
-    VERSION,
+    FileEntry, Identity, Invocation, Job, JobIds, Limit, Machine, Output, Source, Stamp, Stat, StatLines,
+    Status, Usage, VERSION,
 };
 use crate::yaml::{Emitter, KeyStyle};
 
@@ -237,7 +237,8 @@ impl FileEntry<'_> {
             Source::Descriptor(descriptor) => out.verbatim("descriptor_number", descriptor)?,
         }
         if let Ok(stat) = &self.stat {
-            stat.write(out)?;
+            debug_assert_eq!(out.indent(), STAT_INDENT);
+            out.raw(&stat.lines)?;
         }
         match &self.output {
             None => {}
@@ -268,6 +269,22 @@ impl<W: Write> Emitter<W> {
             self.verbatim(key, value)
         } else {
             self.quoted(KeyStyle::Auto, key.as_bytes(), value.as_bytes())
+        }
+    }
+}
+
+/// Blanks before the lines of [`StatLines`]: entries of `files` and programs of jobs are equally deep.
+const STAT_INDENT: usize = 6;
+
+impl From<&Stat> for StatLines {
+    fn from(stat: &Stat) -> Self {
+        let mut out = Emitter::new(Vec::with_capacity(512)).at(STAT_INDENT);
+        // A vector takes everything.
+        let _ = stat.write(&mut out);
+        Self {
+            mode: stat.mode,
+            size: stat.size,
+            lines: out.into_inner().into(),
         }
     }
 }
@@ -465,7 +482,7 @@ mod tests {
             lfn: None,
             note: None,
             source,
-            stat: Ok(stat),
+            stat: Ok((&stat).into()),
             output: None,
             payload: None,
         }
