@@ -20,7 +20,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-/// Kickstart beside the executor, and beside it `pegasus-transfer`. Cargo builds the programs of other packages on demand only.
+/// Kickstart beside the executor, and beside it the programs that it does itself. Cargo builds the programs of other
+/// packages on demand only.
 fn kickstart() -> &'static Path {
     static KICKSTART: OnceLock<PathBuf> = OnceLock::new();
     KICKSTART.get_or_init(|| {
@@ -29,7 +30,9 @@ fn kickstart() -> &'static Path {
             .unwrap();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["build", "--quiet", "--bins"]);
-        cargo.args(["-p", "pegasus-kickstart", "-p", "pegasus-transfer"]);
+        for package in ["pegasus-kickstart", "pegasus-transfer", "pegasus-rc-client"] {
+            cargo.args(["-p", package]);
+        }
         if bin.ends_with("release") {
             cargo.arg("--release");
         }
@@ -40,8 +43,9 @@ fn kickstart() -> &'static Path {
     })
 }
 
-fn transfer() -> PathBuf {
-    kickstart().with_file_name("pegasus-transfer")
+/// A program beside kickstart.
+fn beside(name: &str) -> Vec<u8> {
+    kickstart().with_file_name(name).into_os_string().into_vec()
 }
 
 /// The words of a task that is a script below kickstart; `before` is what precedes the shell.
@@ -57,7 +61,7 @@ struct Run {
 }
 
 impl Run {
-    /// A DAG of tasks `t0`, `t1`, …; `KS` stands for kickstart, `TR` for `pegasus-transfer`.
+    /// A DAG of tasks `t0`, `t1`, …; `KS` stands for kickstart, `TR` for `pegasus-transfer`, `RC` for `pegasus-rc-client`.
     fn new<T: AsRef<[u8]>>(tasks: &[T]) -> Self {
         let mut dag = Vec::new();
         for (number, task) in tasks.iter().enumerate() {
@@ -65,7 +69,8 @@ impl Run {
             let words = task.as_ref().split(|byte| *byte == b' ');
             let words = words.map(|word| match word {
                 b"KS" => kickstart().as_os_str().as_bytes().to_vec(),
-                b"TR" => transfer().into_os_string().into_vec(),
+                b"TR" => beside("pegasus-transfer"),
+                b"RC" => beside("pegasus-rc-client"),
                 word => word.to_vec(),
             });
             dag.extend(words.collect::<Vec<_>>().join(&b' '));
@@ -473,6 +478,15 @@ fn tree(folder: &Path, out: &mut Vec<(PathBuf, u32, Vec<u8>)>, root: &Path) {
     }
 }
 
+/// Whether the job's process is kickstart's.
+fn is_inside(run: &Run, task: usize) -> bool {
+    let record = run.record(task);
+    let mut ids = record
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("pid: "));
+    ids.next() == ids.next()
+}
+
 #[test]
 fn transfers_are_the_same_without_a_process() {
     let many: Vec<(String, String)> = (0..40)
@@ -546,14 +560,6 @@ fn transfers_are_the_same_without_a_process() {
     };
     assert_eq!(files(&served), files(&executed));
     assert_eq!(files(&served).len(), 49);
-    // The job's process is kickstart's.
-    let is_inside = |run: &Run, task: usize| {
-        let record = run.record(task);
-        let mut ids = record
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("pid: "));
-        ids.next() == ids.next()
-    };
     for (task, words) in tasks.iter().enumerate() {
         assert!(!is_inside(&executed, task), "{words}");
         assert_eq!(is_inside(&served, task), !by_process.contains(&task), "{words}");
@@ -613,4 +619,135 @@ fn transfers_end_when_they_should() {
     for server in servers {
         assert!(wait(|| !is_running(server)), "{server}");
     }
+}
+
+/// All entries of a database.
+fn entries(database: &Path) -> Vec<[Option<String>; 5]> {
+    let sql = "SELECT lfn, pfn, site, \"key\", value FROM rc_lfn LEFT JOIN rc_pfn USING (lfn_id) \
+               LEFT JOIN rc_meta USING (lfn_id) ORDER BY lfn_id, pfn_id, \"key\"";
+    let database = rusqlite::Connection::open(database).unwrap();
+    let mut statement = database.prepare(sql).unwrap();
+    let rows = statement.query_map([], |row| {
+        Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?])
+    });
+    rows.unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+#[test]
+fn registrations_are_the_same_without_a_process() {
+    let tasks = [
+        "KS -w work RC --prefix rc --conf ../db -v --insert ../some",
+        "KS -f RC --prefix rc --conf db --meta meta,none --insert more",
+        "KS RC --prefix rc --conf text --insert some",
+        "KS RC --prefix rc --conf yaml --insert some",
+        "KS RC --prefix rc --conf db -v --delete gone",
+        "KS RC --prefix rc --conf text --insert wrong",
+        "KS RC --prefix rc --conf none --insert some",
+        "KS RC --prefix rc --conf db --insert none",
+        "KS -e log RC --prefix other --conf db --insert some",
+        "KS RC --prefix rc --conf text --lookup names",
+        "KS -i some RC --prefix rc --conf text --insert -",
+        "KS RC --prefix rc --conf db",
+        "KS RC --help",
+        "/usr/bin/env TMPDIR=work KS -f RC --prefix rc --conf db --insert some",
+        "KS -k 60 RC --prefix rc --conf db --insert some",
+        "KS RC --prefix rc --conf db --insert pipe",
+        "KS /bin/true",
+    ];
+    let by_process = 9..tasks.len();
+    let run = |how: &str| {
+        let run = Run::new(&tasks);
+        fs::create_dir(run.path("work")).unwrap();
+        for (name, text) in [
+            ("db", "rc=JDBCRC\nrc.db.url=jdbc:sqlite:x.db\n"),
+            ("text", "rc=File\nrc.file=x.txt\n"),
+            ("yaml", "rc=YAML\nrc.file=x.yml\n"),
+            ("some", "a file:///a site=\"local\"\nb file:///b\n"),
+            (
+                "more",
+                "c file:///c site=\"local\"\na file:///a2 site=\"local\"\n",
+            ),
+            (
+                "meta",
+                r#"[{"_id":"c","_type":"file","_attributes":{"size":"3"}}]"#,
+            ),
+            ("gone", "b\n"),
+            ("names", "a\n"),
+            ("wrong", "a \"file:///a\n"),
+        ] {
+            fs::write(run.path(name), text).unwrap();
+        }
+        nix::unistd::mkfifo(&run.path("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let writer = {
+            let pipe = run.path("pipe");
+            std::thread::spawn(move || fs::write(pipe, "d file:///d\n"))
+        };
+        let output = run.command(1, &[]).env("PMC_KICKSTART", how).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        writer.join().unwrap().unwrap();
+        run
+    };
+    let (served, executed) = (run("serve"), run("exec"));
+    for (task, words) in tasks.iter().enumerate() {
+        for kind in ["out", "err"] {
+            let name = format!("t{task}.{kind}.000");
+            let here = moved(masked(&served.read(&name)), &served, &executed);
+            assert_same(&here, &masked(&executed.read(&name)), &format!("{name}: {words}"));
+        }
+        assert!(!is_inside(&executed, task), "{words}");
+        assert_eq!(is_inside(&served, task), !by_process.contains(&task), "{words}");
+    }
+    for name in ["x.txt", "x.yml", "log"] {
+        assert_eq!(served.text(name), executed.text(name), "{name}");
+    }
+    for database in ["x.db", "work/x.db"] {
+        let (here, there) = (served.path(database), executed.path(database));
+        assert_eq!(entries(&here), entries(&there), "{database}");
+    }
+    let names: Vec<_> = entries(&served.path("x.db"))
+        .into_iter()
+        .map(|[name, ..]| name.unwrap())
+        .collect();
+    // Tasks start in the order of their names: the deletion comes last.
+    assert_eq!(names, ["c", "a", "a", "d"]);
+    assert_eq!(entries(&served.path("work/x.db")).len(), 2);
+    // Peak memory of other jobs stays what it was.
+    let memory = |run: &Run| value(&run.record(16), "maxrss").parse::<u64>().unwrap();
+    assert!(memory(&served) < memory(&executed) + 4096, "{}", memory(&served));
+}
+
+#[test]
+fn registrations_end_when_they_should() {
+    let tasks = [
+        "KS /bin/true",
+        "KS RC --prefix rc --conf text --insert some",
+        "KS /bin/true",
+    ];
+    let run = |how: &str| {
+        let run = Run::new(&tasks);
+        fs::write(run.path("text"), "rc=File\nrc.file=x.txt\n").unwrap();
+        fs::write(run.path("some"), "a file:///a\n").unwrap();
+        // Somebody else holds the catalog.
+        let lock = fs::File::create(run.path("x.txt.lock")).unwrap();
+        lock.lock().unwrap();
+        let mut command = run.command(1, &["--runtime-limit", "0.5"]);
+        let output = command.env("PMC_KICKSTART", how).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(!run.path("x.txt").exists());
+        run
+    };
+    let (served, executed) = (run("serve"), run("exec"));
+    let record = |run: &Run| masked(&run.read("t1.out.000"));
+    assert_same(
+        &moved(record(&served), &served, &executed),
+        &record(&executed),
+        "record",
+    );
+    assert!(served.record(1).contains("signal: 15"), "{}", served.record(1));
+    // One that hangs is left alone, and with it the server.
+    let servers: Vec<String> = (0..3)
+        .map(|task| value(&served.record(task), "pid").to_owned())
+        .collect();
+    assert_eq!(servers[0], servers[1]);
+    assert_ne!(servers[1], servers[2]);
 }

@@ -12,9 +12,35 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use monitord_compat::invocation_record::Usage;
+use nix::sys::stat::{Mode, umask};
 
+use crate::inside::Inside;
 use crate::spares::Spares;
-use crate::transfer::Transfers;
+
+/// What a process got from whoever started it.
+#[derive(Clone, Debug)]
+pub struct Inherited {
+    /// Environment.
+    pub environment: Environment,
+    /// File mode creation mask.
+    pub umask: u32,
+    /// File of kickstart.
+    pub program: PathBuf,
+}
+
+impl Inherited {
+    /// That of this process. To be called before any other thread exists: the only way to ask for the mask is to change it.
+    #[must_use]
+    pub fn of_process(program: PathBuf) -> Self {
+        let mask = umask(Mode::empty());
+        umask(mask);
+        Self {
+            environment: std::env::vars_os().collect(),
+            umask: mask.bits(),
+            program,
+        }
+    }
+}
 
 /// Environment variables by name. A copy with some changes is cheap: what was there before is shared.
 #[derive(Clone, Debug, Default)]
@@ -173,8 +199,8 @@ pub struct Context<'a> {
     pub keep: Vec<BorrowedFd<'a>>,
     /// What earlier invocations of this process have left to use again.
     pub spares: &'a Spares,
-    /// Does transfers without a process for each; nothing does so otherwise.
-    pub transfers: Option<&'a Transfers>,
+    /// Does jobs of some programs without a process for each; nothing does so otherwise.
+    pub inside: Option<&'a Inside>,
     /// Whose usage the record states as kickstart's.
     pub own_usage: OwnUsage,
     /// True to start each job in a process group of its own and to signal the group. Otherwise the jobs stay in

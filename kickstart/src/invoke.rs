@@ -14,6 +14,7 @@ use nix::errno::Errno;
 
 use crate::checksum;
 use crate::context::{Context, OwnUsage};
+use crate::inside;
 use crate::interrupts::Interrupts;
 use crate::lists::{self, Listed};
 use crate::lookup::{self, Found};
@@ -24,7 +25,6 @@ use crate::spawn::{Handle, Program, spawn};
 use crate::stat::{self, Names};
 use crate::stdio::{self, Stream};
 use crate::temporary::{self, Mailbox};
-use crate::transfer;
 use crate::usage;
 use crate::wait::{Limit, Target, wait};
 use crate::words::{expand_argument, split_command};
@@ -417,7 +417,7 @@ impl<'a, 'c> Session<'a, 'c> {
             return exited(exit::STREAM);
         };
         if stage == Stage::Main
-            && let Some((status, usage)) = self.transfer(words, file, &streams)
+            && let Some((status, usage)) = self.inside(words, file, &streams)
         {
             return (Some(std::process::id()), status, usage);
         }
@@ -489,24 +489,25 @@ impl<'a, 'c> Session<'a, 'c> {
     }
 
     /// Does the job without a process for it, if it can be done so.
-    fn transfer(
+    fn inside(
         &mut self,
         words: &[OsString],
         file: &Path,
         streams: &[Handle<'_>; 3],
     ) -> Option<(Status, Usage)> {
-        let transfers = self.context.transfers?;
+        let inside = self.context.inside?;
         // A limit is kept for certain with a process only.
-        if self.options.term_after.is_some() || !transfers.is_program(file) {
+        if self.options.term_after.is_some() {
             return None;
         }
-        let job = transfer::Job {
+        let program = inside.program(file)?;
+        let job = inside::Job {
             arguments: words.get(1..)?,
             environment: &self.context.environment,
             directory: moved(&self.directory, &self.context),
             streams,
         };
-        let (status, usage) = transfers.run(&job, self.interrupts)?;
+        let (status, usage) = inside.run(program, &job, self.interrupts)?;
         if let OwnUsage::Since(before) = &mut self.context.own_usage {
             *before = usage::sum(*before, usage);
         }

@@ -11,12 +11,13 @@
 //! host ────┘     ├ words, lists, lookup      what to run and which files to look at
 //!                ├ stdio, temporary          the streams of the jobs
 //!                ├ spawn, wait, interrupts   one child process at a time
-//!                ├ transfer                  pegasus-transfer without a process, for a server
+//!                ├ inside                    pegasus-transfer and pegasus-rc-client without a process, for a server
 //!                └ stat, checksum, payload, machine, limits, usage
 //! ```
 
 pub mod checksum;
 pub mod context;
+pub mod inside;
 pub mod interrupts;
 pub mod invoke;
 pub mod limits;
@@ -33,7 +34,6 @@ pub mod spawn;
 pub mod stat;
 pub mod stdio;
 pub mod temporary;
-pub mod transfer;
 pub mod usage;
 pub mod wait;
 pub mod words;

@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, OsStr, c_char};
+use std::fs::File;
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -63,8 +64,9 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Kickstart {
-    /// For tasks of `program`, if it is there.
+    /// For tasks of `program`, if it is there, and beside it the one that serves.
     pub(super) fn new(program: Option<&Path>) -> Self {
+        let program = program.filter(|program| program.with_file_name(wire::SERVER_NAME).is_file());
         let program = program.and_then(|program| Some((program.to_owned(), FileId::of(program)?)));
         Self {
             program,
@@ -122,22 +124,46 @@ impl Kickstart {
 
     /// The server at rest, or a new one. Without one, tasks have to start their own kickstart.
     pub(super) fn server(&mut self, environment: &[CString], spawner: &mut Spawner) -> Option<Server> {
-        if let Some(server) = self.server.take() {
-            return Some(server);
+        let server = self
+            .server
+            .take()
+            .map_or_else(|| self.start(environment, spawner), Ok);
+        let greeted = server.and_then(|mut server| {
+            server.await_greeting()?;
+            Ok(server)
+        });
+        self.or_give_up(greeted)
+    }
+
+    /// Starts a server if the DAG begins with tasks that name the program, and does not wait for it.
+    pub(super) fn prepare(&mut self, dag: &Path, environment: &[CString], spawner: &mut Spawner) {
+        let name = self.program.as_ref().and_then(|(program, _)| program.file_name());
+        if let Some(name) = name
+            && mentions(dag, name.as_bytes())
+        {
+            let server = self.start(environment, spawner);
+            self.server = self.or_give_up(server);
         }
-        let (program, _) = self.program.as_ref()?;
-        match Server::start(program, environment, spawner) {
-            Ok(server) => Some(server),
-            Err(error) => {
-                tracing::warn!(
-                    "Unable to keep {} running: {}; each task starts its own",
-                    program.display(),
-                    reason(&error)
-                );
-                self.program = None;
-                None
-            }
-        }
+    }
+
+    fn start(&self, environment: &[CString], spawner: &mut Spawner) -> io::Result<Server> {
+        let (program, _) = self.program.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        Server::start(&program.with_file_name(wire::SERVER_NAME), environment, spawner)
+    }
+
+    /// The server, if it could be started; else no other is.
+    fn or_give_up(&mut self, server: io::Result<Server>) -> Option<Server> {
+        server
+            .inspect_err(|error| {
+                if let Some((program, _)) = self.program.take() {
+                    tracing::warn!(
+                        "Unable to keep {} running: {}; each task starts its own",
+                        program.display(),
+                        reason(error)
+                    );
+                }
+            })
+            .ok()
     }
 
     /// Takes back a server that can go on.
@@ -151,6 +177,16 @@ impl Kickstart {
     }
 }
 
+/// Bytes of a DAG that are looked at before it is read.
+const BEGINNING: usize = 4 << 10;
+
+/// Whether the beginning of a file has this word.
+fn mentions(file: &Path, word: &[u8]) -> bool {
+    let mut text = [0; BEGINNING];
+    let count = File::open(file).and_then(|file| file.read_at(&mut text, 0));
+    count.is_ok_and(|count| text[..count].windows(word.len()).any(|part| part == word))
+}
+
 /// A kickstart that stays. It ends when this is dropped.
 pub(super) struct Server {
     child: Child,
@@ -158,6 +194,8 @@ pub(super) struct Server {
     /// The server ends the task when this is closed.
     lifeline: Option<PipeWriter>,
     reaped: bool,
+    /// It is known to be ready.
+    greeted: bool,
     /// It knows the worker's shared streams.
     has_streams: Cell<bool>,
     /// What came when the task had ended.
@@ -197,20 +235,30 @@ impl Server {
             socket: Some(here),
             lifeline: Some(lifeline),
             reaped: false,
+            greeted: false,
             has_streams: Cell::new(false),
             reply: Cell::new(None),
         };
         if let Some(error) = failure {
             return Err(error);
         }
-        if !server.readable(START_LIMIT) {
+        Ok(server)
+    }
+
+    /// Waits until the server is ready for its first task.
+    fn await_greeting(&mut self) -> io::Result<()> {
+        if self.greeted {
+            return Ok(());
+        }
+        if !self.readable(START_LIMIT) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        if !wire::receive_greeting(server.socket()?)? {
+        if !wire::receive_greeting(self.socket()?)? {
             return Err(io::Error::other("it is another version"));
         }
-        tracing::debug!("Started {} as {}", wire::SERVER_NAME, server.child.pid);
-        Ok(server)
+        tracing::debug!("Started {} as {}", wire::SERVER_NAME, self.child.pid);
+        self.greeted = true;
+        Ok(())
     }
 
     fn socket(&self) -> io::Result<&UnixStream> {
@@ -340,6 +388,11 @@ mod tests {
         std::fs::create_dir(folder.path().join("other")).unwrap();
         std::fs::copy("/bin/true", folder.path().join("other/pegasus-kickstart")).unwrap();
         std::os::unix::fs::symlink(&own, folder.path().join("link")).unwrap();
+        assert_eq!(
+            Kickstart::new(Some(&own)).wanted(&words("pegasus-kickstart"), &path),
+            None
+        );
+        std::fs::copy("/bin/true", folder.path().join(wire::SERVER_NAME)).unwrap();
         let kickstart = Kickstart::new(Some(&own));
         let own = own.display().to_string();
         let wanted = |line: &str| {
@@ -374,9 +427,33 @@ mod tests {
     }
 
     #[test]
+    fn the_beginning_of_a_dag_tells_what_it_is_about() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = folder.path().join("x.dag");
+        let comment = "#\n".repeat(BEGINNING);
+        for (text, found) in [
+            ("TASK t /opt/bin/pegasus-kickstart -n x /bin/true\n", true),
+            ("TASK t /bin/true\n", false),
+            ("", false),
+            (&format!("{comment}TASK t pegasus-kickstart /bin/true\n"), false),
+        ] {
+            std::fs::write(&dag, text).unwrap();
+            assert_eq!(mentions(&dag, b"pegasus-kickstart"), found, "{text}");
+        }
+        assert!(!mentions(&folder.path().join("none"), b"x"));
+    }
+
+    #[test]
     fn a_program_that_does_not_serve_is_given_up() {
-        let mut kickstart = Kickstart::new(Some(Path::new("/bin/true")));
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("pegasus-kickstart");
+        for file in [&own, &folder.path().join(wire::SERVER_NAME)] {
+            std::fs::copy("/bin/true", file).unwrap();
+        }
+        let task = words(&format!("{} x", own.display()));
+        let mut kickstart = Kickstart::new(Some(&own));
+        assert!(kickstart.wanted(&task, &[]).is_some());
         assert!(kickstart.server(&[], &mut Spawner::new()).is_none());
-        assert_eq!(kickstart.wanted(&words("/bin/true"), &[]), None);
+        assert_eq!(kickstart.wanted(&task, &[]), None);
     }
 }

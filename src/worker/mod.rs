@@ -62,6 +62,7 @@ pub fn serve(
         Err(message) => return transport.send(ToMaster::Failed { message }),
     };
     transport.send(ToMaster::Register(host))?;
+    runner.start_early();
     let served = serve_with(transport, &mut runner);
     runner.close();
     served
@@ -121,8 +122,9 @@ pub fn serve_watchfully(
     let runner = Runner::new(options, Arc::clone(&kill), transport.rank(), host.host.clone());
     let mut messages = Messages::new(transport, &kill, interrupt);
     let mut runner = match runner {
-        Ok(runner) => {
+        Ok(mut runner) => {
             messages.send(ToMaster::Register(host))?;
+            runner.start_early();
             Some(runner)
         }
         Err(message) => {

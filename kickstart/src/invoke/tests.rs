@@ -41,7 +41,7 @@ fn run_in(directory: &Path, line: &[&str], interrupts: &mut dyn Interrupts) -> R
         stderr: null.as_fd(),
         keep: Vec::new(),
         spares: &Spares::default(),
-        transfers: None,
+        inside: None,
         own_usage: OwnUsage::Thread,
         own_group: true,
     };

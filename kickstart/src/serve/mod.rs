@@ -3,7 +3,8 @@
 //!
 //! For a task everything is as if kickstart had been started for it: the server leads a process group, in which the
 //! jobs are, too; a signal to the group reaches both, and the server hands it on; the jobs are its children. When
-//! the executor is gone, the group is killed. Jobs that are `pegasus-transfer` are done by a thread of the server.
+//! the executor is gone, the group is killed. Jobs that are `pegasus-transfer` or
+//! `pegasus-rc-client` are done by a thread of the server.
 //!
 //! It is a process of its own, not a part of the executor, for two reasons. A child's peak memory counts from that of
 //! the process it was started from, until it runs its own program: the record of a small job would show the
@@ -15,7 +16,6 @@ use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
@@ -27,30 +27,19 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgrp, getpid, setpgid};
 
-use crate::context::{Context, Environment, OwnUsage};
+use crate::context::{Context, Environment, Inherited, OwnUsage};
+use crate::inside::Inside;
 use crate::interrupts::{Interrupt, Interrupts, ProcessSignals};
 use crate::invoke::{self, exit};
 use crate::machine::Host;
 use crate::program::{self, Outcome};
 use crate::spares::Spares;
-use crate::transfer::Transfers;
 use crate::usage;
 use wire::{Received, Reply};
 
 /// A request or a record of more bytes makes the server end after the task, and with it the memory go that
 /// they took: peak memory of later jobs counts from that of the server.
 const LARGE: u64 = 256 << 10;
-
-/// What the process got from whoever started it.
-#[derive(Clone, Debug)]
-pub struct Inherited {
-    /// Environment.
-    pub environment: Environment,
-    /// File mode creation mask.
-    pub umask: u32,
-    /// File of this program.
-    pub program: PathBuf,
-}
 
 /// Serves tasks over the socket that is the standard input, until the executor closes it or the server has
 /// become too large to go on. The standard output is a pipe that ends when nobody wants the running task any more.
@@ -75,7 +64,7 @@ pub fn run(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> 
     wire::greet(&socket)?;
     let mut server = Server {
         host: Host::gather(true),
-        transfers: Transfers::beside(&inherited.program),
+        inside: Inside::beside(&inherited.program),
         inherited,
         socket,
         lifeline,
@@ -102,7 +91,7 @@ struct Server {
     socket: OwnedFd,
     lifeline: Lifeline,
     spares: Spares,
-    transfers: Transfers,
+    inside: Inside,
     /// Standard input, output and error of the task before.
     streams: Option<[OwnedFd; 3]>,
 }
@@ -135,7 +124,7 @@ impl Server {
             stderr,
             keep,
             spares: &self.spares,
-            transfers: Some(&self.transfers),
+            inside: Some(&self.inside),
             own_usage,
             own_group: false,
         };
@@ -156,7 +145,7 @@ impl Server {
         let host = |_| Cow::Borrowed(&self.host);
         let Outcome { code, written } = program::run(request.words, context, host, &mut interrupts);
         drop(bound);
-        let last = size.max(written) > LARGE || self.transfers.is_spent() || has_children();
+        let last = size.max(written) > LARGE || self.inside.is_spent() || has_children();
         Reply { code, last }
     }
 

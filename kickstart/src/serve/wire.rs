@@ -15,9 +15,8 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recv, recvmsg, send, sendmsg};
 
-/// Name under which `pegasus-kickstart` is started to serve; its standard input is the socket, its standard output
-/// a pipe that is closed when the running task is not wanted any more. As a name and not
-/// as an option, since the original would take an unknown option for a program to run.
+/// Name of the program that serves, in the directory of `pegasus-kickstart`; its standard input is the socket, its
+/// standard output a pipe that is closed when the running task is not wanted any more.
 pub const SERVER_NAME: &str = "pegasus-kickstart-server";
 
 /// First words of a server.

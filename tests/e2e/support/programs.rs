@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::command::Run;
 
 /// What every installation holds besides the executor.
-const COMPANIONS: [&str; 7] = [
+const COMPANIONS: [&str; 8] = [
     "pmc-plan",
     "pegasus-kickstart",
+    "pegasus-kickstart-server",
     "pegasus-transfer",
     "pegasus-rc-client",
     "pegasus-cluster",

@@ -1,8 +1,8 @@
-//! Jobs that are `pegasus-transfer`, done by a thread instead of a process: starting one takes several times as long
-//! as copying a small file.
+//! Jobs that are `pegasus-transfer` or `pegasus-rc-client`, done by a thread instead of a process: starting one takes
+//! several times as long as copying a small file or entering it into a catalog.
 //!
 //! The thread has what the process would have: arguments, environment, streams, and a working directory of its own.
-//! A transfer that does not end when it is asked to is left alone; then the process must end, and with it the thread.
+//! One that does not end when it is asked to is left alone; then the process must end, and with it the thread.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 use monitord_compat::invocation_record::{Status, Usage};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::Signal;
+use pegasus_rc_client::inproc as registration;
 use pegasus_transfer::cancel::Cancel;
-use pegasus_transfer::inproc::{self, Invocation, Outcome, Stdin};
+use pegasus_transfer::inproc::{self as transfer, Stdin};
 
 use crate::context::{Environment, OwnUsage};
 use crate::interrupts::{Interrupt, Interrupts};
@@ -27,30 +28,50 @@ use crate::spawn::Handle;
 use crate::usage;
 use crate::wait::{pause_for, signal_text};
 
-/// Name of the program.
-const PROGRAM: &str = "pegasus-transfer";
-
 /// How long a transfer may go on after it was asked to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Most memory by which transfers may let the process grow, KiB: peak memory of later jobs counts from that.
+/// Most memory by which these jobs may let the process grow, KiB: peak memory of later jobs counts from that.
 const GROWTH: u64 = 2 << 10;
+
+/// Stack of the thread, as much as a process usually has.
+const STACK: usize = 8 << 20;
 
 /// The exit code after a second request to end, and that of a program of ours that has a defect.
 const STOPPED: u8 = 1;
 const DEFECT: u8 = 101;
 
-/// Does transfers for one process.
+/// A program whose jobs are done inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// `pegasus-transfer`. A request to end lets it clean up.
+    Transfer,
+    /// `pegasus-rc-client`. It dies of signals, and its catalog has all entries or none.
+    Registration,
+}
+
+impl Program {
+    const ALL: [Self; 2] = [Self::Transfer, Self::Registration];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Transfer => "pegasus-transfer",
+            Self::Registration => "pegasus-rc-client",
+        }
+    }
+}
+
+/// Does such jobs for one process, one at a time.
 #[derive(Debug)]
-pub struct Transfers {
-    /// What identifies the file of the program.
-    program: Option<(u64, u64)>,
-    /// Peak memory before all transfers, KiB.
+pub struct Inside {
+    /// What identifies the files of [`Program::ALL`].
+    files: [Option<(u64, u64)>; 2],
+    /// Peak memory before all jobs, KiB.
     peak: u64,
     spent: Cell<bool>,
 }
 
-/// A job that is the program.
+/// A job that is one of the programs.
 #[derive(Debug)]
 pub struct Job<'a> {
     /// Arguments after the program's name.
@@ -63,27 +84,30 @@ pub struct Job<'a> {
     pub streams: &'a [Handle<'a>; 3],
 }
 
-impl Transfers {
-    /// For jobs that are the `pegasus-transfer` in the directory of the file `own`, if there is one.
+impl Inside {
+    /// For jobs that are the programs in the directory of the file `own`, as far as they are there.
     #[must_use]
     pub fn beside(own: &Path) -> Self {
         Self {
-            program: identity(&own.with_file_name(PROGRAM)),
+            files: Program::ALL.map(|program| identity(&own.with_file_name(program.name()))),
             peak: usage::own(OwnUsage::Process).max_rss_kib,
             spent: Cell::new(false),
         }
     }
 
-    /// Whether `file` is the program.
+    /// The program that `file` is.
     #[must_use]
-    pub fn is_program(&self, file: &Path) -> bool {
+    pub fn program(&self, file: &Path) -> Option<Program> {
         // Other names are not looked at: it would take time for each job.
-        file.file_name() == Some(OsStr::new(PROGRAM))
-            && self.program.is_some()
-            && self.program == identity(file)
+        let name = file.file_name()?;
+        let (program, own) = Program::ALL
+            .into_iter()
+            .zip(self.files)
+            .find(|(program, _)| name == OsStr::new(program.name()))?;
+        (own.is_some() && own == identity(file)).then_some(program)
     }
 
-    /// Whether the process must end after this job: it has grown, or a transfer is still there.
+    /// Whether the process must end after this job: it has grown, or the thread is still there.
     #[must_use]
     pub fn is_spent(&self) -> bool {
         self.spent.get()
@@ -91,14 +115,18 @@ impl Transfers {
 
     /// Does the job. `None` if it needs the program itself; nothing has been done then.
     ///
-    /// Signals have the effect that they would have on the program: the first SIGINT, SIGTERM or SIGHUP lets it
+    /// Signals have the effect that they would have on the program: the first SIGINT, SIGTERM or SIGHUP lets a transfer
     /// clean up, the others end it.
-    pub fn run(&self, job: &Job<'_>, interrupts: &mut dyn Interrupts) -> Option<(Status, Usage)> {
+    pub fn run(
+        &self,
+        program: Program,
+        job: &Job<'_>,
+        interrupts: &mut dyn Interrupts,
+    ) -> Option<(Status, Usage)> {
         let before = usage::own(OwnUsage::Process);
-        let running = Running::start(job).ok()?;
+        let running = Running::start(program, job).ok()?;
         let status = match running.wait(interrupts) {
-            End::Outcome(Outcome::NotHandled) => None,
-            End::Outcome(Outcome::Ended(code)) => Some(Status::Exited { code }),
+            End::Outcome(code) => code.map(|code| Status::Exited { code }),
             End::Abandoned(status) => {
                 self.spent.set(true);
                 Some(status)
@@ -120,6 +148,7 @@ fn identity(file: &Path) -> Option<(u64, u64)> {
 
 /// What the thread owns: it may be there longer than the job.
 struct Task {
+    program: Program,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     directory: Option<PathBuf>,
@@ -129,43 +158,70 @@ struct Task {
 }
 
 impl Task {
-    fn run(mut self) -> Outcome {
+    /// The exit code, if the program was not needed.
+    fn run(self) -> Option<u8> {
         if let Some(directory) = &self.directory {
             // The thread parts with the directory of the process. Where that is forbidden, the program has to run.
-            let moved = unshare(CloneFlags::CLONE_FS).is_ok() && std::env::set_current_dir(directory).is_ok();
-            if !moved {
-                return Outcome::NotHandled;
-            }
+            unshare(CloneFlags::CLONE_FS).ok()?;
+            std::env::set_current_dir(directory).ok()?;
         }
-        inproc::run(Invocation {
+        match self.program {
+            Program::Transfer => self.transfer(),
+            Program::Registration => self.register(),
+        }
+    }
+
+    fn transfer(mut self) -> Option<u8> {
+        match transfer::run(transfer::Invocation {
             arguments: &self.arguments,
             environment: &self.environment,
             stdin: Stdin::File(&self.stdin),
             stderr: &mut self.stderr,
             cancel: self.cancel,
-        })
+        }) {
+            transfer::Outcome::Ended(code) => Some(code),
+            transfer::Outcome::NotHandled => None,
+        }
+    }
+
+    fn register(mut self) -> Option<u8> {
+        let environment = |name: &str| {
+            let pair = self.environment.iter().find(|(key, _)| key == name);
+            pair.map(|(_, value)| value.clone())
+        };
+        match registration::run(registration::Invocation {
+            arguments: &self.arguments,
+            environment: &environment,
+            stderr: &mut self.stderr,
+        }) {
+            registration::Outcome::Ended(code) => Some(code),
+            registration::Outcome::NotHandled => None,
+        }
     }
 }
 
 /// How a thread ended, or that it did not.
 enum End {
-    Outcome(Outcome),
+    /// The exit code; nothing if the program is needed.
+    Outcome(Option<u8>),
     Abandoned(Status),
 }
 
 struct Running {
-    thread: JoinHandle<Outcome>,
+    program: Program,
+    thread: JoinHandle<Option<u8>>,
     cancel: Cancel,
     /// At its end when the thread has let go of everything.
     ended: OwnedFd,
 }
 
 impl Running {
-    fn start(job: &Job<'_>) -> io::Result<Self> {
+    fn start(program: Program, job: &Job<'_>) -> io::Result<Self> {
         let [stdin, _, stderr] = job.streams;
         let owned = |text: &[u8]| OsString::from_vec(text.to_vec());
         let cancel = Cancel::new();
         let task = Task {
+            program,
             arguments: job.arguments.to_vec(),
             environment: job
                 .environment
@@ -178,13 +234,17 @@ impl Running {
             cancel: cancel.clone(),
         };
         let (ended, running): (PipeReader, _) = io::pipe()?;
-        let thread = thread::Builder::new().name("transfer".into()).spawn(move || {
+        let builder = thread::Builder::new()
+            .name(program.name().into())
+            .stack_size(STACK);
+        let thread = builder.spawn(move || {
             let running = running;
             let outcome = task.run();
             drop(running);
             outcome
         })?;
         Ok(Self {
+            program,
             thread,
             cancel,
             ended: ended.into(),
@@ -208,7 +268,9 @@ impl Running {
             while let Some(interrupt) = interrupts.take() {
                 match interrupt {
                     Interrupt::Child => {}
-                    Interrupt::Forward(Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP) => {
+                    Interrupt::Forward(Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP)
+                        if self.program == Program::Transfer =>
+                    {
                         if until.is_some() {
                             return self.abandon(stopped);
                         }
@@ -233,7 +295,7 @@ impl Running {
 
     fn outcome(self) -> End {
         // The system has told the user about the defect.
-        End::Outcome(self.thread.join().unwrap_or(Outcome::Ended(DEFECT)))
+        End::Outcome(self.thread.join().unwrap_or(Some(DEFECT)))
     }
 
     fn abandon(self, status: Status) -> End {

@@ -1,0 +1,30 @@
+//! `pegasus-kickstart-server`: does what `pegasus-kickstart` does again and again for an executor, which starts it.
+//!
+//! A program of its own, since it holds transfers and registration, which each kickstart would pay for when it starts.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use pegasus_kickstart::context::Inherited;
+use pegasus_kickstart::interrupts::ProcessSignals;
+use pegasus_kickstart::invoke::exit;
+use pegasus_kickstart::{program, serve};
+
+/// In records, the server goes by the name of the program that it stands for.
+const KICKSTART: &str = "pegasus-kickstart";
+
+fn main() -> ExitCode {
+    let served = ProcessSignals::install().and_then(|signals| {
+        let kickstart = std::env::current_exe()?.with_file_name(KICKSTART);
+        serve::run(Inherited::of_process(kickstart), signals)
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let message = format!("ERROR: cannot serve an executor, which starts this program: {error}");
+            program::notice(io::stderr().as_fd(), &message);
+            exit::INITIALISATION.into()
+        }
+    }
+}
