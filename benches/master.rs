@@ -205,6 +205,7 @@ fn result(submit: SubmitId) -> TaskResult {
         status: 0,
         runtime: Duration::from_millis(1),
         forwards: Vec::new(),
+        silent: None,
     }
 }
 

@@ -7,14 +7,20 @@
 //! the log where this one was. Whatever the database does, the run goes on.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use monitord_compat::cluster_record::TaskRecord;
+use pmc_dag::words::Words;
+use pmc_dag::{Dag, Task};
 use pmc_stampede::error::Notice;
 use pmc_stampede::run::Run;
 use pmc_stampede::session::{self, End, Live};
+use pmc_stampede::told::{SilentTry, Told};
 
+use crate::message::{Rank, Silent, SubmitId};
 use crate::options::Options;
 
 /// How long the end of a run may wait for the last rows.
@@ -71,15 +77,16 @@ impl Database {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn start(options: &Options) -> Result<Option<Self>, DatabaseError> {
+    pub fn start(options: &Options, dag: &Arc<Dag>) -> Result<Option<Self>, DatabaseError> {
         let Some(wanted) = wanted(options) else {
             return Ok(None);
         };
         keep_memory();
         let live = Arc::new(Live::new());
         let mine = Arc::clone(&live);
+        let dag = (options.dag.clone(), Arc::clone(dag));
         let work = move || {
-            write(&wanted, &mine);
+            write(&wanted, &mine, dag);
             mine.ended();
         };
         let thread = thread::Builder::new()
@@ -87,6 +94,14 @@ impl Database {
             .spawn(work)
             .map_err(DatabaseError::Thread)?;
         Ok(Some(Self { live, thread }))
+    }
+
+    /// Who is to be told of ends before the log is.
+    pub fn listener(&self) -> Listener {
+        Listener {
+            told: Arc::clone(self.live.told()),
+            hosts: Vec::new(),
+        }
     }
 
     /// The log is complete; waits for the last rows, if need be for a minute, or only a moment if there
@@ -98,6 +113,55 @@ impl Database {
             let _ = self.thread.join();
         } else {
             tracing::warn!("The database is behind the run: pmc-monitord loads the rest from the log");
+        }
+    }
+}
+
+/// Takes the ends of silent tries to the thread, which then need not read their files.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    told: Arc<Told>,
+    /// By rank.
+    hosts: Vec<Option<Arc<str>>>,
+}
+
+impl Listener {
+    /// Where the worker of this number runs.
+    pub fn registered(&mut self, rank: Rank, host: &str) {
+        let at = rank.0 as usize;
+        let known = self.hosts.iter().flatten().find(|known| ***known == *host);
+        let host = known.cloned().unwrap_or_else(|| host.into());
+        if self.hosts.len() <= at {
+            self.hosts.resize(at + 1, None);
+        }
+        self.hosts[at] = Some(host);
+    }
+
+    /// A try that printed nothing has ended.
+    pub fn ended(
+        &self,
+        rank: Rank,
+        submit: SubmitId,
+        task: Task<'_>,
+        status: i32,
+        runtime: Duration,
+        silent: Silent,
+    ) {
+        let tried = || {
+            Some(SilentTry {
+                job: std::str::from_utf8(task.name).ok()?.into(),
+                file: silent.file,
+                start_ms: silent.start_ms.try_into().ok()?,
+                duration_ms: TaskRecord::duration_ms(runtime).try_into().ok()?,
+                status,
+                program: std::str::from_utf8(&Words::new(task.command).next()?)
+                    .ok()?
+                    .into(),
+                host: Arc::clone(self.hosts.get(rank.0 as usize)?.as_ref()?),
+            })
+        };
+        if let Some(tried) = tried() {
+            self.told.tell(submit.0, tried);
         }
     }
 }
@@ -119,7 +183,7 @@ fn keep_memory() {
     }
 }
 
-fn write(wanted: &session::Options, live: &Live) {
+fn write(wanted: &session::Options, live: &Live, (path, dag): (PathBuf, Arc<Dag>)) {
     let mut notices = 0;
     let mut notice = |notice: Notice| {
         notices += 1;
@@ -127,7 +191,7 @@ fn write(wanted: &session::Options, live: &Live) {
             tracing::warn!("Database: {notice}");
         }
     };
-    match session::follow_own(wanted, live, &mut notice) {
+    match session::follow_own(wanted, live, (&path, dag), &mut notice) {
         Ok(summary) if summary.end != End::Interrupted => {
             tracing::debug!("Database: {} tries loaded", summary.jobs);
         }

@@ -67,6 +67,17 @@ pub struct TaskResult {
     pub runtime: Duration,
     /// Data that the task wants appended to shared files, in the order of writing.
     pub forwards: Vec<ForwardedData>,
+    /// What is in its files, if the master wants to know and it is nothing but its record.
+    pub silent: Option<Silent>,
+}
+
+/// A try that printed nothing, so that its own files hold its record and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// Number of its files.
+    pub file: u32,
+    /// When it began, as its record says: milliseconds since the epoch.
+    pub start_ms: u64,
 }
 
 /// Data of one task for one shared file.

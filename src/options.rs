@@ -109,6 +109,8 @@ pub struct WorkerOptions {
     pub dag: PathBuf,
     /// Each try of a task has its own files.
     pub per_task_stdio: bool,
+    /// The master wants to know which of these hold nothing but the record of the try.
+    pub tell_silent: bool,
     /// Memory of the host in MB; 0 to find out.
     pub host_memory: u32,
     /// CPUs of the host; 0 to find out.
@@ -222,6 +224,7 @@ impl WorkerOptions {
         Self {
             dag: typed.dag.clone(),
             per_task_stdio: typed.per_task_stdio,
+            tell_silent: typed.stampede && typed.per_task_stdio,
             host_memory: typed.host_memory,
             host_cpus: typed.host_cpus,
             host_gpus: typed.host_gpus,

@@ -93,6 +93,40 @@ fn a_dag_that_was_not_planned_and_its_rerun() {
     }
 }
 
+/// What a try leaves in the database, but for times of which the log has the whole seconds only.
+const OF_TRIES: [&str; 4] = [
+    "SELECT j.*, i.* FROM job j JOIN job_instance i USING (job_id) ORDER BY job_submit_seq",
+    "SELECT * FROM invocation ORDER BY job_instance_id, task_submit_seq",
+    "SELECT site, hostname, ip, uname, total_memory FROM host",
+    "SELECT * FROM task ORDER BY task_id",
+];
+
+#[test]
+fn what_the_executor_knows_is_what_the_files_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let dag = "\
+        TASK silent /bin/true\nTASK prints /bin/echo hello\nTASK complains /bin/sh -c \"echo no >&2\"\n\
+        #@ 7 x::y z\nTASK numbered /bin/sleep 0.01\nTASK fails /bin/false\n\
+        TASK a_silent \"/bin/true\" -n x::y -N ID7\nTASK other /bin/true -N silent\n\
+        TASK none /bin/no-such-program\nTASK odd \"/bin/../bin/true\" \"a\\\"b\" c\n";
+    // The second run begins its executions at 1 again, and the files at another number.
+    for _ in 0..2 {
+        assert_eq!(run(folder.path(), dag, &["-t", "2"]).status.code(), Some(1));
+    }
+    let live: Vec<_> = OF_TRIES.map(|sql| rows(folder.path(), sql)).into();
+    let options = pmc_stampede::session::Options {
+        log: folder.path().join("x.dag.dagman.out"),
+        state_log: Some("again.log".into()),
+        ..Default::default()
+    };
+    let mut said = Vec::new();
+    pmc_stampede::session::replay(&options, &mut |notice| said.push(notice.to_string())).unwrap();
+    assert_eq!(said, Vec::<String>::new());
+    let replayed: Vec<_> = OF_TRIES.map(|sql| rows(folder.path(), sql)).into();
+    assert_eq!(live, replayed);
+    assert_eq!(live[0].len(), 15, "{live:?}");
+}
+
 #[test]
 fn a_database_that_cannot_be_written_does_not_stop_the_run() {
     let folder = tempfile::tempdir().unwrap();

@@ -34,6 +34,18 @@ pub struct TaskRecord<'a> {
 }
 
 impl TaskRecord<'_> {
+    /// When the execution began, as the record says: in milliseconds since the epoch.
+    #[must_use]
+    pub fn start_ms(&self) -> i64 {
+        self.start.round_subsecs(3).timestamp_millis()
+    }
+
+    /// How long it took, as the record says: in milliseconds.
+    #[must_use]
+    pub fn duration_ms(duration: Duration) -> u128 {
+        (duration.as_nanos() + 500_000) / 1_000_000
+    }
+
     /// Appends the record with its line feed. There is none before it: output of a task that
     /// does not end its last line shares that line with the record.
     pub fn write(&self, out: &mut Vec<u8>) {
@@ -134,7 +146,7 @@ pub(crate) fn iso_time(at: DateTime<FixedOffset>) -> impl std::fmt::Display {
 
 /// Seconds with three decimals, rounded.
 pub(crate) fn seconds(duration: Duration) -> String {
-    let millis = (duration.as_nanos() + 500_000) / 1_000_000;
+    let millis = TaskRecord::duration_ms(duration);
     format!("{}.{:03}", millis / 1000, millis % 1000)
 }
 

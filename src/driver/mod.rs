@@ -8,6 +8,7 @@ mod lend;
 mod position;
 mod report;
 mod safety;
+mod told;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -23,6 +24,7 @@ pub use position::Position;
 pub use report::{Aborted, FailedTask, RunSummary};
 
 use self::drain::Drain;
+use self::told::Teller;
 use crate::forwarding::Forwarding;
 use crate::host;
 use crate::interrupt::Interrupt;
@@ -97,8 +99,14 @@ fn start<T: MasterTransport>(
     };
     let result = prepare(options, transport.workers(), transport.is_distant()).and_then(|ready| {
         #[cfg(feature = "stampede")]
-        let database = crate::database::Database::start(options)?;
-        let result = Driver::new(ready, transport, options, interrupt, observer, begin).run(work);
+        let database = crate::database::Database::start(options, &ready.dag)?;
+        #[cfg_attr(not(feature = "stampede"), expect(unused_mut, reason = "nobody listens"))]
+        let mut driver = Driver::new(ready, transport, options, interrupt, observer, begin);
+        #[cfg(feature = "stampede")]
+        {
+            driver.out.teller = Teller::new(database.as_ref().map(|database| database.listener()));
+        }
+        let result = driver.run(work);
         #[cfg(feature = "stampede")]
         if let Some(database) = database {
             database.finish(interrupt.signal().is_some());
@@ -227,6 +235,7 @@ struct Out<'a, T> {
     /// Tasks whose latest try failed.
     failed: BTreeMap<TaskId, report::Failure>,
     dagdir: &'a Path,
+    teller: Teller,
 }
 
 impl<T: MasterTransport> Outbox for Out<'_, T> {
@@ -268,6 +277,7 @@ impl<T: MasterTransport> Outbox for Out<'_, T> {
                 status,
                 done,
             } => {
+                self.teller.ended(rank, submit, &self.dag, task);
                 if status == 0 {
                     tracing::debug!("Task {} finished with exitcode 0", name(task));
                     self.failed.remove(&task);
@@ -326,6 +336,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             not_forwarded: None,
             failed: BTreeMap::new(),
             dagdir: &options.dag,
+            teller: Teller::default(),
         };
         let deadline = options.wall_limit().and_then(|limit| begin.at.checked_add(limit));
         Self {
@@ -496,12 +507,18 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
 
     fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
         let event = match message {
-            ToMaster::Register(registration) => Event::Registered(from, registration),
+            ToMaster::Register(registration) => {
+                self.out.teller.registered(from, &registration.host);
+                Event::Registered(from, registration)
+            }
             ToMaster::Ready => {
                 self.prepared += 1;
                 return Ok(());
             }
-            ToMaster::Finished(result) => Event::Finished(from, self.forward(from, result)?),
+            ToMaster::Finished(result) => {
+                self.out.teller.finished(&result);
+                Event::Finished(from, self.forward(from, result)?)
+            }
             ToMaster::Returned { submits } => Event::Returned(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
         };

@@ -607,6 +607,7 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
                 },
                 runtime: Duration::from_millis(1),
                 forwards: Vec::new(),
+                silent: None,
             };
             master
                 .handle(Event::Finished(rank, result), &mut model)

@@ -123,6 +123,7 @@ impl Run {
             status,
             runtime: Duration::from_secs(1),
             forwards: Vec::new(),
+            silent: None,
         };
         self.master
             .handle(Event::Finished(Rank(rank), result), &mut self.log)

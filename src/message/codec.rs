@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Assignment, ForwardedData, Registration, SubmitId, TaskResult, ToMaster, ToWorker};
+use super::{Assignment, ForwardedData, Registration, Silent, SubmitId, TaskResult, ToMaster, ToWorker};
 
 /// Version of the encoding.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 
 const REGISTER: u8 = 1;
 const FINISHED: u8 = 2;
@@ -92,6 +92,14 @@ impl ToMaster {
                     out.string(&forward.target);
                     out.string(&forward.data);
                 }
+                match result.silent {
+                    Some(silent) => {
+                        // 0 is none.
+                        out.number(u64::from(silent.file) + 1);
+                        out.number(silent.start_ms);
+                    }
+                    None => out.number(0),
+                }
             }
             Self::Ready => out.bytes(&[READY]),
             Self::Returned { submits } => {
@@ -143,6 +151,13 @@ impl ToMaster {
                         data: input.string()?.to_vec(),
                     })
                 })?,
+                silent: match input.number()?.checked_sub(1) {
+                    Some(file) => Some(Silent {
+                        file: u32::try_from(file).map_err(|_| DecodeError::Number)?,
+                        start_ms: input.number()?,
+                    }),
+                    None => None,
+                },
             }),
             FAILED => Self::Failed {
                 message: input.text()?,
@@ -403,13 +418,15 @@ mod tests {
             any::<u64>(),
             0..1_000_000_000_u32,
             forwards,
+            proptest::option::of((any::<u32>(), any::<u64>())),
         )
-            .prop_map(|(submit, status, seconds, nanoseconds, forwards)| {
+            .prop_map(|(submit, status, seconds, nanoseconds, forwards, silent)| {
                 ToMaster::Finished(TaskResult {
                     submit: SubmitId(submit),
                     status,
                     runtime: Duration::new(seconds, nanoseconds),
                     forwards,
+                    silent: silent.map(|(file, start_ms)| Silent { file, start_ms }),
                 })
             });
         prop_oneof![
@@ -543,6 +560,7 @@ mod tests {
             status: 256,
             runtime: Duration::from_millis(5),
             forwards: Vec::new(),
+            silent: None,
         };
         assert!(ToMaster::Finished(result).encoded_len() <= 14);
     }

@@ -25,11 +25,19 @@ pub(super) struct Pair {
     pub(super) out: File,
     pub(super) out_path: PathBuf,
     pub(super) err: File,
+    /// The number in the names of files of a try's own.
+    pub(super) number: u32,
 }
 
 impl Pair {
     pub(super) fn descriptors(&self, input: &File) -> [RawFd; 3] {
         [input.as_raw_fd(), self.out.as_raw_fd(), self.err.as_raw_fd()]
+    }
+
+    /// Whether the files hold this many bytes on standard output and nothing on standard error.
+    pub(super) fn hold_only(&self, bytes: usize) -> bool {
+        let size = |file: &File| file.metadata().map(|data| data.len()).ok();
+        size(&self.out) == Some(bytes as u64) && size(&self.err) == Some(0)
     }
 }
 
@@ -103,6 +111,7 @@ pub(super) fn open_shared(dag: &Path, rank: u32) -> Result<SharedStdio, String> 
         out: open("stdout", &out_path)?,
         err: open("stderr", &worker_stderr(dag, rank))?,
         out_path,
+        number: 0,
     };
     Ok(SharedStdio { files })
 }
@@ -134,7 +143,12 @@ pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<Pair, String> {
         let err = options
             .open(&err_path)
             .map_err(|error| failed("stderr", &err_path, &error))?;
-        return Ok(Pair { out, out_path, err });
+        return Ok(Pair {
+            out,
+            out_path,
+            err,
+            number,
+        });
     }
     Err(format!(
         "Unable to open task stdout file {}: too many tries",
@@ -145,6 +159,7 @@ pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<Pair, String> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::Write as _;
 
     use super::*;
 
@@ -168,6 +183,23 @@ mod tests {
             folder.path().join("a.err.003")
         );
         assert_eq!(latest_task_files(&dag, b"b"), None);
+    }
+
+    #[test]
+    fn whatever_was_printed_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = folder.path().join("x.dag");
+        let files = |name: &str| open_task(&dag, name.as_bytes()).unwrap();
+        let silent = files("silent");
+        (&silent.out).write_all(b"record").unwrap();
+        assert!(silent.hold_only(6));
+        let prints = files("prints");
+        (&prints.out).write_all(b"x record").unwrap();
+        assert!(!prints.hold_only(6));
+        let complains = files("complains");
+        (&complains.out).write_all(b"record").unwrap();
+        (&complains.err).write_all(b"no").unwrap();
+        assert!(!complains.hold_only(6));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::kill::KillSwitch;
 use super::process::{Ended, Process};
 use super::stdio::{self, Pair, SharedStdio};
 use super::watch::Watch;
-use crate::message::{Assignment, ForwardedData, Rank, TaskResult};
+use crate::message::{Assignment, ForwardedData, Rank, Silent, TaskResult};
 use crate::options::WorkerOptions;
 
 /// Status of a task that could not be executed as it should: as if it had ended with 1.
@@ -229,8 +229,8 @@ impl Runner {
         }
         let runtime = began.elapsed();
         log_end(task, status, runtime);
-        let mut record = Vec::with_capacity(256 + task.name.len() + program.len());
-        TaskRecord {
+        let mut text = Vec::with_capacity(256 + task.name.len() + program.len());
+        let record = TaskRecord {
             id: task.id.as_deref(),
             name: &task.name,
             start,
@@ -241,9 +241,9 @@ impl Runner {
             slot: self.rank.0,
             cpus: task.cpus,
             memory_mb: task.memory_mb,
-        }
-        .write(&mut record);
-        (&files.out).write_all(&record).map_err(|error| {
+        };
+        record.write(&mut text);
+        (&files.out).write_all(&text).map_err(|error| {
             let path = files.out_path.display();
             Failure::Fatal(format!(
                 "Task {name}: Error writing to {path}: {}",
@@ -255,6 +255,11 @@ impl Runner {
             status,
             runtime,
             forwards,
+            silent: if self.options.tell_silent && files.hold_only(text.len()) {
+                silent(&record, files.number)
+            } else {
+                None
+            },
         })
     }
 
@@ -528,7 +533,17 @@ fn own_failure(task: &Assignment) -> TaskResult {
         status: OWN_FAILURE,
         runtime: Duration::ZERO,
         forwards: Vec::new(),
+        silent: None,
     }
+}
+
+/// What the master needs to know of a record, if readers of the record would find what is in it: its values are
+/// written as they are.
+fn silent(record: &TaskRecord<'_>, file: u32) -> Option<Silent> {
+    let mut values = [record.id.unwrap_or_default(), record.name, record.app].into_iter();
+    let plain = values.all(|value| value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"'));
+    let start_ms = u64::try_from(record.start_ms()).ok()?;
+    plain.then_some(Silent { file, start_ms })
 }
 
 fn complain(files: &Pair, program: &[u8], task: &Assignment, error: &io::Error) {

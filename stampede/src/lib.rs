@@ -26,3 +26,4 @@ pub mod state_log;
 pub mod static_part;
 pub mod store;
 pub mod text;
+pub mod told;

@@ -6,13 +6,17 @@
 //! nothing but the database.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use pmc_dag::Dag;
 use rustc_hash::FxHashMap;
 
 use crate::error::{LoadError, Notice};
 use crate::rows::{JobRow, WorkflowState};
 use crate::state_log::StateLog;
+use crate::static_part::OwnTask;
 use crate::store::{JobFacts, Position, Store, StoreError};
+use crate::told::Told;
 
 mod end;
 
@@ -34,6 +38,9 @@ pub struct Workflow {
     pub keep_output: bool,
 }
 
+/// What is known of a job before its tries.
+type Planned = (i64, JobFacts, Option<(String, String)>);
+
 /// A try that has not ended.
 #[derive(Clone, Debug, Default)]
 struct Try {
@@ -49,6 +56,8 @@ struct Try {
     done: Option<i64>,
     /// The job has no try before.
     first: bool,
+    /// Task and transformation of the job, if they are known.
+    task: Option<(String, String)>,
 }
 
 /// Loads one run after another of one workflow.
@@ -67,6 +76,9 @@ pub struct Loader {
     /// Jobs that have a try; only those are asked for what became of it.
     tried: Tried,
     jobs_ended: u64,
+    /// The DAG whose tasks are the jobs of the database, in its order.
+    dag: Option<Arc<Dag>>,
+    told: Option<Arc<Told>>,
 }
 
 /// A set of job numbers, which count from 1 without gaps: a bit each.
@@ -118,10 +130,22 @@ impl Loader {
             states,
             first_tasks: None,
             jobs_ended: 0,
+            dag: None,
+            told: None,
             store,
             log,
             workflow,
         })
+    }
+
+    /// Looks into this DAG instead of asking the database, which has just been made from it.
+    pub(crate) fn know(&mut self, dag: Arc<Dag>) {
+        self.dag = Some(dag);
+    }
+
+    /// Asks here before it reads the files of a try.
+    pub(crate) fn listen(&mut self, told: Arc<Told>) {
+        self.told = Some(told);
     }
 
     /// Whether a run was started and has not ended.
@@ -330,12 +354,13 @@ impl Loader {
             started: time("EXECUTE"),
             done: time("JOB_TERMINATED").or_else(|| time("JOB_ABORTED")),
             first: false,
+            task: None,
         }))
     }
 
     fn new_try(&mut self, job: &str, number: &str, notice: &mut dyn FnMut(Notice)) -> Result<(), StoreError> {
-        let (job_id, facts) = match self.store.find_job(job)? {
-            Some((id, facts)) => (id, Some(facts)),
+        let (job_id, facts, task) = match self.planned(job)? {
+            Some((id, facts, task)) => (id, Some(facts), task),
             None => {
                 notice(Notice::UnknownJob { job: job.to_owned() });
                 self.store.job(&JobRow {
@@ -343,7 +368,7 @@ impl Loader {
                     type_desc: "unknown",
                     ..JobRow::default()
                 })?;
-                (self.store.job_id(job)?.unwrap_or_default(), None)
+                (self.store.job_id(job)?.unwrap_or_default(), None, None)
             }
         };
         self.last_seq += 1;
@@ -355,9 +380,29 @@ impl Loader {
             seq: self.last_seq,
             number: number.to_owned(),
             first: !self.tried.insert(job_id),
+            task,
             ..Try::default()
         };
         self.tries.insert(job.to_owned(), new);
         Ok(())
+    }
+
+    /// Number of a job, what the plan says of it, and its task with its transformation, if that is known, too.
+    fn planned(&self, job: &str) -> Result<Option<Planned>, StoreError> {
+        let of_dag = self.dag.as_ref().and_then(|dag| {
+            let id = dag.find(job.as_bytes())?;
+            let number = i64::try_from(id.index()).ok()? + 1;
+            let own = OwnTask::of(dag, id);
+            // A name of its own may be that of several.
+            let task = match own.task {
+                None => Some((job.to_owned(), own.transformation)),
+                Some(_) => None,
+            };
+            Some((number, (own.program, own.argv, String::new()), task))
+        });
+        Ok(match of_dag {
+            Some(found) => Some(found),
+            None => self.store.find_job(job)?.map(|(id, facts)| (id, facts, None)),
+        })
     }
 }

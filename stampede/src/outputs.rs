@@ -74,7 +74,13 @@ pub fn name(job: &str, stream: &str, number: u32) -> String {
     name.push_str(job);
     name.push('.');
     name.push_str(stream);
-    let _ = write!(name, ".{number:03}");
+    name.push('.');
+    if number < 1000 {
+        let digits = [number / 100, number / 10 % 10, number % 10];
+        name.extend(digits.map(|digit| char::from(b'0' + digit as u8)));
+    } else {
+        let _ = write!(name, "{number}");
+    }
     name
 }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use chrono::Local;
 use monitord_compat::dagman_out_reader::{self, What};
 use nix::unistd::{User, getuid};
+use pmc_dag::Dag;
 
 use crate::clock::LogClock;
 use crate::dashboard;
@@ -168,7 +169,11 @@ impl<'o> Session<'o> {
     }
 
     /// Opens the database to go on with it, or begins it with what was planned.
-    fn open(&self, notice: Notices<'_>) -> Result<(Box<dyn Store>, Option<Position>), LoadError> {
+    fn open(
+        &self,
+        dag: Option<&Dag>,
+        notice: Notices<'_>,
+    ) -> Result<(Box<dyn Store>, Option<Position>), LoadError> {
         let uuid = &self.run.workflow.wf_uuid;
         let now = Local::now().timestamp();
         let mut store: Box<dyn Store> = match &self.destination {
@@ -191,7 +196,7 @@ impl<'o> Session<'o> {
                 None => Box::new(Sqlite::create(Path::new(":memory:"), Purpose::Live, now)?),
             },
         };
-        self.planned(&mut *store, notice)?;
+        self.planned(&mut *store, dag, notice)?;
         Ok((store, None))
     }
 
@@ -209,7 +214,7 @@ impl<'o> Session<'o> {
                 Box::new(Sqlite::create(path, Purpose::Bulk, now)?)
             }
         };
-        self.planned(&mut *store, notice)?;
+        self.planned(&mut *store, None, notice)?;
         Ok(store)
     }
 
@@ -237,12 +242,18 @@ impl<'o> Session<'o> {
         Self::marked(self.markers.started(Local::now()), notice);
     }
 
-    fn planned(&self, store: &mut dyn Store, notice: Notices<'_>) -> Result<(), LoadError> {
+    /// Writes what was planned; `dag` is the DAG of a workflow that was not, if it is in memory.
+    fn planned(
+        &self,
+        store: &mut dyn Store,
+        dag: Option<&Dag>,
+        notice: Notices<'_>,
+    ) -> Result<(), LoadError> {
         store.workflow(&self.run.workflow)?;
-        if self.run.planned {
-            static_part::load(&self.run.static_events, store, notice)?;
-        } else {
-            static_part::load_dag(&self.run.dag, store)?;
+        match dag {
+            _ if self.run.planned => static_part::load(&self.run.static_events, store, notice)?,
+            Some(dag) => static_part::load_dag(dag, store)?,
+            None => static_part::load_dag(&static_part::open_dag(&self.run.dag)?, store)?,
         }
         Ok(store.plan_complete()?)
     }

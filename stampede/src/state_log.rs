@@ -11,6 +11,8 @@ pub struct StateLog {
     path: PathBuf,
     lines: Vec<u8>,
     length: u64,
+    /// The time of the last line of a job, as text.
+    time: (i64, Vec<u8>),
 }
 
 impl StateLog {
@@ -34,6 +36,7 @@ impl StateLog {
             path: path.to_owned(),
             lines: Vec::new(),
             length,
+            time: (0, b"0".to_vec()),
         })
     }
 
@@ -45,6 +48,7 @@ impl StateLog {
             path: PathBuf::new(),
             lines: Vec::new(),
             length: 0,
+            time: (0, b"0".to_vec()),
         }
     }
 
@@ -60,7 +64,12 @@ impl StateLog {
             return;
         }
         // By hand, for there are four of them a task.
-        number(&mut self.lines, time);
+        if self.time.0 != time {
+            self.time.0 = time;
+            self.time.1.clear();
+            number(&mut self.time.1, time);
+        }
+        self.lines.extend_from_slice(&self.time.1);
         let site = if site.is_empty() { "-" } else { site };
         for word in [job, state, value, site, "- "] {
             self.lines.push(b' ');

@@ -1,12 +1,14 @@
 //! Loads what the planner wrote about the workflow: `*.static.bp`.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 
 use monitord_compat::static_bp_reader::Event;
 
-use pmc_dag::{Dag, words};
+use pmc_dag::words::Words;
+use pmc_dag::{Dag, TaskId};
 
 use crate::error::{LoadError, Notice};
 use crate::loader::{base_name, option_of_kickstart};
@@ -65,35 +67,72 @@ pub fn load(path: &Path, store: &dyn Store, notice: &mut dyn FnMut(Notice)) -> R
     Ok(())
 }
 
-/// What a DAG that was not planned tells: each of its tasks is a job and the task in it.
+/// A task of a DAG that was not planned: a job and the task in it.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnTask {
+    /// Program of the job.
+    pub program: String,
+    /// Its arguments, if there are any.
+    pub argv: Option<String>,
+    /// Transformation of the task.
+    pub transformation: String,
+    /// Name of the task, if it is not that of the job.
+    pub task: Option<String>,
+}
+
+impl OwnTask {
+    /// What the line of a task tells.
+    pub fn of(dag: &Dag, id: TaskId) -> Self {
+        let mut words = Words::new(dag.task(id).command).map(lossy);
+        let program = words.next().unwrap_or_default();
+        let arguments: Vec<_> = words.collect();
+        let arguments = arguments.join(" ");
+        let transformation = option_of_kickstart(&arguments, "-n");
+        Self {
+            transformation: transformation.unwrap_or_else(|| base_name(&program).to_owned()),
+            task: option_of_kickstart(&arguments, "-N"),
+            argv: Some(arguments).filter(|argv| !argv.is_empty()),
+            program,
+        }
+    }
+}
+
+fn lossy(word: Cow<'_, [u8]>) -> String {
+    match String::from_utf8(word.into_owned()) {
+        Ok(word) => word,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    }
+}
+
+/// Reads a DAG that was not planned.
 ///
 /// # Errors
-/// The DAG cannot be read, or the database not be written.
-pub fn load_dag(path: &Path, store: &dyn Store) -> Result<(), LoadError> {
-    let dag = Dag::open(path).map_err(|source| LoadError::Dag {
+/// It cannot be read.
+pub fn open_dag(path: &Path) -> Result<Dag, LoadError> {
+    Dag::open(path).map_err(|source| LoadError::Dag {
         path: path.to_owned(),
         source: Box::new(source),
-    })?;
+    })
+}
+
+/// What a DAG that was not planned tells. In an empty database the numbers of its jobs are those of its tasks, from 1.
+///
+/// # Errors
+/// The database cannot be written.
+pub fn load_dag(dag: &Dag, store: &dyn Store) -> Result<(), StoreError> {
     let text = String::from_utf8_lossy;
     for id in dag.ids() {
         let name = text(dag.name(id));
-        let words = words::split(dag.task(id).command);
-        let program = words.first().map(|word| text(word)).unwrap_or_default();
-        let arguments: Vec<_> = words.iter().skip(1).map(|word| text(word)).collect();
-        let arguments = arguments.join(" ");
-        let argv = Some(&*arguments).filter(|argv| !argv.is_empty());
-        let transformation = option_of_kickstart(&arguments, "-n");
-        let transformation = transformation.as_deref().unwrap_or_else(|| base_name(&program));
-        let task = option_of_kickstart(&arguments, "-N");
+        let own = OwnTask::of(dag, id);
         let job = JobRow {
             exec_job_id: &name,
             type_desc: "compute",
-            executable: &program,
-            argv,
+            executable: &own.program,
+            argv: own.argv.as_deref(),
             task_count: 1,
             ..JobRow::default()
         };
-        store.planned(&job, task.as_deref().unwrap_or(&name), transformation)?;
+        store.planned(&job, own.task.as_deref().unwrap_or(&name), &own.transformation)?;
         for child in dag.children(id) {
             store.job_edge(&name, &text(dag.name(*child)))?;
         }
@@ -163,7 +202,7 @@ mod tests {
         std::fs::write(&path, dag).unwrap();
         let mut store = Sqlite::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
         store.workflow(&WorkflowRow::default()).unwrap();
-        load_dag(&path, &store).unwrap();
+        load_dag(&open_dag(&path).unwrap(), &store).unwrap();
         let job = |name| store.job_id(name).unwrap();
         assert_eq!(
             store.task_facts("a").unwrap(),
@@ -179,7 +218,7 @@ mod tests {
             ("/bin/echo", Some("one two three"))
         );
         std::fs::write(&path, "TASK\n").unwrap();
-        assert!(load_dag(&path, &store).unwrap_err().to_string().contains("x.dag"));
+        assert!(open_dag(&path).unwrap_err().to_string().contains("x.dag"));
     }
 
     #[test]

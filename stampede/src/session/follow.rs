@@ -1,11 +1,16 @@
 //! Follows a run while it goes on.
 
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use chrono::Local;
+use pmc_dag::Dag;
 
 use super::{BATCH, End, Live, Notices, Options, Session, Summary, cut, pause, write_error};
+use crate::destination::Destination;
 use crate::error::{LoadError, Notice};
 use crate::holder::is_locked;
 use crate::loader::Loader;
@@ -47,7 +52,7 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
     else {
         return Ok(stopped);
     };
-    let (session, loader, position) = begin(options, run, notice)?;
+    let (session, loader, position) = begin(options, run, None, notice)?;
     let was_done = session.markers.path("monitord.done").exists();
     session.started(notice);
     let log_path = session.run.log.clone();
@@ -69,13 +74,23 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
 /// complete.
 ///
 /// The log is the queue between the two: what is not loaded yet, if the program is killed, the next
-/// loader finds there. It takes no memory, and a slow database holds nobody up.
+/// loader finds there. It takes no memory, and a slow database holds nobody up. `dag` is the file of the DAG, and the DAG in
+/// it.
 ///
 /// # Errors
 /// As [`replay`]; what is in the database stays.
-pub fn follow_own(options: &Options, live: &Live, notice: Notices<'_>) -> Result<Summary, LoadError> {
+pub fn follow_own(
+    options: &Options,
+    live: &Live,
+    dag: (&Path, Arc<Dag>),
+    notice: Notices<'_>,
+) -> Result<Summary, LoadError> {
     let run = Run::find(&options.log)?;
-    let (session, loader, position) = begin(options, run, notice)?;
+    let (path, dag) = dag;
+    let same = fs::canonicalize(path).is_ok_and(|path| path == run.dag);
+    let dag = (same && !run.planned).then_some(dag);
+    let (session, mut loader, position) = begin(options, run, dag.as_ref(), notice)?;
+    loader.listen(Arc::clone(live.told()));
     session.started(notice);
     let reader = LogReader::open(&session.run.log).map_err(|source| session.read_error(source))?;
     let mut follower = Follower::new(session, loader, reader);
@@ -88,10 +103,11 @@ pub fn follow_own(options: &Options, live: &Live, notice: Notices<'_>) -> Result
 fn begin<'o>(
     options: &'o Options,
     run: Run,
+    dag: Option<&Arc<Dag>>,
     notice: Notices<'_>,
 ) -> Result<(Session<'o>, Loader, Position), LoadError> {
     let session = Session::new(options, run, notice)?;
-    let (store, position) = session.open(notice)?;
+    let (store, position) = session.open(dag.map(|dag| &**dag), notice)?;
     let state_log = session.state_log_path();
     let log =
         StateLog::open(&state_log, position.map(|at| at.jobstate_bytes)).map_err(write_error(&state_log))?;
@@ -99,6 +115,11 @@ fn begin<'o>(
     loader
         .log()
         .internal(Local::now().timestamp(), "MONITORD_STARTED", "");
+    // A server numbers the jobs of several workflows.
+    let of_its_own = !matches!(session.destination, Destination::Server(_));
+    if let (Some(dag), None, true) = (dag, position, of_its_own) {
+        loader.know(Arc::clone(dag));
+    }
     let position = position.unwrap_or_default();
     loader.commit(position)?;
     session.list(loader.states(), false, notice);
@@ -348,7 +369,7 @@ impl<'o> Follower<'o> {
     }
 
     fn begin_again(&mut self, notice: Notices<'_>) -> Result<(), LoadError> {
-        let (store, position) = self.session.open(notice)?;
+        let (store, position) = self.session.open(None, notice)?;
         let position = position.unwrap_or_default();
         let path = self.session.state_log_path();
         let log = StateLog::open(&path, Some(position.jobstate_bytes)).map_err(write_error(&path))?;

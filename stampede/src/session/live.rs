@@ -1,8 +1,10 @@
 //! A loader that is a thread of the program that writes the log.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::told::Told;
 
 /// How long to wait at a time when there is no limit.
 const LONG: Duration = Duration::from_secs(1);
@@ -13,6 +15,7 @@ pub struct Live {
     state: Mutex<State>,
     changed: Condvar,
     abandoned: AtomicBool,
+    told: Arc<Told>,
 }
 
 #[derive(Debug, Default)]
@@ -26,6 +29,12 @@ impl Live {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Where the writer of the log tells what it knows of the ends of tries.
+    #[must_use]
+    pub fn told(&self) -> &Arc<Told> {
+        &self.told
     }
 
     /// Nothing more will be written; the loader is to read the rest at once and end.

@@ -127,8 +127,9 @@ impl Lookup for Sqlite {
         self.settle()?;
         let mut read = || {
             let mut statement = self.connection.prepare(
-                "SELECT exec_job_id, (SELECT count(*) FROM job_instance i WHERE i.job_id = j.job_id) n FROM job j
-                 WHERE wf_id = ?1 AND n > 0",
+                // In the order of the index of tries, so that each table is read once.
+                "SELECT exec_job_id, count(*) FROM job_instance i CROSS JOIN job j ON j.job_id = i.job_id AND wf_id = ?1
+                 GROUP BY i.job_id",
             )?;
             let mut rows = statement.query([self.wf])?;
             while let Some(row) = rows.next()? {
