@@ -5,7 +5,8 @@
 //! measured is the loader, not a disk that has just got all these files.
 //! `PMC_BENCH_MONITORD` names a `pegasus-monitord` to load the smallest run, too, for the ratio.
 //!
-//! Each run is loaded three times, by a process of its own; the fastest counts.
+//! Each run is loaded three times, by a process of its own; the fastest counts, and of memory what it took. Behind
+//! the memory stands its ratio to that of the run before, of 100,000 jobs at least: it should stay near 1.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -16,15 +17,18 @@ mod made_run;
 const ROUNDS: usize = 3;
 /// Of large runs, one round says enough.
 const LARGE: usize = 1_000_000;
+/// Smaller runs do not fill the buffers.
+const FULL: usize = 100_000;
 
 fn main() {
     let jobs = std::env::var("PMC_BENCH_JOBS").unwrap_or_else(|_| "1100 100000".to_owned());
     let reference = std::env::var("PMC_BENCH_MONITORD").ok();
     let reference = reference.filter(|words| !words.trim().is_empty());
     println!(
-        "{:>10} {:>10} {:>12} {:>10} {:>10}",
-        "jobs", "seconds", "jobs/s", "us/job", "memory/MB"
+        "{:>10} {:>10} {:>12} {:>10} {:>10} {:>8}",
+        "jobs", "seconds", "jobs/s", "us/job", "memory/MB", "ratio"
     );
+    let mut before = None;
     for (round, word) in jobs.split_whitespace().enumerate() {
         let jobs: usize = word.parse().expect("PMC_BENCH_JOBS holds numbers");
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -38,11 +42,15 @@ fn main() {
         }
         let seconds = best.0.as_secs_f64();
         let rate = jobs as f64 / seconds;
+        let ratio = before.map_or(String::new(), |before| {
+            format!("{:.2}", best.1 as f64 / before as f64)
+        });
         println!(
-            "{jobs:>10} {seconds:>10.3} {rate:>12.0} {:>10.1} {:>10}",
+            "{jobs:>10} {seconds:>10.3} {rate:>12.0} {:>10.1} {:>10} {ratio:>8}",
             1e6 / rate,
             best.1 / 1024
         );
+        before = Some(best.1).filter(|_| jobs >= FULL);
         if let (0, Some(reference)) = (round, &reference) {
             let words: Vec<&str> = reference.split_whitespace().collect();
             let _ = std::fs::remove_file(submit.join("big-0.stampede.db"));

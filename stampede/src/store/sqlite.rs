@@ -49,6 +49,10 @@ impl Sqlite {
             connection.execute_batch("BEGIN IMMEDIATE")?;
             schema::create_tables(&connection, now)?;
             schema::create_position(&connection)?;
+            if purpose == Purpose::Bulk {
+                // To make them at the end takes memory for all rows, or files elsewhere, and as long.
+                schema::create_indexes(&connection)?;
+            }
             Ok(connection)
         };
         let connection = open().map_err(|source| StoreError::Sqlite {
