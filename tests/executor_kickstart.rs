@@ -13,39 +13,20 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-/// Kickstart beside the executor, and beside it the programs that it does itself. Cargo builds the programs of other
-/// packages on demand only.
-fn kickstart() -> &'static Path {
-    static KICKSTART: OnceLock<PathBuf> = OnceLock::new();
-    KICKSTART.get_or_init(|| {
-        let bin = Path::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"))
-            .parent()
-            .unwrap();
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--bins"]);
-        for package in ["pegasus-kickstart", "pegasus-transfer", "pegasus-rc-client"] {
-            cargo.args(["-p", package]);
-        }
-        if bin.ends_with("release") {
-            cargo.arg("--release");
-        }
-        cargo.arg("--target-dir").arg(bin.parent().unwrap());
-        let status = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap();
-        assert!(status.success(), "the programs do not build");
-        bin.join("pegasus-kickstart")
-    })
-}
+#[path = "support/companions.rs"]
+mod companions;
+
+use companions::{kickstart, program};
 
 /// A program beside kickstart.
 fn beside(name: &str) -> Vec<u8> {
-    kickstart().with_file_name(name).into_os_string().into_vec()
+    program(name).into_os_string().into_vec()
 }
 
 /// The words of a task that is a script below kickstart; `before` is what precedes the shell.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
@@ -24,10 +25,12 @@ pub enum Method {
 
 /// Files up to this size go through one buffer: fewer system calls than any other way.
 const SMALL: u64 = 64 << 10;
-/// Bytes of one system call, so that a request to stop is seen soon.
-const STEP: u64 = 64 << 20;
+/// Least and most bytes of one system call.
+const STEPS: [u64; 2] = [1 << 20, 64 << 20];
+/// How long one system call should take: whoever asks for an end kills half a second later.
+const SOON: Duration = Duration::from_millis(50);
 /// Bytes of the buffer of larger files.
-const BUFFER: usize = 1 << 20;
+const BUFFER: usize = 256 << 10;
 
 /// A failure, and which file it concerns.
 pub(super) enum DataError {
@@ -146,10 +149,12 @@ impl Job<'_> {
     /// in `method` what worked. Returns less than asked only at the end of the source.
     fn extent(&mut self, start: u64, end: u64, method: &mut Method) -> Result<u64, DataError> {
         let mut done = 0;
+        let mut most = STEPS[0];
         while start + done < end {
             self.check()?;
             let (from, left) = (start + done, end - start - done);
-            let step = usize::try_from(left.min(STEP)).unwrap_or(BUFFER);
+            let step = usize::try_from(left.min(most)).unwrap_or(BUFFER);
+            let began = Instant::now();
             let answer = match method {
                 Method::CopyFileRange => {
                     let (mut read, mut write) = (from, from);
@@ -171,7 +176,15 @@ impl Job<'_> {
                 }
             };
             match answer {
-                Ok(count) if count > 0 => done += count as u64,
+                Ok(count) if count > 0 => {
+                    done += count as u64;
+                    most = if began.elapsed() < SOON / 2 {
+                        most * 2
+                    } else {
+                        most / 2
+                    };
+                    most = most.clamp(STEPS[0], STEPS[1]);
+                }
                 Err(Errno::INTR) => {}
                 // A full disk stays full for the other ways.
                 Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {

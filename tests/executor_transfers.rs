@@ -1,0 +1,247 @@
+//! Local transfers that kickstart does itself, ended at random moments: what is there under a final name is whole,
+//! and nothing is left of what was in the making.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test says what is wrong by a panic"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tempfile::TempDir;
+
+#[path = "support/companions.rs"]
+mod companions;
+mod support;
+
+const TASKS: usize = 4;
+
+/// Numbers that look random and are the same for the same seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A share of a time.
+    fn part_of(&mut self, time: Duration) -> Duration {
+        time.mul_f64((self.next() >> 11) as f64 / (1u64 << 53) as f64)
+    }
+}
+
+/// The end of a run that does not come by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Signal(Signal),
+    /// The time limit of the tasks, which are tried twice.
+    Limit,
+}
+
+struct Place {
+    folder: TempDir,
+    old: Vec<u8>,
+    new: Vec<u8>,
+}
+
+impl Place {
+    /// Tasks that copy a file to a new name and over an older file, a directory, and a small file with its checksum.
+    fn new() -> Self {
+        let mut random = Random(1);
+        let mut content =
+            |words: usize| -> Vec<u8> { (0..words).flat_map(|_| random.next().to_le_bytes()).collect() };
+        let place = Self {
+            folder: tempfile::tempdir().unwrap(),
+            old: content(10_000),
+            new: content(250_000),
+        };
+        let (kickstart, transfer) = (
+            companions::kickstart().display(),
+            companions::program("pegasus-transfer"),
+        );
+        let transfer = transfer.display();
+        let mut dag = String::new();
+        for task in 0..TASKS {
+            let one = |source: &str, name: &str| {
+                let checksum = source == "old";
+                format!(
+                    r#"{{"type":"transfer","lfn":"{name}","generate_checksum":{checksum},
+                        "src_urls":[{{"site_label":"s","url":"{source}"}}],
+                        "dest_urls":[{{"site_label":"d","url":"out/{task}/{name}"}}]}}"#
+                )
+            };
+            let list = [
+                one("new", "fresh"),
+                one("new", "older"),
+                one("tree", "tree"),
+                one("old", "checked"),
+            ];
+            fs::write(place.path(&format!("{task}.in")), format!("[{}]", list.join(","))).unwrap();
+            dag.push_str(&format!("TASK t{task} {kickstart} {transfer} -f {task}.in\n"));
+        }
+        fs::write(place.path("x.dag"), dag).unwrap();
+        fs::create_dir(place.path("tree")).unwrap();
+        for name in ["new", "tree/1", "tree/2"] {
+            fs::write(place.path(name), &place.new).unwrap();
+        }
+        fs::write(place.path("old"), &place.old).unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// As if nothing had run, but for the older file.
+    fn reset(&self) {
+        let _ = fs::remove_dir_all(self.path("out"));
+        let _ = fs::remove_file(self.path("x.dag.rescue"));
+        for task in 0..TASKS {
+            fs::create_dir_all(self.path(&format!("out/{task}"))).unwrap();
+            fs::write(self.path(&format!("out/{task}/older")), &self.old).unwrap();
+        }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+        command
+            .current_dir(self.folder.path())
+            .args(["--workers", "2", "--host-cpus", "2", "--drain-grace", "0"])
+            .args(arguments)
+            .arg("x.dag")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        support::forget_launcher(&mut command);
+        command
+    }
+
+    fn run_until(&self, ending: Ending, moment: Duration) -> Output {
+        match ending {
+            Ending::Limit => {
+                let limit = moment.as_secs_f64().max(0.001).to_string();
+                self.command(&["-t", "2", "--runtime-limit", &limit])
+                    .output()
+                    .unwrap()
+            }
+            Ending::Signal(signal) => {
+                let run = self.command(&[]).spawn().unwrap();
+                std::thread::sleep(moment);
+                // It may have ended by itself.
+                let _ = kill(Pid::from_raw(run.id().cast_signed()), signal);
+                run.wait_with_output().unwrap()
+            }
+        }
+    }
+
+    /// Demands that all under a final name is whole; counts what has not come to its place.
+    fn look(&self, when: &str) -> usize {
+        let mut missing = 0;
+        for task in 0..TASKS {
+            let read = |name: &str| fs::read(self.path(&format!("out/{task}/{name}"))).ok();
+            for (name, whole) in [("fresh", &self.new), ("checked", &self.old)] {
+                match read(name) {
+                    Some(bytes) => assert!(bytes == *whole, "{when}: {name}"),
+                    None => missing += 1,
+                }
+            }
+            let older = read("older").unwrap_or_else(|| panic!("{when}: the older file is gone"));
+            assert!(older == self.old || older == self.new, "{when}: older");
+            missing += usize::from(older != self.new);
+            if self.path(&format!("out/{task}/tree")).exists() {
+                for name in ["tree/1", "tree/2"] {
+                    assert!(read(name).as_ref() == Some(&self.new), "{when}: {name}");
+                }
+            } else {
+                missing += 1;
+            }
+        }
+        missing
+    }
+
+    /// Names in the destinations of tasks that no transfer has asked for. A kickstart that does not get to it within half
+    /// a second is killed, and cannot clean up.
+    fn left(&self, said: &str) -> Vec<PathBuf> {
+        let mut open: Vec<PathBuf> = (0..TASKS)
+            .filter(|task| !said.contains(&format!("Task t{task}: its kickstart exited on signal 9")))
+            .map(|task| self.path(&format!("out/{task}")))
+            .collect();
+        let mut left = Vec::new();
+        while let Some(folder) = open.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.file_name().unwrap().to_string_lossy().starts_with('.') {
+                    left.push(path);
+                } else if path.is_dir() {
+                    open.push(path);
+                }
+            }
+        }
+        left
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Rounds that were ended when some of the files were there.
+fn ended_early(place: &Place, ending: Ending, longest: Duration) -> usize {
+    const ROUNDS: u32 = 6;
+    let seed = u64::from(std::process::id());
+    let mut random = Random(seed);
+    let mut midway = 0;
+    for round in 0..ROUNDS {
+        place.reset();
+        let moment = random.part_of(longest);
+        let output = place.run_until(ending, moment);
+        let said = said(&output);
+        let when = format!("{ending:?}, seed {seed}, round {round}, {moment:?}: {said}");
+        let missing = place.look(&when);
+        midway += usize::from(missing > 0 && missing < 4 * TASKS);
+        if ending != Ending::Signal(Signal::SIGKILL) {
+            assert_eq!(place.left(&said), [] as [&Path; 0], "{when}");
+        }
+    }
+    // What was ended does not disturb the next run.
+    let again = place.command(&[]).output().unwrap();
+    assert!(
+        again.status.success(),
+        "{ending:?}, seed {seed}: {}",
+        said(&again)
+    );
+    assert_eq!(place.look("the next run"), 0, "{ending:?}, seed {seed}");
+    midway
+}
+
+#[test]
+fn transfers_that_are_ended_leave_nothing_in_the_making() {
+    let place = Place::new();
+    place.reset();
+    let begin = Instant::now();
+    let whole = place.command(&[]).output().unwrap();
+    let longest = begin.elapsed();
+    assert!(whole.status.success(), "{}", said(&whole));
+    assert_eq!(place.look("the whole run"), 0);
+    let endings = [
+        Ending::Signal(Signal::SIGTERM),
+        Ending::Signal(Signal::SIGINT),
+        Ending::Limit,
+        Ending::Signal(Signal::SIGKILL),
+    ];
+    let midway: usize = endings
+        .map(|ending| ended_early(&place, ending, longest))
+        .iter()
+        .sum();
+    assert!(midway > 2, "{midway} of 24 were ended midway, {longest:?} long");
+}
