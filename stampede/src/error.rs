@@ -140,6 +140,12 @@ pub enum Notice {
         /// What is wrong.
         source: RecordError,
     },
+    /// An output file has lost its end.
+    #[error("{}: ends before the executor's record of the task; what is missing is not stored", path.display())]
+    Torn {
+        /// Output file.
+        path: PathBuf,
+    },
     /// An output file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Output {

@@ -142,6 +142,12 @@ impl Loader {
         let path = |file: &str| self.workflow.dir.join(file);
         let (text, output) = match found.output {
             Ok((text, mut output)) => {
+                // The executor writes its record behind all that a task prints.
+                if output.damage.is_empty() && output.tasks.iter().all(|task| task.name.is_none()) {
+                    notice(Notice::Torn {
+                        path: path(&stdout_file),
+                    });
+                }
                 for (line, source) in output.damage.drain(..) {
                     notice(Notice::Record {
                         path: path(&stdout_file),

@@ -125,6 +125,37 @@ fn same(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> us
         .count()
 }
 
+/// One job for each place where the record of a try can be cut off.
+#[test]
+fn a_record_cut_off_anywhere() {
+    let probe = Fixture::run(1);
+    // Room for numbers of more digits, and some jobs that stay whole.
+    let length = fs::read(probe.dir.join("work_ID0.out.000")).unwrap().len();
+    let jobs = length + 20;
+    let run = Fixture::run(jobs);
+    run.write_log();
+    let (before, said) = loaded(&run);
+    assert_eq!(said, [""; 0]);
+    for cut in 0..length {
+        let path = run.dir.join(format!("work_ID{cut}.out.000"));
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..cut]).unwrap();
+    }
+    let (now, said) = loaded(&run);
+    assert_eq!(now.len(), jobs);
+    for job in length..jobs {
+        let name = format!("work_ID{job}");
+        assert_eq!(now[&name], before[&name]);
+    }
+    for cut in 0..length {
+        let name = format!("work_ID{cut}.out.000:");
+        assert!(
+            said.iter().any(|said| said.contains(&name)),
+            "cut at {cut} of {length}"
+        );
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
