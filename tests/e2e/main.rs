@@ -19,6 +19,7 @@ mod kill;
 mod launch;
 mod plans_run;
 mod postgresql;
+mod records;
 mod report;
 mod stampede;
 mod submit;
