@@ -66,6 +66,8 @@ impl Program {
 pub struct Inside {
     /// What identifies the files of [`Program::ALL`].
     files: [Option<(u64, u64)>; 2],
+    /// By its address, so that only programs that make an [`Inside`] have the libraries linked in.
+    work: fn(Task) -> Option<u8>,
     /// Peak memory before all jobs, KiB.
     peak: u64,
     spent: Cell<bool>,
@@ -90,6 +92,7 @@ impl Inside {
     pub fn beside(own: &Path) -> Self {
         Self {
             files: Program::ALL.map(|program| identity(&own.with_file_name(program.name()))),
+            work: Task::run,
             peak: usage::own(OwnUsage::Process).max_rss_kib,
             spent: Cell::new(false),
         }
@@ -124,7 +127,7 @@ impl Inside {
         interrupts: &mut dyn Interrupts,
     ) -> Option<(Status, Usage)> {
         let before = usage::own(OwnUsage::Process);
-        let running = Running::start(program, job).ok()?;
+        let running = Running::start(self.work, program, job).ok()?;
         let status = match running.wait(interrupts) {
             End::Outcome(code) => code.map(|code| Status::Exited { code }),
             End::Abandoned(status) => {
@@ -216,7 +219,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(program: Program, job: &Job<'_>) -> io::Result<Self> {
+    fn start(work: fn(Task) -> Option<u8>, program: Program, job: &Job<'_>) -> io::Result<Self> {
         let [stdin, _, stderr] = job.streams;
         let owned = |text: &[u8]| OsString::from_vec(text.to_vec());
         let cancel = Cancel::new();
@@ -239,7 +242,7 @@ impl Running {
             .stack_size(STACK);
         let thread = builder.spawn(move || {
             let running = running;
-            let outcome = task.run();
+            let outcome = work(task);
             drop(running);
             outcome
         })?;

@@ -130,12 +130,14 @@ fn print(
         ),
         None => {}
     }
-    let printed = report.write_to(Raw(stdout), &mut spares.text()).and_then(|written| {
-        sync_if(options.sync, || {
-            File::from(stdout.try_clone_to_owned()?).sync_data()
-        })?;
-        Ok(written)
-    });
+    let printed = report
+        .write_to(Raw(stdout), &mut spares.text())
+        .and_then(|written| {
+            sync_if(options.sync, || {
+                File::from(stdout.try_clone_to_owned()?).sync_data()
+            })?;
+            Ok(written)
+        });
     match printed {
         Ok(written) => done(written),
         Err(error) => {

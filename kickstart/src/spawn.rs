@@ -58,7 +58,9 @@ impl AsFd for Handle<'_> {
 /// No process could be made, or it could not run the program.
 pub fn spawn(program: &Program<'_>, streams: &[Handle<'_>; 3], spawner: &mut Spawner) -> io::Result<Pid> {
     let file = CString::new(program.file.as_os_str().as_bytes())?;
-    let directory = program.directory.map(|path| CString::new(path.as_os_str().as_bytes()));
+    let directory = program
+        .directory
+        .map(|path| CString::new(path.as_os_str().as_bytes()));
     let directory = directory.transpose()?;
     let words = program
         .words

@@ -34,7 +34,11 @@ impl Report {
     /// Writes the record to `out` in one piece, unless it is huge: other output must not get into it. It is
     /// gathered in `text`, which is empty. Gives the number of bytes.
     pub fn write_to(&self, out: impl Write, text: &mut Vec<u8>) -> io::Result<u64> {
-        let mut gathered = Gathered { out, text, written: 0 };
+        let mut gathered = Gathered {
+            out,
+            text,
+            written: 0,
+        };
         self.record.write_to(&mut gathered)?;
         gathered.flush()?;
         Ok(gathered.written)

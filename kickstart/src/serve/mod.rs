@@ -213,7 +213,10 @@ struct Lifeline(OwnedFd);
 
 impl Lifeline {
     fn new(pipe: OwnedFd) -> io::Result<Self> {
-        #[expect(unsafe_code, reason = "the call changes nothing but who gets the pipe's signal")]
+        #[expect(
+            unsafe_code,
+            reason = "the call changes nothing but who gets the pipe's signal"
+        )]
         Errno::result(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETOWN, getpid().as_raw()) })?;
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_ASYNC))?;
         Ok(Self(pipe))

@@ -16,9 +16,9 @@ use crate::refine::cleanup::space::Sizes;
 use crate::refine::exec::{Exec, ExecJob};
 use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
-use crate::refine::refine;
 use crate::refine::settings::{Generator, Settings, generator};
 use crate::refine::sites::{Sites, own_tools};
+use crate::refine::{WORTH_A_THREAD, refine};
 use crate::summary::{Machine, Summary};
 
 use super::files::{self, main_site, put, write};
@@ -260,7 +260,8 @@ fn make<D: Sync, B: Send, R>(
         order,
         submit,
     };
-    let counts = records::count(&exec, workflow.jobs.len());
+    let workflow_jobs = workflow.jobs.len();
+    let counts = records::count(&exec, workflow_jobs);
     let made = Made {
         plan: &plan,
         inputs: &inputs,
@@ -273,7 +274,9 @@ fn make<D: Sync, B: Send, R>(
     // A million jobs take a while to be freed, for which nobody has to wait.
     drop((plan, mapper));
     drop(programs);
-    let _ = std::thread::Builder::new().spawn(move || drop((exec, inputs)));
+    if workflow_jobs >= WORTH_A_THREAD {
+        let _ = std::thread::Builder::new().spawn(move || drop((exec, inputs)));
+    }
     result
 }
 

@@ -11,7 +11,7 @@ use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
 use crate::input::text;
 use crate::model::Position;
-use crate::profiles::{Checker, Namespace, Profiles};
+use crate::profiles::{Checker, Namespace, Profiles, is_pegasus_key};
 
 /// Where properties come from, weakest first. The caller reads the environment and the command line.
 #[derive(Clone, Debug, Default)]
@@ -365,7 +365,7 @@ impl Loader {
     fn check_profiles(&mut self) {
         let mut checker = Checker::default();
         for (key, value) in &self.properties.values {
-            let Some(profile) = key.strip_prefix("pegasus.") else {
+            let Some(profile) = key.strip_prefix("pegasus.").filter(|key| is_pegasus_key(key)) else {
                 continue;
             };
             let at = value.position.unwrap_or_default();

@@ -33,6 +33,9 @@ use exec::{Exec, ExecJob, Task};
 use mapping::Mapper;
 use replicas::Replicas;
 
+/// With fewer jobs, starting a thread takes longer than the work that it would do.
+pub(crate) const WORTH_A_THREAD: usize = 500;
+
 /// Refines a workflow. The mapper brings sites, programs and settings; `step` is told the name of each step that
 /// is over. `beside` is called by another thread once the jobs of the workflow are as they stay, but for files that
 /// jobs have to do without.
@@ -80,7 +83,11 @@ pub(crate) fn refine(
     step("sites, programs");
     let mapped_workflow = &*workflow;
     let mut exec = std::thread::scope(|scope| {
-        scope.spawn(|| beside(mapped_workflow));
+        if mapped_workflow.jobs.len() < WORTH_A_THREAD {
+            beside(mapped_workflow);
+        } else {
+            scope.spawn(|| beside(mapped_workflow));
+        }
         add_jobs(
             mapped_workflow,
             graph,
