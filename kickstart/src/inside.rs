@@ -31,8 +31,9 @@ use crate::wait::{pause_for, signal_text};
 /// How long a transfer may go on after it was asked to end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Most memory by which these jobs may let the process grow, KiB: peak memory of later jobs counts from that.
-const GROWTH: u64 = 2 << 10;
+/// Most memory by which these jobs may let the process grow, KiB: peak memory of later jobs counts from that. A small
+/// registration takes 3 MiB, most of it for the code of SQLite.
+const GROWTH: u64 = 4 << 10;
 
 /// Stack of the thread, as much as a process usually has.
 const STACK: usize = 8 << 20;

@@ -10,8 +10,16 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, 
 use super::{Catalog, CatalogError, Pattern};
 use crate::entry::Entry;
 
-/// How long to wait for others that change the database.
-const BUSY: Duration = Duration::from_secs(60);
+/// How often to look whether others still change the database: for a minute.
+const LOOKS: i32 = 1_280;
+
+/// Waits before the next look, or gives up. Others take about a millisecond, which is SQLite's own first pause, so
+/// the first pauses are shorter; ten of each length, up to 50 milliseconds.
+fn wait_for_others(looks: i32) -> bool {
+    let doubled = u32::try_from(looks / 10).map_or(0, |times| times.min(9));
+    std::thread::sleep(Duration::from_micros(100 << doubled).min(Duration::from_millis(50)));
+    looks < LOOKS
+}
 
 /// A catalog in an SQLite database.
 #[derive(Debug)]
@@ -89,7 +97,7 @@ impl SqliteCatalog {
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open(path)?;
-    connection.busy_timeout(BUSY)?;
+    connection.busy_handler(Some(wait_for_others))?;
     // A write-ahead log needs shared memory, which network file systems do not have between hosts.
     connection.pragma_update(None, "journal_mode", "truncate")?;
     connection.pragma_update(None, "foreign_keys", true)?;
