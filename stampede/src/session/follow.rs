@@ -46,7 +46,13 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
     };
     let Some(run) = wait_for(stop, || match Run::locate(&options.log) {
         Ok(run) => Ok(run.static_events.exists().then_some(run)),
-        Err(LoadError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(LoadError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            // A planner's files are there before a run begins.
+            match options.log.exists() {
+                true => Run::find(&options.log).map(Some),
+                false => Ok(None),
+            }
+        }
         Err(error) => Err(error),
     })?
     else {

@@ -165,6 +165,37 @@ fn similar(found: &str, expected: &str, seed: u64) {
 }
 
 #[test]
+fn a_run_that_was_not_planned_is_followed_to_its_end() {
+    let run = Fixture::run(3);
+    for name in ["braindump.yml", "x-0.static.bp"] {
+        fs::remove_file(run.dir.join(name)).unwrap();
+    }
+    let mut loader = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(loader.try_wait().unwrap().is_none(), "it waits for a run");
+    let half = run.log.len() / 2;
+    fs::write(run.log_path(), &run.log[..half]).unwrap();
+    let begin = Instant::now();
+    while !run.database().exists() {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut log = OpenOptions::new().append(true).open(run.log_path()).unwrap();
+    log.write_all(&run.log[half..]).unwrap();
+    assert_eq!(wait(&mut loader), 0);
+    assert_eq!(
+        run.count("SELECT count(*) FROM job_instance WHERE exitcode = 0"),
+        3
+    );
+    // Without its DAG, nobody knows what it was.
+    fs::remove_file(run.dir.join("x-0.dag")).unwrap();
+    let said = run.monitord(&[]).output().unwrap();
+    assert_eq!(said.status.code(), Some(1));
+    let said = String::from_utf8(said.stderr).unwrap();
+    assert!(said.contains("braindump.yml: No such file"), "{said}");
+}
+
+#[test]
 fn a_second_loader_is_told_who_holds_the_directory() {
     let run = Fixture::planned(1);
     run.write_log();
