@@ -13,7 +13,7 @@
 pub mod wire;
 
 use std::borrow::Cow;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant, SystemTime};
@@ -48,8 +48,16 @@ const LARGE: u64 = 256 << 10;
 /// orphans.
 ///
 /// # Errors
-/// Standard input and output are no such socket and pipe, or the connection is lost.
-pub fn run(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
+/// Standard input and output are no such socket and pipe, or something is refused that it needs.
+pub fn run(inherited: Inherited, signals: ProcessSignals) -> io::Result<()> {
+    match serve(inherited, signals) {
+        // The executor has ended before it had read all, as when it has no task after all.
+        Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
+        done => done,
+    }
+}
+
+fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let lifeline = Lifeline::new(io::stdout().as_fd().try_clone_to_owned()?)?;

@@ -120,8 +120,8 @@ fn command(name: &str, folder: &Path) -> Command {
 }
 
 fn plan_workflow(folder: &Path) -> PathBuf {
-    for name in ["pegasus-kickstart", "pegasus-transfer", "pegasus-rc-client"] {
-        program(name);
+    for name in ["kickstart", "kickstart-server", "transfer", "rc-client"] {
+        program(&format!("pegasus-{name}"));
     }
     let output = command("pmc-plan", folder)
         .args([
