@@ -194,25 +194,39 @@ impl Bench {
         )
     }
 
-    /// The database against the log alone that it is made from, until the program has ended.
+    /// The database against the log alone that it is made from, until the program has ended. Where the speed of the machine
+    /// changes by more than that, the CPU time of its thread says more.
     fn database(&self) -> String {
         let dag = self.many(self.tasks);
+        let copy = || {
+            // A new directory: files of an earlier round would be looked through. It stays until the end: where many
+            // files have just been removed, some file systems take long to make new ones.
+            let folder = tempfile::tempdir_in(self.folder.path()).expect("a temporary folder");
+            let copy = folder.keep().join("run.dag");
+            std::fs::copy(&dag, &copy).expect("the temporary folder can be written");
+            copy
+        };
         let mut times = [Duration::MAX; 2];
         for _ in 0..ROUNDS {
             for (time, option) in times.iter_mut().zip(["--monitord-hack", "--stampede"]) {
-                // A new directory: files of an earlier round would be looked through. It stays until the end: where many
-                // files have just been removed, some file systems take long to make new ones.
-                let folder = tempfile::tempdir_in(self.folder.path()).expect("a temporary folder");
-                let copy = folder.keep().join("run.dag");
-                std::fs::copy(&dag, &copy).expect("the temporary folder can be written");
-                *time = (*time).min(run(&local(self.cpus), &copy, &[option]));
+                *time = (*time).min(run(&local(self.cpus), &copy(), &[option]));
             }
         }
         let [without, with] = times.map(|time| time.as_secs_f64());
+        let begin = Instant::now();
+        let mut child = command(&local(self.cpus), &copy(), &["--stampede"])
+            .spawn()
+            .expect("the executor starts");
+        let thread = thread_seconds(child.id(), "database");
+        let ended = child.wait();
+        assert!(ended.is_ok_and(|status| status.success()), "the run must succeed");
+        let cores = begin.elapsed().as_secs_f64() * self.cpus as f64;
         format!(
-            "{:+.1} % of the time of {} tasks",
+            "{:+.1} % of the time of {} tasks; its thread takes {:.1} us a task, {:.1} % of all cores",
             (with / without - 1.0) * 100.0,
-            self.tasks
+            self.tasks,
+            thread * 1e6 / self.tasks as f64,
+            thread / cores * 100.0
         )
     }
 
@@ -355,6 +369,40 @@ fn cpu_seconds(pid: u32) -> f64 {
         .filter_map(|text| text.split_whitespace().next()?.parse::<f64>().ok())
         .sum();
     threads.max(own.unwrap_or(0.0)) / 1e9
+}
+
+/// CPU time of a thread of a process that runs, to its end but for a hundredth of a second.
+fn thread_seconds(pid: u32, name: &str) -> f64 {
+    let threads = PathBuf::from(format!("/proc/{pid}/task"));
+    let (mut thread, mut seconds) = (None, 0.0);
+    let begin = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(
+            thread.is_some() || begin.elapsed() < REST,
+            "there must be a thread {name}"
+        );
+        if let Some(path) = &thread {
+            match std::fs::read_to_string(path) {
+                Ok(text) => {
+                    let first = text.split_whitespace().next();
+                    seconds = first
+                        .and_then(|word| word.parse().ok())
+                        .map_or(seconds, |time: f64| time / 1e9);
+                }
+                Err(_) => return seconds,
+            }
+            continue;
+        }
+        let all = std::fs::read_dir(&threads).into_iter().flatten().flatten();
+        let is_it = |path: &PathBuf| {
+            std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+        };
+        thread = all
+            .map(|entry| entry.path())
+            .find(is_it)
+            .map(|path| path.join("schedstat"));
+    }
 }
 
 fn many_dag(tasks: usize) -> String {

@@ -101,6 +101,7 @@ impl Database {
         Listener {
             told: Arc::clone(self.live.told()),
             hosts: Vec::new(),
+            program: "".into(),
         }
     }
 
@@ -123,6 +124,8 @@ pub(crate) struct Listener {
     told: Arc<Told>,
     /// By rank.
     hosts: Vec<Option<Arc<str>>>,
+    /// Program of the last try; the next has the same more often than not.
+    program: Arc<str>,
 }
 
 impl Listener {
@@ -139,7 +142,7 @@ impl Listener {
 
     /// A try that printed nothing has ended.
     pub fn ended(
-        &self,
+        &mut self,
         rank: Rank,
         submit: SubmitId,
         task: Task<'_>,
@@ -147,16 +150,18 @@ impl Listener {
         runtime: Duration,
         silent: Silent,
     ) {
-        let tried = || {
+        let mut tried = || {
+            let program = Words::new(task.command).next()?;
+            if *self.program.as_bytes() != *program {
+                self.program = std::str::from_utf8(&program).ok()?.into();
+            }
             Some(SilentTry {
-                job: std::str::from_utf8(task.name).ok()?.into(),
+                job: SilentTry::job(task.name),
                 file: silent.file,
                 start_ms: silent.start_ms.try_into().ok()?,
                 duration_ms: TaskRecord::duration_ms(runtime).try_into().ok()?,
                 status,
-                program: std::str::from_utf8(&Words::new(task.command).next()?)
-                    .ok()?
-                    .into(),
+                program: Arc::clone(&self.program),
                 host: Arc::clone(self.hosts.get(rank.0 as usize)?.as_ref()?),
             })
         };

@@ -44,7 +44,7 @@ impl Teller {
             return;
         };
         #[cfg(feature = "stampede")]
-        if let Some(listener) = &self.listener {
+        if let Some(listener) = &mut self.listener {
             listener.ended(rank, submit, dag.task(task), status, runtime, silent);
         }
         #[cfg(not(feature = "stampede"))]

@@ -1,9 +1,10 @@
 //! What the program that writes the log knows of ends of tries beyond the log: so their files need not be read.
 
+use std::hash::Hasher as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use monitord_compat::cluster_record_reader::ClusterTask;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 
 /// Ends to remember at most; the files of others are read.
 const MOST: usize = 1 << 16;
@@ -11,8 +12,8 @@ const MOST: usize = 1 << 16;
 /// A try that printed nothing: its files hold the executor's record and nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SilentTry {
-    /// Its job.
-    pub job: Box<str>,
+    /// Fingerprint of the name of its job.
+    pub job: u64,
     /// Number of its files.
     pub file: u32,
     /// When it began, in milliseconds since the epoch.
@@ -22,25 +23,32 @@ pub struct SilentTry {
     /// Raw wait status of its process.
     pub status: i32,
     /// Program as the DAG names it.
-    pub program: Box<str>,
+    pub program: Arc<str>,
     /// Host where it ran.
     pub host: Arc<str>,
 }
 
 impl SilentTry {
-    /// The record in its output file, as it is read from there.
+    /// Fingerprint of a name.
     #[must_use]
-    pub fn record(self) -> ClusterTask {
+    pub fn job(name: &[u8]) -> u64 {
+        let mut hasher = FxHasher::default();
+        hasher.write(name);
+        hasher.finish()
+    }
+
+    /// The record of this job in its output file, as it is read from there.
+    fn record(&self, job: &str) -> ClusterTask {
         // As many milliseconds as there are since the epoch have exact numbers.
         #[expect(clippy::cast_precision_loss, reason = "see above")]
         let seconds = |milliseconds: i64| milliseconds as f64 / 1000.0;
         ClusterTask {
             id: None,
-            name: Some(self.job.into()),
+            name: Some(job.to_owned()),
             start: Some(seconds(self.start_ms)),
             duration: Some(seconds(i64::try_from(self.duration_ms).unwrap_or(i64::MAX))),
             status: Some(self.status.into()),
-            app: Some(self.program.into()),
+            app: Some((*self.program).to_owned()),
             hostname: Some((*self.host).to_owned()),
         }
     }
@@ -61,13 +69,16 @@ impl Told {
 
     /// What was told of this execution, if it is that of the job whose files have this number: in the log of an
     /// earlier run the number of the execution meant another try.
-    pub(crate) fn take(&self, number: u64, job: &str, file: u32) -> Option<SilentTry> {
-        let mut ends = self.ends();
-        let told = ends.get(&number)?;
-        if told.file != file || *told.job != *job {
-            return None;
-        }
-        ends.remove(&number)
+    pub(crate) fn take(&self, number: u64, job: &str, file: u32) -> Option<ClusterTask> {
+        let told = {
+            let mut ends = self.ends();
+            let told = ends.get(&number)?;
+            if told.file != file || told.job != SilentTry::job(job.as_bytes()) {
+                return None;
+            }
+            ends.remove(&number)
+        };
+        Some(told?.record(job))
     }
 
     fn ends(&self) -> MutexGuard<'_, FxHashMap<u64, SilentTry>> {
@@ -82,7 +93,7 @@ mod tests {
 
     fn silent(job: &str, file: u32) -> SilentTry {
         SilentTry {
-            job: job.into(),
+            job: SilentTry::job(job.as_bytes()),
             file,
             start_ms: 1_795_246_124_086,
             duration_ms: 47,
@@ -99,7 +110,7 @@ mod tests {
         assert_eq!(told.take(2, "a", 1), None);
         assert_eq!(told.take(3, "a", 0), None);
         assert_eq!(told.take(3, "b", 1), None);
-        assert_eq!(told.take(3, "a", 1), Some(silent("a", 1)));
+        assert_eq!(told.take(3, "a", 1), Some(silent("a", 1).record("a")));
         assert_eq!(told.take(3, "a", 1), None);
     }
 
@@ -117,6 +128,6 @@ mod tests {
         let line = "[cluster-task name=a, start=\"2026-11-21T07:28:44.086+00:00\", duration=0.047, status=0, \
                     app=\"/bin/true\", hostname=\"n1\", slot=1, cpus=1, memory=0]";
         let read = monitord_compat::cluster_record_reader::task(line);
-        assert_eq!(Some(silent("a", 0).record()), read);
+        assert_eq!(Some(silent("a", 0).record("a")), read);
     }
 }

@@ -187,7 +187,7 @@ impl Loader {
         let number = this.number.strip_suffix(".0")?.parse().ok()?;
         let silent = self.told.as_ref()?.take(number, job, file)?;
         let output = JobOutput {
-            tasks: vec![silent.record()],
+            tasks: vec![silent],
             ..JobOutput::default()
         };
         let mut facts = Facts::new(Some(""), output, Some(ErrorText::default()), known);

@@ -143,8 +143,6 @@ impl Waiting {
         if self.is_empty() {
             return Ok(());
         }
-        // By tries: what follows each other in the key is appended to it.
-        self.states.sort_by_key(|state| (state.try_id, state.seq));
         write_planned(connection, wf, &self.planned)?;
         write_tries(connection, &self.tries)?;
         write_ends(connection, &self.ends)?;
@@ -153,7 +151,8 @@ impl Waiting {
             "INSERT OR IGNORE INTO jobstate (job_instance_id, state, timestamp, jobstate_submit_seq)",
             "",
             4,
-            &self.states,
+            // What follows each other in the key is appended to it.
+            &by_tries(&self.states),
             |to, row| {
                 to.put(row.try_id)?;
                 to.put(&*row.name)?;
@@ -170,6 +169,33 @@ impl Waiting {
         (self.rows, self.bytes) = (0, 0);
         Ok(())
     }
+}
+
+/// The states of one try after another, each in their order.
+fn by_tries(states: &[State]) -> Vec<&State> {
+    let tries = || states.iter().map(|state| state.try_id);
+    let first = tries().min().unwrap_or(0);
+    let place = |state: &State| usize::try_from(state.try_id - first).unwrap_or(usize::MAX);
+    let span = states
+        .iter()
+        .map(place)
+        .max()
+        .map_or(0, |last| last.saturating_add(1));
+    let mut sorted: Vec<&State> = states.iter().collect();
+    if span > 4 * states.len() {
+        sorted.sort_by_key(|state| state.try_id);
+        return sorted;
+    }
+    // Tries have their numbers one after another, so where each begins is known when they are counted.
+    let mut begins = vec![0; span + 1];
+    states.iter().for_each(|state| begins[place(state) + 1] += 1);
+    (0..span).for_each(|at| begins[at + 1] += begins[at]);
+    for state in states {
+        let begin = &mut begins[place(state)];
+        sorted[*begin] = state;
+        *begin += 1;
+    }
+    sorted
 }
 
 fn write_planned(connection: &Connection, wf: i64, rows: &[Planned]) -> Result<()> {
@@ -340,6 +366,27 @@ fn insert<R>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn states_come_by_tries() {
+        let state = |try_id, seq| State {
+            try_id,
+            name: "SUBMIT".into(),
+            time: 0,
+            seq,
+        };
+        for far in [0, 1_000_000] {
+            let states = [(7, 1), (9 + far, 1), (8, 4), (7, 2), (9 + far, 2), (7, 3)];
+            let states = states.map(|(id, seq)| state(id, seq));
+            let sorted = by_tries(&states);
+            let sorted: Vec<_> = sorted.iter().map(|state| (state.try_id, state.seq)).collect();
+            assert_eq!(
+                sorted,
+                [(7, 1), (7, 2), (7, 3), (8, 4), (9 + far, 1), (9 + far, 2)]
+            );
+        }
+        assert!(by_tries(&[]).is_empty());
+    }
 
     #[test]
     fn any_number_of_rows() {
