@@ -285,20 +285,22 @@ fn inputs_and_programs_may_come_from_directories() {
 fn a_task_that_is_too_large_is_refused_with_figures() {
     let place = Place::new();
     place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
-    let workflow = place.read("workflow.yml").replace(
-        "id: C,",
-        "id: C, profiles: {pegasus: {pmc_request_memory: 64000000}},",
-    );
-    place.write("workflow.yml", &workflow);
-    let finished = place.run(["run", "workflow.yml"]);
-    finished.code(4);
-    let stderr = finished.stderr();
-    assert!(
-        stderr
-            .contains("pmc: the task alone_C asks for more than this machine has: 64000000 MB and 1 CPU of "),
-        "{stderr}"
-    );
-    assert!(stderr.contains("\n  hint: --host-memory"), "{stderr}");
+    let workflow = place.read("workflow.yml");
+    // Either name of the profile.
+    for profile in ["memory", "pmc_request_memory"] {
+        let profile = format!("id: C, profiles: {{pegasus: {{{profile}: 64000000}}}},");
+        place.write("workflow.yml", &workflow.replace("id: C,", &profile));
+        let finished = place.run(["run", "workflow.yml"]);
+        finished.code(4);
+        let stderr = finished.stderr();
+        assert!(
+            stderr.contains(
+                "pmc: the task alone_C asks for more than this machine has: 64000000 MB and 1 CPU of "
+            ),
+            "{stderr}"
+        );
+        assert!(stderr.contains("\n  hint: --host-memory"), "{stderr}");
+    }
     place
         .run(["resume", "--host-memory", "64000000", "pmc-runs/chain"])
         .code(0);

@@ -38,7 +38,8 @@ const ONE_MACHINE: [(&str, &str); 2] = [
 ];
 /// Without a value of the user's, tasks ask for no memory: the planner's default would idle CPUs of a
 /// machine with little memory.
-const MEMORY: &str = "pegasus.pmc_request_memory";
+/// Jobs, programs and sites that ask for some, by this name or another, come before it.
+const MEMORY: &str = "pegasus.memory";
 
 /// Plans and runs. Returns the exit code.
 pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
