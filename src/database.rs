@@ -1,7 +1,7 @@
 //! `--stampede`: the database of the run, written while it goes on.
 //!
 //! A thread of the master's process reads the log that the master writes (`.dagman.out`) and the output
-//! files of tasks that have ended, and puts the rows into the database once a second. The log is the
+//! files of tasks that have printed something, and puts the rows into the database once a second. The log is the
 //! queue between the two, so that master and workers never wait for the database, it takes no memory,
 //! and a run that is killed loses nothing: the next loader, a later run or `pmc-monitord`, goes on in
 //! the log where this one was. Whatever the database does, the run goes on.
