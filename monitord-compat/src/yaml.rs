@@ -177,7 +177,10 @@ impl<W: Write> Emitter<W> {
 
     /// A key from the source of a program.
     fn own_key(&mut self, key: &'static str) -> io::Result<()> {
-        debug_assert!(key.len() < LONG_KEY && is_plain(key.as_bytes()), "{key} needs quotes");
+        debug_assert!(
+            key.len() < LONG_KEY && is_plain(key.as_bytes()),
+            "{key} needs quotes"
+        );
         self.pad()?;
         self.out.write_all(key.as_bytes())?;
         self.out.write_all(b":")

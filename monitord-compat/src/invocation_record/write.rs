@@ -203,7 +203,10 @@ impl Machine {
         out.number("cpu_speed", self.cpu_mhz)?;
         out.scalar("cpu_vendor", &self.cpu_vendor)?;
         out.scalar("cpu_model", &self.cpu_model)?;
-        for (key, value) in ["load_min1", "load_min5", "load_min15"].into_iter().zip(self.load) {
+        for (key, value) in ["load_min1", "load_min5", "load_min15"]
+            .into_iter()
+            .zip(self.load)
+        {
             out.verbatim(key, format_args!("{value:.2}"))?;
         }
         self.census
@@ -400,7 +403,8 @@ fn write_seconds<W: Write>(out: &mut Emitter<W>, key: &'static str, time: Durati
         // As the nearest binary fraction is rounded.
         return out.verbatim(key, format_args!("{:.3}", time.as_secs_f64()));
     }
-    let whole = Duration::from_millis(u64::from(beyond > 500_000)) + (time - Duration::from_nanos(beyond.into()));
+    let whole =
+        Duration::from_millis(u64::from(beyond > 500_000)) + (time - Duration::from_nanos(beyond.into()));
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(whole.as_secs()).as_bytes();
     // Ten digits at most, as checked above, the point and three more.
