@@ -29,7 +29,8 @@ pub struct SqliteCatalog {
 }
 
 impl SqliteCatalog {
-    /// Opens a database; it is made if it does not exist.
+    /// Opens a database; it is made if it does not exist. Its tables are made with the first entries, or when it is read:
+    /// each change waits for the disk several times.
     pub fn open(path: &Path) -> Result<Self, CatalogError> {
         let connection = connect(path).map_err(|source| CatalogError::Sqlite {
             path: path.to_owned(),
@@ -51,6 +52,10 @@ impl SqliteCatalog {
             let transaction = self
                 .connection
                 .transaction_with_behavior(TransactionBehavior::Immediate)?;
+            // Looked at below the lock: others may make them at the same time.
+            if !has_tables(&transaction)? {
+                create_tables(&transaction)?;
+            }
             let result = work(&transaction)?;
             transaction.commit()?;
             Ok(result)
@@ -62,10 +67,17 @@ impl SqliteCatalog {
     }
 
     fn select(
-        &self,
+        &mut self,
         condition: &str,
         parameters: &[&dyn rusqlite::ToSql],
     ) -> Result<Vec<Entry>, CatalogError> {
+        let with_tables = has_tables(&self.connection).map_err(|source| CatalogError::Sqlite {
+            path: self.path.clone(),
+            source,
+        })?;
+        if !with_tables {
+            self.change(|_| Ok(()))?;
+        }
         let run = || -> rusqlite::Result<Vec<Entry>> {
             let sql = format!(
                 "SELECT l.lfn_id, l.lfn, p.pfn, p.site FROM rc_lfn l JOIN rc_pfn p ON p.lfn_id = l.lfn_id \
@@ -101,11 +113,6 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     // A write-ahead log needs shared memory, which network file systems do not have between hosts.
     connection.pragma_update(None, "journal_mode", "truncate")?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    if !has_tables(&connection)? {
-        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        create_tables(&transaction)?;
-        transaction.commit()?;
-    }
     Ok(connection)
 }
 
