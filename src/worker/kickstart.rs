@@ -40,7 +40,7 @@ pub(super) struct Kickstart {
     /// The server at rest, if there is one.
     server: Option<Server>,
     /// The path by which the last task named the program.
-    named: RefCell<PathBuf>,
+    named: RefCell<Option<PathBuf>>,
 }
 
 /// Device and inode.
@@ -77,12 +77,12 @@ impl Kickstart {
 
     /// Whether the file is the program. A path that was is not looked at again: the server is what it was.
     fn is_program(&self, file: &Path, ours: FileId) -> bool {
-        if *self.named.borrow() == *file {
+        if self.named.borrow().as_deref() == Some(file) {
             return true;
         }
         let is = FileId::of(file) == Some(ours);
         if is && file.is_absolute() {
-            self.named.replace(file.to_owned());
+            self.named.replace(Some(file.to_owned()));
         }
         is
     }
@@ -423,6 +423,7 @@ mod tests {
         ] {
             assert_eq!(wanted(&other), None, "{other}");
         }
+        assert_eq!(kickstart.wanted(&[Vec::new()], &path), None);
         assert_eq!(Kickstart::new(None).wanted(&words(&own), &path), None);
     }
 
