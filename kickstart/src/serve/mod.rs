@@ -60,6 +60,8 @@ pub fn run(inherited: Inherited, signals: ProcessSignals) -> io::Result<()> {
 fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    // It comes with leases, and with the end of the lifeline, which may have come already: it would end the process.
+    signals.include(Signal::SIGIO)?;
     let lifeline = Lifeline::new(io::stdout().as_fd().try_clone_to_owned()?)?;
     dup2_stdout(io::stderr())?;
     if getpgrp() != getpid() {
@@ -67,8 +69,6 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
     }
     // What a task leaves behind becomes a child of the server, so that it can tell.
     set_child_subreaper(true)?;
-    // It comes with the end of the lifeline, and with leases.
-    signals.include(Signal::SIGIO)?;
     wire::greet(&socket)?;
     let mut server = Server {
         host: Host::gather(true),
