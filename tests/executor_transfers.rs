@@ -18,25 +18,18 @@ use tempfile::TempDir;
 
 #[path = "support/companions.rs"]
 mod companions;
+#[path = "support/random.rs"]
+mod random;
 mod support;
+
+use random::Random;
 
 const TASKS: usize = 4;
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     /// A share of a time.
     fn part_of(&mut self, time: Duration) -> Duration {
-        time.mul_f64((self.next() >> 11) as f64 / (1u64 << 53) as f64)
+        time.mul_f64((self.number() >> 11) as f64 / (1u64 << 53) as f64)
     }
 }
 
@@ -59,7 +52,7 @@ impl Place {
     fn new() -> Self {
         let mut random = Random(1);
         let mut content =
-            |words: usize| -> Vec<u8> { (0..words).flat_map(|_| random.next().to_le_bytes()).collect() };
+            |words: usize| -> Vec<u8> { (0..words).flat_map(|_| random.number().to_le_bytes()).collect() };
         let place = Self {
             folder: tempfile::tempdir().unwrap(),
             old: content(10_000),

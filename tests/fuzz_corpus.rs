@@ -12,16 +12,14 @@ use std::path::Path;
 #[path = "../fuzz/entries.rs"]
 mod entries;
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
-struct Random(u64);
+#[path = "support/random.rs"]
+mod random;
+
+use random::Random;
 
 impl Random {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % limit.max(1) as u64) as usize
+        (self.number() % limit.max(1) as u64) as usize
     }
 
     fn byte(&mut self) -> u8 {

@@ -279,6 +279,24 @@ mod tests {
     }
 
     #[test]
+    fn files_are_described_as_they_are_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut names = Names::default();
+        // Twice as many as are kept, each before and after a change.
+        for round in 1..3 {
+            for file in 0..2 * MOST_DESCRIBED {
+                let path = folder.path().join(file.to_string());
+                fs::write(&path, "x".repeat(100 * round + file)).unwrap();
+                let status = fs::metadata(&path).unwrap();
+                let before = describe(&status, &mut names);
+                let again = describe(&status, &mut names);
+                assert_eq!((before.size, again.size), (status.size(), status.size()));
+            }
+        }
+        assert!(names.described.kept.len() <= MOST_DESCRIBED);
+    }
+
+    #[test]
     fn programs_keep_their_real_name_as_long_as_it_is_right() {
         let folder = tempfile::tempdir().unwrap();
         let [one, other, link] = ["one", "other", "link"].map(|name| folder.path().join(name));

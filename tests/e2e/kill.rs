@@ -42,16 +42,14 @@ sleep $pause
 if [ $fails = yes ] && [ ! -e tried.$name ]; then : >tried.$name; exit 3; fi
 "#;
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
-struct Random(u64);
+#[path = "../support/random.rs"]
+mod random;
+
+use random::Random;
 
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
+        self.number() % limit
     }
 }
 
