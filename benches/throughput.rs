@@ -8,12 +8,14 @@
 //! ```
 //!
 //! Each figure is the best of several rounds, executor and bare loop taking turns in the same
-//! process, so that a machine that is busy for a while does not favour either. Times are those of whole
+//! process, so that a machine that is busy for a while does not favour either. Costs of a few per cent, of
+//! records and of the database, are less than what the same run differs by from one time to the next: there each
+//! round gives a ratio of its two runs, and the median counts, shown with its quartiles. Times are those of whole
 //! programs, from their start to their end; the time that a launcher takes for a program that does
 //! nothing is shown beside.
 //!
-//! `PMC_BENCH_TASKS` and `PMC_BENCH_CHAIN` are the numbers of tasks, a word on the command line selects
-//! lines of the table.
+//! `PMC_BENCH_TASKS` and `PMC_BENCH_CHAIN` are the numbers of tasks, `PMC_BENCH_PAIRS` of rounds where
+//! the median counts, a word on the command line selects lines of the table.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -47,6 +49,7 @@ struct Bench {
     cpus: usize,
     tasks: usize,
     chain: usize,
+    pairs: usize,
     mpi: Option<Vec<String>>,
     filter: String,
 }
@@ -59,6 +62,7 @@ impl Bench {
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
             tasks: number("PMC_BENCH_TASKS", 20_000),
             chain: number("PMC_BENCH_CHAIN", 2_000),
+            pairs: number("PMC_BENCH_PAIRS", 12),
             mpi: mpi.map(|words| words.split_whitespace().map(str::to_owned).collect()),
             filter: std::env::args()
                 .skip(1)
@@ -129,21 +133,20 @@ impl Bench {
         let bare = self.many(tasks);
         let text = many_dag(tasks).replace(PROGRAM, &format!("{} {PROGRAM}", kickstart.display()));
         let recorded = self.write("recorded.dag", &text);
-        let (mut without, mut kept, mut started) = (Duration::MAX, Duration::MAX, Duration::MAX);
-        for _ in 0..ROUNDS {
-            without = without.min(run(&local(self.cpus), &bare, &[]));
-            kept = kept.min(run(&local(self.cpus), &recorded, &[]));
-            let mut each = command(&local(self.cpus), &recorded, &[]);
+        let executor = local(self.cpus);
+        let without = || run(&executor, &bare, &[]);
+        let kept = pairs(self.pairs, without, || run(&executor, &recorded, &[]));
+        let started = pairs(ROUNDS, without, || {
+            let mut each = command(&executor, &recorded, &[]);
             let start = Instant::now();
             let status = each.env("PMC_KICKSTART", "exec").status();
             assert!(status.is_ok_and(|s| s.success()), "the run must succeed");
-            started = started.min(start.elapsed());
-        }
-        let ratio = |time: Duration| time.as_secs_f64() / without.as_secs_f64();
+            start.elapsed()
+        });
+        let [low, median, high] = kept;
         format!(
-            "{:.2} of the time of {tasks} bare tasks; {:.2} with a kickstart started for each",
-            ratio(kept),
-            ratio(started)
+            "{median:.2} of the time of {tasks} bare tasks ({low:.2} to {high:.2}); {:.2} with a kickstart started for each",
+            started[1]
         )
     }
 
@@ -194,8 +197,7 @@ impl Bench {
         )
     }
 
-    /// The database against the log alone that it is made from, until the program has ended. Where the speed of the machine
-    /// changes by more than that, the CPU time of its thread says more.
+    /// The database against the log alone that it is made from, until the program has ended.
     fn database(&self) -> String {
         let dag = self.many(self.tasks);
         let copy = || {
@@ -206,13 +208,9 @@ impl Bench {
             std::fs::copy(&dag, &copy).expect("the temporary folder can be written");
             copy
         };
-        let mut times = [Duration::MAX; 2];
-        for _ in 0..ROUNDS {
-            for (time, option) in times.iter_mut().zip(["--monitord-hack", "--stampede"]) {
-                *time = (*time).min(run(&local(self.cpus), &copy(), &[option]));
-            }
-        }
-        let [without, with] = times.map(|time| time.as_secs_f64());
+        let with = |option| run(&local(self.cpus), &copy(), &[option]);
+        let ratios = pairs(self.pairs, || with("--monitord-hack"), || with("--stampede"));
+        let [low, median, high] = ratios.map(|ratio| (ratio - 1.0) * 100.0);
         let begin = Instant::now();
         let mut child = command(&local(self.cpus), &copy(), &["--stampede"])
             .spawn()
@@ -222,8 +220,7 @@ impl Bench {
         assert!(ended.is_ok_and(|status| status.success()), "the run must succeed");
         let cores = begin.elapsed().as_secs_f64() * self.cpus as f64;
         format!(
-            "{:+.1} % of the time of {} tasks; its thread takes {:.1} us a task, {:.1} % of all cores",
-            (with / without - 1.0) * 100.0,
+            "{median:+.1} % of the time of {} tasks ({low:+.1} to {high:+.1}); its thread takes {:.1} us a task, {:.1} % of all cores",
             self.tasks,
             thread * 1e6 / self.tasks as f64,
             thread / cores * 100.0
@@ -300,6 +297,28 @@ fn spawn_loops(tasks: usize, threads: usize) -> Duration {
         }
     });
     start.elapsed()
+}
+
+/// Time of the second divided by that of the first, in rounds in which they take turns to be first: lower quartile,
+/// median and upper quartile.
+fn pairs(rounds: usize, first: impl Fn() -> Duration, second: impl Fn() -> Duration) -> [f64; 3] {
+    let mut ratios: Vec<f64> = (0..rounds.max(1))
+        .map(|round| {
+            let (first, second) = if round % 2 == 0 {
+                let time = first();
+                (time, second())
+            } else {
+                let time = second();
+                (first(), time)
+            };
+            second.as_secs_f64() / first.as_secs_f64()
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    [1, 2, 3].map(|quarter| {
+        let at = (ratios.len() - 1) * quarter;
+        f64::midpoint(ratios[at / 4], ratios[at.div_ceil(4)])
+    })
 }
 
 fn command(executor: &[String], dag: &Path, options: &[&str]) -> Command {

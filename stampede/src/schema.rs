@@ -33,26 +33,10 @@ pub fn create_position(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(LOADER)
 }
 
-/// Makes the indexes. With many rows it is faster to make them at the end.
+/// Makes the indexes that only readers use, unless they are there.
 ///
 /// # Errors
 /// The database cannot be written.
 pub fn create_indexes(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(INDEXES)
-}
-
-/// Makes those of the indexes whose tables are complete with the plan.
-///
-/// # Errors
-/// The database cannot be written.
-pub fn create_indexes_of_plan(connection: &Connection) -> rusqlite::Result<()> {
-    let of_plan = |statement: &&str| {
-        [" ON job ", " ON task "]
-            .iter()
-            .any(|table| statement.contains(table))
-    };
-    INDEXES
-        .split_inclusive(';')
-        .filter(of_plan)
-        .try_for_each(|statement| connection.execute_batch(statement))
 }

@@ -446,7 +446,6 @@ fn replay_into(
             path: session.run.log.clone(),
         });
     }
-    loader.store().create_indexes()?;
     loader
         .log()
         .internal(Local::now().timestamp(), "MONITORD_FINISHED", "0");

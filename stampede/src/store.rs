@@ -97,12 +97,9 @@ pub trait Store: Lookup + Debug {
     /// there.
     fn commit(&self, position: Position) -> Result<(), StoreError>;
 
-    /// All of the plan is there: jobs, tasks, and what belongs to them.
+    /// All of the plan is there: jobs, tasks, and what belongs to them. Makes the indexes that only readers use,
+    /// unless they are there.
     fn plan_complete(&self) -> Result<(), StoreError>;
-
-    /// Makes the indexes that only readers use, unless they are there; at the end, when all rows are. They
-    /// are not there before: to keep them up takes longer than to make them.
-    fn create_indexes(&self) -> Result<(), StoreError>;
 
     /// Ends the connection; all rows were committed.
     fn close(self: Box<Self>) -> Result<(), StoreError>;

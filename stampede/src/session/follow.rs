@@ -400,13 +400,7 @@ impl<'o> Follower<'o> {
             .reader
             .position()
             .map_err(|source| self.session.read_error(source))?;
-        self.loader.commit(position)?;
-        if end != End::Interrupted {
-            // By themselves: all rows are there, should it be interrupted.
-            self.loader.store().create_indexes()?;
-            self.loader.commit(position)?;
-        }
-        Ok(())
+        self.loader.commit(position)
     }
 
     fn finish(self, end: End, notice: Notices<'_>) -> Result<Summary, LoadError> {

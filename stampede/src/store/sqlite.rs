@@ -239,18 +239,11 @@ impl Store for Sqlite {
     fn plan_complete(&self) -> Result<(), StoreError> {
         self.settle()?;
         match self.purpose {
-            // While the run goes on there are other cores; its end would wait for one.
-            Purpose::Live => {
-                schema::create_indexes_of_plan(&self.connection).map_err(|source| self.error(source))
-            }
+            // Those of jobs and tasks take less now than row by row. The others grow with the run, which has cores to
+            // spare more often than its end, which would wait for them.
+            Purpose::Live => schema::create_indexes(&self.connection).map_err(|source| self.error(source)),
             Purpose::Bulk => Ok(()),
         }
-    }
-
-    fn create_indexes(&self) -> Result<(), StoreError> {
-        self.settle()?;
-        self.begin()?;
-        schema::create_indexes(&self.connection).map_err(|source| self.error(source))
     }
 
     fn close(self: Box<Self>) -> Result<(), StoreError> {

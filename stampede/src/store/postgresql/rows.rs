@@ -246,13 +246,9 @@ impl Store for Postgresql {
         Ok(())
     }
 
+    /// The indexes are there from the beginning: the tables are not of this workflow alone.
     fn plan_complete(&self) -> Result<(), StoreError> {
         self.planned.take();
-        Ok(())
-    }
-
-    /// They are there from the beginning: the tables are not of this workflow alone.
-    fn create_indexes(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
