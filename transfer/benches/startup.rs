@@ -3,8 +3,10 @@
 //!
 //! `cargo bench -p pegasus-transfer --bench startup`; for the line with the record, `pegasus-kickstart` must have
 //! been built, too. All take turns, so that a machine that is busy for a while favours none; medians count.
+//! `cargo bench -p pegasus-transfer --bench startup large` copies two gigabytes instead, below the temporary folder.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,6 +15,8 @@ use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::inproc::{Invocation, Outcome, Stdin, run};
 
 const ROUNDS: usize = 500;
+/// Rounds and bytes of the large file.
+const LARGE: (usize, u64) = (7, 2 << 30);
 
 /// What is measured, and how it is called.
 type Line<'a> = (&'a str, Box<dyn Fn() + 'a>);
@@ -20,7 +24,12 @@ type Line<'a> = (&'a str, Box<dyn Fn() + 'a>);
 fn main() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = |name: &str| folder.path().join(name);
-    fs::write(path("a"), "some bytes\n".repeat(100)).expect("the folder can be written");
+    let large = std::env::args().any(|argument| argument == "large");
+    let (rounds, size) = if large { LARGE } else { (ROUNDS, 1100) };
+    let text = std::io::repeat(b'x').take(size);
+    File::create(path("a"))
+        .and_then(|mut file| std::io::copy(&mut { text }, &mut file))
+        .expect("the folder can be written");
     fs::create_dir(path("out")).expect("the folder can be written");
     let (source, copy) = (path("a"), path("out/a"));
     let specification = serde_json::json!([{"type": "transfer", "lfn": "a",
@@ -72,9 +81,13 @@ fn main() {
             Box::new(|| spawn(transfer, Some(&kickstart))),
         ));
     }
-    let mut times = vec![Vec::with_capacity(ROUNDS); lines.len()];
-    for _ in 0..ROUNDS {
+    let mut times = vec![Vec::with_capacity(rounds); lines.len()];
+    for _ in 0..rounds {
         for ((_, work), times) in lines.iter().zip(&mut times) {
+            if large {
+                // Giving back the old file's pages is no part of a copy.
+                drop(fs::remove_file(&copy));
+            }
             let start = Instant::now();
             work();
             times.push(start.elapsed());

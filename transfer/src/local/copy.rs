@@ -220,9 +220,7 @@ fn regular(
             copied: size,
         });
     }
-    // Network file systems may report a full disk or a quota only now.
-    nix::unistd::close(copy).map_err(|errno| TransferError::io("finish writing", &path, errno))?;
-    temporary.publish()?;
+    temporary.finish(copy)?;
     Ok(Copied {
         bytes,
         path,

@@ -14,7 +14,7 @@ use crate::error::TransferError;
 /// An open file on its way to its final name; removed when dropped before that.
 pub(crate) struct Incoming {
     place: Place,
-    /// Empty once published.
+    /// Empty if it has none, and once published.
     name: OsString,
     pub(crate) file: File,
 }
@@ -36,14 +36,12 @@ impl Incoming {
     /// Gives the file its final name, and returns the path.
     pub(crate) fn publish(mut self) -> Result<PathBuf, TransferError> {
         let path = self.place.path().to_owned();
-        // Network file systems may report a full disk or a quota only now.
-        let copy = self
+        let file = self
             .file
             .try_clone()
             .map_err(|error| TransferError::io("finish writing", &path, error))?;
-        nix::unistd::close(copy).map_err(|errno| TransferError::io("finish writing", &path, errno))?;
         let name = std::mem::take(&mut self.name);
-        self.place.adopt(name).publish()?;
+        self.place.adopt(name).finish(file)?;
         Ok(path)
     }
 }

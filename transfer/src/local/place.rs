@@ -5,14 +5,17 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::TEMPORARY_PREFIX;
+use super::data::{self, DataError};
+use crate::cancel::Cancel;
 use crate::error::TransferError;
 
 /// A name in an open directory. Working relative to the directory, names may be as long as the system
@@ -58,21 +61,24 @@ impl Place {
         })
     }
 
-    /// Creates an empty file under a temporary name, with `mode` less the umask.
+    /// Creates an empty file with `mode` less the umask: without a name where the file system can do so, so that
+    /// nothing is left of it however this process ends; elsewhere (NFS, Lustre) under a temporary one.
     pub(super) fn create_file(&self, mode: Mode) -> Result<(Temporary<'_>, File), TransferError> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.directory, c".", flags, mode) {
+            Ok(file) => Ok((self.temporary(OsString::new(), Kind::File), file.into())),
+            // Whatever the reason is: if it is not the missing feature, it comes again and is reported.
+            Err(_) => self.create_named(mode),
+        }
+    }
+
+    /// Creates an empty file under a temporary name.
+    fn create_named(&self, mode: Mode) -> Result<(Temporary<'_>, File), TransferError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let (name, file) = self.unused_name("create a file beside", |name| {
             rustix::fs::openat(&self.directory, name, flags, mode)
         })?;
-        Ok((
-            Temporary {
-                place: self,
-                name,
-                kind: Kind::File,
-                published: false,
-            },
-            file.into(),
-        ))
+        Ok((self.temporary(name, Kind::File), file.into()))
     }
 
     /// Makes a symbolic link to `target` under a temporary name.
@@ -80,12 +86,7 @@ impl Place {
         let (name, ()) = self.unused_name("create a link beside", |name| {
             rustix::fs::symlinkat(target, &self.directory, name)
         })?;
-        Ok(Temporary {
-            place: self,
-            name,
-            kind: Kind::File,
-            published: false,
-        })
+        Ok(self.temporary(name, Kind::File))
     }
 
     /// Makes an empty directory under a temporary name.
@@ -93,34 +94,19 @@ impl Place {
         let (name, ()) = self.unused_name("create a directory beside", |name| {
             rustix::fs::mkdirat(&self.directory, name, mode)
         })?;
-        Ok(Temporary {
-            place: self,
-            name,
-            kind: Kind::Directory,
-            published: false,
-        })
+        Ok(self.temporary(name, Kind::Directory))
     }
 
     /// A file that was [kept](Temporary::keep) under a temporary name.
     #[cfg(feature = "remote")]
     pub(super) fn adopt(&self, name: OsString) -> Temporary<'_> {
-        Temporary {
-            place: self,
-            name,
-            kind: Kind::File,
-            published: false,
-        }
+        self.temporary(name, Kind::File)
     }
 
     /// The same for a directory.
     #[cfg(feature = "remote")]
     pub(super) fn adopt_directory(&self, name: OsString) -> Temporary<'_> {
-        Temporary {
-            place: self,
-            name,
-            kind: Kind::Directory,
-            published: false,
-        }
+        self.temporary(name, Kind::Directory)
     }
 
     /// The path with the final name.
@@ -129,13 +115,41 @@ impl Place {
         &self.path
     }
 
-    /// Calls `create` with new names until one is not taken. Processes on other hosts may share the
-    /// directory and the process number, so a name has a random part too.
+    /// Publishes a copy of `file`, for want of a way to give it a name.
+    fn publish_copy(&self, file: &mut File) -> Result<(), TransferError> {
+        let failed = |error: io::Error| TransferError::io("copy to", &self.path, error);
+        let meta = file.metadata().map_err(failed)?;
+        let (temporary, mut copy) = self.create_named(Mode::from_raw_mode(meta.mode() & 0o777))?;
+        // Its mode has met the umask already.
+        copy.set_permissions(meta.permissions()).map_err(failed)?;
+        let extent = (meta.len(), meta.blocks());
+        match data::copy_bytes(file, &mut copy, extent, None, &Cancel::new()) {
+            Ok(_) => temporary.finish(copy),
+            Err(DataError::Read(error) | DataError::Write(error)) => Err(failed(error)),
+            Err(DataError::Cancelled) => Err(TransferError::Cancelled),
+        }
+    }
+
+    fn temporary(&self, name: OsString, kind: Kind) -> Temporary<'_> {
+        Temporary {
+            place: self,
+            name,
+            kind,
+            published: false,
+        }
+    }
+
     fn unused_name<T>(
         &self,
         action: &'static str,
         create: impl Fn(&OsStr) -> Result<T, Errno>,
     ) -> Result<(OsString, T), TransferError> {
+        Self::try_names(create).map_err(|errno| TransferError::io(action, &self.path, errno))
+    }
+
+    /// Calls `create` with new names until one is not taken. Processes on other hosts may share the
+    /// directory and the process number, so a name has a random part too.
+    fn try_names<T>(create: impl Fn(&OsStr) -> Result<T, Errno>) -> Result<(OsString, T), Errno> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         loop {
             let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -147,7 +161,7 @@ impl Place {
             match create(&name) {
                 Ok(made) => return Ok((name, made)),
                 Err(Errno::EXIST) => {}
-                Err(errno) => return Err(TransferError::io(action, &self.path, errno)),
+                Err(errno) => return Err(errno),
             }
         }
     }
@@ -161,6 +175,7 @@ enum Kind {
 /// Something under a temporary name; removed unless [published](Temporary::publish).
 pub(super) struct Temporary<'a> {
     place: &'a Place,
+    /// Empty for a file that has no name.
     name: OsString,
     kind: Kind,
     published: bool,
@@ -179,6 +194,51 @@ impl Temporary<'_> {
         std::mem::take(&mut self.name)
     }
 
+    /// Gives `file`, which is this one, the final name, in place of what had that name.
+    pub(super) fn finish(self, file: File) -> Result<(), TransferError> {
+        // Network file systems may report a full disk or a quota only when a descriptor is closed.
+        let close = |file: File| {
+            nix::unistd::close(file)
+                .map_err(|errno| TransferError::io("finish writing", &self.place.path, errno))
+        };
+        if !self.name.is_empty() {
+            close(file)?;
+            return self.publish();
+        }
+        let copy = file
+            .try_clone()
+            .map_err(|error| TransferError::io("finish writing", &self.place.path, error))?;
+        close(copy)?;
+        self.link(file)
+    }
+
+    /// Gives a file without a name the final one.
+    fn link(mut self, mut file: File) -> Result<(), TransferError> {
+        let place = self.place;
+        let target = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let link =
+            |name: &OsStr| rustix::fs::linkat(CWD, &*target, &place.directory, name, AtFlags::SYMLINK_FOLLOW);
+        let linked = match link(&place.name) {
+            Ok(()) => return Ok(()),
+            // A link never replaces a file, a rename does.
+            Err(Errno::EXIST) => Place::try_names(link),
+            Err(errno) => Err(errno),
+        };
+        match linked {
+            Ok((name, ())) => {
+                self.name = name;
+                self.publish()
+            }
+            Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::IO)) => Err(TransferError::io(
+                "give its name to the finished copy",
+                &place.path,
+                errno,
+            )),
+            // No /proc, or a file system without links.
+            Err(_) => place.publish_copy(&mut file),
+        }
+    }
+
     /// Gives it the final name, in place of what had that name.
     pub(super) fn publish(mut self) -> Result<(), TransferError> {
         let directory = &self.place.directory;
@@ -191,7 +251,7 @@ impl Temporary<'_> {
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        if self.published {
+        if self.published || self.name.is_empty() {
             return;
         }
         // Nothing better to do than to leave it: the failure that leads here is already being reported.
@@ -203,5 +263,90 @@ impl Drop for Temporary<'_> {
             )),
             Kind::Directory => drop(fs::remove_dir_all(self.path())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn written<'a>(made: Result<(Temporary<'a>, File), TransferError>, text: &str) -> (Temporary<'a>, File) {
+        let (temporary, mut file) = made.expect("created");
+        file.write_all(text.as_bytes()).expect("written");
+        (temporary, file)
+    }
+
+    fn names(directory: &Path) -> Vec<OsString> {
+        let mut names: Vec<OsString> = fs::read_dir(directory)
+            .expect("readable")
+            .map(|entry| entry.expect("readable").file_name())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// With and without temporary names, with and without a file that is replaced: the same file, nothing beside it.
+    #[test]
+    fn every_way_ends_with_one_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        let place = Place::open(&path).expect("place");
+        let mode = Mode::from_raw_mode(0o640);
+        for round in 0..2 {
+            for named in [false, true] {
+                let text = format!("{round} {named}");
+                let made = if named {
+                    place.create_named(mode)
+                } else {
+                    place.create_file(mode)
+                };
+                let (temporary, file) = written(made, &text);
+                temporary.finish(file).expect("finished");
+                assert_eq!(fs::read_to_string(&path).expect("read"), text);
+                assert_eq!(names(folder.path()), ["a"]);
+            }
+            fs::remove_file(&path).expect("removed");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_linked_is_copied() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        let place = Place::open(&path).expect("place");
+        let (temporary, mut file) = written(place.create_file(Mode::from_raw_mode(0o600)), "text");
+        file.set_permissions(fs::Permissions::from_mode(0o751))
+            .expect("permitted");
+        place.publish_copy(&mut file).expect("published");
+        drop((temporary, file));
+        assert_eq!(fs::read_to_string(&path).expect("read"), "text");
+        let mode = fs::metadata(&path).expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o751);
+        assert_eq!(names(folder.path()), ["a"]);
+    }
+
+    #[test]
+    fn what_is_dropped_leaves_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = Place::open(&folder.path().join("a")).expect("place");
+        let mode = Mode::from_raw_mode(0o600);
+        drop(written(place.create_file(mode), "text"));
+        drop(written(place.create_named(mode), "text"));
+        assert_eq!(names(folder.path()), [""; 0]);
+    }
+
+    /// A directory that came in the way is reported, and keeps what it has.
+    #[test]
+    fn a_directory_is_not_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a");
+        let place = Place::open(&path).expect("place");
+        let (temporary, file) = written(place.create_file(Mode::from_raw_mode(0o600)), "text");
+        fs::create_dir(&path).expect("made");
+        let error = temporary.finish(file).expect_err("refused");
+        assert!(error.to_string().contains("directory"), "{error}");
+        assert_eq!(names(folder.path()), ["a"]);
     }
 }

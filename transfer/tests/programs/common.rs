@@ -45,6 +45,12 @@ impl Case {
         names
     }
 
+    /// Whether files can be here without a name.
+    pub fn has_unnamed_files(&self) -> bool {
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::TMPFILE;
+        rustix::fs::open(self.dir(), flags, rustix::fs::Mode::from_raw_mode(0o600)).is_ok()
+    }
+
     pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-transfer"));
         command.current_dir(self.dir());
