@@ -5,3 +5,4 @@
 mod common;
 mod jobs;
 mod record;
+mod server;
