@@ -1,6 +1,7 @@
 //! The catalogs that entries can be kept in.
 
 mod lock;
+mod ready;
 mod sqlite;
 mod text;
 mod yaml;

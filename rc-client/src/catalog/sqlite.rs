@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use monitord_compat::database::{INDEXES, INSERT_VERSION, TABLES, VERSION};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::{Catalog, CatalogError, Pattern};
+use super::{Catalog, CatalogError, Pattern, ready};
 use crate::entry::Entry;
 
 /// How often to look whether others still change the database: for a minute.
@@ -25,33 +25,47 @@ fn wait_for_others(looks: i32) -> bool {
 #[derive(Debug)]
 pub struct SqliteCatalog {
     path: PathBuf,
-    connection: Connection,
+    /// None as long as the database does not exist and nobody has asked for it.
+    connection: Option<Connection>,
 }
 
 impl SqliteCatalog {
-    /// Opens a database; it is made if it does not exist. Its tables are made with the first entries, or when it is read:
-    /// each change waits for the disk several times.
+    /// Opens a database. One that does not exist is made with the first entries, or when it is read: each change waits
+    /// for the disk several times.
     pub fn open(path: &Path) -> Result<Self, CatalogError> {
-        let connection = connect(path).map_err(|source| CatalogError::Sqlite {
+        let mut catalog = Self {
             path: path.to_owned(),
-            source,
-        })?;
-        Ok(Self {
-            path: path.to_owned(),
-            connection,
-        })
+            connection: None,
+        };
+        if !ready::can_be_made(path) {
+            catalog.connection()?;
+        }
+        Ok(catalog)
+    }
+
+    fn failed(&self) -> impl FnOnce(rusqlite::Error) -> CatalogError + use<> {
+        let path = self.path.clone();
+        move |source| CatalogError::Sqlite { path, source }
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection, CatalogError> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => connect(&self.path).map_err(self.failed())?,
+        };
+        Ok(self.connection.insert(connection))
     }
 
     fn change<T>(
         &mut self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, CatalogError> {
+        let failed = self.failed();
+        let connection = self.connection()?;
         let run = || {
             // Taking the write lock at once, not at the first write, keeps two writers from waiting for
             // each other.
-            let transaction = self
-                .connection
-                .transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
             // Looked at below the lock: others may make them at the same time.
             if !has_tables(&transaction)? {
                 create_tables(&transaction)?;
@@ -60,10 +74,7 @@ impl SqliteCatalog {
             transaction.commit()?;
             Ok(result)
         };
-        run().map_err(|source| CatalogError::Sqlite {
-            path: self.path.clone(),
-            source,
-        })
+        run().map_err(failed)
     }
 
     fn select(
@@ -71,22 +82,18 @@ impl SqliteCatalog {
         condition: &str,
         parameters: &[&dyn rusqlite::ToSql],
     ) -> Result<Vec<Entry>, CatalogError> {
-        let with_tables = has_tables(&self.connection).map_err(|source| CatalogError::Sqlite {
-            path: self.path.clone(),
-            source,
-        })?;
-        if !with_tables {
+        if !has_tables(self.connection()?).map_err(self.failed())? {
             self.change(|_| Ok(()))?;
         }
+        let failed = self.failed();
+        let connection = self.connection()?;
         let run = || -> rusqlite::Result<Vec<Entry>> {
             let sql = format!(
                 "SELECT l.lfn_id, l.lfn, p.pfn, p.site FROM rc_lfn l JOIN rc_pfn p ON p.lfn_id = l.lfn_id \
                  {condition} ORDER BY p.pfn_id"
             );
-            let mut entries = self.connection.prepare(&sql)?;
-            let mut meta = self
-                .connection
-                .prepare("SELECT \"key\", value FROM rc_meta WHERE lfn_id = ?1")?;
+            let mut entries = connection.prepare(&sql)?;
+            let mut meta = connection.prepare("SELECT \"key\", value FROM rc_meta WHERE lfn_id = ?1")?;
             let rows = entries.query_map(parameters, |row| {
                 let id: i64 = row.get(0)?;
                 let attributes = meta.query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -100,10 +107,7 @@ impl SqliteCatalog {
             })?;
             rows.collect()
         };
-        run().map_err(|source| CatalogError::Sqlite {
-            path: self.path.clone(),
-            source,
-        })
+        run().map_err(failed)
     }
 }
 
@@ -138,39 +142,48 @@ fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_secs();
-        transaction.execute(
-            INSERT_VERSION,
-            params![VERSION, VERSION.to_string(), i64::try_from(now).unwrap_or(0)],
-        )?;
+        insert_version(transaction, i64::try_from(now).unwrap_or(0))?;
+    }
+    Ok(())
+}
+
+/// Notes the version of the schema.
+pub(super) fn insert_version(connection: &Connection, seconds: i64) -> rusqlite::Result<()> {
+    connection
+        .execute(INSERT_VERSION, params![VERSION, VERSION.to_string(), seconds])
+        .map(drop)
+}
+
+/// Adds entries to a database with tables.
+pub(super) fn insert(db: &Connection, entries: &[Entry]) -> rusqlite::Result<()> {
+    let mut add_lfn = db.prepare("INSERT INTO rc_lfn (lfn) VALUES (?1) ON CONFLICT (lfn) DO NOTHING")?;
+    let mut find_lfn = db.prepare("SELECT lfn_id FROM rc_lfn WHERE lfn = ?1")?;
+    // The constraint does not see two locations without site as equal.
+    let mut add_pfn = db.prepare(
+        "INSERT INTO rc_pfn (lfn_id, pfn, site) SELECT ?1, ?2, ?3 WHERE NOT EXISTS \
+         (SELECT 1 FROM rc_pfn WHERE lfn_id = ?1 AND pfn = ?2 AND site IS ?3)",
+    )?;
+    let mut add_meta = db.prepare(
+        "INSERT INTO rc_meta (lfn_id, \"key\", value) VALUES (?1, ?2, ?3) \
+         ON CONFLICT (lfn_id, \"key\") DO UPDATE SET value = excluded.value",
+    )?;
+    for entry in entries {
+        add_lfn.execute([&entry.lfn])?;
+        let id: i64 = find_lfn.query_row([&entry.lfn], |row| row.get(0))?;
+        add_pfn.execute(params![id, entry.pfn, entry.site])?;
+        for (key, value) in &entry.attributes {
+            add_meta.execute(params![id, key, value])?;
+        }
     }
     Ok(())
 }
 
 impl Catalog for SqliteCatalog {
     fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError> {
-        self.change(|db| {
-            let mut add_lfn =
-                db.prepare("INSERT INTO rc_lfn (lfn) VALUES (?1) ON CONFLICT (lfn) DO NOTHING")?;
-            let mut find_lfn = db.prepare("SELECT lfn_id FROM rc_lfn WHERE lfn = ?1")?;
-            // The constraint does not see two locations without site as equal.
-            let mut add_pfn = db.prepare(
-                "INSERT INTO rc_pfn (lfn_id, pfn, site) SELECT ?1, ?2, ?3 WHERE NOT EXISTS \
-                 (SELECT 1 FROM rc_pfn WHERE lfn_id = ?1 AND pfn = ?2 AND site IS ?3)",
-            )?;
-            let mut add_meta = db.prepare(
-                "INSERT INTO rc_meta (lfn_id, \"key\", value) VALUES (?1, ?2, ?3) \
-                 ON CONFLICT (lfn_id, \"key\") DO UPDATE SET value = excluded.value",
-            )?;
-            for entry in entries {
-                add_lfn.execute([&entry.lfn])?;
-                let id: i64 = find_lfn.query_row([&entry.lfn], |row| row.get(0))?;
-                add_pfn.execute(params![id, entry.pfn, entry.site])?;
-                for (key, value) in &entry.attributes {
-                    add_meta.execute(params![id, key, value])?;
-                }
-            }
-            Ok(())
-        })
+        if self.connection.is_none() && ready::make(&self.path, |db| insert(db, entries)) {
+            return Ok(());
+        }
+        self.change(|db| insert(db, entries))
     }
 
     fn lookup(&mut self, lfn: &str) -> Result<Vec<Entry>, CatalogError> {

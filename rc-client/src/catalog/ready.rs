@@ -1,0 +1,215 @@
+//! A new database with its first entries. To make 24 tables and their indexes by SQL takes a millisecond, most of what a
+//! small registration takes, so the empty database is kept ready, and written as it is.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rusqlite::{Connection, Transaction, TransactionBehavior};
+
+/// The database that the schema makes, without its longer stretches of zeros: again and again the number of zeros, the
+/// number of bytes after them (both of four bytes, little-endian), and these bytes. The test below makes it.
+const READY: &[u8] = include_bytes!("ready.bin");
+
+/// Stands in [`READY`] for the time at which the database was made. SQLite stores it in six bytes, big-endian.
+const TIME: i64 = 0x7a7b_7c7d_7e7f;
+
+/// Whether nothing of a database is there. What is left of an earlier one belongs to SQLite, and so do special names.
+pub(super) fn can_be_made(path: &Path) -> bool {
+    let name = path.as_os_str().as_bytes();
+    let missing = |ending: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(ending);
+        // A link that leads nowhere is there, too.
+        fs::symlink_metadata(name).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    !name.starts_with(b"file:")
+        && !name.starts_with(b":")
+        && ["", "-journal", "-wal"].into_iter().all(missing)
+}
+
+/// Makes a database that `work` has changed. It appears with all that is in it, so that it waits for the disk only
+/// once. False if there is none now or somebody else was faster: then SQLite is to do it, or to say why it cannot.
+pub(super) fn make(path: &Path, work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>) -> bool {
+    can_be_made(path) && try_make(path, work).is_ok()
+}
+
+fn try_make(
+    path: &Path,
+    work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let mut file = tempfile::Builder::new()
+        .prefix(".pegasus-rc-client-")
+        // What SQLite gives to new databases; the umask is applied.
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+    file.write_all(&empty(SystemTime::now()).ok_or("damaged")?)?;
+    let mut connection = Connection::open(file.path())?;
+    // Nobody else knows the file, and it is thrown away if anything fails.
+    connection.pragma_update(None, "journal_mode", "memory")?;
+    connection.pragma_update(None, "synchronous", "off")?;
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    work(&transaction)?;
+    transaction.commit()?;
+    connection.close().map_err(|(_, error)| error)?;
+    file.as_file().sync_data()?;
+    file.persist_noclobber(path)?;
+    Ok(())
+}
+
+/// The bytes of the database without entries; nothing if those above are damaged.
+fn empty(made: SystemTime) -> Option<Vec<u8>> {
+    let seconds = made.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let mut packed = READY.to_vec();
+    let time = |seconds: u64| -> [u8; 6] {
+        let [_, _, six @ ..] = seconds.to_be_bytes();
+        six
+    };
+    let marker = time(TIME.cast_unsigned());
+    let at = packed.windows(marker.len()).position(|part| part == marker)?;
+    packed
+        .get_mut(at..at + marker.len())?
+        .copy_from_slice(&time(seconds));
+    expand(&packed)
+}
+
+fn expand(mut packed: &[u8]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(256 << 10);
+    while let Some((&zeros, rest)) = packed.split_first_chunk() {
+        let (&count, rest) = rest.split_first_chunk()?;
+        let (text, rest) = rest.split_at_checked(u32::from_le_bytes(count) as usize)?;
+        bytes.resize(bytes.len() + u32::from_le_bytes(zeros) as usize, 0);
+        bytes.extend_from_slice(text);
+        packed = rest;
+    }
+    packed.is_empty().then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use monitord_compat::database::{INDEXES, TABLES};
+
+    use super::*;
+    use crate::catalog::sqlite::insert_version;
+
+    /// The inverse of [`expand`].
+    fn pack(bytes: &[u8]) -> Vec<u8> {
+        let (mut packed, mut at) = (Vec::new(), 0);
+        while at < bytes.len() {
+            let zeros = bytes[at..].iter().take_while(|&&byte| byte == 0).count();
+            let text = &bytes[at + zeros..];
+            let count = text.windows(8).position(|part| part == [0; 8]);
+            let count = count.unwrap_or(text.len());
+            for number in [zeros, count] {
+                packed.extend(u32::try_from(number).unwrap().to_le_bytes());
+            }
+            packed.extend(&text[..count]);
+            at += zeros + count;
+        }
+        packed
+    }
+
+    /// What tables and indexes of a database are, where, and the version.
+    fn content(file: &Path) -> (Vec<[Option<String>; 5]>, Vec<(i64, i64, String, i64)>) {
+        let database = Connection::open(file).unwrap();
+        let healthy: String = database
+            .query_row("PRAGMA integrity_check", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(healthy, "ok");
+        let sql = "SELECT type, name, tbl_name, CAST(rootpage AS TEXT), sql FROM sqlite_schema";
+        let mut schema = database.prepare(sql).unwrap();
+        let row =
+            |row: &rusqlite::Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?]);
+        let schema = schema.query_map([], row).unwrap().map(Result::unwrap).collect();
+        let sql = "SELECT id, version_number, version, version_timestamp FROM dbversion";
+        let mut versions = database.prepare(sql).unwrap();
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+        let versions = versions.query_map([], row).unwrap().map(Result::unwrap).collect();
+        (schema, versions)
+    }
+
+    #[test]
+    fn the_ready_database_is_that_of_the_schema() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sql.db");
+        let mut database = Connection::open(&file).unwrap();
+        let transaction = database.transaction().unwrap();
+        transaction.execute_batch(TABLES).unwrap();
+        transaction.execute_batch(INDEXES).unwrap();
+        insert_version(&transaction, TIME).unwrap();
+        transaction.commit().unwrap();
+        database.close().unwrap();
+        let wanted = content(&file);
+        let packed = pack(&fs::read(&file).unwrap());
+        assert_eq!(expand(&packed).unwrap(), fs::read(&file).unwrap());
+
+        let seconds = 1_800_000_000;
+        let ready = empty(UNIX_EPOCH + Duration::from_secs(seconds));
+        let found = ready.map(|ready| {
+            fs::write(&file, ready).unwrap();
+            content(&file)
+        });
+        let found = found.map(|(schema, mut versions)| {
+            for (.., time) in &mut versions {
+                assert_eq!(*time, seconds.cast_signed());
+                *time = TIME;
+            }
+            (schema, versions)
+        });
+        if found.as_ref() != Some(&wanted) {
+            let new = std::env::temp_dir().join("ready.bin");
+            fs::write(&new, packed).unwrap();
+            panic!(
+                "the schema has changed: copy {} to src/catalog/ready.bin",
+                new.display()
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_damaged_is_not_used() {
+        assert_eq!(expand(&[1, 0, 0, 0, 1, 0, 0, 0, 7]), Some(vec![0, 7]));
+        for bad in [&[1][..], &[1, 0, 0, 0, 1, 0, 0, 0], &[0, 0, 0, 0, 1]] {
+            assert_eq!(expand(bad), None);
+        }
+    }
+
+    #[test]
+    fn a_database_is_made_once_and_only_where_nothing_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        let lfn = "INSERT INTO rc_lfn (lfn) VALUES ('f')";
+        assert!(!make(&path, |db| db.execute_batch("nonsense")));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert!(make(&path, |db| db.execute_batch(lfn)));
+        assert!(!make(&path, |db| db.execute_batch(lfn)));
+        let count = |path: &Path| -> i64 {
+            let database = Connection::open(path).unwrap();
+            let sql = "SELECT count(*) FROM rc_lfn";
+            database.query_row(sql, [], |row| row.get(0)).unwrap()
+        };
+        assert_eq!(count(&path), 1);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        // Somebody else makes it meanwhile.
+        let path = folder.path().join("y.db");
+        let other = |_: &Transaction<'_>| {
+            assert!(make(&path, |db| db.execute_batch(lfn)));
+            Ok(())
+        };
+        assert!(!make(&path, other));
+        assert_eq!(count(&path), 1);
+        for name in ["z.db-journal", "w.db-wal"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        std::os::unix::fs::symlink("nowhere", folder.path().join("v.db")).unwrap();
+        for name in ["z.db", "w.db", "v.db"] {
+            assert!(!make(&folder.path().join(name), |_| Ok(())), "{name}");
+        }
+        assert!(!can_be_made(Path::new("file:x.db")) && !can_be_made(Path::new(":memory:")));
+    }
+}
