@@ -190,11 +190,16 @@ fn is_device(path: &Path) -> bool {
 
 /// Sends all workers home and waits for them. Gives those that do not answer.
 fn stop_workers(transport: &mut impl MasterTransport, message: ToWorker, timeout: Duration) -> Vec<Rank> {
+    tell_workers(transport, &message);
+    transport.close(timeout)
+}
+
+/// Sends all workers home.
+fn tell_workers(transport: &mut impl MasterTransport, message: &ToWorker) {
     for rank in 1..=transport.workers() {
         // Who cannot be reached will not answer, either.
         let _ = transport.send(Rank(rank), message.clone());
     }
-    transport.close(timeout)
 }
 
 struct Driver<'a, T> {
@@ -556,18 +561,26 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
                 Some(reason)
             }
         };
-        // The workers close their files before these are read.
+        // Workers elsewhere close their files before these are read.
         let (message, timeout) = match aborted {
             None => (ToWorker::Shutdown, CLOSE_TIMEOUT),
             Some(Aborted::WallTime) => (ToWorker::Abort, CLOSE_TIMEOUT),
             Some(Aborted::Signal(_)) => (ToWorker::Abort, HURRIED_CLOSE_TIMEOUT),
         };
-        let silent_workers = stop_workers(self.out.transport, message, timeout);
+        tell_workers(self.out.transport, &message);
+        // Those that have nothing running but their servers end while the rest is written: their files are complete, and
+        // this machine sees them as they are.
+        let meanwhile = aborted.is_none() && !self.options.host_script && !self.out.transport.is_distant();
+        let silent_workers = if meanwhile {
+            Vec::new()
+        } else {
+            self.out.transport.close(timeout)
+        };
         let mut result = self.last_results();
         if self.master.summary().max_failures_reached {
             tracing::error!("Max failures reached: DAG prematurely aborted");
         }
-        let summary = self.summary(aborted, silent_workers);
+        let mut summary = self.summary(aborted, silent_workers);
         report::log(&summary, self.out.transport.traffic(), self.forwarding.hit_rate());
         if self.options.console {
             result = result.and_then(|()| report::print_record(&summary, self.begin.time, &self.options.app));
@@ -584,6 +597,9 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         self.out.logs.finish(success);
         let flushed = self.out.logs.flush().map_err(RunError::from);
         let flushed = flushed.and_then(|()| self.settle());
+        if meanwhile {
+            summary.silent_workers = self.out.transport.close(timeout);
+        }
         if let Err(mut error) = result.and(flushed) {
             error.silent_workers = summary.silent_workers;
             error.set_closed();

@@ -55,24 +55,37 @@ pub fn serve(
     options: Arc<WorkerOptions>,
     kill: Arc<KillSwitch>,
 ) -> Result<(), TransportError> {
-    let host = describe_host(&options);
-    let runner = Runner::new(options, kill, transport.rank(), host.host.clone());
+    let runner = Runner::new(Arc::clone(&options), kill, transport.rank(), crate::host::name());
     let mut runner = match runner {
         Ok(runner) => runner,
         Err(message) => return transport.send(ToMaster::Failed { message }),
     };
-    transport.send(ToMaster::Register(host))?;
-    runner.start_early();
-    let served = serve_with(transport, &mut runner);
+    // The first task waits for the first server. The others start when the master, which needs a core, too, is ready.
+    let first = transport.rank().0 == 1;
+    if first {
+        runner.start_early();
+    }
+    transport.send(ToMaster::Register(describe_host(&options)))?;
+    let served = serve_with(transport, &mut runner, !first);
     runner.close();
     served
 }
 
-fn serve_with(transport: &mut impl WorkerTransport, runner: &mut Runner) -> Result<(), TransportError> {
+/// Works for the master; `early` says whether the server of tasks is to be started before the first task.
+fn serve_with(
+    transport: &mut impl WorkerTransport,
+    runner: &mut Runner,
+    early: bool,
+) -> Result<(), TransportError> {
     loop {
         let done = match transport.receive(Duration::MAX)? {
             None => continue,
-            Some(ToWorker::Setup { host_rank }) => Done::SetUp(runner.set_up(host_rank, &mut Nothing)),
+            Some(ToWorker::Setup { host_rank }) => {
+                if early {
+                    runner.start_early();
+                }
+                Done::SetUp(runner.set_up(host_rank, &mut Nothing))
+            }
             Some(ToWorker::Run(task)) => Done::Task(runner.run(&task, &mut Nothing)),
             // Nothing is sent to these workers in advance.
             Some(ToWorker::Recall) => continue,

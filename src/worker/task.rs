@@ -118,7 +118,7 @@ impl Runner {
         })
     }
 
-    /// Starts the server of tasks while the master reads the DAG, if there are tasks for it.
+    /// Starts the server of tasks before the first of them comes, if there are tasks for it.
     pub(super) fn start_early(&mut self) {
         if self.rank.0 <= EARLY {
             self.kickstart

@@ -114,8 +114,17 @@ mod tests {
         packed
     }
 
-    /// What tables and indexes of a database are, where, and the version.
-    fn content(file: &Path) -> (Vec<[Option<String>; 5]>, Vec<(i64, i64, String, i64)>) {
+    /// The tables and indexes of a database, where they are, and the version of the schema.
+    #[derive(Debug, PartialEq)]
+    struct Content {
+        schema: Vec<[Option<String>; 5]>,
+        versions: Vec<Version>,
+    }
+
+    /// A row: identifier, number, text, seconds.
+    type Version = (i64, i64, String, i64);
+
+    fn content(file: &Path) -> Content {
         let database = Connection::open(file).unwrap();
         let healthy: String = database
             .query_row("PRAGMA integrity_check", [], |row| row.get(0))
@@ -130,7 +139,7 @@ mod tests {
         let mut versions = database.prepare(sql).unwrap();
         let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
         let versions = versions.query_map([], row).unwrap().map(Result::unwrap).collect();
-        (schema, versions)
+        Content { schema, versions }
     }
 
     #[test]
@@ -152,14 +161,12 @@ mod tests {
         let ready = empty(UNIX_EPOCH + Duration::from_secs(seconds));
         let found = ready.map(|ready| {
             fs::write(&file, ready).unwrap();
-            content(&file)
-        });
-        let found = found.map(|(schema, mut versions)| {
-            for (.., time) in &mut versions {
+            let mut found = content(&file);
+            for (.., time) in &mut found.versions {
                 assert_eq!(*time, seconds.cast_signed());
                 *time = TIME;
             }
-            (schema, versions)
+            found
         });
         if found.as_ref() != Some(&wanted) {
             let new = std::env::temp_dir().join("ready.bin");
