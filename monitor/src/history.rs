@@ -289,10 +289,11 @@ impl History {
     }
 
     /// How the latest run stands. The executor locks the DAG as long as it runs; where nobody can tell whether a
-    /// file is locked, a run without an end goes on.
+    /// file is locked, a run without an end goes on. A DAG that is not there any more has nobody who works on it.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        let locked = || is_locked(&self.dir.dag);
+        let gone = || matches!(self.dir.dag.try_exists(), Ok(false));
+        let locked = || is_locked(&self.dir.dag).or_else(|| gone().then_some(false));
         match self.runs.last() {
             None if locked() == Some(true) => Phase::Running,
             None => Phase::NotStarted,

@@ -241,7 +241,8 @@ fn unknown_names_come_with_what_there_is() {
     assert!(message.contains("is firstt meant?"), "{message}");
     let message = case.fail("--sites cluster9 --dir submit");
     assert!(message.contains(
-        "Execution site cluster9 not loaded into site store. Loaded sites are [condorpool, local]"
+        "Execution site cluster9 not loaded into site store. Loaded sites are [condorpool, local]\n  \
+         hint: describe it in the site catalog: sites.yml in the working directory"
     ));
     let message = case.fail("--sites local --output-sites moon --dir submit");
     assert!(message.contains("moon"), "{message}");

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use pmc_monitor::dir::RunDir;
 
+use crate::exit;
+use crate::failure::{Failure, OrCode as _};
+
 /// Name of the submit directory within the directory of a run.
 pub const SUBMIT: &str = "submit";
 /// Name of the scratch directory within the directory of a run.
@@ -87,13 +90,15 @@ pub fn find_submit(dir: &Path) -> Result<PathBuf> {
 
 /// The run that a user means by a directory, for those who only look at it: a plan that is not complete yet
 /// will do, and so will a DAG without a plan.
-pub fn find_run(dir: &Path) -> Result<RunDir> {
+pub fn find_run(dir: &Path) -> Result<RunDir, Failure> {
     let submit = match find_submit(dir) {
         Ok(submit) => submit,
         Err(_) if dir.join(SUBMIT).is_dir() => dir.join(SUBMIT),
         Err(_) => dir.to_owned(),
     };
-    Ok(RunDir::open(&submit)?)
+    RunDir::open(&submit).or_code(exit::USAGE).map_err(|failure| {
+        failure.hint("name the directory that `pmc run` told at its end, or a submit directory of pmc-plan")
+    })
 }
 
 #[cfg(test)]

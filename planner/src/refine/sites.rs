@@ -177,8 +177,12 @@ impl Sites {
             "{what} site {name} not loaded into site store. Loaded sites are [{}]",
             self.loaded()
         );
-        if let Some(near) = near_spelling(name, self.by_name.keys().map(String::as_str)) {
-            text.push_str(&format!("\n  hint: is {near} meant?"));
+        match near_spelling(name, self.by_name.keys().map(String::as_str)) {
+            Some(near) => text.push_str(&format!("\n  hint: is {near} meant?")),
+            None => text.push_str(
+                "\n  hint: describe it in the site catalog: sites.yml in the working directory, or the file that the \
+                 property pegasus.catalog.site.file names",
+            ),
         }
         text
     }

@@ -15,7 +15,7 @@ use crate::output::print;
 
 /// Tells why a run failed. Returns the exit code.
 pub fn analyzer(arguments: &cli::Analyzer) -> Result<u8, Failure> {
-    let dir = layout::find_run(&arguments.dir).or_code(exit::USAGE)?;
+    let dir = layout::find_run(&arguments.dir)?;
     let history = History::open(dir).or_code(exit::NOT_RUN)?;
     let diagnosis = diagnose(&history);
     if arguments.json {

@@ -26,7 +26,7 @@ const DATA: &str = "{{DATA}}";
 
 /// Writes the report. Returns the exit code.
 pub fn report(arguments: &cli::Report) -> Result<u8, Failure> {
-    let dir = layout::find_run(&arguments.dir).or_code(exit::USAGE)?;
+    let dir = layout::find_run(&arguments.dir)?;
     let history = History::open(dir).or_code(exit::NOT_RUN)?;
     let now = now();
     let timeline = Timeline::new(&history, now);

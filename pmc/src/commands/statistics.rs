@@ -37,7 +37,7 @@ const ALL: [Section; 7] = [
 
 /// Tells what a run did. Returns the exit code.
 pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
-    let dir = layout::find_run(&arguments.dir).or_code(exit::USAGE)?;
+    let dir = layout::find_run(&arguments.dir)?;
     let scratch = tempfile::tempdir()
         .context("cannot make a temporary directory")
         .or_code(exit::NOT_RUN)?;

@@ -31,10 +31,7 @@ struct Watch {
 
 impl Watch {
     fn open(dir: &Path) -> Result<Self, Failure> {
-        let dir = layout::find_run(dir).or_code(exit::USAGE).map_err(|failure| {
-            failure
-                .hint("name the directory that `pmc run` told at its end, or a submit directory of pmc-plan")
-        })?;
+        let dir = layout::find_run(dir)?;
         let history = History::open(dir).or_code(exit::NOT_RUN)?;
         let observer = Observer::new(&history.plan);
         Ok(Self { history, observer })

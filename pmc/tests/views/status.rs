@@ -150,4 +150,13 @@ fn directories_that_are_not_complete() {
         "{}",
         told.stdout()
     );
+    // Nobody runs a DAG that is gone.
+    std::fs::remove_file(place.path().join("hand/w.dag")).unwrap();
+    place.write("hand/braindump.yml", "dag: w.dag\ndax_label: w\n");
+    let told = place.run(["status", "hand"]);
+    assert!(
+        told.stdout().starts_with("w was cut off after "),
+        "{}",
+        told.stdout()
+    );
 }
