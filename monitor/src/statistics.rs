@@ -4,15 +4,16 @@
 //! large table is read once, in the order of the file, and what belongs together is put together in arrays
 //! indexed by the number of the try.
 
+mod invocations;
 pub mod source;
 mod tries;
 
 use std::collections::BTreeMap;
-use std::hash::Hasher as _;
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
 
 use rusqlite::{Connection, OpenFlags};
-use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
+use rustc_hash::FxHashMap;
 
 use crate::dir::RunDir;
 use crate::events::{Micros, SECOND};
@@ -248,17 +249,20 @@ impl Statistics {
         self.tries = Tries::with(size);
         self.job_numbers = jobs;
         let hosts = host_names(connection)?;
-        let (states, durations) = std::thread::scope(|scope| {
-            // The two largest tables at the same time.
+        let (states, names, durations) = std::thread::scope(|scope| {
+            // The three largest tables at the same time.
+            let (to, from) = sync_channel(invocations::AHEAD);
+            let invocations = scope.spawn(move || invocations::read(path, &to));
             let states = scope.spawn(|| states(path, size));
-            let durations = self.read_tries(connection, jobs).and_then(|durations| {
-                self.read_invocations(connection, &hosts, step)?;
-                Ok(durations)
+            let durations = self.read_tries(connection, jobs).map(|durations| {
+                let breakdown = self.add_invocations(from, &hosts, step);
+                (durations, breakdown)
             });
-            (states.join(), durations)
+            (states.join(), invocations.join(), durations)
         });
-        let durations = durations?;
-        (self.tries.submitted, self.tries.executed) = states.unwrap_or(Err(rusqlite::Error::InvalidQuery))?;
+        let (durations, breakdown) = durations?;
+        self.name_breakdown(joined(names)?, &breakdown);
+        (self.tries.submitted, self.tries.executed) = joined(states)?;
         self.jobs_by_time(&durations, &hosts, step);
         self.read_integrity(connection)
     }
@@ -349,96 +353,6 @@ impl Statistics {
         Ok(durations)
     }
 
-    fn read_invocations(
-        &mut self,
-        connection: &Connection,
-        hosts: &[Option<String>],
-        step: Step,
-    ) -> rusqlite::Result<()> {
-        let mut statement = connection.prepare(
-            "SELECT job_instance_id, task_submit_seq, CAST(start_time AS REAL), CAST(remote_duration AS REAL),
-                 CAST(remote_cpu_time AS REAL), exitcode, transformation, abs_task_id, maxrss, CAST(avg_cpu AS REAL)
-             FROM invocation",
-        )?;
-        let mut names: FxHashMap<String, u32> = FxHashMap::default();
-        let mut breakdown: Vec<[Breakdown; 2]> = Vec::new();
-        let mut over_time: FxHashMap<(i64, u16), Amount> = FxHashMap::default();
-        let expected = usize::try_from(self.tasks.total)
-            .unwrap_or(0)
-            .min(self.tries.last.len());
-        let mut tasks = Tasks::with_capacity_and_hasher(expected, FxBuildHasher);
-        let mut task_tries = 0;
-        let mut rows = statement.query(())?;
-        while let Some(row) = rows.next()? {
-            let id = index(row.get(0)?);
-            if id >= self.tries.last.len() {
-                continue;
-            }
-            let seq: i64 = row.get(1)?;
-            let (start, seconds): (f64, f64) = (row.get(2)?, row.get(3)?);
-            let exit: i64 = row.get(5)?;
-            let transformation = row.get_ref(6)?.as_str().unwrap_or("");
-            if seq >= -1 {
-                let worst = &mut self.tries.exit[id];
-                *worst = (*worst).max(i32::try_from(exit).unwrap_or(i32::MAX));
-            }
-            if seq >= 0 && transformation != "condor::dagman" {
-                self.job_seconds += seconds;
-                if exit > 0 {
-                    self.badput_seconds += seconds;
-                }
-                let cpu: Option<f64> = row.get(4)?;
-                self.tries.kickstart[id] += seconds;
-                self.tries.cpu[id] += cpu.unwrap_or(0.0);
-                self.tries.invocations[id] = self.tries.invocations[id].saturating_add(1);
-            }
-            let at = match names.get(transformation) {
-                Some(at) => *at as usize,
-                None => {
-                    breakdown.push([Breakdown::default(); 2]);
-                    let at = breakdown.len() - 1;
-                    names.insert(transformation.to_owned(), u32::try_from(at).unwrap_or(0));
-                    at
-                }
-            };
-            let sum = &mut breakdown[at][usize::from(exit == 0)];
-            sum.seconds.add(seconds);
-            if let Some(kib) = row.get::<_, Option<f64>>(8)? {
-                sum.memory_mb.add(kib / 1024.0);
-            }
-            if let Some(cpu) = row.get::<_, Option<f64>>(9)? {
-                sum.cpu.add(cpu);
-            }
-            #[expect(clippy::cast_possible_truncation, reason = "seconds since the epoch")]
-            let piece = (start as i64).div_euclid(step.seconds());
-            over_time
-                .entry((piece, self.tries.host[id]))
-                .or_default()
-                .add(seconds);
-            if let Ok(task) = row.get_ref(7)?.as_bytes() {
-                let mut hasher = FxHasher::default();
-                hasher.write(task);
-                let ends = tasks.entry(hasher.finish()).or_insert(0);
-                task_tries += 1;
-                if self.tries.last[id] {
-                    *ends |= if exit == 0 { GOOD } else { BAD };
-                }
-            }
-        }
-        let with = |end: u8| tasks.values().filter(|ends| **ends & end != 0).count() as u64;
-        (self.tasks.succeeded, self.tasks.failed) = (with(GOOD), with(BAD));
-        self.tasks.retries = task_tries - tasks.len() as u64;
-        for (name, at) in names {
-            for (well, sum) in [false, true].into_iter().zip(breakdown[at as usize]) {
-                if sum.seconds.count > 0 {
-                    self.breakdown.insert((name.clone(), well), sum);
-                }
-            }
-        }
-        self.invocations_over_time = by_host(over_time, hosts);
-        Ok(())
-    }
-
     fn jobs_by_time(&mut self, durations: &[f32], hosts: &[Option<String>], step: Step) {
         let mut over_time: FxHashMap<(i64, u16), Amount> = FxHashMap::default();
         for ((time, seconds), host) in self.tries.executed.iter().zip(durations).zip(&self.tries.host) {
@@ -511,11 +425,10 @@ enum Exit {
     Odd,
 }
 
-/// How the last tries of tasks ended. Hashes stand for names: of a million, two are alike once in thirty million times.
-type Tasks = FxHashMap<u64, u8>;
-
-const GOOD: u8 = 1;
-const BAD: u8 = 2;
+/// What a thread gave.
+fn joined<T>(thread: std::thread::Result<rusqlite::Result<T>>) -> rusqlite::Result<T> {
+    thread.unwrap_or(Err(rusqlite::Error::InvalidQuery))
+}
 
 fn index(id: i64) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
