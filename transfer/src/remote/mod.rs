@@ -19,6 +19,7 @@
 mod credentials;
 mod gs;
 pub mod http;
+mod objects;
 mod program;
 mod s3;
 mod surroundings;

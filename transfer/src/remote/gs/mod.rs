@@ -1,31 +1,36 @@
 //! `gs`: Google Cloud Storage.
 //!
 //! With the JSON key of a service account (`GOOGLE_PKCS12`, or `gs_service_key_file` in the file of `BOTO_CONFIG`; each
-//! with `_SITE` for a site) this program talks to the service itself. For keys in the older format PKCS#12 it
-//! runs `gsutil`.
+//! with `_SITE` for a site) this program talks to the service itself: the library gets and puts objects and makes tokens,
+//! and what it does not offer (buckets, copies between them, listings as they are) goes over the JSON interface. For keys
+//! in the older format PKCS#12 it runs `gsutil`.
 
 mod gsutil;
-mod token;
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use object_store::StaticCredentialProvider;
+use object_store::gcp::{
+    GcpCredential, GcpCredentialProvider, GoogleCloudStorage, GoogleCloudStorageBuilder,
+};
+use object_store::path::Path as Name;
 use serde_json::Value;
 
 use super::Surroundings;
 use super::credentials::Credentials;
 use super::http::{Answer, Call, Client, Downloads, Payload, Wanted, encode};
+use super::objects::{Bridge, PartSize, below, repeats, runtime, split_name};
 use super::surroundings::check_key_file;
-use crate::error::{Retry, TransferError};
+use crate::error::TransferError;
 use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::spec::Location;
 use crate::url::Url;
 use gsutil::Gsutil;
-use token::{Account, Token};
 
 const SERVICE: &str = "https://storage.googleapis.com";
 
@@ -33,8 +38,8 @@ pub(super) struct Gs {
     here: Arc<Surroundings>,
     client: Arc<Client>,
     downloads: Downloads,
-    /// By key file.
-    tokens: Mutex<HashMap<PathBuf, Token>>,
+    /// What makes tokens, and keeps them; by key file.
+    tokens: Mutex<HashMap<PathBuf, GcpCredentialProvider>>,
 }
 
 /// How to reach the storage for a site.
@@ -46,19 +51,74 @@ enum Way {
 /// The service and what opens it.
 struct Door {
     service: String,
-    token: Option<String>,
+    /// None for an emulator.
+    credentials: Option<GcpCredentialProvider>,
     project: String,
 }
 
 impl Door {
-    fn call<'a>(&self, method: &'a str, rest: &str) -> Call<'a> {
+    /// A request over the JSON interface.
+    fn call<'a>(&self, bridge: &Bridge, method: &'a str, rest: &str) -> Result<Call<'a>, TransferError> {
         let mut call = Call::new(method, format!("{}{rest}", self.service));
-        if let Some(token) = &self.token {
+        if let Some(credentials) = &self.credentials {
+            let token = bridge.run(&runtime()?, credentials.get_credential())?;
             call.secrets
-                .push(("authorization".to_owned(), format!("Bearer {token}")));
+                .push(("authorization".to_owned(), format!("Bearer {}", token.bearer)));
         }
-        call
+        Ok(call)
     }
+
+    /// The library's store for an object, and the name of the object in it.
+    fn library(
+        &self,
+        bridge: &Bridge,
+        (bucket, object): (&str, &[u8]),
+        in_parts: bool,
+    ) -> Result<(GoogleCloudStorage, Name), TransferError> {
+        let (directory, name) = split_name(object)?;
+        // The library's bucket is the last directory, and its service all before that.
+        let (service, bucket) = match directory {
+            None => (self.service.clone(), bucket.to_owned()),
+            Some(directory) => {
+                let whole = below(&format!("{}/{bucket}", self.service), Some(directory));
+                let last = directory.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+                let service = whole.rsplit_once('/').map_or("", |(service, _)| service);
+                (service.to_owned(), String::from_utf8_lossy(last).into_owned())
+            }
+        };
+        let none = || {
+            let bearer = String::new();
+            Arc::new(StaticCredentialProvider::new(GcpCredential { bearer })) as GcpCredentialProvider
+        };
+        let library = GoogleCloudStorageBuilder::new()
+            .with_base_url(&service)
+            .with_bucket_name(bucket)
+            .with_credentials(self.credentials.clone().unwrap_or_else(none))
+            .with_retry(repeats(in_parts))
+            .with_http_connector(bridge.clone())
+            .build();
+        let library = library.map_err(|error| TransferError::Credentials(error.to_string()))?;
+        Ok((library, name))
+    }
+}
+
+/// Who makes tokens with a key, and the project that the key belongs to.
+fn account(bridge: Bridge, key: &Path, text: &[u8]) -> Result<GcpCredentialProvider, TransferError> {
+    let unusable = |error: &dyn std::fmt::Display| {
+        let why = error.to_string();
+        let (key, why) = (crate::shown::path(key), crate::shown::bytes(why.as_bytes()));
+        TransferError::Credentials(format!(
+            "the key of a service account in {key} cannot be used: {why}"
+        ))
+    };
+    let text = std::str::from_utf8(text).map_err(|error| unusable(&error))?;
+    let library = GoogleCloudStorageBuilder::new()
+        .with_service_account_key(text)
+        .with_bucket_name("any")
+        .with_http_connector(bridge)
+        .build();
+    let library = library.map_err(|error| unusable(&error))?;
+    Ok(Arc::clone(library.credentials()))
 }
 
 /// The path of an object in the interface.
@@ -86,7 +146,7 @@ impl Gs {
             };
             return Ok(Way::Service(Door {
                 service,
-                token: None,
+                credentials: None,
                 project: self
                     .here
                     .text("GOOGLE_CLOUD_PROJECT")
@@ -130,21 +190,22 @@ impl Gs {
             let boto = boto_text.unwrap_or_default();
             return Gsutil::new(&self.here, context, &boto, &key).map(Way::Gsutil);
         }
-        let account: Account = serde_json::from_slice(&text)
+        let described: Value = serde_json::from_slice(&text)
             .map_err(|error| TransferError::Credentials(format!("{}: {error}", crate::shown::path(&key))))?;
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        let token = match tokens.get(&key).filter(|token| token.is_fresh()) {
-            Some(token) => token.clone(),
+        let credentials = match tokens.get(&key) {
+            Some(known) => Arc::clone(known),
             None => {
-                let token = account.token(&self.client)?;
-                tokens.insert(key, token.clone());
-                token
+                let bridge = Bridge::new(&self.client, context.cancel);
+                let credentials = account(bridge, &key, &text)?;
+                tokens.insert(key, Arc::clone(&credentials));
+                credentials
             }
         };
         Ok(Way::Service(Door {
             service: SERVICE.to_owned(),
-            token: Some(token.text),
-            project: account.project_id,
+            credentials: Some(credentials),
+            project: described["project_id"].as_str().unwrap_or_default().to_owned(),
         }))
     }
 
@@ -171,41 +232,46 @@ impl Gs {
         if destination.url.is_local() {
             self.get(&door, context, pair)
         } else if source.url.is_local() {
-            self.put(&door, &context.path(&source.url), &destination.url)
+            self.put(&door, context, &context.path(&source.url), &destination.url)
         } else {
-            self.between(&door, &source.url, &destination.url)
+            self.between(&door, context, &source.url, &destination.url)
         }
     }
 
     fn get(&self, door: &Door, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (bucket, object) = object(&pair.source.url)?;
-        let path = format!("{}?alt=media", object_path(bucket, object));
-        let call = |headers| {
-            let mut call = door.call("GET", &path);
-            call.headers = headers;
-            call.proxied = pair.attempt == 1;
-            Ok(call)
-        };
+        let bridge = Bridge::new(&self.client, context.cancel).through_proxy(pair.attempt == 1);
+        let (library, path) = door.library(&bridge, (bucket, object), false)?;
         let wanted = Wanted {
-            name: &format!("{}{path}", door.service),
+            name: &format!("{}{}", door.service, object_path(bucket, object)),
             destination: &context.path(&pair.destination().url),
             hash: pair.transfer.generate_checksum,
             cancel: context.cancel,
-            failure,
         };
-        self.downloads.fetch(&self.client, &wanted, &call)
+        self.downloads
+            .fetch(&wanted, &|rest| bridge.open(&library, &path, rest))
     }
 
-    fn put(&self, door: &Door, source: &Path, url: &Url) -> Result<Done, TransferError> {
+    fn put(
+        &self,
+        door: &Door,
+        context: &Context<'_>,
+        source: &Path,
+        url: &Url,
+    ) -> Result<Done, TransferError> {
         let (file, meta) = open_source(source)?;
         if !meta.is_file() {
             return Err(TransferError::SpecialFile(source.to_owned()));
         }
         let (bucket, object) = object(url)?;
-        match self.upload(door, (bucket, object), (&file, meta.len())) {
+        let bridge = Bridge::new(&self.client, context.cancel);
+        let part = PartSize::default();
+        let (library, path) = door.library(&bridge, (bucket, object), part.is_less_than(meta.len()))?;
+        let put = || bridge.put(&library, &path, (&file, meta.len()), part);
+        match put() {
             Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => {
-                self.make_bucket(door, bucket)?;
-                self.upload(door, (bucket, object), (&file, meta.len()))?;
+                self.make_bucket(door, &bridge, bucket)?;
+                put()?;
             }
             other => other?,
         }
@@ -215,41 +281,14 @@ impl Gs {
         })
     }
 
-    fn upload(
+    fn between(
         &self,
         door: &Door,
-        (bucket, object): (&str, &[u8]),
-        (file, length): (&File, u64),
-    ) -> Result<(), TransferError> {
-        let path = format!(
-            "/upload/storage/v1/b/{}/o?uploadType=media&name={}",
-            encode(bucket.as_bytes(), false),
-            encode(object, false)
-        );
-        let mut call = door.call("POST", &path);
-        call.headers
-            .push(("content-type".to_owned(), "application/octet-stream".to_owned()));
-        call.payload = if length == 0 {
-            Payload::Bytes(b"")
-        } else {
-            Payload::File {
-                file,
-                start: 0,
-                length,
-            }
-        };
-        let stored = self.ask(&call)?;
-        let size = stored["size"].as_str().and_then(|size| size.parse::<u64>().ok());
-        match size {
-            Some(size) if size != length => Err(TransferError::remote(
-                format!("the store has {size} of {length} bytes"),
-                Retry::Later,
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    fn between(&self, door: &Door, from: &Url, to: &Url) -> Result<Done, TransferError> {
+        context: &Context<'_>,
+        from: &Url,
+        to: &Url,
+    ) -> Result<Done, TransferError> {
+        let bridge = Bridge::new(&self.client, context.cancel);
         let (from, to) = (object(from)?, object(to)?);
         let path = format!(
             "{}/rewriteTo/b/{}/o/{}",
@@ -263,7 +302,7 @@ impl Gs {
                 Some(token) => format!("{path}?rewriteToken={}", encode(token.as_bytes(), false)),
                 None => path.clone(),
             };
-            let mut call = door.call("POST", &path);
+            let mut call = door.call(&bridge, "POST", &path)?;
             call.headers
                 .push(("content-type".to_owned(), "application/json".to_owned()));
             call.payload = Payload::Bytes(b"{}");
@@ -275,9 +314,9 @@ impl Gs {
         }
     }
 
-    fn make_bucket(&self, door: &Door, bucket: &str) -> Result<(), TransferError> {
+    fn make_bucket(&self, door: &Door, bridge: &Bridge, bucket: &str) -> Result<(), TransferError> {
         let path = format!("/storage/v1/b?project={}", encode(door.project.as_bytes(), false));
-        let mut call = door.call("POST", &path);
+        let mut call = door.call(bridge, "POST", &path)?;
         call.headers
             .push(("content-type".to_owned(), "application/json".to_owned()));
         let body = serde_json::json!({ "name": bucket }).to_string();
@@ -290,10 +329,9 @@ impl Gs {
         }
     }
 
-    fn delete(&self, door: &Door, bucket: &str, object: &[u8]) -> Result<(), TransferError> {
-        let answer = self
-            .client
-            .send(&door.call("DELETE", &object_path(bucket, object)))?;
+    fn delete(&self, door: &Door, bridge: &Bridge, bucket: &str, object: &[u8]) -> Result<(), TransferError> {
+        let call = door.call(bridge, "DELETE", &object_path(bucket, object))?;
+        let answer = self.client.send(&call)?;
         match answer.status {
             200..=299 | 404 => Ok(()),
             _ => Err(failure(answer)),
@@ -308,6 +346,7 @@ impl Gs {
         bucket: &str,
         prefix: &str,
     ) -> Result<(), TransferError> {
+        let bridge = Bridge::new(&self.client, context.cancel);
         let mut page: Option<String> = None;
         loop {
             let mut path = format!(
@@ -318,7 +357,7 @@ impl Gs {
             if let Some(page) = &page {
                 path.push_str(&format!("&pageToken={}", encode(page.as_bytes(), false)));
             }
-            let list = match self.ask(&door.call("GET", &path)) {
+            let list = match self.ask(&door.call(&bridge, "GET", &path)?) {
                 Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => return Ok(()),
                 other => other?,
             };
@@ -327,7 +366,7 @@ impl Gs {
                 if context.cancel.is_cancelled() {
                     return Err(TransferError::Cancelled);
                 }
-                self.delete(door, bucket, name.as_bytes())?;
+                self.delete(door, &bridge, bucket, name.as_bytes())?;
             }
             match list["nextPageToken"].as_str() {
                 Some(next) => page = Some(next.to_owned()),
@@ -376,16 +415,20 @@ impl Handler for Gs {
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
         match self.way(context, place)? {
             Way::Gsutil(gsutil) => gsutil.make_bucket(context, place.url.host()),
-            Way::Service(door) => self.make_bucket(&door, place.url.host()),
+            Way::Service(door) => {
+                let bridge = Bridge::new(&self.client, context.cancel);
+                self.make_bucket(&door, &bridge, place.url.host())
+            }
         }
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
         let (bucket, name) = object(&place.url)?;
+        let bridge = Bridge::new(&self.client, context.cancel);
         match self.way(context, place)? {
             Way::Gsutil(gsutil) => gsutil.remove(context, place, recursive),
             Way::Service(door) if recursive => {
-                self.delete(&door, bucket, name)?;
+                self.delete(&door, &bridge, bucket, name)?;
                 let name = String::from_utf8_lossy(name);
                 self.delete_all(
                     &door,
@@ -394,7 +437,7 @@ impl Handler for Gs {
                     &format!("{}/", name.trim_end_matches('/')),
                 )
             }
-            Way::Service(door) => self.delete(&door, bucket, name),
+            Way::Service(door) => self.delete(&door, &bridge, bucket, name),
         }
     }
 }

@@ -252,7 +252,12 @@ impl Client {
         }
         let answer = match call.payload {
             Payload::None => agent.run(request.body(()).map_err(|_| bad())?),
-            Payload::Bytes(bytes) => agent.run(request.body(bytes).map_err(|_| bad())?),
+            Payload::Bytes(bytes) => {
+                if bytes.len() as u64 >= ASK_BEFORE {
+                    request = request.header("expect", "100-continue");
+                }
+                agent.run(request.body(bytes).map_err(|_| bad())?)
+            }
             Payload::File { file, start, length } => {
                 request = request.header("content-length", length.to_string());
                 if length >= ASK_BEFORE {

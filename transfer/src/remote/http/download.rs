@@ -52,6 +52,34 @@ impl Partial {
     }
 }
 
+/// The rest of a file, from a byte on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rest<'a> {
+    pub(crate) from: u64,
+    /// Of which version of the file.
+    pub(crate) version: &'a str,
+}
+
+/// What a server has for us.
+pub(crate) enum Opened {
+    Arriving(Arriving),
+    /// There is no more: all of the file is here.
+    Complete,
+    /// It has another version now.
+    Another,
+}
+
+/// A file, or the rest of it, that begins to arrive.
+pub(crate) struct Arriving {
+    /// Number of its first byte.
+    pub(crate) start: u64,
+    /// Bytes of the whole file.
+    pub(crate) total: Option<u64>,
+    /// Tells whether the server still has the same file (an entity tag or a time).
+    pub(crate) version: Option<String>,
+    pub(crate) body: Box<dyn Read>,
+}
+
 /// What to download.
 pub(crate) struct Wanted<'a> {
     /// The address, also the name under which an incomplete download is kept.
@@ -60,18 +88,14 @@ pub(crate) struct Wanted<'a> {
     /// Whether the SHA-256 is computed on the way.
     pub(crate) hash: bool,
     pub(crate) cancel: &'a Cancel,
-    /// Makes a failure of an unwanted answer.
-    pub(crate) failure: fn(Answer) -> TransferError,
 }
 
 impl Downloads {
-    /// Downloads a file. `call` makes the request, given headers that ask for a part; it is asked again for each
-    /// connection.
+    /// Downloads a file. `open` asks for it, or for the rest of it; it is called again for each connection.
     pub(crate) fn fetch(
         &self,
-        client: &Client,
         wanted: &Wanted<'_>,
-        call: &dyn Fn(Vec<(String, String)>) -> Result<Call<'static>, TransferError>,
+        open: &dyn Fn(Option<Rest<'_>>) -> Result<Opened, TransferError>,
     ) -> Result<Done, TransferError> {
         let key = (wanted.name.to_owned(), wanted.destination.to_owned());
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
@@ -82,7 +106,7 @@ impl Downloads {
         let mut resumes = 0;
         loop {
             let before = partial.have;
-            let error = match connection(client, &mut partial, wanted, call) {
+            let error = match connection(&mut partial, wanted, open) {
                 Ok(()) => break,
                 Err(error) => error,
             };
@@ -113,58 +137,49 @@ impl Downloads {
 
 /// Gets as much as one connection brings. Success means that all of the file is here.
 fn connection(
-    client: &Client,
     partial: &mut Partial,
     wanted: &Wanted<'_>,
-    call: &dyn Fn(Vec<(String, String)>) -> Result<Call<'static>, TransferError>,
+    open: &dyn Fn(Option<Rest<'_>>) -> Result<Opened, TransferError>,
 ) -> Result<(), TransferError> {
-    let mut headers = Vec::new();
-    if let Some(version) = partial.version.as_ref().filter(|_| partial.have > 0) {
-        headers.push(("range".to_owned(), format!("bytes={}-", partial.have)));
-        headers.push(("if-range".to_owned(), version.clone()));
-    } else if partial.have > 0 {
+    let version = partial.version.clone().filter(|_| partial.have > 0);
+    if version.is_none() && partial.have > 0 {
         partial.restart()?;
     }
-    let mut answer = client.send(&call(headers)?)?;
-    let total = match answer.status {
-        200 => {
-            if partial.have > 0 {
-                partial.restart()?;
-            }
-            length(&answer)
-        }
-        206 if partial.have > 0 => match content_range(&answer) {
-            Some((start, total)) if start == partial.have => total,
-            // Not what was asked for: once more from the start.
-            _ => {
-                partial.restart()?;
-                return Err(TransferError::remote(
-                    "the server sent another part of the file",
-                    Retry::Soon,
-                ));
-            }
-        },
-        416 => {
-            let complete = answer
-                .header("content-range")
-                .and_then(|range| range.strip_prefix("bytes */"))
-                .is_some_and(|total| total == partial.have.to_string());
-            if complete && partial.have > 0 {
-                return Ok(());
-            }
+    let rest = version.as_deref().map(|version| Rest {
+        from: partial.have,
+        version,
+    });
+    let Arriving {
+        start,
+        total,
+        version,
+        mut body,
+    } = match open(rest)? {
+        Opened::Arriving(arriving) => arriving,
+        Opened::Complete => return Ok(()),
+        Opened::Another => {
             partial.restart()?;
             return Err(TransferError::remote(
                 "the file on the server has changed",
                 Retry::Soon,
             ));
         }
-        _ => return Err((wanted.failure)(answer)),
     };
+    if start == 0 && partial.have > 0 {
+        partial.restart()?;
+    }
+    // Not what was asked for: once more from the start.
+    if start != partial.have {
+        partial.restart()?;
+        return Err(TransferError::remote(
+            "the server sent another part of the file",
+            Retry::Soon,
+        ));
+    }
     if partial.version.is_none() {
-        partial.version = version(&answer);
+        partial.version = version;
     }
     let mut buffer = vec![0; BUFFER];
-    let mut body = answer.body.as_reader();
     loop {
         if wanted.cancel.is_cancelled() {
             return Err(TransferError::Cancelled);
@@ -193,6 +208,44 @@ fn connection(
         )),
         _ => Ok(()),
     }
+}
+
+/// Asks a server for a file, with the request that `call` makes, given headers that ask for the rest.
+pub(crate) fn open(
+    client: &Client,
+    rest: Option<Rest<'_>>,
+    failure: fn(Answer) -> TransferError,
+    call: impl FnOnce(Vec<(String, String)>) -> Result<Call<'static>, TransferError>,
+) -> Result<Opened, TransferError> {
+    let mut headers = Vec::new();
+    if let Some(rest) = rest {
+        headers.push(("range".to_owned(), format!("bytes={}-", rest.from)));
+        headers.push(("if-range".to_owned(), rest.version.to_owned()));
+    }
+    let answer = client.send(&call(headers)?)?;
+    let (start, total) = match (answer.status, rest) {
+        (200, _) => (0, length(&answer)),
+        // A part that nobody can tell the place of is one too many.
+        (206, Some(_)) => content_range(&answer).unwrap_or((u64::MAX, None)),
+        (416, Some(rest)) => {
+            let total = answer
+                .header("content-range")
+                .and_then(|range| range.strip_prefix("bytes */"));
+            let complete = total.is_some_and(|total| total == rest.from.to_string());
+            return Ok(if complete {
+                Opened::Complete
+            } else {
+                Opened::Another
+            });
+        }
+        _ => return Err(failure(answer)),
+    };
+    Ok(Opened::Arriving(Arriving {
+        start,
+        total,
+        version: version(&answer),
+        body: Box::new(answer.body.into_reader()),
+    }))
 }
 
 /// Length of the whole file that a 200 announces. An encoded body has another one.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) use address::{encode, of_url, split};
 pub use client::Patience;
 pub(crate) use client::{Answer, Call, Client, Payload};
-pub(crate) use download::{Downloads, Wanted};
+pub(crate) use download::{Arriving, Downloads, Opened, Rest, Wanted, open};
 pub(super) use webdav::Webdav;
 
 use super::Surroundings;
@@ -58,9 +58,9 @@ impl Http {
             destination: &context.path(&pair.destination().url),
             hash: pair.transfer.generate_checksum,
             cancel: context.cancel,
-            failure: Answer::failure,
         };
-        self.downloads.fetch(&self.client, &wanted, &call)
+        self.downloads
+            .fetch(&wanted, &|rest| open(&self.client, rest, Answer::failure, call))
     }
 }
 

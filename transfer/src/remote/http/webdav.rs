@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Access, Answer, Client, Downloads, Payload, Wanted, split};
+use super::{Access, Answer, Client, Downloads, Payload, Wanted, open, split};
 use crate::error::{Retry, TransferError};
 use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
@@ -53,9 +53,9 @@ impl Webdav {
                 destination: &context.path(&pair.destination().url),
                 hash: pair.transfer.generate_checksum,
                 cancel: context.cancel,
-                failure: Answer::failure,
             };
-            self.downloads.fetch(&self.client, &wanted, &call)
+            self.downloads
+                .fetch(&wanted, &|rest| open(&self.client, rest, Answer::failure, call))
         } else {
             self.put(context, pair)
         }

@@ -4,7 +4,6 @@
 //! label) has a section `[SITE]` with the `endpoint` and perhaps the `region`, and a section `[IDENTITY@SITE]` with
 //! `access_key`, `secret_key` and perhaps `session_token`.
 
-mod sign;
 mod store;
 
 use std::collections::HashMap;
@@ -13,16 +12,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use object_store::aws::AwsCredential;
+
 use super::Surroundings;
 use super::credentials::Credentials;
 use super::http::{Client, Downloads, Wanted};
+use super::objects::{Bridge, PartSize};
 use crate::error::{Retry, TransferError};
 use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::spec::Location;
 use crate::url::Url;
-use sign::Key;
-use store::{Ask, Sizes, Store};
+use store::Store;
+
+pub(super) use store::failure;
 
 /// Region of stores that have none.
 const REGION: &str = "us-east-1";
@@ -34,30 +37,27 @@ pub(super) struct S3 {
     files: Mutex<HashMap<PathBuf, Arc<Credentials>>>,
     /// Regions of buckets at Amazon.
     regions: Mutex<HashMap<String, String>>,
-    sizes: Sizes,
+    part: PartSize,
 }
 
 impl S3 {
     pub(super) fn new(surroundings: Arc<Surroundings>, client: Arc<Client>) -> Self {
         // For tests of uploads in parts, and for stores that want other parts.
-        let megabytes = |name: &str| {
-            let number: Option<u64> = surroundings.text(name).and_then(|text| text.parse().ok());
-            number.filter(|number| *number > 0).map(|number| number << 20)
-        };
-        let mut sizes = Sizes::default();
-        if let Some(part) = megabytes("PEGASUS_TRANSFER_S3_PART_MB") {
-            sizes = Sizes {
-                whole: part.saturating_add(1),
-                part,
-            };
-        }
+        let megabytes = surroundings
+            .text("PEGASUS_TRANSFER_S3_PART_MB")
+            .and_then(|text| text.parse().ok());
+        let part = megabytes
+            .filter(|number: &u64| *number > 0)
+            .map_or_else(PartSize::default, |number| {
+                PartSize(number.saturating_mul(1 << 20))
+            });
         Self {
             surroundings,
             client,
             downloads: Downloads::default(),
             files: Mutex::new(HashMap::new()),
             regions: Mutex::new(HashMap::new()),
-            sizes,
+            part,
         }
     }
 
@@ -101,21 +101,18 @@ impl S3 {
             Some(region) => region.to_owned(),
             None => region_of_endpoint(&endpoint).unwrap_or(REGION).to_owned(),
         };
-        Ok(Store {
-            endpoint,
-            region,
-            key: Key {
-                access: option(identity, "access_key")?,
-                secret: option(identity, "secret_key")?,
-                token: credentials.get(identity, "session_token").map(str::to_owned),
-            },
-        })
+        let key = AwsCredential {
+            key_id: option(identity, "access_key")?,
+            secret_key: option(identity, "secret_key")?,
+            token: credentials.get(identity, "session_token").map(str::to_owned),
+        };
+        Store::new(&endpoint, region, key)
     }
 
     /// The same, for a bucket: at Amazon, requests must go to the region of the bucket.
     fn store(&self, place: &Location, bucket: &str) -> Result<Store, TransferError> {
         let mut store = self.described(place)?;
-        if !store.endpoint.trim_end_matches('/').ends_with("amazonaws.com") {
+        if !store.is_amazon() {
             return Ok(store);
         }
         let regions = || self.regions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,7 +127,7 @@ impl S3 {
             }
         };
         if region != store.region {
-            store.endpoint = format!("https://s3.{region}.amazonaws.com");
+            store.set_endpoint(&format!("https://s3.{region}.amazonaws.com"));
             store.region = region;
         }
         Ok(store)
@@ -150,25 +147,17 @@ impl S3 {
     fn get(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (bucket, object) = object(&pair.source.url)?;
         let store = self.store(pair.source, bucket)?;
-        let call = |headers| {
-            let mut ask = Ask::new("GET", bucket, object);
-            ask.headers = headers;
-            let call = store.call(&ask)?;
-            // The method is text of this program, nothing else is borrowed.
-            let mut owned = super::http::Call::new("GET", call.address);
-            owned.headers = call.headers;
-            owned.follow = false;
-            owned.proxied = call.proxied && pair.attempt == 1;
-            Ok(owned)
-        };
+        let proxied = store.is_secure() && pair.attempt == 1;
+        let bridge = Bridge::new(&self.client, context.cancel).through_proxy(proxied);
+        let (library, path) = store.library(&bridge, (bucket, object), false)?;
         let wanted = Wanted {
             name: &store.address(bucket, object),
             destination: &context.path(&pair.destination().url),
             hash: pair.transfer.generate_checksum,
             cancel: context.cancel,
-            failure: store::failure,
         };
-        self.downloads.fetch(&self.client, &wanted, &call)
+        self.downloads
+            .fetch(&wanted, &|rest| bridge.open(&library, &path, rest))
     }
 
     fn put(&self, context: &Context<'_>, source: &Path, place: &Location) -> Result<Done, TransferError> {
@@ -178,10 +167,10 @@ impl S3 {
         }
         let (bucket, object) = object(&place.url)?;
         let store = self.store(place, bucket)?;
-        let put = || {
-            let (client, cancel) = (&self.client, context.cancel);
-            store.put(client, (bucket, object), (&file, meta.len()), self.sizes, cancel)
-        };
+        let bridge = Bridge::new(&self.client, context.cancel);
+        let in_parts = self.part.is_less_than(meta.len());
+        let (library, path) = store.library(&bridge, (bucket, object), in_parts)?;
+        let put = || bridge.put(&library, &path, (&file, meta.len()), self.part);
         match put() {
             Err(error) if store::is_no_bucket(&error) => {
                 store.make_bucket(&self.client, bucket)?;

@@ -1,139 +1,157 @@
-//! Requests to a store that speaks the protocol of Amazon S3.
+//! A store that speaks the protocol of Amazon S3. What one object needs is the library's work; requests that
+//! concern buckets, or objects of several, are made here and signed by the library.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use object_store::aws::{AmazonS3, AmazonS3Builder, AwsAuthorizer, AwsCredential};
+use object_store::client::HttpRequestBody;
+use object_store::path::Path;
 
-use chrono::Utc;
-use sha2::{Digest, Sha256};
-
-use super::sign::{self, Key, UNSIGNED, Unsigned};
-use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
-use crate::integrity::hex;
-use crate::remote::http::{Answer, Call, Client, Payload, encode, split};
-
-/// Files from this size on are sent in parts.
-const WHOLE: u64 = 256 << 20;
-/// Size of a part, if the file is not too large for that.
-const PART: u64 = 64 << 20;
-/// Most parts that a store takes.
-const PARTS: u64 = 10_000;
-/// How often a part is sent before the upload fails.
-const TRIES: u32 = 3;
-
-/// Sizes of uploads, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sizes {
-    /// Files from this size on are sent in parts.
-    pub(super) whole: u64,
-    /// Size of a part.
-    pub(super) part: u64,
-}
-
-impl Default for Sizes {
-    fn default() -> Self {
-        Self {
-            whole: WHOLE,
-            part: PART,
-        }
-    }
-}
+use crate::remote::http::{Answer, Client, encode};
+use crate::remote::objects::{Bridge, below, call, repeats, split_name};
 
 /// A store, and who we are there.
-#[derive(Clone)]
 pub(super) struct Store {
-    /// `http://host:port`, perhaps with a path.
-    pub(super) endpoint: String,
+    /// `http://host:port`, perhaps with a path; without a slash at the end.
+    endpoint: String,
     pub(super) region: String,
-    pub(super) key: Key,
+    key: AwsCredential,
 }
 
-/// A request to a store.
+/// A request that is made here.
 pub(super) struct Ask<'a> {
-    pub(super) method: &'a str,
-    pub(super) bucket: &'a str,
+    method: &'a str,
+    bucket: &'a str,
     /// Empty for the bucket itself.
-    pub(super) object: &'a [u8],
-    pub(super) query: &'a [(&'a str, String)],
-    pub(super) headers: Vec<(String, String)>,
-    pub(super) payload: Payload<'a>,
+    object: &'a [u8],
+    query: &'a [(&'a str, &'a str)],
+    copy_source: Option<String>,
+    body: String,
 }
 
 impl<'a> Ask<'a> {
-    pub(super) fn new(method: &'a str, bucket: &'a str, object: &'a [u8]) -> Self {
+    fn new(method: &'a str, bucket: &'a str, object: &'a [u8]) -> Self {
         Self {
             method,
             bucket,
             object,
             query: &[],
-            headers: Vec::new(),
-            payload: Payload::None,
+            copy_source: None,
+            body: String::new(),
         }
     }
 }
 
 impl Store {
+    /// Fails if something cannot be part of a request.
+    pub(super) fn new(endpoint: &str, region: String, key: AwsCredential) -> Result<Self, TransferError> {
+        let address = url::Url::parse(endpoint)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let address = address.ok_or_else(|| {
+            let name = crate::shown::bytes(endpoint.as_bytes());
+            TransferError::Credentials(format!("the endpoint '{name}' is not an address"))
+        })?;
+        for (name, value) in [
+            ("access_key", Some(&key.key_id)),
+            ("session_token", key.token.as_ref()),
+            ("region", Some(&region)),
+        ] {
+            if value.is_some_and(|value| !value.bytes().all(|byte| byte.is_ascii_graphic())) {
+                return Err(TransferError::Credentials(format!(
+                    "the '{name}' in the credentials file has characters that it cannot have"
+                )));
+            }
+        }
+        let mut store = Self {
+            endpoint: String::new(),
+            region,
+            key,
+        };
+        store.set_endpoint(address.as_str());
+        Ok(store)
+    }
+
+    pub(super) fn set_endpoint(&mut self, address: &str) {
+        address.trim_end_matches('/').clone_into(&mut self.endpoint);
+    }
+
+    pub(super) fn is_amazon(&self) -> bool {
+        self.endpoint.ends_with("amazonaws.com")
+    }
+
+    pub(super) fn is_secure(&self) -> bool {
+        self.endpoint.starts_with("https:")
+    }
+
     /// The address of an object.
     pub(super) fn address(&self, bucket: &str, object: &[u8]) -> String {
-        let endpoint = self.endpoint.trim_end_matches('/');
-        let bucket = encode(bucket.as_bytes(), false);
+        let bucket = self.bucket(bucket);
         if object.is_empty() {
-            format!("{endpoint}/{bucket}")
+            bucket
         } else {
-            format!("{endpoint}/{bucket}/{}", encode(object, true))
+            format!("{bucket}/{}", encode(object, true))
         }
     }
 
-    /// The signed request.
-    pub(super) fn call<'a>(&self, ask: &Ask<'a>) -> Result<Call<'a>, TransferError> {
-        let address = self.address(ask.bucket, ask.object);
-        let (scheme, host, path) = split(&address).ok_or_else(|| {
-            TransferError::Credentials(format!("the endpoint '{}' is not an address", self.endpoint))
-        })?;
-        let hash = match ask.payload {
-            Payload::None => sign::sha256(b""),
-            Payload::Bytes(bytes) => sign::sha256(bytes),
-            // The connection protects the data.
-            Payload::File { .. } if scheme.eq_ignore_ascii_case("https") => UNSIGNED.to_owned(),
-            Payload::File { file, start, length } => hash_part(file, start, length).map_err(|error| {
-                TransferError::remote(format!("cannot read the file: {error}"), Retry::Soon)
-            })?,
-        };
-        let headers = sign::headers(
-            &Unsigned {
-                method: ask.method,
-                host,
-                path,
-                query: ask.query,
-                headers: &ask.headers,
-                payload: &hash,
-                region: &self.region,
-                time: Utc::now(),
-            },
-            &self.key,
-        );
-        let query = sign::query(ask.query);
-        let whole = if query.is_empty() {
-            address.clone()
-        } else {
-            format!("{address}?{query}")
-        };
-        let mut call = Call::new(ask.method, whole);
-        call.headers = headers;
-        call.payload = ask.payload;
-        // A signature is for one address.
-        call.follow = false;
-        call.proxied = scheme.eq_ignore_ascii_case("https");
-        Ok(call)
+    fn bucket(&self, bucket: &str) -> String {
+        format!("{}/{}", self.endpoint, encode(bucket.as_bytes(), false))
     }
 
-    fn send(&self, client: &Client, ask: &Ask<'_>) -> Result<Answer, TransferError> {
-        client.send(&self.call(ask)?)
+    /// The library's store for an object, and the name of the object in it.
+    pub(super) fn library(
+        &self,
+        bridge: &Bridge,
+        (bucket, object): (&str, &[u8]),
+        in_parts: bool,
+    ) -> Result<(AmazonS3, Path), TransferError> {
+        let (directory, path) = split_name(object)?;
+        let mut builder = AmazonS3Builder::new()
+            // So the endpoint is taken as the address of the bucket.
+            .with_virtual_hosted_style_request(true)
+            .with_endpoint(below(&self.bucket(bucket), directory))
+            .with_bucket_name(bucket)
+            .with_region(&self.region)
+            .with_access_key_id(&self.key.key_id)
+            .with_secret_access_key(&self.key.secret_key)
+            // A connection that is encrypted protects the data.
+            .with_unsigned_payload(self.is_secure())
+            .with_retry(repeats(in_parts))
+            .with_http_connector(bridge.clone());
+        if let Some(token) = &self.key.token {
+            builder = builder.with_token(token);
+        }
+        let store = builder.build();
+        let store = store.map_err(|error| TransferError::Credentials(error.to_string()))?;
+        Ok((store, path))
+    }
+
+    fn send(&self, client: &Client, ask: Ask<'_>) -> Result<Answer, TransferError> {
+        let mut address = self.address(ask.bucket, ask.object);
+        for (number, (name, value)) in ask.query.iter().enumerate() {
+            let mark = if number == 0 { '?' } else { '&' };
+            address.push_str(&format!("{mark}{name}={}", encode(value.as_bytes(), false)));
+        }
+        let mut request = ureq::http::Request::builder().method(ask.method).uri(&address);
+        if let Some(source) = ask.copy_source {
+            request = request.header("x-amz-copy-source", source);
+        }
+        let unusable = || {
+            let name = crate::shown::bytes(address.as_bytes());
+            TransferError::remote(format!("'{name}' cannot be asked for"), Retry::Never)
+        };
+        let request = request.body(HttpRequestBody::from(ask.body));
+        let mut request = request.map_err(|_| unusable())?;
+        AwsAuthorizer::new(&self.key, "s3", &self.region)
+            .try_authorize(&mut request, None)
+            .map_err(|_| unusable())?;
+        let (parts, body) = request.into_parts();
+        let mut call = call(&parts, body.as_bytes().map_or(&b""[..], |bytes| bytes));
+        call.proxied = self.is_secure();
+        client.send(&call)
     }
 
     /// Sends a request that must succeed; returns the body of the answer.
-    fn ask(&self, client: &Client, ask: &Ask<'_>) -> Result<String, TransferError> {
+    fn ask(&self, client: &Client, ask: Ask<'_>) -> Result<String, TransferError> {
         let mut answer = self.send(client, ask)?;
         if !(200..300).contains(&answer.status) {
             return Err(failure(answer));
@@ -148,7 +166,7 @@ impl Store {
 
     /// The region of a bucket, if the store tells.
     pub(super) fn region_of(&self, client: &Client, bucket: &str) -> Result<Option<String>, TransferError> {
-        let answer = self.send(client, &Ask::new("HEAD", bucket, b""))?;
+        let answer = self.send(client, Ask::new("HEAD", bucket, b""))?;
         Ok(answer.header("x-amz-bucket-region").map(str::to_owned))
     }
 
@@ -164,8 +182,8 @@ impl Store {
             )
         };
         let mut ask = Ask::new("PUT", bucket, b"");
-        ask.payload = Payload::Bytes(body.as_bytes());
-        let mut answer = self.send(client, &ask)?;
+        ask.body = body;
+        let mut answer = self.send(client, ask)?;
         if (200..300).contains(&answer.status) {
             return Ok(());
         }
@@ -174,104 +192,6 @@ impl Store {
             return Ok(());
         }
         Err(refusal(answer.status, &text))
-    }
-
-    /// Sends a file.
-    pub(super) fn put(
-        &self,
-        client: &Client,
-        (bucket, object): (&str, &[u8]),
-        (file, length): (&File, u64),
-        sizes: Sizes,
-        cancel: &Cancel,
-    ) -> Result<(), TransferError> {
-        if length < sizes.whole {
-            let mut ask = Ask::new("PUT", bucket, object);
-            ask.payload = if length == 0 {
-                Payload::Bytes(b"")
-            } else {
-                Payload::File {
-                    file,
-                    start: 0,
-                    length,
-                }
-            };
-            return self.ask(client, &ask).map(drop);
-        }
-        let mut ask = Ask::new("POST", bucket, object);
-        let query = [("uploads", String::new())];
-        ask.query = &query;
-        ask.payload = Payload::Bytes(b"");
-        let started = self.ask(client, &ask)?;
-        let id = first(&started, "UploadId")
-            .ok_or_else(|| TransferError::remote("the store gave no id for an upload", Retry::Later))?;
-        let result = self.put_parts(client, (bucket, object), (file, length), (sizes, &id), cancel);
-        if result.is_err() {
-            // Parts that are left over cost money; more than asking cannot be done.
-            let query = [("uploadId", id)];
-            let mut ask = Ask::new("DELETE", bucket, object);
-            ask.query = &query;
-            let _ = self.send(client, &ask);
-        }
-        result
-    }
-
-    fn put_parts(
-        &self,
-        client: &Client,
-        (bucket, object): (&str, &[u8]),
-        (file, length): (&File, u64),
-        (sizes, id): (Sizes, &str),
-        cancel: &Cancel,
-    ) -> Result<(), TransferError> {
-        let size = sizes.part.max(length.div_ceil(PARTS));
-        let mut list = String::from("<CompleteMultipartUpload>");
-        for (number, start) in (1u64..).zip((0..length).step_by(usize::try_from(size).unwrap_or(usize::MAX)))
-        {
-            let query = [("partNumber", number.to_string()), ("uploadId", id.to_owned())];
-            let mut ask = Ask::new("PUT", bucket, object);
-            ask.query = &query;
-            ask.payload = Payload::File {
-                file,
-                start,
-                length: size.min(length - start),
-            };
-            let tag = self.put_part(client, &ask, cancel)?;
-            let tag = quick_xml::escape::escape(tag.as_str()).into_owned();
-            list.push_str(&format!(
-                "<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>"
-            ));
-        }
-        list.push_str("</CompleteMultipartUpload>");
-        let query = [("uploadId", id.to_owned())];
-        let mut ask = Ask::new("POST", bucket, object);
-        ask.query = &query;
-        ask.payload = Payload::Bytes(list.as_bytes());
-        self.ask(client, &ask).map(drop)
-    }
-
-    /// Sends one part; returns its entity tag.
-    fn put_part(&self, client: &Client, ask: &Ask<'_>, cancel: &Cancel) -> Result<String, TransferError> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let answer = self.send(client, ask).and_then(|answer| match answer.status {
-                200..=299 => Ok(answer),
-                _ => Err(failure(answer)),
-            });
-            match answer {
-                Ok(answer) => {
-                    return answer.header("etag").map(str::to_owned).ok_or_else(|| {
-                        TransferError::remote("the store gave no entity tag for a part", Retry::Later)
-                    });
-                }
-                Err(error) if error.retry() == Retry::Never || tries >= TRIES => return Err(error),
-                Err(_) if !cancel.sleep(Duration::from_secs(u64::from(tries))) => {
-                    return Err(TransferError::Cancelled);
-                }
-                Err(_) => {}
-            }
-        }
     }
 
     /// Copies within the store.
@@ -283,14 +203,13 @@ impl Store {
     ) -> Result<(), TransferError> {
         let source = format!("/{}/{}", encode(bucket.as_bytes(), false), encode(object, true));
         let mut ask = Ask::new("PUT", to_bucket, to_object);
-        ask.headers.push(("x-amz-copy-source".to_owned(), source));
-        ask.payload = Payload::Bytes(b"");
-        self.ask(client, &ask).map(drop)
+        ask.copy_source = Some(source);
+        self.ask(client, ask).map(drop)
     }
 
     /// Removes an object; none is fine.
     pub(super) fn remove(&self, client: &Client, bucket: &str, object: &[u8]) -> Result<(), TransferError> {
-        let answer = self.send(client, &Ask::new("DELETE", bucket, object))?;
+        let answer = self.send(client, Ask::new("DELETE", bucket, object))?;
         match answer.status {
             200..=299 | 404 => Ok(()),
             _ => Err(failure(answer)),
@@ -304,11 +223,11 @@ impl Store {
         bucket: &str,
         prefix: &[u8],
     ) -> Result<Vec<String>, TransferError> {
-        let prefix = String::from_utf8_lossy(prefix).into_owned();
-        let query = [("list-type", "2".to_owned()), ("prefix", prefix)];
+        let prefix = String::from_utf8_lossy(prefix);
+        let query = [("list-type", "2"), ("prefix", &*prefix)];
         let mut ask = Ask::new("GET", bucket, b"");
         ask.query = &query;
-        let mut answer = self.send(client, &ask)?;
+        let mut answer = self.send(client, ask)?;
         match answer.status {
             200 => Ok(all(&answer.text()?, "Key")),
             404 => Ok(Vec::new()),
@@ -318,7 +237,7 @@ impl Store {
 }
 
 /// The failure that an answer is: the code and message of the store, if it gives some.
-pub(super) fn failure(mut answer: Answer) -> TransferError {
+pub(in crate::remote) fn failure(mut answer: Answer) -> TransferError {
     let text = answer.text().unwrap_or_default();
     if first(&text, "Code").is_none() {
         return answer.failure();
@@ -383,25 +302,6 @@ fn all(xml: &str, name: &str) -> Vec<String> {
             Ok(_) => {}
         }
     }
-}
-
-/// SHA-256 of a part of a file, in hexadecimal.
-fn hash_part(file: &File, start: u64, length: u64) -> std::io::Result<String> {
-    let mut hasher = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    let (mut position, end) = (start, start + length);
-    while position < end {
-        let most = usize::try_from(end - position)
-            .unwrap_or(usize::MAX)
-            .min(buffer.len());
-        let read = file.read_at(&mut buffer[..most], position)?;
-        if read == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        hasher.update(&buffer[..read]);
-        position += read as u64;
-    }
-    Ok(hex(&hasher.finalize().into()))
 }
 
 #[cfg(test)]

@@ -1,0 +1,465 @@
+//! Stores of objects: the library that speaks their protocols, over the HTTP client of this program.
+//!
+//! The library signs, gets tokens, sends large files in parts and repeats what is worth it. Connections, proxies,
+//! certificates, time-outs and requests to stop are those of all protocols here. The client blocks, so nothing runs
+//! beside it: the runtime of an operation is there for the library's clock only, and starts no thread.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_core::Stream;
+use http_body::{Body, Frame};
+use object_store::client::{
+    ClientOptions, HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
+    HttpResponse, HttpResponseBody, HttpService,
+};
+use object_store::path::Path;
+use object_store::{
+    BackoffConfig, GetOptions, GetRange, MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload,
+    RetryConfig,
+};
+use tokio::runtime::{Builder, Runtime};
+use ureq::http::HeaderValue;
+use ureq::http::header::{ETAG, LAST_MODIFIED};
+use ureq::http::request::Parts;
+
+use super::http::{Arriving, Call, Client, Opened, Payload, Rest, encode};
+use crate::cancel::Cancel;
+use crate::error::{Retry, TransferError};
+
+/// Size of the parts that large files are sent in, if there are not too many; smaller files are sent at once.
+/// A part is in memory while it is sent.
+const PART: u64 = 16 << 20;
+/// Most parts that a store takes.
+const PARTS: u64 = 10_000;
+/// How often a part is sent again before the upload fails.
+const REPEATS: usize = 2;
+/// How long between two looks whether the run shall stop.
+const LOOK: Duration = Duration::from_millis(100);
+const BUFFER: usize = 256 << 10;
+
+/// The size of parts that is asked for, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PartSize(pub(super) u64);
+
+impl Default for PartSize {
+    fn default() -> Self {
+        Self(PART)
+    }
+}
+
+impl PartSize {
+    /// Whether a file of `length` bytes is sent in parts.
+    pub(super) fn is_less_than(self, length: u64) -> bool {
+        self.0 < length
+    }
+}
+
+/// An operation of the library.
+#[derive(Clone)]
+pub(super) struct Bridge {
+    client: Arc<Client>,
+    cancel: Cancel,
+    /// Whether the proxy of the environment is used for what is fetched.
+    proxied: bool,
+    /// Why the last request failed, in our words.
+    failure: Arc<Mutex<Option<TransferError>>>,
+}
+
+impl std::fmt::Debug for Bridge {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Bridge")
+    }
+}
+
+impl HttpConnector for Bridge {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl HttpService for Bridge {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (parts, body) = request.into_parts();
+        let body = gathered(body);
+        let mut call = call(&parts, &body);
+        call.proxied = self.proxied;
+        let answer = self.client.send(&call).map_err(|error| {
+            let kind = match error.retry() {
+                Retry::Never => HttpErrorKind::Unknown,
+                _ => HttpErrorKind::Connect,
+            };
+            let shown = io::Error::other(error.to_string());
+            self.remember(error);
+            HttpError::new(kind, shown)
+        })?;
+        let status = answer.status;
+        let mut response = ureq::http::Response::builder().status(status);
+        if let Some(headers) = response.headers_mut() {
+            headers.clone_from(&answer.headers);
+            // The library wants these of each object. Not all stores tell, and nobody here asks; but it must be an error
+            // if a part of an upload has no tag.
+            let some = |text| HeaderValue::from_static(text);
+            headers
+                .entry(LAST_MODIFIED)
+                .or_insert_with(|| some("Thu, 01 Jan 1970 00:00:00 GMT"));
+            if parts.uri.query().is_none() {
+                headers.entry(ETAG).or_insert_with(|| some("none"));
+            }
+        }
+        let body = if (200..300).contains(&status) {
+            HttpResponseBody::new(Incoming(Mutex::new(Box::new(answer.body.into_reader()))))
+        } else {
+            self.remember(super::s3::failure(answer));
+            Bytes::new().into()
+        };
+        response
+            .body(body)
+            .map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))
+    }
+}
+
+impl Bridge {
+    pub(super) fn new(client: &Arc<Client>, cancel: &Cancel) -> Self {
+        Self {
+            client: Arc::clone(client),
+            cancel: cancel.clone(),
+            proxied: false,
+            failure: Arc::default(),
+        }
+    }
+
+    pub(super) fn through_proxy(mut self, proxied: bool) -> Self {
+        self.proxied = proxied;
+        self
+    }
+
+    fn remember(&self, error: TransferError) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    fn failed(&self, error: &object_store::Error) -> TransferError {
+        let known = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        in_our_words(known, error)
+    }
+
+    /// Runs an operation to its end, or until the run shall stop.
+    pub(super) fn run<T>(
+        &self,
+        runtime: &Runtime,
+        work: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, TransferError> {
+        let stopped = async {
+            while !self.cancel.is_cancelled() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let done = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                done = work => Some(done),
+                () = stopped => None,
+            }
+        });
+        match done {
+            _ if self.cancel.is_cancelled() => Err(TransferError::Cancelled),
+            Some(done) => done.map_err(|error| self.failed(&error)),
+            None => Err(TransferError::Cancelled),
+        }
+    }
+
+    /// Sends a file, if it is large in parts.
+    pub(super) fn put(
+        &self,
+        store: &dyn ObjectStore,
+        path: &Path,
+        (file, length): (&File, u64),
+        part: PartSize,
+    ) -> Result<(), TransferError> {
+        let part = part.0.max(length.div_ceil(PARTS));
+        let runtime = runtime()?;
+        if length <= part {
+            let payload = read(file, 0, length)?;
+            return self.run(&runtime, store.put(path, payload)).map(drop);
+        }
+        let mut upload = self.run(&runtime, store.put_multipart(path))?;
+        let sent = self.put_parts(&runtime, upload.as_mut(), (file, length), part);
+        if sent.is_err() {
+            // Parts that are left over cost money; more than asking cannot be done.
+            let _ = runtime.block_on(upload.abort());
+        }
+        sent
+    }
+
+    fn put_parts(
+        &self,
+        runtime: &Runtime,
+        upload: &mut dyn MultipartUpload,
+        (file, length): (&File, u64),
+        part: u64,
+    ) -> Result<(), TransferError> {
+        let mut start = 0;
+        while start < length {
+            let size = part.min(length - start);
+            let payload = read(file, start, size)?;
+            self.run(runtime, upload.put_part(payload))?;
+            start += size;
+        }
+        self.run(runtime, upload.complete()).map(drop)
+    }
+
+    /// Asks for an object, or for the rest of it.
+    pub(super) fn open(
+        &self,
+        store: &dyn ObjectStore,
+        path: &Path,
+        rest: Option<Rest<'_>>,
+    ) -> Result<Opened, TransferError> {
+        let runtime = runtime()?;
+        let options = match rest {
+            // Only the same version of the object has that rest.
+            Some(rest) => GetOptions::new()
+                .with_range(Some(GetRange::Offset(rest.from)))
+                .with_if_match(Some(rest.version)),
+            None => GetOptions::new(),
+        };
+        let got = runtime.block_on(store.get_opts(path, options));
+        let got = match got {
+            Ok(got) => got,
+            Err(_) if self.cancel.is_cancelled() => return Err(TransferError::Cancelled),
+            Err(error) => {
+                let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // It is another version, or the store cannot give parts: all of it, then.
+                let without_rest =
+                    matches!(error, object_store::Error::Precondition { .. }) || failure.is_none();
+                if rest.is_some() && without_rest {
+                    return self.open(store, path, None);
+                }
+                return Err(in_our_words(failure, &error));
+            }
+        };
+        let (start, total, version) = (got.range.start, got.meta.size, got.meta.e_tag.clone());
+        Ok(Opened::Arriving(Arriving {
+            start,
+            total: Some(total),
+            version: version.filter(|tag| tag.starts_with('"') && tag.len() > 2),
+            body: Box::new(Streamed {
+                runtime,
+                stream: got.into_stream(),
+                chunk: Bytes::new(),
+            }),
+        }))
+    }
+}
+
+/// A failure that the library tells of: that of the last request, if there was one.
+fn in_our_words(known: Option<TransferError>, error: &object_store::Error) -> TransferError {
+    known.unwrap_or_else(|| {
+        let retry = match error {
+            object_store::Error::Generic { .. } => Retry::Later,
+            _ => Retry::Never,
+        };
+        let text = error.to_string();
+        TransferError::remote(crate::shown::bytes(text.as_bytes()).to_string(), retry)
+    })
+}
+
+/// How the library repeats requests: parts of files only. The engine repeats the rest.
+pub(super) fn repeats(of_parts: bool) -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(3),
+            base: 2.0,
+        },
+        max_retries: if of_parts { REPEATS } else { 0 },
+        ..RetryConfig::default()
+    }
+}
+
+/// A runtime with a clock, and nothing else.
+pub(super) fn runtime() -> Result<Runtime, TransferError> {
+    let made = Builder::new_current_thread().enable_time().build();
+    made.map_err(|error| TransferError::remote(format!("cannot wait for a store: {error}"), Retry::Soon))
+}
+
+/// The request as our client makes it. A signature is for one address, so redirections are not followed.
+pub(super) fn call<'a>(parts: &'a Parts, body: &'a [u8]) -> Call<'a> {
+    // The library encodes more than it must for GCS, also in names of buckets, where not every server expects it.
+    let plain = [("%2D", "-"), ("%2E", "."), ("%5F", "_"), ("%7E", "~")];
+    let address = plain
+        .iter()
+        .fold(parts.uri.to_string(), |address, (code, plain)| address.replace(code, plain));
+    let mut call = Call::new(parts.method.as_str(), address);
+    call.headers = parts
+        .headers
+        .iter()
+        .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
+        .collect();
+    call.follow = false;
+    if matches!(parts.method.as_str(), "PUT" | "POST") {
+        call.payload = Payload::Bytes(body);
+    }
+    call
+}
+
+/// Directory and last part of an object's name. The library's paths cannot hold all names that stores take (`a//b`,
+/// `a/`), but stores can have their root in any such directory.
+pub(super) fn split_name(object: &[u8]) -> Result<(Option<&[u8]>, Path), TransferError> {
+    let (directory, last) = match object.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (Some(&object[..at]), &object[at + 1..]),
+        None => (None, object),
+    };
+    let refused = |why: &str| {
+        let name = crate::shown::bytes(object);
+        TransferError::Credentials(format!("the name of the object '{name}' {why}"))
+    };
+    let mut parts = directory.unwrap_or_default().split(|byte| *byte == b'/');
+    if parts.any(|part| part == b"." || part == b"..") {
+        return Err(refused("has a part '.' or '..'"));
+    }
+    let last = std::str::from_utf8(last).map_err(|_| refused("is not UTF-8"))?;
+    let path = Path::parse(last).map_err(|_| refused("ends in '.' or '..', or has a control character"))?;
+    Ok((directory, path))
+}
+
+/// The address of a directory below another.
+pub(super) fn below(address: &str, directory: Option<&[u8]>) -> String {
+    match directory {
+        Some(directory) => format!("{address}/{}", encode(directory, true)),
+        None => address.to_owned(),
+    }
+}
+
+/// A part of a file, to be sent.
+fn read(file: &File, start: u64, length: u64) -> Result<PutPayload, TransferError> {
+    let fail =
+        |error: io::Error| TransferError::remote(format!("cannot read the file: {error}"), Retry::Soon);
+    let size = usize::try_from(length).map_err(|_| fail(io::ErrorKind::FileTooLarge.into()))?;
+    let mut bytes = vec![0; size];
+    match file.read_exact_at(&mut bytes, start) {
+        Ok(()) => Ok(PutPayload::from(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(TransferError::remote(
+            "the file became shorter while it was sent",
+            Retry::Soon,
+        )),
+        Err(error) => Err(fail(error)),
+    }
+}
+
+/// All that a request carries: one piece, as we make them.
+fn gathered(mut body: HttpRequestBody) -> Bytes {
+    let mut all = Bytes::new();
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    if let Some(bytes) = body.as_bytes() {
+        return bytes.clone();
+    }
+    while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut context) {
+        match frame.into_data() {
+            Ok(next) if all.is_empty() => all = next,
+            Ok(next) => all = [all, next].concat().into(),
+            Err(_) => {}
+        }
+    }
+    all
+}
+
+/// What arrives, read when it is asked for. The lock makes it `Sync`; nobody shares it.
+struct Incoming(Mutex<Box<dyn Read + Send>>);
+
+impl Body for Incoming {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
+        let reader = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = vec![0; BUFFER];
+        Poll::Ready(match reader.read(&mut buffer) {
+            Ok(0) => None,
+            Ok(read) => {
+                buffer.truncate(read);
+                Some(Ok(Frame::data(buffer.into())))
+            }
+            Err(error) => Some(Err(HttpError::new(HttpErrorKind::Interrupted, error))),
+        })
+    }
+}
+
+/// The data of an object, for readers.
+struct Streamed {
+    runtime: Runtime,
+    stream: Pin<Box<dyn Stream<Item = object_store::Result<Bytes>> + Send>>,
+    chunk: Bytes,
+}
+
+impl Read for Streamed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.chunk.is_empty() {
+            let stream = &mut self.stream;
+            let next = std::future::poll_fn(|context| stream.as_mut().poll_next(context));
+            match self.runtime.block_on(next) {
+                Some(Ok(chunk)) => self.chunk = chunk,
+                Some(Err(error)) => return Err(io::Error::other(cause(&error))),
+                None => return Ok(0),
+            }
+        }
+        let most = buffer.len().min(self.chunk.len());
+        let piece = self.chunk.split_to(most);
+        buffer[..most].copy_from_slice(&piece);
+        Ok(most)
+    }
+}
+
+/// The innermost reason of a failure.
+fn cause(error: &dyn Error) -> String {
+    let mut inner = error;
+    while let Some(next) = inner.source() {
+        inner = next;
+    }
+    inner.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_split() {
+        for (name, expected) in [
+            (&b"a"[..], Some((None, "a"))),
+            (b"d/e/a b+\xc3\xa9=%", Some((Some(&b"d/e"[..]), "a b+\u{e9}=%"))),
+            (b"/a", Some((Some(b""), "a"))),
+            (b"d//a", Some((Some(b"d/"), "a"))),
+            (b"d/", Some((Some(b"d"), ""))),
+            (b"d/..", None),
+            (b"../a", None),
+            (b"d/a\nb", None),
+            (b"d/\xff", None),
+        ] {
+            let split = split_name(name).ok();
+            let split = split
+                .as_ref()
+                .map(|(directory, last)| (*directory, last.as_ref()));
+            assert_eq!(split, expected, "{}", String::from_utf8_lossy(name));
+        }
+    }
+
+    #[test]
+    fn requests_in_several_pieces_are_put_together() {
+        let payload: PutPayload = [Bytes::from("ab"), Bytes::from("cd")].into_iter().collect();
+        assert_eq!(gathered(payload.into()), "abcd");
+        assert_eq!(gathered(Bytes::from("x").into()), "x");
+    }
+}
