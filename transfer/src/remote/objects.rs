@@ -27,10 +27,11 @@ use object_store::{
     RetryConfig,
 };
 use tokio::runtime::{Builder, Runtime};
-use ureq::http::HeaderValue;
 use ureq::http::header::{ETAG, LAST_MODIFIED};
 use ureq::http::request::Parts;
+use ureq::http::{HeaderValue, Method, Uri};
 
+use super::Surroundings;
 use super::http::{Arriving, Call, Client, Opened, Payload, Rest, encode};
 use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
@@ -45,18 +46,23 @@ const REPEATS: usize = 2;
 /// How long between two looks whether the run shall stop.
 const LOOK: Duration = Duration::from_millis(100);
 const BUFFER: usize = 256 << 10;
+/// Most bytes of what answers a request that is no `GET`: it becomes part of addresses.
+const SHORT: u64 = 16 << 10;
 
 /// The size of parts that is asked for, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartSize(pub(super) u64);
 
-impl Default for PartSize {
-    fn default() -> Self {
-        Self(PART)
-    }
-}
-
 impl PartSize {
+    /// As the environment asks for it: for stores that want other parts, and for tests.
+    pub(super) fn of(surroundings: &Surroundings) -> Self {
+        let megabytes = surroundings
+            .text("PEGASUS_TRANSFER_S3_PART_MB")
+            .and_then(|text| text.parse().ok())
+            .filter(|number: &u64| *number > 0);
+        Self(megabytes.map_or(PART, |number| number.saturating_mul(1 << 20)))
+    }
+
     /// Whether a file of `length` bytes is sent in parts.
     pub(super) fn is_less_than(self, length: u64) -> bool {
         self.0 < length
@@ -117,7 +123,13 @@ impl HttpService for Bridge {
             }
         }
         let body = if (200..300).contains(&status) {
-            HttpResponseBody::new(Incoming(Mutex::new(Box::new(answer.body.into_reader()))))
+            let all = answer.body.into_reader();
+            let reader: Box<dyn Read + Send> = if parts.method == Method::GET {
+                Box::new(all)
+            } else {
+                Box::new(all.take(SHORT))
+            };
+            HttpResponseBody::new(Incoming(Mutex::new(reader)))
         } else {
             self.remember(super::s3::failure(answer));
             Bytes::new().into()
@@ -298,7 +310,9 @@ pub(super) fn call<'a>(parts: &'a Parts, body: &'a [u8]) -> Call<'a> {
     let plain = [("%2D", "-"), ("%2E", "."), ("%5F", "_"), ("%7E", "~")];
     let address = plain
         .iter()
-        .fold(parts.uri.to_string(), |address, (code, plain)| address.replace(code, plain));
+        .fold(parts.uri.to_string(), |address, (code, plain)| {
+            address.replace(code, plain)
+        });
     let mut call = Call::new(parts.method.as_str(), address);
     call.headers = parts
         .headers
@@ -319,10 +333,15 @@ pub(super) fn split_name(object: &[u8]) -> Result<(Option<&[u8]>, Path), Transfe
         Some(at) => (Some(&object[..at]), &object[at + 1..]),
         None => (None, object),
     };
+    // Encoded it is at most three times as long, and addresses have an end.
+    const LONGEST: usize = 8 << 10;
     let refused = |why: &str| {
         let name = crate::shown::bytes(object);
         TransferError::Credentials(format!("the name of the object '{name}' {why}"))
     };
+    if object.len() > LONGEST {
+        return Err(refused("is too long"));
+    }
     let mut parts = directory.unwrap_or_default().split(|byte| *byte == b'/');
     if parts.any(|part| part == b"." || part == b"..") {
         return Err(refused("has a part '.' or '..'"));
@@ -338,6 +357,17 @@ pub(super) fn below(address: &str, directory: Option<&[u8]>) -> String {
         Some(directory) => format!("{address}/{}", encode(directory, true)),
         None => address.to_owned(),
     }
+}
+
+/// Refuses what is no address: the library takes for granted that it is given one.
+pub(super) fn check_address(address: &str) -> Result<(), TransferError> {
+    if address.parse::<Uri>().is_ok() && url::Url::parse(address).is_ok_and(|url| url.has_host()) {
+        return Ok(());
+    }
+    let name = crate::shown::bytes(address.as_bytes());
+    Err(TransferError::Credentials(format!(
+        "'{name}' is not the address of a store"
+    )))
 }
 
 /// A part of a file, to be sent.

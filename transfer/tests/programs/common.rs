@@ -59,6 +59,8 @@ impl Case {
             "PEGASUS_MULTIPART_DIR",
             "PEGASUS_TRANSFER_THREADS",
             "PEGASUS_CREDENTIALS",
+            "PEGASUS_TRANSFER_S3_PART_MB",
+            "STORAGE_EMULATOR_HOST",
             "http_proxy",
             "https_proxy",
             "all_proxy",

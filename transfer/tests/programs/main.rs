@@ -12,3 +12,5 @@ mod kill;
 mod local;
 #[cfg(feature = "remote")]
 mod server;
+#[cfg(feature = "remote")]
+mod stores;

@@ -23,7 +23,7 @@ use serde_json::Value;
 use super::Surroundings;
 use super::credentials::Credentials;
 use super::http::{Answer, Call, Client, Downloads, Payload, Wanted, encode};
-use super::objects::{Bridge, PartSize, below, repeats, runtime, split_name};
+use super::objects::{Bridge, PartSize, below, check_address, repeats, runtime, split_name};
 use super::surroundings::check_key_file;
 use crate::error::TransferError;
 use crate::local::open_source;
@@ -40,6 +40,7 @@ pub(super) struct Gs {
     downloads: Downloads,
     /// What makes tokens, and keeps them; by key file.
     tokens: Mutex<HashMap<PathBuf, GcpCredentialProvider>>,
+    part: PartSize,
 }
 
 /// How to reach the storage for a site.
@@ -76,6 +77,7 @@ impl Door {
         in_parts: bool,
     ) -> Result<(GoogleCloudStorage, Name), TransferError> {
         let (directory, name) = split_name(object)?;
+        check_address(&self.service)?;
         // The library's bucket is the last directory, and its service all before that.
         let (service, bucket) = match directory {
             None => (self.service.clone(), bucket.to_owned()),
@@ -129,11 +131,13 @@ fn object_path(bucket: &str, object: &[u8]) -> String {
 
 impl Gs {
     pub(super) fn new(here: Arc<Surroundings>, client: Arc<Client>) -> Self {
+        let part = PartSize::of(&here);
         Self {
             here,
             client,
             downloads: Downloads::default(),
             tokens: Mutex::new(HashMap::new()),
+            part,
         }
     }
 
@@ -265,9 +269,8 @@ impl Gs {
         }
         let (bucket, object) = object(url)?;
         let bridge = Bridge::new(&self.client, context.cancel);
-        let part = PartSize::default();
-        let (library, path) = door.library(&bridge, (bucket, object), part.is_less_than(meta.len()))?;
-        let put = || bridge.put(&library, &path, (&file, meta.len()), part);
+        let (library, path) = door.library(&bridge, (bucket, object), self.part.is_less_than(meta.len()))?;
+        let put = || bridge.put(&library, &path, (&file, meta.len()), self.part);
         match put() {
             Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => {
                 self.make_bucket(door, &bridge, bucket)?;

@@ -42,15 +42,7 @@ pub(super) struct S3 {
 
 impl S3 {
     pub(super) fn new(surroundings: Arc<Surroundings>, client: Arc<Client>) -> Self {
-        // For tests of uploads in parts, and for stores that want other parts.
-        let megabytes = surroundings
-            .text("PEGASUS_TRANSFER_S3_PART_MB")
-            .and_then(|text| text.parse().ok());
-        let part = megabytes
-            .filter(|number: &u64| *number > 0)
-            .map_or_else(PartSize::default, |number| {
-                PartSize(number.saturating_mul(1 << 20))
-            });
+        let part = PartSize::of(&surroundings);
         Self {
             surroundings,
             client,

@@ -7,7 +7,7 @@ use object_store::path::Path;
 
 use crate::error::{Retry, TransferError};
 use crate::remote::http::{Answer, Client, encode};
-use crate::remote::objects::{Bridge, below, call, repeats, split_name};
+use crate::remote::objects::{Bridge, below, call, check_address, repeats, split_name};
 
 /// A store, and who we are there.
 pub(super) struct Store {
@@ -105,10 +105,12 @@ impl Store {
         in_parts: bool,
     ) -> Result<(AmazonS3, Path), TransferError> {
         let (directory, path) = split_name(object)?;
+        let root = below(&self.bucket(bucket), directory);
+        check_address(&root)?;
         let mut builder = AmazonS3Builder::new()
             // So the endpoint is taken as the address of the bucket.
             .with_virtual_hosted_style_request(true)
-            .with_endpoint(below(&self.bucket(bucket), directory))
+            .with_endpoint(root)
             .with_bucket_name(bucket)
             .with_region(&self.region)
             .with_access_key_id(&self.key.key_id)
@@ -139,6 +141,7 @@ impl Store {
             let name = crate::shown::bytes(address.as_bytes());
             TransferError::remote(format!("'{name}' cannot be asked for"), Retry::Never)
         };
+        check_address(&address)?;
         let request = request.body(HttpRequestBody::from(ask.body));
         let mut request = request.map_err(|_| unusable())?;
         AwsAuthorizer::new(&self.key, "s3", &self.region)
@@ -167,7 +170,14 @@ impl Store {
     /// The region of a bucket, if the store tells.
     pub(super) fn region_of(&self, client: &Client, bucket: &str) -> Result<Option<String>, TransferError> {
         let answer = self.send(client, Ask::new("HEAD", bucket, b""))?;
-        Ok(answer.header("x-amz-bucket-region").map(str::to_owned))
+        // It becomes part of an address.
+        let plain = |region: &&str| {
+            region
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        let region = answer.header("x-amz-bucket-region").filter(plain);
+        Ok(region.map(str::to_owned))
     }
 
     /// Makes a bucket; one that is already ours is fine.

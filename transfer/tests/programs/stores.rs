@@ -1,0 +1,319 @@
+//! Stores of objects, played by a server that misbehaves.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use super::common::{Case, Run, list, mkdir, remove, transfer};
+use super::server::{Reply, Request, Server, body, status};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn content(size: usize) -> Vec<u8> {
+    (0..size)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
+}
+
+fn secret(case: &Case, name: &str, text: &str) -> String {
+    case.write(name, text);
+    fs::set_permissions(case.path(name), fs::Permissions::from_mode(0o600)).expect("chmod");
+    case.path(name).to_str().expect("UTF-8").to_owned()
+}
+
+/// The environment for a store that is at `host`.
+fn surroundings(case: &Case, host: &str) -> Vec<(&'static str, String)> {
+    let text = format!(
+        "[store]\nendpoint = http://{host}/\n[me@store]\naccess_key = ak\nsecret_key = sk\nsession_token = st\n"
+    );
+    vec![
+        ("PEGASUS_CREDENTIALS_local", secret(case, "credentials", &text)),
+        ("STORAGE_EMULATOR_HOST", host.to_owned()),
+        ("PEGASUS_TRANSFER_S3_PART_MB", "1".to_owned()),
+    ]
+}
+
+fn run(case: &Case, environment: &[(&str, String)], entries: &[String]) -> Run {
+    let mut command = case.command();
+    command
+        .args(["--retry-wait", "0.001"])
+        .envs(environment.iter().map(|(name, value)| (name, value)));
+    case.start(command, &list(entries))
+}
+
+/// An object with support for parts of one version of it, as stores give them.
+fn object(request: &Request, bytes: &[u8], tag: &str, cut: Option<usize>) -> Reply {
+    if request.header("if-match").is_some_and(|wanted| wanted != tag) {
+        return status(412);
+    }
+    let start = request.header("range").and_then(|range| {
+        let start = range.strip_prefix("bytes=")?.strip_suffix('-')?;
+        start.parse::<usize>().ok()
+    });
+    let mut reply = match start {
+        Some(start) => {
+            let range = format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len());
+            let mut reply = body(&bytes[start..]).with("Content-Range", &range);
+            reply.status = 206;
+            reply
+        }
+        None => body(bytes),
+    };
+    reply.cut = cut;
+    reply.with("ETag", tag)
+}
+
+fn ranges(server: &Server) -> Vec<Option<String>> {
+    let requests = server.requests();
+    let range = |request: &Request| request.header("range").map(str::to_owned);
+    requests.iter().map(range).collect()
+}
+
+#[test]
+fn a_broken_download_goes_on_where_it_was() {
+    for url in ["s3://me@store/b/d/x", "gs://b/d/x"] {
+        let case = Case::new();
+        let server = Server::start(|request, number| {
+            let cut = (number < 3).then_some(200_000);
+            object(request, &content(700_000), "\"v1\"", cut)
+        });
+        let entry = transfer(url, "dst/x").replace("\"id\": 1", "\"generate_checksum\": true");
+        run(&case, &surroundings(&case, &server.host()), &[entry]).expect_ok();
+        assert!(
+            fs::read(case.path("dst/x")).expect("there") == content(700_000),
+            "{url}"
+        );
+        let expected = [None, Some(200_000), Some(400_000), Some(600_000)];
+        let expected = expected.map(|start| start.map(|start| format!("bytes={start}-")));
+        assert_eq!(ranges(&server), expected, "{url}");
+        let first = &server.requests()[0];
+        let signed = url.starts_with("gs")
+            || first.header("authorization").is_some_and(|text| {
+                text.starts_with("AWS4-HMAC-SHA256 Credential=ak/") && text.contains("x-amz-security-token")
+            });
+        assert!(signed, "{first:?}");
+        assert_eq!(first.line, "GET /b/d/x");
+    }
+}
+
+#[test]
+fn an_object_that_changed_meanwhile_is_fetched_anew() {
+    for url in ["s3://me@store/b/x", "gs://b/x"] {
+        let case = Case::new();
+        let server = Server::start(|request, number| match number {
+            0 => object(request, &content(500_000), "\"v1\"", Some(300_000)),
+            _ => object(request, b"new", "\"v2\"", None),
+        });
+        run(&case, &surroundings(&case, &server.host()), &[transfer(url, "x")]).expect_ok();
+        assert_eq!(case.read("x"), "new");
+        assert_eq!(
+            ranges(&server),
+            [None, Some("bytes=300000-".to_owned()), None],
+            "{url}"
+        );
+    }
+    // One that knows no parts.
+    let case = Case::new();
+    let server = Server::start(|_, number| {
+        let mut reply = body(content(500_000)).with("ETag", "\"v1\"");
+        reply.cut = (number == 0).then_some(300_000);
+        reply
+    });
+    let entry = transfer("s3://me@store/b/x", "x");
+    run(&case, &surroundings(&case, &server.host()), &[entry]).expect_ok();
+    assert!(fs::read(case.path("x")).expect("there") == content(500_000));
+}
+
+/// Takes uploads in parts; `refuse` may answer a part instead.
+fn takes_parts(refuse: impl Fn(usize) -> Option<u16> + Send + Sync + 'static) -> Server {
+    Server::start(move |request, number| {
+        let (method, address) = request.line.split_once(' ').expect("two words");
+        match (method, address.split_once('?').map_or("", |(_, query)| query)) {
+            ("POST", query) if query.starts_with("uploads") => body(
+                "<InitiateMultipartUploadResult><Bucket>b</Bucket><Key>x</Key><UploadId>a&amp;b</UploadId>\
+                 </InitiateMultipartUploadResult>",
+            ),
+            ("PUT", query) if query.contains("partNumber=") => match refuse(number) {
+                Some(code) => status(code),
+                None => status(200).with("ETag", &format!("\"{number}\"")),
+            },
+            ("POST", _) => body(
+                "<CompleteMultipartUploadResult><ETag>&quot;e&quot;</ETag></CompleteMultipartUploadResult>",
+            ),
+            ("DELETE", _) => status(204),
+            _ => status(400),
+        }
+    })
+}
+
+#[test]
+fn large_files_go_in_parts_which_are_sent_again() {
+    for url in ["s3://me@store/b/x", "gs://b/x"] {
+        let case = Case::new();
+        case.write("big", content(2_500_000));
+        // The second part meets a server that is busy.
+        let server = takes_parts(|number| (number == 2).then_some(503));
+        run(
+            &case,
+            &surroundings(&case, &server.host()),
+            &[transfer("big", url)],
+        )
+        .expect_ok();
+        let requests = server.requests();
+        let query = |request: &Request| request.line.split_once('?').expect("a query").1.to_owned();
+        let parts: Vec<_> = requests
+            .iter()
+            .filter(|request| request.line.starts_with("PUT "))
+            .collect();
+        let numbers: Vec<_> = parts
+            .iter()
+            .map(|part| query(part).split('&').next().map(str::to_owned))
+            .collect();
+        let numbers: Vec<_> = numbers.iter().flatten().map(String::as_str).collect();
+        assert_eq!(
+            numbers,
+            ["partNumber=1", "partNumber=2", "partNumber=2", "partNumber=3"],
+            "{url}"
+        );
+        assert!(
+            parts.iter().all(|part| query(part).ends_with("uploadId=a%26b")),
+            "{parts:?}"
+        );
+        let sent = [&parts[0].body[..], &parts[2].body, &parts[3].body].concat();
+        assert!(sent == content(2_500_000), "{url}");
+        let list = String::from_utf8_lossy(&requests.last().expect("the end").body).into_owned();
+        assert_eq!(list.matches("<PartNumber>").count(), 3, "{list}");
+    }
+}
+
+#[test]
+fn an_upload_that_fails_leaves_no_parts() {
+    for url in ["s3://me@store/b/x", "gs://b/x"] {
+        let case = Case::new();
+        case.write("big", content(2_500_000));
+        let server = takes_parts(|number| (number == 2).then_some(403));
+        run(
+            &case,
+            &surroundings(&case, &server.host()),
+            &[transfer("big", url)],
+        )
+        .expect_failed("Failed after 1 attempt: file://big")
+        .expect_failed("the server answered 403");
+        let lines = server.lines();
+        let last = lines.last().expect("requests");
+        assert!(
+            last.starts_with("DELETE ") && last.ends_with("?uploadId=a%26b"),
+            "{lines:?}"
+        );
+    }
+}
+
+#[test]
+fn failures_are_sorted_as_everywhere() {
+    for (url, code, attempts) in [
+        ("s3://me@store/b/x", 403, 1),
+        ("s3://me@store/b/x", 503, 3),
+        ("s3://me@store/b/x", 429, 3),
+        ("gs://b/x", 403, 1),
+        ("gs://b/x", 500, 3),
+    ] {
+        let case = Case::new();
+        let server = Server::start(move |_, _| status(code));
+        run(
+            &case,
+            &surroundings(&case, &server.host()),
+            &[transfer(url, "dst/x")],
+        )
+        .expect_failed(&format!("the server answered {code} "));
+        assert_eq!(server.lines().len(), attempts, "{url} {code}");
+        assert_eq!(case.names("dst"), [""; 0]);
+    }
+}
+
+#[test]
+fn a_terminated_transfer_ends_at_once() {
+    for url in ["s3://me@store/b/x", "gs://b/x"] {
+        let case = Case::new();
+        let server = Server::start(|_, _| Reply {
+            stall: Some(1000),
+            ..body(content(700_000)).with("ETag", "\"v\"")
+        });
+        case.write("in", list(&[transfer(url, "dst/x")]));
+        let child = case
+            .command()
+            .args(["-f", "in"])
+            .envs(surroundings(&case, &server.host()))
+            .spawn()
+            .expect("start");
+        while server.lines().is_empty() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let start = Instant::now();
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("pid"));
+        kill(pid, Signal::SIGTERM).expect("kill");
+        let output = child.wait_with_output().expect("wait");
+        // Half a second, and what a busy machine adds.
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(case.names("dst"), [""; 0]);
+    }
+}
+
+#[test]
+fn what_cannot_be_part_of_a_request_is_refused() {
+    let section = |endpoint: &str, key: &str| {
+        format!("[store]\nendpoint = {endpoint}\n[me@store]\naccess_key = {key}\nsecret_key = sk\n")
+    };
+    for (text, message) in [
+        (
+            section("nonsense", "ak"),
+            "the endpoint 'nonsense' is not an address",
+        ),
+        (section("http://[::x]:1", "ak"), "is not an address"),
+        (section("http://h:99999", "ak"), "is not an address"),
+        (section("ftp://h", "ak"), "is not an address"),
+        (
+            section("http://127.0.0.1:1", "a\u{e9}"),
+            "'access_key' in the credentials file has characters",
+        ),
+    ] {
+        let case = Case::new();
+        case.write("a", "x");
+        let environment = [("PEGASUS_CREDENTIALS_local", secret(&case, "credentials", &text))];
+        let url = "s3://me@store/b/x";
+        run(
+            &case,
+            &environment,
+            &[
+                mkdir(url),
+                transfer(url, "y"),
+                transfer("a", url),
+                transfer(url, "s3://me@store/c/z"),
+                remove(url, "false"),
+            ],
+        )
+        .expect_failed(message);
+    }
+    let case = Case::new();
+    let nothing = Server::start(|_, _| status(500));
+    for (url, message) in [
+        ("s3://me@store/b/d/../x", "has a part '.' or '..'"),
+        ("s3://me@store/b/x/..", "ends in '.' or '..'"),
+        ("s3://me@store/b/a\nb", "has a control character"),
+        ("gs://b/a\nb", "has a control character"),
+    ] {
+        let entries = [transfer(url, "y")];
+        run(&case, &surroundings(&case, &nothing.host()), &entries).expect_failed(message);
+    }
+    assert_eq!(nothing.lines(), [""; 0]);
+    for service in ["http://a b", "http://[", ":"] {
+        let environment = [("STORAGE_EMULATOR_HOST", service.to_owned())];
+        run(&case, &environment, &[transfer("gs://b/x", "y")]).expect_failed("not");
+    }
+    let key =
+        r#"{"client_email": "me@x", "private_key": "no key", "private_key_id": "1", "project_id": "p"}"#;
+    let environment = [("GOOGLE_PKCS12", secret(&case, "key.json", key))];
+    run(&case, &environment, &[transfer("gs://b/x", "y")])
+        .expect_failed("the key of a service account in")
+        .expect_failed("cannot be used");
+}
