@@ -3,8 +3,8 @@
 //! | protocols | carried out by |
 //! |---|---|
 //! | `http`, `https`, `webdav`, `webdavs` | a client for HTTP, in [`http`](self::http) |
-//! | `s3`, `s3s` | the same client, requests signed |
-//! | `gs` | the same client with a token, or `gsutil` |
+//! | `s3`, `s3s` | the library `object_store` over the same client, in [`objects`](self::objects) |
+//! | `gs` | the same, or `gsutil` |
 //! | `scp`, `sftp`, `gsiscp` | `scp` and `ssh`, or those of the grid |
 //! | `gsiftp`, `sshftp` | `gfal-copy`, else `globus-url-copy` |
 //! | `root`, `srm`, `gsidavs` | the gfal tools |

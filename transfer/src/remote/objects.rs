@@ -294,7 +294,8 @@ pub(super) fn repeats(of_parts: bool) -> RetryConfig {
             base: 2.0,
         },
         max_retries: if of_parts { REPEATS } else { 0 },
-        ..RetryConfig::default()
+        // A signature, which stays the same, is good for a quarter of an hour.
+        retry_timeout: Duration::from_secs(600),
     }
 }
 

@@ -77,17 +77,18 @@ impl Door {
         in_parts: bool,
     ) -> Result<(GoogleCloudStorage, Name), TransferError> {
         let (directory, name) = split_name(object)?;
-        check_address(&self.service)?;
         // The library's bucket is the last directory, and its service all before that.
         let (service, bucket) = match directory {
             None => (self.service.clone(), bucket.to_owned()),
             Some(directory) => {
-                let whole = below(&format!("{}/{bucket}", self.service), Some(directory));
+                let bucket = format!("{}/{}", self.service, encode(bucket.as_bytes(), false));
+                let whole = below(&bucket, Some(directory));
                 let last = directory.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
                 let service = whole.rsplit_once('/').map_or("", |(service, _)| service);
                 (service.to_owned(), String::from_utf8_lossy(last).into_owned())
             }
         };
+        check_address(&service)?;
         let none = || {
             let bearer = String::new();
             Arc::new(StaticCredentialProvider::new(GcpCredential { bearer })) as GcpCredentialProvider
@@ -442,5 +443,66 @@ impl Handler for Gs {
             }
             Way::Service(door) => self.delete(&door, &bridge, bucket, name),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+    use super::*;
+    use crate::cancel::Cancel;
+    use crate::remote::http::Patience;
+
+    fn bridge() -> Bridge {
+        let (here, cancel) = (Arc::new(Surroundings::default()), Cancel::new());
+        let client = Client::new(here, Patience::default(), cancel.clone());
+        Bridge::new(&Arc::new(client), &cancel)
+    }
+
+    #[test]
+    fn a_key_makes_tokens_without_asking_anybody() {
+        // A key of nobody, made for this test.
+        let key = serde_json::json!({"client_email": "me@project", "private_key_id": "k",
+            "private_key": include_str!("test-key.pem")});
+        let credentials = account(bridge(), Path::new("key"), key.to_string().as_bytes()).expect("a key");
+        let runtime = runtime().expect("a runtime");
+        let token = bridge()
+            .run(&runtime, credentials.get_credential())
+            .expect("a token");
+        let parts: Vec<Vec<u8>> = token
+            .bearer
+            .split('.')
+            .map(|part| URL_SAFE_NO_PAD.decode(part).expect("encoded"))
+            .collect();
+        let claims: Value = serde_json::from_slice(&parts[1]).expect("JSON");
+        assert_eq!(claims["iss"], "me@project");
+        assert!(claims["scope"].is_string(), "{claims}");
+        assert_eq!(parts.len(), 3);
+        assert_eq!(parts[2].len(), 256, "an RSA signature of 2,048 bits");
+        let again = bridge().run(&runtime, credentials.get_credential());
+        assert_eq!(again.expect("a token").bearer, token.bearer, "kept");
+    }
+
+    #[test]
+    fn any_bucket_and_name_is_an_address_or_refused() {
+        let door = Door {
+            service: "http://h:1".to_owned(),
+            credentials: None,
+            project: String::new(),
+        };
+        for (bucket, object) in [
+            ("b", &b"a"[..]),
+            ("b", b"d//a"),
+            ("b", b"d/"),
+            ("a b\n", b"d/e/\xff/a"),
+        ] {
+            assert!(
+                door.library(&bridge(), (bucket, object), false).is_ok(),
+                "{bucket}"
+            );
+        }
+        assert!(door.library(&bridge(), ("b", &[b'a'; 10_000]), false).is_err());
     }
 }
