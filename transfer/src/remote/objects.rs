@@ -39,6 +39,8 @@ use crate::error::{Retry, TransferError};
 /// Size of the parts that large files are sent in, if there are not too many; smaller files are sent at once.
 /// A part is in memory while it is sent.
 const PART: u64 = 16 << 20;
+/// The largest part that can be asked for.
+const LARGEST: u64 = 512 << 20;
 /// Most parts that a store takes.
 const PARTS: u64 = 10_000;
 /// How often a part is sent again before the upload fails.
@@ -60,7 +62,7 @@ impl PartSize {
             .text("PEGASUS_TRANSFER_S3_PART_MB")
             .and_then(|text| text.parse().ok())
             .filter(|number: &u64| *number > 0);
-        Self(megabytes.map_or(PART, |number| number.saturating_mul(1 << 20)))
+        Self(megabytes.map_or(PART, |number| number.saturating_mul(1 << 20).min(LARGEST)))
     }
 
     /// Whether a file of `length` bytes is sent in parts.
@@ -123,6 +125,8 @@ impl HttpService for Bridge {
             }
         }
         let body = if (200..300).contains(&status) {
+            // An earlier attempt may have failed.
+            self.forget();
             let all = answer.body.into_reader();
             let reader: Box<dyn Read + Send> = if parts.method == Method::GET {
                 Box::new(all)
@@ -159,9 +163,8 @@ impl Bridge {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    fn failed(&self, error: &object_store::Error) -> TransferError {
-        let known = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-        in_our_words(known, error)
+    fn forget(&self) -> Option<TransferError> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Runs an operation to its end, or until the run shall stop.
@@ -183,9 +186,9 @@ impl Bridge {
             }
         });
         match done {
-            _ if self.cancel.is_cancelled() => Err(TransferError::Cancelled),
-            Some(done) => done.map_err(|error| self.failed(&error)),
-            None => Err(TransferError::Cancelled),
+            Some(Ok(done)) => Ok(done),
+            Some(Err(error)) if !self.cancel.is_cancelled() => Err(in_our_words(self.forget(), &error)),
+            _ => Err(TransferError::Cancelled),
         }
     }
 
@@ -249,7 +252,7 @@ impl Bridge {
             Ok(got) => got,
             Err(_) if self.cancel.is_cancelled() => return Err(TransferError::Cancelled),
             Err(error) => {
-                let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let failure = self.forget();
                 // It is another version, or the store cannot give parts: all of it, then.
                 let without_rest =
                     matches!(error, object_store::Error::Precondition { .. }) || failure.is_none();
