@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CString, OsStr, c_char};
 use std::fs::File;
 use std::io::{self, PipeWriter};
-use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use pegasus_kickstart::serve::wire::{self, Reply};
+use pegasus_kickstart::serve::wire::{self, Ends, Reply};
 use pmc_dag::reason;
 use pmc_spawn::{Child, Spawn, Spawner};
 
@@ -177,6 +177,13 @@ impl Kickstart {
     }
 }
 
+/// Whether something has come, or the other side has closed, within `timeout`.
+fn is_readable(source: impl AsFd, timeout: Duration) -> bool {
+    let mut source = [PollFd::new(source.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+    matches!(poll(&mut source, timeout), Ok(1..))
+}
+
 /// Bytes of a DAG that are looked at before it is read.
 const BEGINNING: usize = 4 << 10;
 
@@ -194,8 +201,8 @@ pub(super) struct Server {
     /// The server ends the task when this is closed.
     lifeline: Option<PipeWriter>,
     reaped: bool,
-    /// It is known to be ready.
-    greeted: bool,
+    /// For requests and replies, from when it is known to be ready.
+    pipes: Option<Ends>,
     /// It knows the worker's shared streams.
     has_streams: Cell<bool>,
     /// What came when the task had ended.
@@ -235,7 +242,7 @@ impl Server {
             socket: Some(here),
             lifeline: Some(lifeline),
             reaped: false,
-            greeted: false,
+            pipes: None,
             has_streams: Cell::new(false),
             reply: Cell::new(None),
         };
@@ -247,17 +254,17 @@ impl Server {
 
     /// Waits until the server is ready for its first task.
     fn await_greeting(&mut self) -> io::Result<()> {
-        if self.greeted {
+        if self.pipes.is_some() {
             return Ok(());
         }
-        if !self.readable(START_LIMIT) {
+        let socket = self.socket()?;
+        if !is_readable(socket, START_LIMIT) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        if !wire::receive_greeting(self.socket()?)? {
-            return Err(io::Error::other("it is another version"));
-        }
+        let greeting = wire::receive_greeting(socket)?;
+        let pipes = greeting.ok_or_else(|| io::Error::other("it is another version"))?;
         tracing::debug!("Started {} as {}", wire::SERVER_NAME, self.child.pid);
-        self.greeted = true;
+        self.pipes = Some(pipes);
         Ok(())
     }
 
@@ -265,14 +272,8 @@ impl Server {
         self.socket.as_ref().ok_or(io::ErrorKind::NotConnected.into())
     }
 
-    /// Whether something has come, or the other side has closed, within `timeout`.
-    fn readable(&self, timeout: Duration) -> bool {
-        let Some(socket) = &self.socket else {
-            return true;
-        };
-        let mut source = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        matches!(poll(&mut source, timeout), Ok(1..))
+    fn pipes(&self) -> io::Result<&Ends> {
+        self.pipes.as_ref().ok_or(io::ErrorKind::NotConnected.into())
     }
 
     /// Begins a task with these streams and pipes. `shared` says whether the streams are those that the worker has
@@ -284,11 +285,11 @@ impl Server {
         pipes: &[RawFd],
         shared: bool,
     ) -> io::Result<()> {
-        let socket = self.socket()?;
+        let (socket, requests) = (self.socket()?, &self.pipes()?.write);
         if shared && pipes.is_empty() && self.has_streams.get() {
-            return wire::send_request(socket, request, &[]);
+            return wire::send_request(socket, requests, request, &[]);
         }
-        wire::send_request(socket, request, &[&streams, pipes].concat())?;
+        wire::send_request(socket, requests, request, &[&streams, pipes].concat())?;
         self.has_streams.set(shared);
         Ok(())
     }
@@ -297,7 +298,7 @@ impl Server {
     pub(super) fn conclude(&mut self) -> io::Result<Ended> {
         let reply = match self.reply.take() {
             Some(reply) => reply,
-            None => wire::receive_reply(self.socket()?),
+            None => wire::receive_reply(&self.pipes()?.read),
         };
         if let Some(reply) = reply? {
             return Ok(Ended {
@@ -347,17 +348,20 @@ impl Leader for Server {
     }
 
     fn wait(&self) {
-        self.reply.set(self.socket.as_ref().map(wire::receive_reply));
+        self.reply
+            .set(self.pipes.as_ref().map(|pipes| wire::receive_reply(&pipes.read)));
     }
 
     fn has_ended_within(&self, timeout: Duration, _: Duration) -> bool {
-        self.readable(timeout)
+        self.pipes
+            .as_ref()
+            .is_none_or(|pipes| is_readable(&pipes.read, timeout))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        (self.socket, self.lifeline) = (None, None);
+        (self.socket, self.pipes, self.lifeline) = (None, None, None);
         if self.reaped || self.reap_soon(END_LIMIT) {
             return;
         }

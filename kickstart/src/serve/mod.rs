@@ -69,24 +69,23 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
     }
     // What a task leaves behind becomes a child of the server, so that it can tell.
     set_child_subreaper(true)?;
-    wire::greet(&socket)?;
+    let pipes = wire::greet(&socket)?;
     let mut server = Server {
         host: Host::gather(true),
         inside: Inside::beside(&inherited.program),
         inherited,
-        socket,
         lifeline,
         spares: Spares::new(),
         streams: None,
     };
     loop {
-        let Some(request) = wire::receive_request(&server.socket)? else {
+        let Some(request) = wire::receive_request(&socket, &pipes.read)? else {
             return Ok(());
         };
         // Signals that came meanwhile are for no task.
         signals.forget();
         let reply = server.serve(request, &mut signals);
-        wire::send_reply(&server.socket, reply)?;
+        wire::send_reply(&pipes.write, reply)?;
         if reply.last {
             return Ok(());
         }
@@ -96,7 +95,6 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
 struct Server {
     inherited: Inherited,
     host: Host,
-    socket: OwnedFd,
     lifeline: Lifeline,
     spares: Spares,
     inside: Inside,

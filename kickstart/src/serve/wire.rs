@@ -1,26 +1,28 @@
-//! What an executor and a server of [`super`] say to each other over a pair of sockets.
+//! What an executor and a server of [`super`] say to each other over a pair of sockets and two pipes.
 //!
-//! The server greets with [`GREETING`]. For each task the executor sends one [`Request`], with the descriptors as
-//! `SCM_RIGHTS`, and the server answers with one [`Reply`] when everything is over. A request without descriptors
-//! is for a task with the same streams as the one before. Lengths and numbers are 32 bits,
-//! little endian; a request is its length and then, in the order of the fields, lists with their number of entries.
+//! The server makes the pipes and sends the executor's ends of them over the socket with [`GREETING`]. For each task
+//! the executor writes one [`Request`], and the server one [`Reply`] when everything is over: a message through a
+//! pipe and back takes half as long as over a socket. Descriptors cannot go through a pipe; they are sent over the
+//! socket before the request, as `SCM_RIGHTS` of one byte. A request without descriptors is for a task with the same
+//! streams as the one before. Lengths and numbers are 32 bits, little endian; a request is the number of descriptors,
+//! the length of the rest, and then, in the order of the fields, lists with their number of entries.
 //! Both sides come from one installation: the greeting changes with every change of the format.
 
 use std::ffi::OsString;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recv, recvmsg, send, sendmsg};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
 /// Name of the program that serves, in the directory of `pegasus-kickstart`; its standard input is the socket, its
 /// standard output a pipe that is closed when the running task is not wanted any more.
 pub const SERVER_NAME: &str = "pegasus-kickstart-server";
 
 /// First words of a server.
-pub const GREETING: [u8; 8] = *b"pmc-ks03";
+pub const GREETING: [u8; 8] = *b"pmc-ks04";
 
 /// Most descriptors that go with a message: a limit of the kernel.
 pub const MOST_DESCRIPTORS: usize = 253;
@@ -28,8 +30,20 @@ pub const MOST_DESCRIPTORS: usize = 253;
 /// Longest request: more than any system lets a program have as arguments and environment.
 const LONGEST: usize = 64 << 20;
 
+/// Bytes before a request: the number of descriptors.
+const COUNT: usize = 4;
+
 /// Bytes of a reply.
 const REPLY: usize = 2;
+
+/// What one side has of the two pipes.
+#[derive(Debug)]
+pub struct Ends {
+    /// What the other side says.
+    pub read: PipeReader,
+    /// What this side says.
+    pub write: PipeWriter,
+}
 
 /// A task as the executor describes it.
 #[derive(Clone, Copy, Debug)]
@@ -76,23 +90,42 @@ fn put(message: &mut Vec<u8>, number: usize) {
 /// the streams that the server was sent last, if there are no pipes.
 ///
 /// # Errors
-/// Those of the socket; the server has not begun the task then.
-pub fn send_request(socket: impl AsFd, message: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
+/// Those of socket and pipe; the server has not begun the task then. The calling process must ignore `SIGPIPE`.
+pub fn send_request(
+    socket: impl AsFd,
+    pipe: &PipeWriter,
+    message: &[u8],
+    descriptors: &[RawFd],
+) -> io::Result<()> {
     if message.len() > LONGEST {
         return Err(Errno::E2BIG.into());
     }
-    let socket = socket.as_fd().as_raw_fd();
-    let (vector, rights) = ([IoSlice::new(message)], [ControlMessage::ScmRights(descriptors)]);
-    let mut sent = again(|| {
-        if descriptors.is_empty() {
-            return send(socket, message, MsgFlags::MSG_NOSIGNAL);
-        }
-        sendmsg::<()>(socket, &vector, &rights, MsgFlags::MSG_NOSIGNAL, None)
-    })?;
-    while sent < message.len() {
-        sent += again(|| send(socket, &message[sent..], MsgFlags::MSG_NOSIGNAL))?;
+    if !descriptors.is_empty() {
+        send_descriptors(socket, &[0], descriptors)?;
     }
-    Ok(())
+    let count = u32::try_from(descriptors.len()).map_err(|_| malformed())?;
+    let count = count.to_le_bytes();
+    let mut pipe = pipe;
+    // So little goes at once.
+    let sent = again(|| pipe.write_vectored(&[IoSlice::new(&count), IoSlice::new(message)]))?;
+    let rest = sent.checked_sub(COUNT).and_then(|sent| message.get(sent..));
+    pipe.write_all(rest.ok_or(ErrorKind::WriteZero)?)
+}
+
+/// Sends descriptors with so few bytes that they go at once.
+fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
+    let (vector, rights) = ([IoSlice::new(bytes)], [ControlMessage::ScmRights(descriptors)]);
+    let socket = socket.as_fd().as_raw_fd();
+    again(|| {
+        Ok(sendmsg::<()>(
+            socket,
+            &vector,
+            &rights,
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        )?)
+    })
+    .map(drop)
 }
 
 /// A task as the server gets it.
@@ -117,36 +150,42 @@ pub struct Received {
 /// Waits for a request; `None` if the executor is gone.
 ///
 /// # Errors
-/// Those of the socket, or the message is none.
-pub fn receive_request(socket: impl AsFd) -> io::Result<Option<Received>> {
+/// Those of socket and pipe, or the message is none.
+pub fn receive_request(socket: impl AsFd, pipe: &PipeReader) -> io::Result<Option<Received>> {
+    const HEAD: usize = COUNT + 4;
+    let mut pipe = pipe;
     let mut message = vec![0; 2 << 10];
-    let (count, descriptors) = receive_first(socket.as_fd().as_raw_fd(), &mut message)?;
-    if count == 0 {
+    let mut filled = again(|| pipe.read(&mut message))?;
+    if filled == 0 {
         return Ok(None);
     }
-    let mut filled = count;
-    let mut fill = |message: &mut [u8], from: usize| -> io::Result<()> {
-        while filled < from {
-            let socket = socket.as_fd().as_raw_fd();
-            match again(|| recv(socket, &mut message[filled..from], MsgFlags::empty()))? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => filled += count,
-            }
+    let mut fill = |message: &mut [u8], to: usize| -> io::Result<()> {
+        if filled < to {
+            pipe.read_exact(&mut message[filled..to])?;
+            filled = to;
         }
         Ok(())
     };
-    fill(&mut message, 4)?;
-    let length = Reader(&message).number().unwrap_or(0) as usize;
-    if length > LONGEST {
+    fill(&mut message, HEAD)?;
+    let mut head = Reader(&message);
+    let mut number = || head.number().unwrap_or(0) as usize;
+    let (count, length) = (number(), number());
+    if length > LONGEST || count > MOST_DESCRIPTORS {
         return Err(malformed());
     }
-    message.resize((length + 4).max(message.len()), 0);
-    fill(&mut message, length + 4)?;
-    if filled > length + 4 {
+    message.resize((HEAD + length).max(message.len()), 0);
+    fill(&mut message, HEAD + length)?;
+    if filled > HEAD + length {
         return Err(malformed());
     }
-    let mut received = Reader(&message[4..length + 4]).request().ok_or_else(malformed)?;
-    if !descriptors.is_empty() {
+    let mut received = Reader(&message[HEAD..HEAD + length])
+        .request()
+        .ok_or_else(malformed)?;
+    if count > 0 {
+        let (bytes, descriptors) = receive_descriptors(socket, &mut [0])?;
+        if bytes == 0 || descriptors.len() != count {
+            return Err(malformed());
+        }
         let mut descriptors = descriptors.into_iter();
         let streams = [descriptors.next(), descriptors.next(), descriptors.next()];
         let [Some(stdin), Some(stdout), Some(stderr)] = streams else {
@@ -162,8 +201,9 @@ pub fn receive_request(socket: impl AsFd) -> io::Result<Option<Received>> {
     Ok(Some(received))
 }
 
-/// The first bytes, with which the descriptors come.
-fn receive_first(socket: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+/// Some bytes, and the descriptors that came with them.
+fn receive_descriptors(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let socket = socket.as_fd().as_raw_fd();
     let mut space = cmsg_space!([RawFd; MOST_DESCRIPTORS]);
     let mut descriptors = Vec::new();
     let count = loop {
@@ -186,17 +226,17 @@ fn receive_first(socket: RawFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<Own
     Ok((count, descriptors))
 }
 
-fn again<T>(mut call: impl FnMut() -> nix::Result<T>) -> io::Result<T> {
+fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
-            Err(Errno::EINTR) => {}
-            result => return Ok(result?),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => return result,
         }
     }
 }
 
 fn malformed() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "malformed request")
+    io::Error::new(ErrorKind::InvalidData, "malformed request")
 }
 
 /// Takes a message apart; `None` where it ends too early.
@@ -249,55 +289,58 @@ pub struct Reply {
 /// Sends the reply.
 ///
 /// # Errors
-/// Those of the socket.
-pub fn send_reply(socket: impl AsFd, reply: Reply) -> io::Result<()> {
-    let message = [reply.code, u8::from(reply.last)];
-    // So short a message goes at once or not at all.
-    again(|| send(socket.as_fd().as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL)).map(drop)
+/// Those of the pipe. The calling process must ignore `SIGPIPE`.
+pub fn send_reply(pipe: &PipeWriter, reply: Reply) -> io::Result<()> {
+    let mut pipe = pipe;
+    pipe.write_all(&[reply.code, u8::from(reply.last)])
 }
 
 /// Waits for the reply; `None` if the server has ended without one.
 ///
 /// # Errors
-/// Those of the socket.
-pub fn receive_reply(socket: impl AsFd) -> io::Result<Option<Reply>> {
+/// Those of the pipe.
+pub fn receive_reply(pipe: &PipeReader) -> io::Result<Option<Reply>> {
+    let mut pipe = pipe;
     let mut message = [0; REPLY];
-    Ok(receive_all(socket, &mut message)?.then(|| Reply {
-        code: message[0],
-        last: message[1] != 0,
-    }))
-}
-
-/// Greets the executor.
-///
-/// # Errors
-/// Those of the socket.
-pub fn greet(socket: impl AsFd) -> io::Result<()> {
-    again(|| send(socket.as_fd().as_raw_fd(), &GREETING, MsgFlags::MSG_NOSIGNAL)).map(drop)
-}
-
-/// Waits for the greeting; false if something else came, or nothing.
-///
-/// # Errors
-/// Those of the socket.
-pub fn receive_greeting(socket: impl AsFd) -> io::Result<bool> {
-    let mut message = [0; GREETING.len()];
-    Ok(receive_all(socket, &mut message)? && message == GREETING)
-}
-
-fn receive_all(socket: impl AsFd, message: &mut [u8]) -> io::Result<bool> {
-    let socket = socket.as_fd().as_raw_fd();
-    let mut filled = 0;
-    while filled < message.len() {
-        match again(|| recv(socket, &mut message[filled..], MsgFlags::empty())) {
-            Ok(0) => return Ok(false),
-            Ok(count) => filled += count,
-            // What the server had not read when it ended.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(false),
-            Err(error) => return Err(error),
-        }
+    match pipe.read_exact(&mut message) {
+        Ok(()) => Ok(Some(Reply {
+            code: message[0],
+            last: message[1] != 0,
+        })),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
     }
-    Ok(true)
+}
+
+/// Greets the executor. Gives the pipes to hear its requests and to answer.
+///
+/// # Errors
+/// Those of the socket, or no pipe can be made.
+pub fn greet(socket: impl AsFd) -> io::Result<Ends> {
+    let (read, requests) = io::pipe()?;
+    let (replies, write) = io::pipe()?;
+    send_descriptors(socket, &GREETING, &[replies.as_raw_fd(), requests.as_raw_fd()])?;
+    Ok(Ends { read, write })
+}
+
+/// Waits for the greeting; `None` if something else came, or nothing. Gives the pipes to hear the replies and to send
+/// requests.
+///
+/// # Errors
+/// Those of the socket.
+pub fn receive_greeting(socket: impl AsFd) -> io::Result<Option<Ends>> {
+    let mut message = [0; GREETING.len()];
+    let (count, descriptors) = match receive_descriptors(socket, &mut message) {
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
+        received => received?,
+    };
+    let Ok([replies, requests]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+        return Ok(None);
+    };
+    Ok((count == message.len() && message == GREETING).then(|| Ends {
+        read: replies.into(),
+        write: requests.into(),
+    }))
 }
 
 #[cfg(test)]
@@ -313,10 +356,11 @@ mod tests {
 
     fn sent(request: Request<'_>, descriptors: &[RawFd]) -> io::Result<Option<Received>> {
         let (here, there) = UnixStream::pair().unwrap();
+        let (read, write) = io::pipe().unwrap();
         let message = request.encode();
         std::thread::scope(|scope| {
-            scope.spawn(|| send_request(&here, &message, descriptors).unwrap());
-            receive_request(&there)
+            scope.spawn(|| send_request(&here, &write, &message, descriptors).unwrap());
+            receive_request(&there, &read)
         })
     }
 
@@ -339,11 +383,12 @@ mod tests {
 
         #[test]
         fn anything_else_does_no_harm(bytes: Vec<u8>) {
-            let (mut here, there) = UnixStream::pair().unwrap();
-            here.write_all(&bytes).unwrap();
-            drop(here);
+            let (_, there) = UnixStream::pair().unwrap();
+            let (read, mut write) = io::pipe().unwrap();
+            write.write_all(&bytes).unwrap();
+            drop(write);
             // Without descriptors there are no streams.
-            if let Ok(Some(received)) = receive_request(&there) {
+            if let Ok(Some(received)) = receive_request(&there, &read) {
                 prop_assert!(received.streams.is_none() && received.pipes.is_empty());
             }
         }
@@ -397,11 +442,41 @@ mod tests {
             code: 143,
             last: true,
         };
-        greet(&there).unwrap();
-        send_reply(&there, reply).unwrap();
-        drop(there);
-        assert!(receive_greeting(&here).unwrap());
-        assert_eq!(receive_reply(&here).unwrap(), Some(reply));
-        assert_eq!(receive_reply(&here).unwrap(), None);
+        let server = greet(&there).unwrap();
+        let executor = receive_greeting(&here).unwrap().unwrap();
+        send_reply(&server.write, reply).unwrap();
+        assert_eq!(receive_reply(&executor.read).unwrap(), Some(reply));
+        drop(server);
+        assert_eq!(receive_reply(&executor.read).unwrap(), None);
+        assert!(send_request(&here, &executor.write, b"x", &[]).is_err());
+    }
+
+    #[test]
+    fn other_greetings_are_none() {
+        for greeting in [&b"pmc-ks03"[..], b"pmc", b""] {
+            let (here, mut there) = UnixStream::pair().unwrap();
+            there.write_all(greeting).unwrap();
+            drop(there);
+            assert!(receive_greeting(&here).unwrap().is_none());
+        }
+        // With descriptors, but of another version.
+        let (here, there) = UnixStream::pair().unwrap();
+        send_descriptors(&there, b"pmc-ks99", &[there.as_raw_fd(); 2]).unwrap();
+        assert!(receive_greeting(&here).unwrap().is_none());
+    }
+
+    #[test]
+    fn an_executor_that_is_gone_asks_for_nothing() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let server = greet(&there).unwrap();
+        let executor = receive_greeting(&here).unwrap().unwrap();
+        // What it has not finished saying is no request.
+        (&executor.write).write_all(&[0; 6]).unwrap();
+        drop((here, executor));
+        assert!(receive_request(&there, &server.read).is_err());
+        assert!(receive_request(&there, &server.read).unwrap().is_none());
+        let reply = Reply { code: 0, last: false };
+        let error = send_reply(&server.write, reply).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
     }
 }
