@@ -165,7 +165,7 @@ impl<'a, 'c> Session<'a, 'c> {
             integrity,
             streams: None,
             log: None,
-            jobs: Vec::new(),
+            jobs: Vec::with_capacity(1),
             before: Vec::new(),
             after: Vec::new(),
         })

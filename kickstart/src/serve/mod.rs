@@ -78,8 +78,9 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
         spares: Spares::new(),
         streams: None,
     };
+    let mut buffer = Vec::new();
     loop {
-        let Some(request) = wire::receive_request(&socket, &pipes.read)? else {
+        let Some(request) = wire::receive_request(&socket, &pipes.read, &mut buffer)? else {
             return Ok(());
         };
         // Signals that came meanwhile are for no task.

@@ -33,6 +33,9 @@ const LONGEST: usize = 64 << 20;
 /// Bytes before a request: the number of descriptors.
 const COUNT: usize = 4;
 
+/// Most requests have fewer bytes.
+const USUAL: usize = 2 << 10;
+
 /// Bytes of a reply.
 const REPLY: usize = 2;
 
@@ -147,15 +150,19 @@ pub struct Received {
     pub size: usize,
 }
 
-/// Waits for a request; `None` if the executor is gone.
+/// Waits for a request; `None` if the executor is gone. The message is gathered in `buffer`.
 ///
 /// # Errors
 /// Those of socket and pipe, or the message is none.
-pub fn receive_request(socket: impl AsFd, pipe: &PipeReader) -> io::Result<Option<Received>> {
+pub fn receive_request(
+    socket: impl AsFd,
+    pipe: &PipeReader,
+    buffer: &mut Vec<u8>,
+) -> io::Result<Option<Received>> {
     const HEAD: usize = COUNT + 4;
-    let mut pipe = pipe;
-    let mut message = vec![0; 2 << 10];
-    let mut filled = again(|| pipe.read(&mut message))?;
+    let (mut pipe, message) = (pipe, buffer);
+    message.resize(USUAL.max(message.len()), 0);
+    let mut filled = again(|| pipe.read(message))?;
     if filled == 0 {
         return Ok(None);
     }
@@ -166,15 +173,15 @@ pub fn receive_request(socket: impl AsFd, pipe: &PipeReader) -> io::Result<Optio
         }
         Ok(())
     };
-    fill(&mut message, HEAD)?;
-    let mut head = Reader(&message);
+    fill(message, HEAD)?;
+    let mut head = Reader(message);
     let mut number = || head.number().unwrap_or(0) as usize;
     let (count, length) = (number(), number());
     if length > LONGEST || count > MOST_DESCRIPTORS {
         return Err(malformed());
     }
     message.resize((HEAD + length).max(message.len()), 0);
-    fill(&mut message, HEAD + length)?;
+    fill(message, HEAD + length)?;
     if filled > HEAD + length {
         return Err(malformed());
     }
@@ -360,7 +367,7 @@ mod tests {
         let message = request.encode();
         std::thread::scope(|scope| {
             scope.spawn(|| send_request(&here, &write, &message, descriptors).unwrap());
-            receive_request(&there, &read)
+            receive_request(&there, &read, &mut Vec::new())
         })
     }
 
@@ -388,7 +395,7 @@ mod tests {
             write.write_all(&bytes).unwrap();
             drop(write);
             // Without descriptors there are no streams.
-            if let Ok(Some(received)) = receive_request(&there, &read) {
+            if let Ok(Some(received)) = receive_request(&there, &read, &mut Vec::new()) {
                 prop_assert!(received.streams.is_none() && received.pipes.is_empty());
             }
         }
@@ -473,8 +480,13 @@ mod tests {
         // What it has not finished saying is no request.
         (&executor.write).write_all(&[0; 6]).unwrap();
         drop((here, executor));
-        assert!(receive_request(&there, &server.read).is_err());
-        assert!(receive_request(&there, &server.read).unwrap().is_none());
+        let mut buffer = Vec::new();
+        assert!(receive_request(&there, &server.read, &mut buffer).is_err());
+        assert!(
+            receive_request(&there, &server.read, &mut buffer)
+                .unwrap()
+                .is_none()
+        );
         let reply = Reply { code: 0, last: false };
         let error = send_reply(&server.write, reply).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
