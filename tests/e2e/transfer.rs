@@ -649,6 +649,8 @@ fn s3_with_a_server_that_checks_signatures() {
         transfer("a", &url("bucket/d/a b+c&é=%")),
         transfer("big", &url("bucket/d/big")),
         transfer("empty", &url("made-for-it/empty")),
+        transfer("a", &url("bucket//x//y")),
+        transfer("a", &url("bucket/e/")),
     ])
     .ok();
     job.run(&[
@@ -656,6 +658,8 @@ fn s3_with_a_server_that_checks_signatures() {
         transfer(&url("bucket/d/a b+c&é=%"), "got/a"),
         transfer(&url("bucket/d/big"), "got/big"),
         transfer(&url("made-for-it/empty"), "got/empty"),
+        transfer(&url("bucket//x//y"), "got/y"),
+        transfer(&url("bucket/e/"), "got/e"),
         transfer(&url("bucket/d/big"), &url("third/copy")),
         remove(&url("bucket/d/none"), false),
     ])
@@ -663,6 +667,9 @@ fn s3_with_a_server_that_checks_signatures() {
     assert_eq!(fs::read(job.path("got/a")).expect("fetched"), b"hello");
     assert_eq!(fs::read(job.path("got/big")).expect("fetched"), noise(11_000_000));
     assert_eq!(fs::read(job.path("got/empty")).expect("fetched"), b"");
+    for name in ["got/y", "got/e"] {
+        assert_eq!(fs::read(job.path(name)).expect("fetched"), b"hello");
+    }
     job.run(&[remove(&url("bucket/d/"), true)]).ok();
     let said = job.run(&[
         transfer(&url("bucket/d/big"), "got/x"),
