@@ -56,16 +56,16 @@ impl Reply {
 
 /// A file with support for parts, as real servers give them; `cut` applies to each reply.
 pub fn file(request: &Request, bytes: &[u8], tag: &str, cut: Option<usize>) -> Reply {
-    let start = request
-        .header("range")
-        .and_then(|range| {
-            range
-                .strip_prefix("bytes=")?
-                .strip_suffix('-')?
-                .parse::<usize>()
-                .ok()
-        })
-        .filter(|_| request.header("if-range") == Some(tag));
+    let same = request.header("if-range") == Some(tag);
+    part(request, same, bytes, cut).with("ETag", tag)
+}
+
+/// The part of a file that a request asks for, or all of it if it asks for none or `parts` are not wanted.
+pub fn part(request: &Request, parts: bool, bytes: &[u8], cut: Option<usize>) -> Reply {
+    let start = request.header("range").filter(|_| parts).and_then(|range| {
+        let start = range.strip_prefix("bytes=")?.strip_suffix('-')?;
+        start.parse::<usize>().ok()
+    });
     let mut reply = match start {
         Some(start) => {
             let range = format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len());
@@ -76,7 +76,7 @@ pub fn file(request: &Request, bytes: &[u8], tag: &str, cut: Option<usize>) -> R
         None => body(bytes),
     };
     reply.cut = cut;
-    reply.with("ETag", tag)
+    reply
 }
 
 pub struct Server {

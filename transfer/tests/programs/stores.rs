@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use super::common::{Case, Run, list, mkdir, remove, transfer};
-use super::server::{Reply, Request, Server, body, status};
+use super::server::{Reply, Request, Server, body, part, status};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -46,21 +46,7 @@ fn object(request: &Request, bytes: &[u8], tag: &str, cut: Option<usize>) -> Rep
     if request.header("if-match").is_some_and(|wanted| wanted != tag) {
         return status(412);
     }
-    let start = request.header("range").and_then(|range| {
-        let start = range.strip_prefix("bytes=")?.strip_suffix('-')?;
-        start.parse::<usize>().ok()
-    });
-    let mut reply = match start {
-        Some(start) => {
-            let range = format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len());
-            let mut reply = body(&bytes[start..]).with("Content-Range", &range);
-            reply.status = 206;
-            reply
-        }
-        None => body(bytes),
-    };
-    reply.cut = cut;
-    reply.with("ETag", tag)
+    part(request, true, bytes, cut).with("ETag", tag)
 }
 
 fn ranges(server: &Server) -> Vec<Option<String>> {
