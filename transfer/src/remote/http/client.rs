@@ -48,10 +48,9 @@ impl Default for Patience {
 pub(crate) enum Payload<'a> {
     None,
     Bytes(&'a [u8]),
-    /// `length` bytes of a file from `start` on.
+    /// The first `length` bytes of a file.
     File {
         file: &'a File,
-        start: u64,
         length: u64,
     },
 }
@@ -258,17 +257,17 @@ impl Client {
                 }
                 agent.run(request.body(bytes).map_err(|_| bad())?)
             }
-            Payload::File { file, start, length } => {
+            Payload::File { file, length } => {
                 request = request.header("content-length", length.to_string());
                 if length >= ASK_BEFORE {
                     request = request.header("expect", "100-continue");
                 }
-                let mut part = Part {
+                let mut content = Content {
                     file,
-                    position: start,
+                    position: 0,
                     left: length,
                 };
-                let body = SendBody::from_reader(&mut part);
+                let body = SendBody::from_reader(&mut content);
                 agent.run(request.body(body).map_err(|_| bad())?)
             }
         };
@@ -398,14 +397,14 @@ fn bad_proxy(proxy: &str) -> TransferError {
     )
 }
 
-/// A part of a file, as a request reads it.
-struct Part<'a> {
+/// What is sent of a file, as a request reads it.
+struct Content<'a> {
     file: &'a File,
     position: u64,
     left: u64,
 }
 
-impl Read for Part<'_> {
+impl Read for Content<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         let read = self.file.read_at(&mut buffer[..most], self.position)?;

@@ -74,7 +74,6 @@ impl Webdav {
         let mut call = access.call("PUT");
         call.payload = Payload::File {
             file: &file,
-            start: 0,
             length: meta.len(),
         };
         let answer = self.client.send(&call)?;
