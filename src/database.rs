@@ -15,6 +15,7 @@ use std::time::Duration;
 use monitord_compat::cluster_record::TaskRecord;
 use pmc_dag::words::Words;
 use pmc_dag::{Dag, Task};
+use pmc_stampede::client::ClientSettings;
 use pmc_stampede::error::Notice;
 use pmc_stampede::run::Run;
 use pmc_stampede::session::{self, End, Live};
@@ -51,12 +52,13 @@ pub(crate) enum DatabaseError {
 /// What to load, if the database is wanted.
 fn wanted(options: &Options) -> Option<session::Options> {
     let stampede = options.stampede.as_ref()?;
+    let home = stampede.home.as_deref();
     Some(session::Options {
         log: options.dagman_log.clone()?,
         // The executor may write one itself, with the same name.
         state_log: Some("monitord.jobstate.log".into()).filter(|_| options.jobstate_log.is_some()),
-        dashboard: stampede.dashboard.clone(),
-        passwords: stampede.passwords.clone(),
+        dashboard: home.map(|home| home.join(".pegasus/workflow.db")),
+        client: ClientSettings::of_pairs(home, &stampede.variables),
         ..session::Options::default()
     })
 }

@@ -57,13 +57,20 @@ pub struct Options {
     pub app: OsString,
 }
 
+/// Variables of the environment that say how to connect to the server of a database.
+#[cfg(feature = "stampede")]
+pub const SERVER_VARIABLES: [&str; 5] = pmc_stampede::client::VARIABLES;
+/// No database, no server.
+#[cfg(not(feature = "stampede"))]
+pub const SERVER_VARIABLES: [&str; 0] = [];
+
 /// How the STAMPEDE database is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stampede {
-    /// The list of all workflows of the user, `~/.pegasus/workflow.db`.
-    pub dashboard: Option<PathBuf>,
-    /// Passwords of PostgreSQL servers, `~/.pgpass`.
-    pub passwords: Option<PathBuf>,
+    /// The user's directory: the list of all workflows is there, and what PostgreSQL's programs keep.
+    pub home: Option<PathBuf>,
+    /// Those of [`SERVER_VARIABLES`] that are set.
+    pub variables: Vec<(&'static str, OsString)>,
 }
 
 /// Where the output of tasks goes.
@@ -185,8 +192,8 @@ impl Options {
             options.jobstate_log = Some(folder(dag).join("jobstate.log"));
         }
         options.stampede = typed.stampede.then(|| Stampede {
-            dashboard: typed.home.as_ref().map(|home| home.join(".pegasus/workflow.db")),
-            passwords: typed.passwords.clone(),
+            home: typed.home.clone(),
+            variables: typed.server_variables.clone(),
         });
         if typed.no_resource_log {
             options.resource_log = None;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::driver::{Aborted, RunEvent};
 use pegasus_mpi_cluster::host;
 use pegasus_mpi_cluster::interrupt::Interrupt;
-use pegasus_mpi_cluster::options::{self, Options, Stampede, Stdio, WorkerOptions};
+use pegasus_mpi_cluster::options::{self, Options, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions};
 use pegasus_mpi_cluster::run::{LocalRun, run_local};
 use pegasus_mpi_cluster::worker;
 use pmc_dag::{Dag, TaskId};
@@ -82,14 +82,16 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
     options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
     options.jobstate_log = Some(dag.with_file_name("jobstate.log"));
     options.stdio = Stdio::PerTask;
-    let value = |wanted| environment.iter().find(|(name, _)| name == wanted);
-    let path = |wanted| value(wanted).map(|(_, value)| Path::new(value));
-    let home = path("HOME");
+    let value = |wanted: &str| {
+        let found = environment.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| value.clone())
+    };
     options.stampede = execution.stampede.then(|| Stampede {
-        dashboard: home.map(|home| home.join(".pegasus/workflow.db")),
-        passwords: path("PGPASSFILE")
-            .map(Path::to_owned)
-            .or_else(|| Some(home?.join(".pgpass"))),
+        home: value("HOME").map(PathBuf::from),
+        variables: SERVER_VARIABLES
+            .into_iter()
+            .filter_map(|name| Some((name, value(name)?)))
+            .collect(),
     });
     options.console = false;
     LocalRun {

@@ -10,6 +10,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
+use crate::options::SERVER_VARIABLES;
+
 pub use help::version;
 
 /// What the words of the command line and the environment say, not yet interpreted.
@@ -55,8 +57,8 @@ pub struct Typed {
     pub stampede: bool,
     /// The user's directory.
     pub home: Option<PathBuf>,
-    /// `PGPASSFILE`, else `.pgpass` in the user's directory.
-    pub passwords: Option<PathBuf>,
+    /// How to connect to the server of a database: those of [`SERVER_VARIABLES`] that are set.
+    pub server_variables: Vec<(&'static str, OsString)>,
     /// `PMC_KICKSTART=exec`: tasks start their kickstart themselves.
     pub exec_kickstart: bool,
     /// `--no-resource-log`.
@@ -150,9 +152,10 @@ fn read_environment(
     let value = |name| environment(name).map(OsString::into_vec);
     typed.host_script = environment("PMC_HOST_SCRIPT").and_then(path);
     typed.home = environment("HOME").map(PathBuf::from);
-    typed.passwords = environment("PGPASSFILE")
-        .map(PathBuf::from)
-        .or_else(|| Some(typed.home.as_ref()?.join(".pgpass")));
+    typed.server_variables = SERVER_VARIABLES
+        .into_iter()
+        .filter_map(|name| Some((name, environment(name)?)))
+        .collect();
     if let Some(text) = value("PMC_HOST_MEMORY") {
         typed.host_memory = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_MEMORY"))?;
     }
@@ -443,7 +446,7 @@ mod tests {
             monitord_hack: true,
             stampede: false,
             home: None,
-            passwords: None,
+            server_variables: Vec::new(),
             exec_kickstart: true,
             no_resource_log: true,
             no_sleep_on_recv: true,
@@ -462,9 +465,11 @@ mod tests {
     #[cfg(feature = "stampede")]
     #[test]
     fn the_database_needs_the_log_and_the_files_of_the_tasks() {
-        let typed = parse_with("--stampede a.dag", &[("HOME", "/home/u")]).unwrap();
+        let environment = [("HOME", "/home/u"), ("PGSSLMODE", "require"), ("PGHOST", "h")];
+        let typed = parse_with("--stampede a.dag", &environment).unwrap();
         assert!(typed.stampede && typed.monitord_hack && typed.per_task_stdio);
         assert_eq!(typed.home, Some("/home/u".into()));
+        assert_eq!(typed.server_variables, [("PGSSLMODE", "require".into())]);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use pmc_stampede::client::ClientSettings;
 use pmc_stampede::destination::read_url;
 use pmc_stampede::session::{Destination, Options};
 
@@ -80,12 +81,11 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// What the options mean. `home` is the user's directory, `passwords` a file with passwords of PostgreSQL servers, if
-    /// it is not `.pgpass` there.
+    /// What the options mean. `home` is the user's directory, `client` how to connect to servers.
     ///
     /// # Errors
     /// A destination that cannot be written.
-    pub fn options(&self, home: Option<PathBuf>, passwords: Option<PathBuf>) -> Result<Options, String> {
+    pub fn options(&self, home: Option<PathBuf>, client: ClientSettings) -> Result<Options, String> {
         let destination = match &self.dest {
             None if self.no_events => Destination::Nowhere,
             None => Destination::AsPlanned,
@@ -98,7 +98,7 @@ impl Cli {
             state_log: self.job.clone(),
             destination,
             conf: self.conf.clone(),
-            passwords: passwords.or_else(|| Some(home.as_ref()?.join(".pgpass"))),
+            client,
             dashboard: home
                 .filter(|_| !self.no_dashboard)
                 .map(|home| home.join(".pegasus/workflow.db")),
@@ -116,7 +116,7 @@ mod tests {
     fn options(words: &[&str]) -> Result<Options, String> {
         let cli = Cli::try_parse_from(std::iter::once("pmc-monitord").chain(words.iter().copied()));
         cli.map_err(|error| error.to_string())?
-            .options(Some(PathBuf::from("/home/u")), None)
+            .options(Some(PathBuf::from("/home/u")), ClientSettings::default())
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use monitord_compat::properties::Properties;
 
+use crate::client::Tls;
+
 /// Where the rows go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Destination {
@@ -37,6 +39,8 @@ pub struct Server {
     pub database: Option<String>,
     /// Seconds to wait for a connection, if the URL says so.
     pub connect_timeout: Option<u64>,
+    /// Whether and how the connection is encrypted.
+    pub tls: Tls,
     /// The URL as it was written.
     pub url: String,
 }
@@ -147,6 +151,7 @@ fn read_server(rest: &str, url: &str) -> Result<Server, String> {
         password: given(password),
         database: given(decoded(database)?),
         connect_timeout: None,
+        tls: Tls::default(),
         url: url.to_owned(),
     };
     for option in query.split('&').filter(|option| !option.is_empty()) {
@@ -159,12 +164,10 @@ fn read_server(rest: &str, url: &str) -> Result<Server, String> {
             "password" => server.password = given(value),
             "dbname" => server.database = given(value),
             "connect_timeout" => server.connect_timeout = Some(number(&value, "connect_timeout")?),
-            "sslmode" if matches!(&*value, "disable" | "allow" | "prefer") => {}
-            "sslmode" => {
-                return Err(format!(
-                    "sslmode={value}: encrypted connections are not offered; use a tunnel (ssh -L) or pegasus-monitord"
-                ));
-            }
+            "sslmode" => server.tls.mode = Some(value.parse().map_err(|error| format!("sslmode: {error}"))?),
+            "sslrootcert" => server.tls.roots = given(value).map(PathBuf::from),
+            "sslcert" => server.tls.certificate = given(value).map(PathBuf::from),
+            "sslkey" => server.tls.key = given(value).map(PathBuf::from),
             // It says who is connected, and does so here, too.
             "application_name" => {}
             _ => return Err(format!("unknown option {key}")),
@@ -236,6 +239,8 @@ pub fn url_of(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(feature = "postgresql")]
+    use crate::client::SslMode;
 
     #[cfg(feature = "postgresql")]
     fn server(url: &str) -> Server {
@@ -261,6 +266,7 @@ mod tests {
         );
         assert_eq!(all.host.as_deref(), Some("db.example.org"));
         assert_eq!((all.port, all.connect_timeout), (5433, Some(7)));
+        assert_eq!(all.tls.mode, Some(SslMode::Prefer));
         assert_eq!(
             (all.user.as_deref(), all.password.as_deref()),
             (Some("me"), Some("p@ss:w"))
@@ -288,7 +294,10 @@ mod tests {
             ("postgresql:db", "two slashes"),
             ("postgresql://u:secret@h:x/d", "port x is no number"),
             ("postgresql://u:secret%zz@h/d", "percent sign"),
-            ("postgresql://u:secret@h/d?sslmode=require", "sslmode=require"),
+            (
+                "postgresql://u:secret@h/d?sslmode=on",
+                "sslmode: on is none of disable, allow",
+            ),
             ("postgresql://u:secret@h/d?speed=high", "unknown option speed"),
             ("mysql+pymysql://u:secret@h/d", "MySQL is not written"),
             ("amqp://u:secret@h/x", "amqp://…: only sqlite"),

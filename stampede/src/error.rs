@@ -77,6 +77,9 @@ pub enum LoadError {
         /// What is wrong.
         source: UrlError,
     },
+    /// The environment names a way to connect that does not exist.
+    #[error("{0}")]
+    Client(String),
     /// Another loader is at work in the directory.
     #[error("{} is followed already by process {holder}", dir.display())]
     Held {

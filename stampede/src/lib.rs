@@ -5,6 +5,7 @@
 //! output files of the jobs. [`session`] loads a whole directory; [`loader`] takes states one by one
 //! from whoever knows them.
 
+pub mod client;
 pub mod clock;
 pub mod dashboard;
 pub mod destination;

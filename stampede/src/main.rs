@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser as _;
+use pmc_stampede::client::ClientSettings;
 use pmc_stampede::error::Notice;
 use pmc_stampede::session::{self, End};
 
@@ -22,8 +23,9 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::from(error.use_stderr()));
         }
     };
-    let path = |name| std::env::var_os(name).map(PathBuf::from);
-    let options = match cli.options(path("HOME"), path("PGPASSFILE")) {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let client = ClientSettings::new(home.as_deref(), |name| std::env::var_os(name));
+    let options = match cli.options(home, client) {
         Ok(options) => options,
         Err(message) => {
             eprintln!("pmc-monitord: {message}");

@@ -9,15 +9,15 @@ use monitord_compat::dagman_out_reader::{self, What};
 use nix::unistd::{User, getuid};
 use pmc_dag::Dag;
 
+use crate::client::ClientSettings;
 use crate::clock::LogClock;
 use crate::dashboard;
-use crate::destination::{self, Server};
+use crate::destination;
 use crate::error::{LoadError, Notice};
 use crate::holder::{Holder, NotHeld};
 use crate::loader::{Loader, Workflow};
 use crate::log_reader::LogReader;
 use crate::markers::{Markers, rotate, stamp};
-use crate::pgpass;
 use crate::rows::WorkflowState;
 use crate::run::Run;
 use crate::state_log::StateLog;
@@ -54,8 +54,8 @@ pub struct Options {
     pub destination: Destination,
     /// File of settings that counts instead of that of the run.
     pub conf: Option<PathBuf>,
-    /// Passwords of PostgreSQL servers whose URL has none, as PostgreSQL's programs read them.
-    pub passwords: Option<PathBuf>,
+    /// What the URL of a PostgreSQL server leaves open.
+    pub client: ClientSettings,
     /// The list of all workflows of the user, if the settings of the run name no other.
     pub dashboard: Option<PathBuf>,
     /// Whether to leave out what jobs printed.
@@ -132,8 +132,14 @@ impl<'o> Session<'o> {
             Err(NotHeld::Io(source)) => return Err(LoadError::Write { path, source }),
         };
         let mut destination = run.destination(&options.destination, options.conf.as_deref())?;
-        if let (Destination::Server(server), Some(path)) = (&mut destination, &options.passwords) {
-            look_up_password(server, path, notice);
+        if let Destination::Server(server) = &mut destination {
+            let me = User::from_uid(getuid()).ok().flatten();
+            let me = me.as_ref().map_or("", |me| &me.name);
+            let warn = |reason| notice(Notice::Passwords { reason });
+            options
+                .client
+                .complete(server, me, warn)
+                .map_err(LoadError::Client)?;
         }
         let dashboard = match &options.dashboard {
             Some(usual) => run.dashboard(usual, options.conf.as_deref(), notice),
@@ -340,18 +346,6 @@ impl<'o> Session<'o> {
             jobs: loader.jobs_ended(),
             elapsed: self.began.elapsed(),
         }
-    }
-}
-
-/// Fills in the password of a server whose URL has none.
-fn look_up_password(server: &mut Server, path: &Path, notice: Notices<'_>) {
-    if server.password.is_some() {
-        return;
-    }
-    let me = User::from_uid(getuid()).ok().flatten();
-    match pgpass::password(path, server, me.as_ref().map_or("", |me| &me.name)) {
-        Ok(found) => server.password = found,
-        Err(reason) => notice(Notice::Passwords { reason }),
     }
 }
 

@@ -10,18 +10,22 @@ use std::fmt;
 use std::time::Duration;
 
 use monitord_compat::database::{INDEXES, POSTGRESQL_TABLES, VERSION};
+use postgres::config::SslMode as Wanted;
 use postgres::error::SqlState;
 use postgres::{Client, Config, NoTls, Statement};
 use rustc_hash::{FxHashMap, FxHashSet};
+use rustls::CertificateError;
 
 use super::hosts::Hosts;
 use super::{Position, Purpose, StoreError};
+use crate::client::SslMode;
 use crate::destination::Server;
 use crate::fixed_hash::fnv1a;
 
 mod batch;
 mod lookup;
 mod rows;
+mod tls;
 
 use batch::Batches;
 use lookup::Ahead;
@@ -65,6 +69,19 @@ pub enum ServerError {
     /// The server knows the account not, or its password is another.
     #[error("the server refuses the account: {0}; check user and password of the URL")]
     Refused(String),
+    /// Files or settings for an encrypted connection are not as they must be.
+    #[error("{0}")]
+    Tls(String),
+    /// An encrypted connection is wanted, and the server has none.
+    #[error(
+        "the server takes no encrypted connections, and sslmode={0} wants one; have ssl turned on there, or use sslmode=prefer"
+    )]
+    NoTls(SslMode),
+    /// The server's certificate is not accepted.
+    #[error(
+        "the server's certificate is not accepted: {0}; check sslmode and sslrootcert, and the host that the URL names"
+    )]
+    Certificate(String),
     /// There is no such database.
     #[error("{0}; make it first: createdb")]
     NoDatabase(String),
@@ -116,7 +133,13 @@ impl ServerError {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Unreachable(_) => true,
-            Self::Refused(_) | Self::NoDatabase(_) | Self::Version { .. } | Self::Held { .. } => false,
+            Self::Refused(_)
+            | Self::Tls(_)
+            | Self::NoTls(_)
+            | Self::Certificate(_)
+            | Self::NoDatabase(_)
+            | Self::Version { .. }
+            | Self::Held { .. } => false,
             Self::Server(error) => match error.code() {
                 // The connection failed; the server is shut down, starts up, has too many connections,
                 // or chose this transaction to end a deadlock.
@@ -131,7 +154,14 @@ impl ServerError {
         }
     }
 
-    fn of_connecting(error: postgres::Error) -> Self {
+    fn of_connecting(error: postgres::Error, mode: SslMode) -> Self {
+        if let Some(problem) = of_handshake(&error) {
+            return match problem {
+                Handshake::NotOffered => Self::NoTls(mode),
+                Handshake::Certificate(problem) => Self::Certificate(problem),
+                Handshake::Failed(problem) => Self::Unreachable(problem),
+            };
+        }
         match error.code() {
             Some(code) if *code == SqlState::INVALID_CATALOG_NAME => Self::NoDatabase(said(&error)),
             Some(code) if code.code().starts_with("28") => Self::Refused(said(&error)),
@@ -141,6 +171,35 @@ impl ServerError {
             None => Self::Unreachable(said(&error)),
         }
     }
+}
+
+/// Why there is no encrypted connection.
+enum Handshake {
+    NotOffered,
+    Certificate(String),
+    Failed(String),
+}
+
+/// The library keeps the kinds of its errors to itself, but not their causes.
+fn of_handshake(error: &postgres::Error) -> Option<Handshake> {
+    if error.to_string() != "error performing TLS handshake" {
+        return None;
+    }
+    let cause = std::error::Error::source(error);
+    let said = cause.map(ToString::to_string).unwrap_or_default();
+    let inner = cause
+        .and_then(|cause| cause.downcast_ref::<std::io::Error>())
+        .and_then(|cause| cause.get_ref()?.downcast_ref::<rustls::Error>());
+    Some(match inner {
+        _ if said == "server does not support TLS" => Handshake::NotOffered,
+        Some(rustls::Error::InvalidCertificate(problem)) => Handshake::Certificate(match problem {
+            CertificateError::UnknownIssuer => "no authority that is trusted has signed it".to_owned(),
+            CertificateError::Expired => "it has expired".to_owned(),
+            CertificateError::NotValidYet => "its time has not begun".to_owned(),
+            problem => problem.to_string(),
+        }),
+        _ => Handshake::Failed(format!("{error}: {said}")),
+    })
 }
 
 /// A database on a server.
@@ -271,6 +330,51 @@ impl Postgresql {
     }
 }
 
+/// Connects, encrypted or not, as the mode says. Nothing is encrypted on a socket of this machine.
+fn reach(server: &Server, config: &mut Config) -> Result<Client, ServerError> {
+    let mode = match &server.host {
+        Some(host) if !host.starts_with('/') => server.tls.mode().map_err(ServerError::Tls)?,
+        _ => SslMode::Disable,
+    };
+    let said = |error| ServerError::of_connecting(error, mode);
+    let plain = |config: &mut Config| config.ssl_mode(Wanted::Disable).connect(NoTls);
+    let encrypted = |config: &mut Config, wanted| -> Result<_, ServerError> {
+        let connector = tls::connector(&server.tls, mode).map_err(ServerError::Tls)?;
+        Ok(config.ssl_mode(wanted).connect(connector))
+    };
+    // The server has rules for accounts and hosts, which may demand encryption or forbid it.
+    let forbidden =
+        |error: &postgres::Error| error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
+    match mode {
+        SslMode::Disable => plain(config).map_err(said),
+        SslMode::Allow => match plain(config) {
+            Err(error) if forbidden(&error) => encrypted(config, Wanted::Require)?.map_err(|second| {
+                // What the server has said is the better reason, if it has nothing but this.
+                match of_handshake(&second) {
+                    Some(Handshake::NotOffered) => said(error),
+                    _ => said(second),
+                }
+            }),
+            connected => connected.map_err(said),
+        },
+        SslMode::Prefer => match encrypted(config, Wanted::Prefer)? {
+            Err(error) if forbidden(&error) || of_handshake(&error).is_some() => {
+                plain(config).map_err(|second| {
+                    if forbidden(&second) {
+                        said(error)
+                    } else {
+                        said(second)
+                    }
+                })
+            }
+            connected => connected.map_err(said),
+        },
+        SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => {
+            encrypted(config, Wanted::Require)?.map_err(said)
+        }
+    }
+}
+
 fn connect(server: &Server, me: &str) -> Result<Client, ServerError> {
     let mut config = Config::new();
     config
@@ -299,7 +403,7 @@ fn connect(server: &Server, me: &str) -> Result<Client, ServerError> {
     if let Some(password) = &server.password {
         config.password(password);
     }
-    let mut client = config.connect(NoTls).map_err(ServerError::of_connecting)?;
+    let mut client = reach(server, &mut config)?;
     // Tables that were just filled have no statistics yet, by which the server would find that their
     // indexes are the way to go.
     client.batch_execute(

@@ -10,3 +10,5 @@ mod replay;
 #[cfg(feature = "postgresql")]
 mod server;
 mod support;
+#[cfg(feature = "postgresql")]
+mod tls;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, User, getuid};
 use postgres::types::Type;
-use postgres::{Client, NoTls, SimpleQueryMessage};
+use postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
 use crate::support::QUERIES;
 
@@ -65,6 +65,25 @@ fn unprivileged(program: &Path) -> Command {
     command
 }
 
+/// Gives a file to the server's account.
+fn own(path: &Path) {
+    if getuid().is_root() {
+        let user = User::from_name("postgres")
+            .unwrap()
+            .expect("the package makes this account");
+        chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw())).unwrap();
+    }
+}
+
+fn set_certificate(data: &Path, certificate: &Path, key: &Path) {
+    for (from, name) in [(certificate, "server.crt"), (key, "server.key")] {
+        let path = data.join(name);
+        fs::copy(from, &path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        own(&path);
+    }
+}
+
 impl Server {
     /// The server, which is started for the first one that asks. None where there are no programs of
     /// it, unless `PMC_TEST_POSTGRESQL` demands them.
@@ -81,25 +100,31 @@ impl Server {
         if let Some(server) = running.upgrade() {
             return Some(server);
         }
-        let server = Arc::new(Self::start(&programs));
+        let server = Arc::new(Self::start(&programs, None));
         *running = Arc::downgrade(&server);
         Some(server)
     }
 
-    fn start(programs: &Path) -> Self {
+    /// One with encrypted connections, with the certificate and the key of these files, and the rules for accounts.
+    /// None as above.
+    pub fn encrypted(certificate: &Path, key: &Path, authority: &Path, rules: &str) -> Option<Self> {
+        // The same programs are missing, or not.
+        Self::shared()?;
+        Some(Self::start(
+            &programs()?,
+            Some((certificate, key, authority, rules)),
+        ))
+    }
+
+    fn start(programs: &Path, tls: Option<(&Path, &Path, &Path, &str)>) -> Self {
         let home = tempfile::Builder::new().prefix("pg").tempdir_in("/tmp").unwrap();
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let place = home.path().join("server");
         fs::create_dir(&place).unwrap();
         let secret = place.join("secret");
         fs::write(&secret, PASSWORD).unwrap();
-        if getuid().is_root() {
-            let user = User::from_name("postgres")
-                .unwrap()
-                .expect("the package makes this account");
-            for path in [&place, &secret] {
-                chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw())).unwrap();
-            }
+        for path in [&place, &secret] {
+            own(path);
         }
         let data = place.join("data");
         let made = unprivileged(&programs.join("initdb"))
@@ -123,6 +148,16 @@ impl Server {
             .local_addr()
             .unwrap()
             .port();
+        if let Some((certificate, key, authority, rules)) = tls {
+            fs::write(data.join("pg_hba.conf"), rules).unwrap();
+            set_certificate(&data, certificate, key);
+            fs::copy(authority, data.join("root.crt")).unwrap();
+            let path = data.join("postgresql.auto.conf");
+            fs::write(path, "ssl = on\nssl_ca_file = 'root.crt'\n").unwrap();
+            for name in ["pg_hba.conf", "root.crt", "postgresql.auto.conf"] {
+                own(&data.join(name));
+            }
+        }
         let process = unprivileged(&programs.join("postgres"))
             .arg("-D")
             .arg(&data)
@@ -146,7 +181,26 @@ impl Server {
     }
 
     fn try_client(&self, database: &str) -> Result<Client, postgres::Error> {
-        Client::connect(&self.url(database), NoTls)
+        Config::new()
+            .host_path(self.home.path().join("server"))
+            .port(self.port)
+            .user(ACCOUNT)
+            .password(PASSWORD)
+            .dbname(database)
+            .connect(NoTls)
+    }
+
+    /// Has the server take another certificate for connections to come.
+    pub fn change_certificate(&self, certificate: &Path, key: &Path) {
+        set_certificate(&self.home.path().join("server/data"), certificate, key);
+        let pid = Pid::from_raw(self.process.id().cast_signed());
+        kill(pid, Signal::SIGHUP).unwrap();
+    }
+
+    /// The URL for a host, an account with the usual password, and options.
+    pub fn url_at(&self, host: &str, account: &str, database: &str, options: &str) -> String {
+        let port = self.port;
+        format!("postgresql://{account}:{PASSWORD}@{host}:{port}/{database}?{options}")
     }
 
     pub fn client(&self, database: &str) -> Client {
