@@ -51,6 +51,53 @@ fn a_plan_without_any_setting() -> std::io::Result<()> {
     Ok(())
 }
 
+/// Stands for a disk that takes data at first and refuses it when it is written back.
+const REFUSES_THE_DAG: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int fsync(int fd) {
+    char link[64], path[4096];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path);
+    if (length > 4 && !memcmp(path + length - 4, ".dag", 4)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return 0;
+}
+"#;
+
+#[test]
+fn a_disk_that_refuses_late() -> std::io::Result<()> {
+    let dir = inputs()?;
+    let (source, library) = (dir.path().join("refuse.c"), dir.path().join("refuse.so"));
+    std::fs::write(&source, REFUSES_THE_DAG)?;
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(source);
+    assert!(compiler.status()?.success());
+    let before = std::fs::read_dir(dir.path())?.count();
+    let output = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+        .args(["--output-dir", "out", "one.dax"])
+        .current_dir(dir.path())
+        .env("HOME", dir.path())
+        .env_remove("PEGASUS_HOME")
+        .env("LD_PRELOAD", &library)
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    assert!(
+        said.contains("one-0.dag: No space left on device") && said.lines().count() == 1,
+        "{said}"
+    );
+    assert_eq!(std::fs::read_dir(dir.path())?.count(), before, "nothing is left");
+    Ok(())
+}
+
 #[test]
 fn exit_codes() -> std::io::Result<()> {
     let dir = inputs()?;

@@ -135,6 +135,54 @@ fn the_call_of_a_register_job() {
     assert!(!case.path("diamond-0.replicas.db-wal").exists());
 }
 
+/// Killed at any moment, the first registration has been done or not, and leaves nothing else.
+#[test]
+fn killed_while_the_catalog_is_made() {
+    use std::fmt::Write as _;
+    let case = Case::sqlite();
+    let mut entries = String::new();
+    for n in 0..2_000 {
+        let _ = writeln!(entries, "f{n} file:///data/f{n} site=\"local\"");
+    }
+    case.write("entries", &entries);
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::TMPFILE;
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    if rustix::fs::open(case.dir.path(), flags, mode).is_err() {
+        eprintln!("SKIPPED: files have names in {}", case.dir.path().display());
+        return;
+    }
+    let begin = std::time::Instant::now();
+    case.ok(&["--insert", "entries"]);
+    let whole = begin.elapsed();
+    let database = case.path("diamond-0.replicas.db");
+    let mut unfinished = 0;
+    for round in 1..=20 {
+        let _ = fs::remove_file(&database);
+        let mut child = case
+            .command()
+            .args(["--insert", "entries"])
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("start");
+        std::thread::sleep(whole * round / 20);
+        let _ = child.kill();
+        child.wait().expect("wait");
+        let mut names: Vec<_> = fs::read_dir(case.dir.path())
+            .expect("directory")
+            .map(|entry| entry.expect("entry").file_name())
+            .collect();
+        names.sort();
+        if database.exists() {
+            assert_eq!(case.rows("SELECT count(*) FROM rc_pfn"), ["Integer(2000)"]);
+            assert_eq!(names, ["diamond-0.replicas.db", "entries", "run.properties"]);
+        } else {
+            unfinished += 1;
+            assert_eq!(names, ["entries", "run.properties"]);
+        }
+    }
+    assert!(unfinished > 0);
+}
+
 #[test]
 fn register_jobs_at_the_same_time() {
     let case = Case::sqlite();

@@ -1,13 +1,16 @@
 //! A new database with its first entries. To make 24 tables and their indexes by SQL takes a millisecond, most of what a
 //! small registration takes, so the empty database is kept ready, and written as it is.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, MAIN_DB, Transaction, TransactionBehavior};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 
 /// The database that the schema makes, without its longer stretches of zeros: again and again the number of zeros, the
 /// number of bytes after them (both of four bytes, little-endian), and these bytes. The test below makes it.
@@ -40,22 +43,44 @@ fn try_make(
     path: &Path,
     work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let mut file = tempfile::Builder::new()
-        .prefix(".pegasus-rc-client-")
-        // What SQLite gives to new databases; the umask is applied.
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
-    file.write_all(&empty(SystemTime::now()).ok_or("damaged")?)?;
-    let mut connection = Connection::open(file.path())?;
-    // Nobody else knows the file, and it is thrown away if anything fails.
-    connection.pragma_update(None, "journal_mode", "memory")?;
-    connection.pragma_update(None, "synchronous", "off")?;
+    let bytes = empty(SystemTime::now()).ok_or("damaged")?;
+    let mut connection = Connection::open_in_memory()?;
+    // SQLite keeps a gigabyte in memory at most; more is left to the way without this.
+    connection.deserialize_read_exact(MAIN_DB, &*bytes, bytes.len(), false)?;
+    drop(bytes);
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     work(&transaction)?;
     transaction.commit()?;
-    connection.close().map_err(|(_, error)| error)?;
-    file.as_file().sync_data()?;
+    publish(path, &connection.serialize(MAIN_DB)?)?;
+    Ok(())
+}
+
+/// What SQLite gives to new databases; the umask is applied.
+const MODE: u32 = 0o644;
+
+/// Writes a file that nobody sees before it is whole, unless there is one of its name. Where the file system can hold files
+/// without a name, nothing is left of it however this process ends.
+fn publish(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let write = |file: &mut File| file.write_all(bytes).and_then(|()| file.sync_data());
+    let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+    if let Ok(file) = rustix::fs::open(directory, flags, Mode::from_raw_mode(MODE)) {
+        let mut file = File::from(file);
+        write(&mut file)?;
+        let source = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match rustix::fs::linkat(CWD, &*source, CWD, path, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => return Ok(()),
+            Err(Errno::EXIST) => return Err(Errno::EXIST.into()),
+            // No /proc, or a file system without links.
+            Err(_) => {}
+        }
+    }
+    let mut file = tempfile::Builder::new()
+        .prefix(".pegasus-rc-client-")
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(MODE))
+        .tempfile_in(directory)?;
+    write(file.as_file_mut())?;
     file.persist_noclobber(path)?;
     Ok(())
 }

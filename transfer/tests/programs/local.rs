@@ -268,6 +268,89 @@ fn links_to_nothing_need_permission() {
     assert_eq!(fs::read_link(case.path("l")).expect("link"), case.path("none"));
 }
 
+/// Where a finished copy cannot be given its name by a link, it is copied under one: here, for want of `/proc`.
+#[test]
+fn without_links_files_are_copied() {
+    let case = Case::new();
+    case.write("a", "new").write("tree/b", "2").write("old", "old");
+    fs::set_permissions(case.path("a"), fs::Permissions::from_mode(0o741)).expect("chmod");
+    let in_namespace = |script: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command
+            .args(["--user", "--map-root-user", "--mount", "sh", "-c"])
+            .arg(format!("mount -t tmpfs none /proc && {script}"))
+            .current_dir(case.dir())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        command
+    };
+    if !in_namespace("true").status().is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: no namespaces for users here");
+        return;
+    }
+    let spec = [
+        transfer("a", "made/new"),
+        transfer("a", "old"),
+        transfer("tree", "copied"),
+        transfer("a", "symlink://@DIR@/link"),
+    ];
+    let spec = list(&spec).replace("\"linkage\"", "\"generate_checksum\": true, \"linkage\"");
+    let program = env!("CARGO_BIN_EXE_pegasus-transfer");
+    case.start(in_namespace(program), &spec).expect_ok();
+    assert_eq!(case.names(""), ["a", "copied", "link", "made", "old", "tree"]);
+    assert_eq!(case.names("made"), ["new"]);
+    for name in ["made/new", "old"] {
+        assert_eq!(case.read(name), "new");
+        let mode = fs::metadata(case.path(name))
+            .expect("metadata")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o741, "{name}");
+    }
+    assert_eq!(case.read("copied/b"), "2");
+    assert_eq!(fs::read_link(case.path("link")).expect("link"), case.path("a"));
+}
+
+/// Between file systems nothing can be renamed.
+#[test]
+fn moves_to_another_file_system() {
+    let case = Case::new();
+    let Ok(other) = tempfile::tempdir_in("/dev/shm") else {
+        eprintln!("SKIPPED: no /dev/shm");
+        return;
+    };
+    let device = |path: &std::path::Path| fs::metadata(path).expect("metadata").dev();
+    if device(other.path()) == device(case.dir()) {
+        eprintln!("SKIPPED: /dev/shm is the same file system");
+        return;
+    }
+    case.write("a", "1").write("tree/b", "2");
+    symlink("b", case.path("tree/l")).expect("link");
+    fs::set_permissions(case.path("a"), fs::Permissions::from_mode(0o750)).expect("chmod");
+    let there = other.path().display();
+    case.run(
+        &list(&[
+            transfer("a", &format!("moveto://{there}/new/a")),
+            transfer("tree", &format!("moveto://{there}/tree")),
+        ]),
+        &[],
+    )
+    .expect_ok();
+    let path = other.path().join("new/a");
+    assert_eq!(fs::read_to_string(&path).expect("read"), "1");
+    assert_eq!(
+        fs::metadata(&path).expect("metadata").permissions().mode() & 0o777,
+        0o750
+    );
+    assert_eq!(
+        fs::read_to_string(other.path().join("tree/b")).expect("read"),
+        "2"
+    );
+    assert_eq!(case.names(""), Vec::<String>::new());
+    assert_eq!(fs::read_dir(other.path()).expect("directory").count(), 2);
+}
+
 #[test]
 fn moves() {
     let case = Case::new();
