@@ -282,7 +282,11 @@ fn planner_leaves_nothing_half_written_on_a_full_disk() {
         said.account()
     );
     let kept = diamond.folder.path().join("disk.kept");
-    assert_eq!(fs::read_dir(&kept).expect("a folder").count(), 0, "nothing is left");
+    assert_eq!(
+        fs::read_dir(&kept).expect("a folder").count(),
+        0,
+        "nothing is left"
+    );
     let said = on_small_disk(&disk, "ro", &script).refused();
     assert!(
         said.stderr.contains("Read-only file system"),
