@@ -2,45 +2,36 @@
 //! several times as long as copying a small file or entering it into a catalog.
 //!
 //! The thread has what the process would have: arguments, environment, streams, and a working directory of its own.
-//! One that does not end when it is asked to is left alone; then the process must end, and with it the thread.
+//! It stays for the jobs to come, as its stack and what else it has touched are in memory then. One that does not
+//! end a job when it is asked to is left alone; then the process must end, and with it the thread.
 
-use std::cell::Cell;
+mod helper;
+
+use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, PipeReader};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 
 use monitord_compat::invocation_record::{Status, Usage};
-use nix::sched::{CloneFlags, unshare};
-use nix::sys::signal::Signal;
+use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare};
+use nix::unistd::Pid;
 use pegasus_rc_client::inproc as registration;
 use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::inproc::{self as transfer, Stdin};
 
 use crate::context::{Environment, OwnUsage};
-use crate::interrupts::{Interrupt, Interrupts};
+use crate::interrupts::Interrupts;
 use crate::spawn::Handle;
 use crate::usage;
-use crate::wait::{pause_for, signal_text};
-
-/// How long a transfer may go on after it was asked to end.
-const PATIENCE: Duration = Duration::from_secs(2);
+use helper::{End, Helper};
 
 /// Most memory by which these jobs may let the process grow, KiB: peak memory of later jobs counts from that. A small
 /// registration takes 3 MiB, most of it for the code of SQLite.
 const GROWTH: u64 = 4 << 10;
-
-/// Stack of the thread, as much as a process usually has.
-const STACK: usize = 8 << 20;
-
-/// The exit code after a second request to end, and that of a program of ours that has a defect.
-const STOPPED: u8 = 1;
-const DEFECT: u8 = 101;
 
 /// A program whose jobs are done inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +63,8 @@ pub struct Inside {
     /// Peak memory before all jobs, KiB.
     peak: u64,
     spent: Cell<bool>,
+    /// The thread, when it has nothing to do.
+    helper: RefCell<Option<Helper>>,
 }
 
 /// A job that is one of the programs.
@@ -96,6 +89,7 @@ impl Inside {
             work: Task::run,
             peak: usage::own(OwnUsage::Process).max_rss_kib,
             spent: Cell::new(false),
+            helper: RefCell::new(None),
         }
     }
 
@@ -128,9 +122,14 @@ impl Inside {
         interrupts: &mut dyn Interrupts,
     ) -> Option<(Status, Usage)> {
         let before = usage::own(OwnUsage::Process);
-        let running = Running::start(self.work, program, job).ok()?;
-        let status = match running.wait(interrupts) {
-            End::Outcome(code) => code.map(|code| Status::Exited { code }),
+        let task = Task::new(program, job).ok()?;
+        let idle = self.helper.take().filter(|helper| helper.can_do(&task));
+        let helper = idle.map_or_else(|| Helper::start(self.work), Ok).ok()?;
+        let status = match helper.run(task, interrupts) {
+            End::Outcome(code, helper) => {
+                self.helper.replace(helper);
+                code.map(|code| Status::Exited { code })
+            }
             End::Abandoned(status) => {
                 self.spent.set(true);
                 Some(status)
@@ -159,11 +158,38 @@ struct Task {
     stdin: File,
     stderr: File,
     cancel: Cancel,
+    /// Where the thread that wants it done may run, if the system can tell.
+    cpus: Option<CpuSet>,
 }
 
 impl Task {
+    fn new(program: Program, job: &Job<'_>) -> io::Result<Self> {
+        let [stdin, _, stderr] = job.streams;
+        let owned = |text: &[u8]| OsString::from_vec(text.to_vec());
+        Ok(Self {
+            program,
+            arguments: job.arguments.to_vec(),
+            environment: job
+                .environment
+                .iter()
+                .map(|(name, value)| (owned(name), owned(value)))
+                .collect(),
+            directory: job.directory.map(Path::to_owned),
+            stdin: stdin.as_fd().try_clone_to_owned()?.into(),
+            stderr: stderr.as_fd().try_clone_to_owned()?.into(),
+            cancel: Cancel::new(),
+            cpus: sched_getaffinity(Pid::from_raw(0)).ok(),
+        })
+    }
+
     /// The exit code, if the program was not needed.
     fn run(self) -> Option<u8> {
+        let own = Pid::from_raw(0);
+        if let Some(cpus) = &self.cpus
+            && sched_getaffinity(own).ok()? != *cpus
+        {
+            sched_setaffinity(own, cpus).ok()?;
+        }
         if let Some(directory) = &self.directory {
             // The thread parts with the directory of the process. Where that is forbidden, the program has to run.
             unshare(CloneFlags::CLONE_FS).ok()?;
@@ -201,109 +227,5 @@ impl Task {
             registration::Outcome::Ended(code) => Some(code),
             registration::Outcome::NotHandled => None,
         }
-    }
-}
-
-/// How a thread ended, or that it did not.
-enum End {
-    /// The exit code; nothing if the program is needed.
-    Outcome(Option<u8>),
-    Abandoned(Status),
-}
-
-struct Running {
-    program: Program,
-    thread: JoinHandle<Option<u8>>,
-    cancel: Cancel,
-    /// At its end when the thread has let go of everything.
-    ended: OwnedFd,
-}
-
-impl Running {
-    fn start(work: fn(Task) -> Option<u8>, program: Program, job: &Job<'_>) -> io::Result<Self> {
-        let [stdin, _, stderr] = job.streams;
-        let owned = |text: &[u8]| OsString::from_vec(text.to_vec());
-        let cancel = Cancel::new();
-        let task = Task {
-            program,
-            arguments: job.arguments.to_vec(),
-            environment: job
-                .environment
-                .iter()
-                .map(|(name, value)| (owned(name), owned(value)))
-                .collect(),
-            directory: job.directory.map(Path::to_owned),
-            stdin: stdin.as_fd().try_clone_to_owned()?.into(),
-            stderr: stderr.as_fd().try_clone_to_owned()?.into(),
-            cancel: cancel.clone(),
-        };
-        let (ended, running): (PipeReader, _) = io::pipe()?;
-        let builder = thread::Builder::new()
-            .name(program.name().into())
-            .stack_size(STACK);
-        let thread = builder.spawn(move || {
-            let running = running;
-            let outcome = work(task);
-            drop(running);
-            outcome
-        })?;
-        Ok(Self {
-            program,
-            thread,
-            cancel,
-            ended: ended.into(),
-        })
-    }
-
-    fn wait(self, interrupts: &mut dyn Interrupts) -> End {
-        let mut until: Option<Instant> = None;
-        loop {
-            let pause = until.map(|until| until.saturating_duration_since(Instant::now()));
-            match pause_for(pause, Some(&self.ended), interrupts) {
-                Ok(woken) if woken.ended => return self.outcome(),
-                Ok(woken) if woken.abandoned => interrupts.abandoned(),
-                Ok(_) => {}
-                Err(error) => {
-                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                    return self.abandon(crate::invoke::failure(-42, errno));
-                }
-            }
-            let stopped = Status::Exited { code: STOPPED };
-            while let Some(interrupt) = interrupts.take() {
-                match interrupt {
-                    Interrupt::Child => {}
-                    Interrupt::Forward(Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP)
-                        if self.program == Program::Transfer =>
-                    {
-                        if until.is_some() {
-                            return self.abandon(stopped);
-                        }
-                        self.cancel.cancel();
-                        until = Some(Instant::now() + PATIENCE);
-                    }
-                    Interrupt::Forward(signal) => {
-                        let signal = signal as i32;
-                        return self.abandon(Status::Signalled {
-                            signal,
-                            name: signal_text(signal),
-                            core: false,
-                        });
-                    }
-                }
-            }
-            if until.is_some_and(|until| until <= Instant::now()) {
-                return self.abandon(stopped);
-            }
-        }
-    }
-
-    fn outcome(self) -> End {
-        // The system has told the user about the defect.
-        End::Outcome(self.thread.join().unwrap_or(Some(DEFECT)))
-    }
-
-    fn abandon(self, status: Status) -> End {
-        self.cancel.cancel();
-        End::Abandoned(status)
     }
 }

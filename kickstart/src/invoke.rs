@@ -261,9 +261,12 @@ impl<'a, 'c> Session<'a, 'c> {
         {
             return Err(refused("make the directory", error));
         }
-        let directory =
-            fs::canonicalize(&wanted).map_err(|error| refused("change to the directory", error))?;
-        if !directory.is_dir() {
+        let found = fs::metadata(&wanted).and_then(|status| {
+            let directory = self.names.real(&wanted, &status)?;
+            Ok((directory, status.is_dir()))
+        });
+        let (directory, is_directory) = found.map_err(|error| refused("change to the directory", error))?;
+        if !is_directory {
             return Err(refused("change to the directory", Errno::ENOTDIR.into()));
         }
         nix::unistd::access(&directory, nix::unistd::AccessFlags::X_OK)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,16 +13,16 @@ use chrono::{DateTime, Local, Utc};
 use monitord_compat::invocation_record::{FileEntry, Source, Stamp, Stat, StatLines, Text};
 use nix::unistd::{Gid, Group, Uid, User};
 
-/// Real names of programs that are kept.
-const MOST_PROGRAMS: usize = 256;
+/// Real names that are kept.
+const MOST_REAL: usize = 256;
 
 /// Names of users and groups, each looked up once: a lookup may ask a server on the network. And the real names of
-/// programs, which take a look at each directory of the path.
+/// programs and working directories, which take a look at each directory of the path.
 #[derive(Debug, Default)]
 pub struct Names {
     users: HashMap<u32, Option<Text>>,
     groups: HashMap<u32, Option<Text>>,
-    programs: HashMap<PathBuf, Program>,
+    real: HashMap<PathBuf, Real>,
     described: Described,
 }
 
@@ -54,10 +54,10 @@ impl Described {
     }
 }
 
-/// Real name, device and inode of a program.
+/// The real name of a file, and which it is.
 #[derive(Debug)]
-struct Program {
-    real: PathBuf,
+struct Real {
+    name: PathBuf,
     id: FileId,
 }
 
@@ -75,22 +75,24 @@ impl Names {
         self.groups.retain(|_, name| name.is_some());
     }
 
-    /// The real name of a program's file, as long as name and real name mean the file that they meant before.
-    fn program(&mut self, file: &Path, status: &Metadata) -> io::Result<Text> {
-        let still = |program: &&Program| {
-            let named = || fs::symlink_metadata(&program.real);
-            program.id == id(status) && named().is_ok_and(|named| id(&named) == program.id)
+    /// The real name of a program's file or a directory, as long as name and real name mean what they meant before.
+    pub fn real(&mut self, file: &Path, status: &Metadata) -> io::Result<PathBuf> {
+        let still = |known: &&Real| {
+            let named = || fs::symlink_metadata(&known.name);
+            known.id == id(status) && named().is_ok_and(|named| id(&named) == known.id)
         };
-        if let Some(program) = self.programs.get(file).filter(still) {
-            return Ok(program.real.as_os_str().as_bytes().to_vec());
+        if let Some(known) = self.real.get(file).filter(still) {
+            return Ok(known.name.clone());
         }
-        if self.programs.len() >= MOST_PROGRAMS {
-            self.programs.clear();
+        if self.real.len() >= MOST_REAL {
+            self.real.clear();
         }
-        let real = fs::canonicalize(file)?;
-        let name = real.as_os_str().as_bytes().to_vec();
-        let id = id(status);
-        self.programs.insert(file.to_owned(), Program { real, id });
+        let name = fs::canonicalize(file)?;
+        let real = Real {
+            name: name.clone(),
+            id: id(status),
+        };
+        self.real.insert(file.to_owned(), real);
         Ok(name)
     }
 
@@ -213,8 +215,19 @@ fn entry(
 }
 
 /// The entry of the file `name` in `directory`: its real name, or the one given if there is no such file.
+///
+/// `directory` is a real name, too, or not absolute.
 pub fn named(key: &[u8], name: &Path, directory: &Path, names: &mut Names) -> FileEntry<'static> {
     let file = directory.join(name);
+    // Most files are in the directory itself, and only the file could be a link.
+    if directory.is_absolute()
+        && name.file_name() == Some(name.as_os_str())
+        && let Ok(status) = fs::symlink_metadata(&file)
+        && !status.is_symlink()
+    {
+        let name = file.into_os_string().into_vec();
+        return entry(key, Source::Name(name), Ok(&status), names);
+    }
     let real = fs::canonicalize(&file);
     let shown = real.as_deref().unwrap_or(name).as_os_str().as_bytes().to_vec();
     entry(key, Source::Name(shown), fs::metadata(&file).as_ref(), names)
@@ -222,8 +235,8 @@ pub fn named(key: &[u8], name: &Path, directory: &Path, names: &mut Names) -> Fi
 
 /// The entry of a program's file: as [`named`], with a status that is known.
 pub fn program(file: &Path, status: &Metadata, names: &mut Names) -> FileEntry<'static> {
-    let given = |_| file.as_os_str().as_bytes().to_vec();
-    let name = names.program(file, status).unwrap_or_else(given);
+    let name = names.real(file, status).unwrap_or_else(|_| file.to_owned());
+    let name = name.into_os_string().into_vec();
     entry(b"", Source::Name(name), Ok(status), names)
 }
 
@@ -279,6 +292,27 @@ mod tests {
     }
 
     #[test]
+    fn short_cuts_lead_to_the_real_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = fs::canonicalize(folder.path()).unwrap();
+        fs::create_dir(real.join("sub")).unwrap();
+        fs::write(real.join("f"), "abc").unwrap();
+        std::os::unix::fs::symlink("f", real.join("link")).unwrap();
+        let mut names = Names::default();
+        for name in [
+            "f", "link", "./f", "sub", "sub/", "sub/.", "sub/..", "sub/../f", "f/", ".", "..",
+        ] {
+            let entry = named(b"k", Path::new(name), &real, &mut names);
+            let expected = fs::canonicalize(real.join(name)).unwrap_or_else(|_| name.into());
+            assert!(
+                matches!(entry.source, Source::Name(shown) if shown == expected.as_os_str().as_bytes()),
+                "{name}"
+            );
+            assert_eq!(entry.stat.is_ok(), real.join(name).exists(), "{name}");
+        }
+    }
+
+    #[test]
     fn files_are_described_as_they_are_now() {
         let folder = tempfile::tempdir().unwrap();
         let mut names = Names::default();
@@ -306,8 +340,8 @@ mod tests {
         let mut names = Names::default();
         let mut real = || {
             let status = fs::metadata(&link).unwrap();
-            let real = String::from_utf8(names.program(&link, &status).unwrap()).unwrap();
-            real.rsplit('/').next().unwrap().to_owned()
+            let real = names.real(&link, &status).unwrap();
+            real.file_name().unwrap().to_str().unwrap().to_owned()
         };
         assert_eq!([real(), real()], ["one", "one"]);
         fs::remove_file(&link).unwrap();

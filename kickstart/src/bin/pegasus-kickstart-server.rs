@@ -15,6 +15,7 @@ use pegasus_kickstart::{program, serve};
 const KICKSTART: &str = "pegasus-kickstart";
 
 fn main() -> ExitCode {
+    share_heap();
     let served = ProcessSignals::install().and_then(|signals| {
         let kickstart = std::env::current_exe()?.with_file_name(KICKSTART);
         serve::run(Inherited::of_process(kickstart), signals)
@@ -26,5 +27,17 @@ fn main() -> ExitCode {
             program::notice(io::stderr().as_fd(), &message);
             exit::INITIALISATION.into()
         }
+    }
+}
+
+/// Has the thread that transfers and registers take memory from where this one does, which keeps what is freed: fresh
+/// memory costs more than what is done with it.
+fn share_heap() {
+    #[cfg(target_env = "gnu")]
+    #[expect(unsafe_code, reason = "there is one thread yet, and the calls set numbers")]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 1 << 20);
+        libc::mallopt(libc::M_TOP_PAD, 256 << 10);
     }
 }
