@@ -11,8 +11,9 @@ use crate::exit;
 use crate::interrupt::Interrupt;
 use crate::launch::{self, Launch};
 use crate::options::{Options, WorkerOptions};
-use crate::run::{LocalRun, run_local};
+use crate::run::{LocalRun, run_with};
 use crate::signals::{self, Process};
+use crate::worker::FirstServer;
 use crate::{host, logging};
 
 /// Runs the program. `words` is the command line, the program's name included.
@@ -58,6 +59,7 @@ fn alone(typed: &Typed, program: &OsStr, worker: WorkerOptions) -> ExitCode {
     if let Err(message) = check(typed, workers) {
         return refuse(message);
     }
+    let server = FirstServer::start(&worker);
     print(&cli::version());
     logging::init(typed.verbosity);
     let interrupt = Arc::new(Interrupt::new());
@@ -69,7 +71,7 @@ fn alone(typed: &Typed, program: &OsStr, worker: WorkerOptions) -> ExitCode {
         worker,
         workers,
     };
-    conclude(&run_local(&run, &interrupt, &mut |_| {}))
+    conclude(&run_with(&run, server, &interrupt, &mut |_| {}))
 }
 
 /// Checks that need to know how many workers there are. The error is the message.

@@ -6,6 +6,7 @@ use crate::driver::{self, RunError, RunEvent, RunSummary};
 use crate::interrupt::Interrupt;
 use crate::options::{Options, WorkerOptions};
 use crate::transport::local::LocalMaster;
+use crate::worker::FirstServer;
 
 /// A run with worker threads in this process.
 #[derive(Clone, Debug)]
@@ -30,7 +31,20 @@ pub fn run_local(
     interrupt: &Interrupt,
     observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
 ) -> Result<RunSummary, RunError> {
+    run_with(run, FirstServer::start(&run.worker), interrupt, observer)
+}
+
+/// As [`run_local`], with a server for the first worker that has been started already.
+///
+/// # Errors
+/// Those of [`run_local`].
+pub fn run_with(
+    run: &LocalRun,
+    server: Option<FirstServer>,
+    interrupt: &Interrupt,
+    observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
+) -> Result<RunSummary, RunError> {
     let worker = Arc::new(run.worker.clone());
-    let mut transport = LocalMaster::start(run.workers, &worker, interrupt)?;
+    let mut transport = LocalMaster::start(run.workers, &worker, interrupt, server)?;
     driver::run_lending(&mut transport, &run.options, interrupt, observer)
 }

@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -76,8 +76,10 @@ pub struct Job<'a> {
     pub environment: &'a Environment,
     /// Working directory, unless it is that of the process.
     pub directory: Option<&'a Path>,
-    /// Standard input, output and error.
-    pub streams: &'a [Handle<'a>; 3],
+    /// Standard input.
+    pub stdin: Handle<'a>,
+    /// Standard error. Nothing is written to the standard output.
+    pub stderr: BorrowedFd<'a>,
 }
 
 impl Inside {
@@ -164,7 +166,6 @@ struct Task {
 
 impl Task {
     fn new(program: Program, job: &Job<'_>) -> io::Result<Self> {
-        let [stdin, _, stderr] = job.streams;
         let owned = |text: &[u8]| OsString::from_vec(text.to_vec());
         Ok(Self {
             program,
@@ -175,8 +176,8 @@ impl Task {
                 .map(|(name, value)| (owned(name), owned(value)))
                 .collect(),
             directory: job.directory.map(Path::to_owned),
-            stdin: stdin.as_fd().try_clone_to_owned()?.into(),
-            stderr: stderr.as_fd().try_clone_to_owned()?.into(),
+            stdin: job.stdin.as_fd().try_clone_to_owned()?.into(),
+            stderr: job.stderr.try_clone_to_owned()?.into(),
             cancel: Cancel::new(),
             cpus: sched_getaffinity(Pid::from_raw(0)).ok(),
         })

@@ -416,14 +416,14 @@ impl<'a, 'c> Session<'a, 'c> {
     ) -> (Option<u32>, Status, Usage) {
         let exited = |code| (None, Status::Exited { code }, Usage::default());
         let failed = |raw, error: io::Error| (None, failure(raw, errno(&error)), Usage::default());
-        let Some(streams) = self.child_streams() else {
-            return exited(exit::STREAM);
-        };
         if stage == Stage::Main
-            && let Some((status, usage)) = self.inside(words, file, &streams)
+            && let Some((status, usage)) = self.inside(words, file)
         {
             return (Some(std::process::id()), status, usage);
         }
+        let Some(streams) = self.child_streams() else {
+            return exited(exit::STREAM);
+        };
         let program = Program {
             file,
             words,
@@ -492,23 +492,22 @@ impl<'a, 'c> Session<'a, 'c> {
     }
 
     /// Does the job without a process for it, if it can be done so.
-    fn inside(
-        &mut self,
-        words: &[OsString],
-        file: &Path,
-        streams: &[Handle<'_>; 3],
-    ) -> Option<(Status, Usage)> {
+    fn inside(&mut self, words: &[OsString], file: &Path) -> Option<(Status, Usage)> {
         let inside = self.context.inside?;
         // A limit is kept for certain with a process only.
         if self.options.term_after.is_some() {
             return None;
         }
         let program = inside.program(file)?;
+        let [stdout, stderr] = self.streams.as_ref()?;
+        // These programs write nothing to it, but it has to be there.
+        stdout.lent(&self.context).ok()?;
         let job = inside::Job {
             arguments: words.get(1..)?,
             environment: &self.context.environment,
             directory: moved(&self.directory, &self.context),
-            streams,
+            stdin: stdio::input(&self.options.stdin, &self.context, &self.directory).ok()?,
+            stderr: stderr.lent(&self.context).ok()?,
         };
         let (status, usage) = inside.run(program, &job, self.interrupts)?;
         if let OwnUsage::Since(before) = &mut self.context.own_usage {

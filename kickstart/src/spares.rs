@@ -12,13 +12,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
+use nix::unistd::{getgid, getuid};
 use pmc_spawn::Spawner;
 
-use crate::stat::Names;
+use crate::stat::{self, Names};
 use crate::temporary::{self, Capture, Mailbox};
 
 /// Names and files to use again, or nothing if each invocation is to have its own.
@@ -126,6 +127,20 @@ impl Spares {
         }
     }
 
+    /// Gathers what every invocation needs, while there is time.
+    pub fn prepare(&self) {
+        let mut names = self.names();
+        names.user(getuid().as_raw());
+        names.group(getgid().as_raw());
+        self.keep_names(names);
+        // The time zone is read from a file.
+        let _ = stat::stamp_of(SystemTime::now());
+        // Who needs it will be told why there is none.
+        let _ = self.null();
+        self.descriptors();
+        self.spawner();
+    }
+
     /// Names of users and groups that were looked up.
     pub fn names(&self) -> Names {
         self.names.take()
@@ -222,7 +237,7 @@ impl Spares {
     /// The file of a capture for a job.
     pub fn open(&self, capture: &Capture) -> io::Result<OwnedFd> {
         if self.enabled
-            && let Some(descriptors) = self.descriptors.get_or_init(|| File::open(DESCRIPTORS).ok())
+            && let Some(descriptors) = self.descriptors()
         {
             let own = capture.file.as_raw_fd().to_string();
             let flags = OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CLOEXEC;
@@ -231,6 +246,12 @@ impl Spares {
             }
         }
         Ok(capture.file.try_clone()?.into())
+    }
+
+    fn descriptors(&self) -> Option<&File> {
+        self.descriptors
+            .get_or_init(|| File::open(DESCRIPTORS).ok())
+            .as_ref()
     }
 
     /// Takes a capture back, of which the state is this.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -78,21 +78,23 @@ impl Stream {
     pub fn for_child(&self, context: &Context<'_>) -> io::Result<Handle<'static>> {
         let own = match &self.sink {
             Sink::Capture(capture) => context.spares.open(capture),
-            Sink::Inherit => {
-                let own = if self.number == 1 {
-                    context.stdout
-                } else {
-                    context.stderr
-                };
-                own.as_fd().try_clone_to_owned()
-            }
-            Sink::File(_, Ok(file)) => Ok(file.try_clone()?.into()),
+            Sink::Inherit | Sink::File(..) => self.lent(context)?.try_clone_to_owned(),
+        };
+        own.map(Handle::Own)
+    }
+
+    /// The stream for a part of this process.
+    pub fn lent<'a>(&'a self, context: &Context<'a>) -> io::Result<BorrowedFd<'a>> {
+        match &self.sink {
+            Sink::Capture(capture) => Ok(capture.file.as_fd()),
+            Sink::Inherit if self.number == 1 => Ok(context.stdout),
+            Sink::Inherit => Ok(context.stderr),
+            Sink::File(_, Ok(file)) => Ok(file.as_fd()),
             Sink::File(path, Err(error)) => Err(io::Error::new(
                 error.kind(),
                 format!("cannot write {}: {error}", path.display()),
             )),
-        };
-        own.map(Handle::Own)
+        }
     }
 
     /// Adds a line as if a job had written it.

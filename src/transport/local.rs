@@ -11,7 +11,7 @@ use super::{LendingTransport, MasterTransport, Traffic, TransportError, WorkerTr
 use crate::interrupt::Interrupt;
 use crate::message::{Rank, ToMaster, ToWorker};
 use crate::options::WorkerOptions;
-use crate::worker::{self, KillSwitch};
+use crate::worker::{self, FirstServer, KillSwitch, Shared};
 
 /// The master's side; owns the workers' threads.
 pub struct LocalMaster {
@@ -34,7 +34,7 @@ struct LocalWorker {
 }
 
 impl LocalMaster {
-    /// Starts so many workers. `interrupt` ends the waiting of [`MasterTransport::receive`].
+    /// Starts so many workers, the first with `server`. `interrupt` ends the waiting of [`MasterTransport::receive`].
     ///
     /// # Errors
     /// The system does not allow so many threads.
@@ -42,7 +42,9 @@ impl LocalMaster {
         workers: u32,
         options: &Arc<WorkerOptions>,
         interrupt: &Interrupt,
+        mut server: Option<FirstServer>,
     ) -> Result<Self, TransportError> {
+        let shared = Arc::new(Shared::default());
         let exchange = Arc::new(Exchange::default());
         let waker = Arc::clone(&exchange);
         interrupt.on_raise(move || waker.call());
@@ -60,11 +62,12 @@ impl LocalMaster {
                 exchange: Arc::clone(&master.exchange),
             };
             let (options, switch) = (Arc::clone(options), Arc::clone(&kill));
+            let (shared, server) = (Arc::clone(&shared), server.take());
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{rank}"))
                 .spawn(move || {
                     // An error means that the master is gone, and with it whoever could be told.
-                    let _ = worker::serve(&mut side, options, switch);
+                    let _ = worker::serve(&mut side, options, switch, &shared, server);
                 });
             let thread = thread.map_err(|error| {
                 TransportError(format!(

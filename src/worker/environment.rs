@@ -1,5 +1,9 @@
 //! Which variables of a worker its tasks get.
 
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+
 /// Variables that every task gets anew.
 pub(super) const TASK_VARIABLES: [&[u8]; 5] = [
     b"PMC_TASK",
@@ -30,8 +34,26 @@ const LAUNCHER: [&[u8]; 15] = [
     b"PMI_",
 ];
 
+/// The variables that tasks inherit, as `NAME=value`.
+pub(super) fn inherited(environment: &[(OsString, OsString)]) -> Vec<CString> {
+    environment
+        .iter()
+        .filter(|(name, _)| is_inherited(name.as_bytes()))
+        .filter_map(|(name, value)| variable(name.as_bytes(), value.as_bytes()).ok())
+        .collect()
+}
+
+/// `NAME=value`.
+pub(super) fn variable(name: &[u8], value: &[u8]) -> io::Result<CString> {
+    let mut text = Vec::with_capacity(name.len() + value.len() + 2);
+    text.extend_from_slice(name);
+    text.push(b'=');
+    text.extend_from_slice(value);
+    Ok(CString::new(text)?)
+}
+
 /// Whether tasks inherit the variable of this name.
-pub(super) fn is_inherited(name: &[u8]) -> bool {
+fn is_inherited(name: &[u8]) -> bool {
     !TASK_VARIABLES.contains(&name) && !LAUNCHER.iter().any(|start| name.starts_with(start))
 }
 

@@ -135,8 +135,9 @@ impl Kickstart {
         self.or_give_up(greeted)
     }
 
-    /// Starts a server if the DAG begins with tasks that name the program, and does not wait for it.
-    pub(super) fn prepare(&mut self, dag: &Path, environment: &[CString], spawner: &mut Spawner) {
+    /// Starts a server if the DAG begins with tasks that name the program, and does not wait for it. Whether there is
+    /// one now.
+    pub(super) fn prepare(&mut self, dag: &Path, environment: &[CString], spawner: &mut Spawner) -> bool {
         let name = self.program.as_ref().and_then(|(program, _)| program.file_name());
         if let Some(name) = name
             && mentions(dag, name.as_bytes())
@@ -144,6 +145,7 @@ impl Kickstart {
             let server = self.start(environment, spawner);
             self.server = self.or_give_up(server);
         }
+        self.server.is_some()
     }
 
     fn start(&self, environment: &[CString], spawner: &mut Spawner) -> io::Result<Server> {

@@ -13,12 +13,15 @@ mod task;
 mod watch;
 
 use std::ffi::OsString;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use environment::inherited;
 pub use forward::LONGEST_FILE;
 use gpus::Devices;
+use kickstart::Kickstart;
 pub use kill::KillSwitch;
+use pmc_spawn::Spawner;
 pub(crate) use stdio::fill_numbers;
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
 use task::{Failure, Runner};
@@ -45,6 +48,31 @@ pub fn describe_host(options: &WorkerOptions) -> Registration {
     crate::host::describe(options.host_memory, options.host_cpus, gpus)
 }
 
+/// The server that does the tasks of the first worker.
+pub struct FirstServer(Kickstart);
+
+impl FirstServer {
+    /// Starts the server if the DAG begins with tasks for it, and does not wait for it. The first task waits for this,
+    /// so it is the first thing to do.
+    #[must_use]
+    pub fn start(options: &WorkerOptions) -> Option<Self> {
+        let mut kickstart = Kickstart::new(options.kickstart.as_deref());
+        kickstart
+            .prepare(
+                &options.dag,
+                &inherited(&options.environment),
+                &mut Spawner::new(),
+            )
+            .then_some(Self(kickstart))
+    }
+}
+
+/// What workers in one process share.
+#[derive(Default)]
+pub struct Shared {
+    host: OnceLock<Registration>,
+}
+
 /// Runs a worker until the master sends it home. The tasks are executed by this very thread:
 /// somebody else must use `kill` if the master wants an end while one runs.
 ///
@@ -54,19 +82,22 @@ pub fn serve(
     transport: &mut impl WorkerTransport,
     options: Arc<WorkerOptions>,
     kill: Arc<KillSwitch>,
+    shared: &Shared,
+    server: Option<FirstServer>,
 ) -> Result<(), TransportError> {
+    let early = server.is_none();
     let runner = Runner::new(Arc::clone(&options), kill, transport.rank(), crate::host::name());
     let mut runner = match runner {
         Ok(runner) => runner,
         Err(message) => return transport.send(ToMaster::Failed { message }),
     };
-    // The first task waits for the first server. The others start when the master, which needs a core, too, is ready.
-    let first = transport.rank().0 == 1;
-    if first {
-        runner.start_early();
+    if let Some(FirstServer(kickstart)) = server {
+        runner.take_over(kickstart);
     }
-    transport.send(ToMaster::Register(describe_host(&options)))?;
-    let served = serve_with(transport, &mut runner, !first);
+    let host = shared.host.get_or_init(|| describe_host(&options)).clone();
+    transport.send(ToMaster::Register(host))?;
+    // Other servers start when the master, which needs a core, too, is ready.
+    let served = serve_with(transport, &mut runner, early);
     runner.close();
     served
 }

@@ -16,7 +16,7 @@ use pegasus_kickstart::serve::wire::{MOST_DESCRIPTORS, Request};
 use pmc_dag::{reason, words};
 use pmc_spawn::{Child, Spawn, Spawner};
 
-use super::environment::{TASK_VARIABLES, is_inherited};
+use super::environment::{TASK_VARIABLES, inherited, variable};
 use super::forward::{self, Pipes};
 use super::gpus::Devices;
 use super::host_script::HostScript;
@@ -87,11 +87,7 @@ impl Runner {
             Some(stdio::open_shared(&options.dag, rank.0)?)
         };
         let devices = Devices::named(&options.environment);
-        let inherited = options.environment.iter();
-        let inherited = inherited.filter(|(name, _)| is_inherited(name.as_bytes()));
-        let environment = inherited
-            .filter_map(|(name, value)| variable(name.as_bytes(), value.as_bytes()).ok())
-            .collect();
+        let environment = inherited(&options.environment);
         let path = options
             .environment
             .iter()
@@ -116,6 +112,11 @@ impl Runner {
             kickstart,
             host_script: None,
         })
+    }
+
+    /// Takes over the server of tasks that was started for it.
+    pub(super) fn take_over(&mut self, kickstart: Kickstart) {
+        self.kickstart = kickstart;
     }
 
     /// Starts the server of tasks before the first of them comes, if there are tasks for it.
@@ -568,14 +569,6 @@ fn describe_end(status: i32) -> String {
     } else {
         format!("with status {}", libc::WEXITSTATUS(status))
     }
-}
-
-fn variable(name: &[u8], value: &[u8]) -> io::Result<CString> {
-    let mut text = Vec::with_capacity(name.len() + value.len() + 2);
-    text.extend_from_slice(name);
-    text.push(b'=');
-    text.extend_from_slice(value);
-    Ok(CString::new(text)?)
 }
 
 fn name_of(variable: &[u8]) -> &[u8] {

@@ -78,6 +78,7 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
         spares: Spares::new(),
         streams: None,
     };
+    server.spares.prepare();
     let mut buffer = Vec::new();
     loop {
         let Some(request) = wire::receive_request(&socket, &pipes.read, &mut buffer)? else {
