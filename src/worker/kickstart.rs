@@ -135,16 +135,16 @@ impl Kickstart {
         self.or_give_up(greeted)
     }
 
-    /// Starts a server if the DAG begins with tasks that name the program, and does not wait for it. Whether there is
-    /// one now.
-    pub(super) fn prepare(&mut self, dag: &Path, environment: &[CString], spawner: &mut Spawner) -> bool {
+    /// Whether the DAG begins with tasks that name the program.
+    pub(super) fn is_wanted(&self, dag: &Path) -> bool {
         let name = self.program.as_ref().and_then(|(program, _)| program.file_name());
-        if let Some(name) = name
-            && mentions(dag, name.as_bytes())
-        {
-            let server = self.start(environment, spawner);
-            self.server = self.or_give_up(server);
-        }
+        name.is_some_and(|name| mentions(dag, name.as_bytes()))
+    }
+
+    /// Starts a server and does not wait for it. Whether there is one now.
+    pub(super) fn start_early(&mut self, environment: &[CString], spawner: &mut Spawner) -> bool {
+        let server = self.start(environment, spawner);
+        self.server = self.or_give_up(server);
         self.server.is_some()
     }
 

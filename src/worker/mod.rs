@@ -14,6 +14,7 @@ mod watch;
 
 use std::ffi::OsString;
 use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use environment::inherited;
@@ -48,22 +49,32 @@ pub fn describe_host(options: &WorkerOptions) -> Registration {
     crate::host::describe(options.host_memory, options.host_cpus, gpus)
 }
 
-/// The server that does the tasks of the first worker.
-pub struct FirstServer(Kickstart);
+/// The server that does the tasks of the first worker, started by a thread: whoever starts a process waits until that
+/// runs its own program, and then shares a CPU with it where the system does not see that another one is free.
+#[derive(Debug)]
+pub struct FirstServer(JoinHandle<Option<Kickstart>>);
 
 impl FirstServer {
-    /// Starts the server if the DAG begins with tasks for it, and does not wait for it. The first task waits for this,
-    /// so it is the first thing to do.
+    /// Has the server started if the DAG begins with tasks for it, and does not wait for it. The first task waits for
+    /// this, so it is the first thing to do.
     #[must_use]
     pub fn start(options: &WorkerOptions) -> Option<Self> {
         let mut kickstart = Kickstart::new(options.kickstart.as_deref());
-        kickstart
-            .prepare(
-                &options.dag,
-                &inherited(&options.environment),
-                &mut Spawner::new(),
-            )
-            .then_some(Self(kickstart))
+        if !kickstart.is_wanted(&options.dag) {
+            return None;
+        }
+        let environment = inherited(&options.environment);
+        let starter = thread::Builder::new().name("starter".into()).spawn(move || {
+            kickstart
+                .start_early(&environment, &mut Spawner::new())
+                .then_some(kickstart)
+        });
+        starter.ok().map(Self)
+    }
+
+    /// Nothing if it could not be started.
+    fn take(self) -> Option<Kickstart> {
+        self.0.join().ok().flatten()
     }
 }
 
@@ -85,14 +96,15 @@ pub fn serve(
     shared: &Shared,
     server: Option<FirstServer>,
 ) -> Result<(), TransportError> {
+    let server = server.and_then(FirstServer::take);
     let early = server.is_none();
     let runner = Runner::new(Arc::clone(&options), kill, transport.rank(), crate::host::name());
     let mut runner = match runner {
         Ok(runner) => runner,
         Err(message) => return transport.send(ToMaster::Failed { message }),
     };
-    if let Some(FirstServer(kickstart)) = server {
-        runner.take_over(kickstart);
+    if let Some(server) = server {
+        runner.take_over(server);
     }
     let host = shared.host.get_or_init(|| describe_host(&options)).clone();
     transport.send(ToMaster::Register(host))?;

@@ -121,9 +121,8 @@ impl Runner {
 
     /// Starts the server of tasks before the first of them comes, if there are tasks for it.
     pub(super) fn start_early(&mut self) {
-        if self.rank.0 <= EARLY {
-            self.kickstart
-                .prepare(&self.options.dag, &self.environment, &mut self.spawner);
+        if self.rank.0 <= EARLY && self.kickstart.is_wanted(&self.options.dag) {
+            self.kickstart.start_early(&self.environment, &mut self.spawner);
         }
     }
 
