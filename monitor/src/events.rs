@@ -3,6 +3,8 @@
 //! Read from `.dagman.out`, which every planned run has, or else from `jobstate.log`. Times of the former
 //! are whole seconds; [`crate::resources`] has them to the microsecond.
 
+mod batch;
+
 use std::io;
 use std::path::Path;
 
@@ -10,6 +12,8 @@ use monitord_compat::dagman_out_reader::{self, What};
 use pmc_stampede::clock::LogClock;
 
 use crate::lines::{LineReader, word};
+use crate::plan::hash;
+pub use batch::Batch;
 
 /// Microseconds since the epoch.
 pub type Micros = i64;
@@ -41,79 +45,24 @@ pub struct Name<'a> {
     pub name: &'a [u8],
     /// The number of this try in its run; with it, the task need not be looked up by name each time. 0 if there is none.
     pub number: u32,
+    /// Hash of the name.
+    pub(crate) hash: u64,
 }
 
-/// Events of a log that another thread reads, in little room.
-#[derive(Debug, Default)]
-pub struct Batch {
-    events: Vec<(Micros, Packed)>,
-    /// The names, one behind the other.
-    names: Vec<u8>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Packed {
-    Process(u32),
-    RunStart,
-    RunEnd(i32),
-    Queued { number: u32, length: u32 },
-    Started { number: u32, length: u32 },
-    Ended { number: u32, length: u32, status: i32 },
-}
-
-impl Batch {
-    fn push(&mut self, time: Micros, event: Event<'_>) {
-        let mut keep = |name: Name<'_>| {
-            self.names.extend_from_slice(name.name);
-            // Lines are shorter than that.
-            (name.number, u32::try_from(name.name.len()).unwrap_or(0))
-        };
-        let packed = match event {
-            Event::Process(process) => Packed::Process(process),
-            Event::RunStart => Packed::RunStart,
-            Event::RunEnd(status) => Packed::RunEnd(status),
-            Event::Queued(name) => {
-                let (number, length) = keep(name);
-                Packed::Queued { number, length }
-            }
-            Event::Started(name) => {
-                let (number, length) = keep(name);
-                Packed::Started { number, length }
-            }
-            Event::Ended(name, status) => {
-                let (number, length) = keep(name);
-                Packed::Ended {
-                    number,
-                    length,
-                    status,
-                }
-            }
-        };
-        self.events.push((time, packed));
+impl<'a> Name<'a> {
+    /// A name with the number of its try.
+    #[must_use]
+    pub fn new(name: &'a [u8], number: u32) -> Self {
+        let hash = hash(name);
+        Self { name, number, hash }
     }
 
-    /// Gives the events to `take` in their order.
-    pub fn each(&self, mut take: impl FnMut(Micros, Event<'_>)) {
-        let mut rest = self.names.as_slice();
-        for (time, packed) in &self.events {
-            let mut name = |number: u32, length: u32| {
-                let (name, others) = rest.split_at_checked(length as usize).unwrap_or((rest, b""));
-                rest = others;
-                Name { name, number }
-            };
-            let event = match *packed {
-                Packed::Process(process) => Event::Process(process),
-                Packed::RunStart => Event::RunStart,
-                Packed::RunEnd(status) => Event::RunEnd(status),
-                Packed::Queued { number, length } => Event::Queued(name(number, length)),
-                Packed::Started { number, length } => Event::Started(name(number, length)),
-                Packed::Ended {
-                    number,
-                    length,
-                    status,
-                } => Event::Ended(name(number, length), status),
-            };
-            take(*time, event);
+    /// That which came with this number before.
+    fn known(number: u32) -> Self {
+        Self {
+            name: b"",
+            number,
+            hash: 0,
         }
     }
 }
@@ -191,28 +140,6 @@ impl EventLog {
         self.format == Format::DagmanOut
     }
 
-    /// The same in batches of so many events, for another thread, until `take` wants no more.
-    ///
-    /// # Errors
-    /// The log cannot be read.
-    pub fn read_batches(&mut self, size: usize, mut take: impl FnMut(Batch) -> bool) -> io::Result<()> {
-        let mut batch = Batch::default();
-        let mut wanted = true;
-        self.read(|time, event| {
-            batch.push(time, event);
-            if batch.events.len() == size {
-                let room = batch.names.len();
-                wanted = wanted && take(std::mem::take(&mut batch));
-                batch.events.reserve(size);
-                batch.names.reserve(room);
-            }
-        })?;
-        if wanted && !batch.events.is_empty() {
-            take(batch);
-        }
-        Ok(())
-    }
-
     /// Whether this log was replaced by another one, so that all has to be read again.
     #[must_use]
     pub fn was_replaced(&self) -> bool {
@@ -269,10 +196,7 @@ fn name<'a>(name: &'a [u8], number: &[u8]) -> Name<'a> {
         let digit = byte.is_ascii_digit().then(|| u32::from(byte - b'0'))?;
         value.checked_mul(10)?.checked_add(digit)
     });
-    Name {
-        name,
-        number: number.unwrap_or(0),
-    }
+    Name::new(name, number.unwrap_or(0))
 }
 
 /// `1700000000.042000 NAME STATE VALUE SITE WALL NUMBER`
@@ -293,7 +217,7 @@ fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
     if name.is_empty() {
         return None;
     }
-    let name = Name { name, number: 0 };
+    let name = Name::new(name, 0);
     let event = match state {
         b"SUBMIT" => Event::Queued(name),
         b"EXECUTE" => Event::Started(name),
@@ -352,7 +276,7 @@ mod tests {
             .split(|byte| *byte == b'\n')
             .filter_map(jobstate_line)
             .collect();
-        let name = |name| Name { name, number: 0 };
+        let name = |name| Name::new(name, 0);
         let expected = [
             Event::RunStart,
             Event::Queued(name(b"a")),
@@ -382,10 +306,7 @@ mod tests {
             .split(|byte| *byte == b'\n')
             .filter_map(|line| dagman_line(line, &mut clock, &mut stamp))
             .collect();
-        let name = Name {
-            name: b"a",
-            number: 17,
-        };
+        let name = Name::new(b"a", 17);
         let expected = [
             Event::Process(42),
             Event::RunStart,
@@ -402,34 +323,6 @@ mod tests {
             (events[3].0 - events[2].0, events[4].0 - events[3].0),
             (0, SECOND)
         );
-    }
-
-    #[test]
-    fn batches_are_the_log() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("jobstate.log");
-        let mut text = String::from("1 INTERNAL *** PMC_STARTED ***\n");
-        for number in 0..50 {
-            text.push_str(&format!(
-                "2 t{number} SUBMIT 1.0 - - 1\n3 t{number} JOB_FAILURE 256 - - 1\n"
-            ));
-        }
-        text.push_str("9 INTERNAL *** PMC_FINISHED 1 ***\n");
-        std::fs::write(&path, text).unwrap();
-        let open = || EventLog::open(&dir.path().join("none"), &path).unwrap().unwrap();
-        let (mut one, mut other) = (Vec::new(), Vec::new());
-        open()
-            .read(|time, event| one.push(format!("{time} {event:?}")))
-            .unwrap();
-        let batches = &mut 0;
-        let all = open().read_batches(50, |batch| {
-            *batches += 1;
-            batch.each(|time, event| other.push(format!("{time} {event:?}")));
-            true
-        });
-        all.unwrap();
-        assert_eq!((one.len(), *batches), (102, 3));
-        assert!(one == other);
     }
 
     fn at_second(second: u32) -> dagman_out::Stamp {

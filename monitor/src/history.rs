@@ -18,16 +18,16 @@ use crate::dir::RunDir;
 use crate::events::{Batch, EventLog, Micros, SECOND};
 use crate::kinds::Kind;
 use crate::lines::{LineReader, word};
-use crate::plan::{Plan, TaskNumber};
+use crate::plan::{Names, Plan, TOGETHER, TaskNumber};
 use crate::resources::{Host, Hosts};
 
 pub use state::{NEVER, Phase, Run, State, Tally, Try, seconds};
 
 const NO_TRY: u32 = u32::MAX;
 /// Events that are handed over at a time.
-const BATCH: usize = 1 << 15;
-/// Batches of events that wait for the plan: some fifty megabytes.
-const AHEAD: usize = 32;
+const BATCH: usize = 1 << 12;
+/// Batches of events that wait for the plan: some seventy megabytes.
+const AHEAD: usize = 1 << 10;
 
 /// A file of the run cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -76,9 +76,13 @@ impl History {
         if let Some(mut log) = log {
             // The log is read ahead while the plan is.
             let (ahead, batches) = sync_channel::<Batch>(AHEAD);
+            let (back, empty) = sync_channel::<Batch>(AHEAD);
             let log = thread::scope(|scope| {
                 let read = move || {
-                    let read = log.read_batches(BATCH, |batch| ahead.send(batch).is_ok());
+                    let read = log.read_batches(BATCH, |batch| {
+                        ahead.send(batch).ok()?;
+                        Some(empty.try_recv().unwrap_or_default())
+                    });
                     // The channel closes with the thread's end of it.
                     drop(ahead);
                     read.map(|()| log)
@@ -87,9 +91,12 @@ impl History {
                 let reader = reader.map_err(error(&dagman_out))?;
                 history.read_plan()?;
                 for batch in batches {
+                    history.plan.look_ahead(batch.hashes());
                     batch.each(|time, event| {
                         history.event(time, event);
                     });
+                    // Whoever reads the log may need none any more.
+                    let _ = back.try_send(batch);
                 }
                 joined(reader.join()).map_err(error(&dagman_out))
             })?;
@@ -229,16 +236,27 @@ impl History {
                 Err(other) => return Err(error(&path)(other)),
             },
         };
+        let mut names = Names::default();
         let read = reader.read(|_, line| {
             let (keyword, name) = word(line);
-            if keyword.starts_with(b"DONE")
-                && let Some(task) = self.plan.find(name.trim_ascii_end())
-            {
-                self.set(task, State::Done);
+            if keyword.starts_with(b"DONE") {
+                names.push(name.trim_ascii_end());
+            }
+            if names.len() == TOGETHER {
+                self.set_done(&mut names);
             }
         });
+        self.set_done(&mut names);
         self.rescue = Some(reader);
         read.map_err(error(&path))
+    }
+
+    fn set_done(&mut self, names: &mut Names) {
+        let mut tasks = Vec::with_capacity(TOGETHER);
+        self.plan.find_all(names, |task| tasks.extend(task));
+        for task in tasks {
+            self.set(task, State::Done);
+        }
     }
 
     /// State of a task.

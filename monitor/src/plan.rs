@@ -4,18 +4,20 @@
 //! million tasks, and refuses a file that is not complete. This one passes over what it does not
 //! understand, and finds commands in the file again when somebody asks.
 
+mod index;
+
 use std::fs::File;
-use std::hash::Hasher as _;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use hashbrown::HashTable;
 use pmc_dag::words::Words;
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHashMap;
 
 use crate::kinds::Kind;
 use crate::lines::{LineReader, word};
+pub(crate) use index::hash;
+use index::{Added, Index};
 
 /// A task, by its place in the DAG.
 pub type TaskNumber = u32;
@@ -24,6 +26,8 @@ pub type TaskNumber = u32;
 const NO_LINE: u64 = u64::MAX;
 /// Most tasks take more of the file: what room is made for in advance is needed.
 const BYTES_OF_A_TASK: u64 = 512;
+/// Names that are looked up at a time.
+pub(crate) const TOGETHER: usize = 256;
 /// A command is not longer, or is cut off.
 const COMMAND: usize = 1 << 20;
 
@@ -45,13 +49,6 @@ pub struct Request {
     pub memory_mb: u64,
 }
 
-/// A name in the index. Part of its hash stands beside it, so that the index grows without a look at the names.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    tag: u32,
-    task: TaskNumber,
-}
-
 /// What a task asks for that says nothing.
 const ANY: Request = Request {
     cpus: 1,
@@ -65,7 +62,7 @@ pub struct Plan {
     names: Vec<u8>,
     /// Where each name ends in `names`.
     ends: Vec<u32>,
-    index: HashTable<Entry>,
+    index: Index,
     classes: Vec<Class>,
     known_classes: FxHashMap<(Vec<u8>, Kind), u16>,
     class: Vec<u16>,
@@ -93,7 +90,10 @@ impl Plan {
         };
         let bytes = path.metadata().map_or(0, |data| data.len());
         let tasks = usize::try_from(bytes / BYTES_OF_A_TASK).unwrap_or(0);
-        plan.index.reserve(tasks, |entry| spread(entry.tag));
+        plan.index = Index::for_tasks(tasks);
+        let mut edges = Vec::new();
+        let mut children = Names::default();
+        let mut parents = Vec::with_capacity(TOGETHER);
         let mut transformation = Vec::new();
         let mut known = false;
         reader.read(|at, line| {
@@ -102,6 +102,9 @@ impl Plan {
                 if name.is_empty() || rest.is_empty() {
                     return;
                 }
+                plan.connect(&mut edges, &mut parents, &mut children);
+                let hash = hash(name);
+                plan.index.touch(hash);
                 let name_only = !known;
                 let of = if name_only {
                     program(rest)
@@ -113,17 +116,21 @@ impl Plan {
                 } else {
                     ANY
                 };
-                plan.add(name, of, request, at);
+                plan.add(hash, name, of, request, at);
                 known = false;
             } else if line.starts_with(b"EDGE") {
                 let (parent, child) = word(word(line).1);
                 // Edges of a parent stand together.
-                let last = plan.edges.last().map(|(last, _)| *last);
+                let last = parents.last().copied();
                 let parent = last
                     .filter(|last| plan.name(*last) == parent)
                     .or_else(|| plan.find(parent));
-                if let (Some(parent), Some(child)) = (parent, plan.find(child.trim_ascii_end())) {
-                    plan.edges.push((parent, child));
+                if let Some(parent) = parent {
+                    parents.push(parent);
+                    children.push(child.trim_ascii_end());
+                }
+                if children.len() == TOGETHER {
+                    plan.connect(&mut edges, &mut parents, &mut children);
                 }
             } else if let Some(rest) = line.strip_prefix(b"#@ ") {
                 // `#@ 3 transformation id`
@@ -132,23 +139,48 @@ impl Plan {
                 known = !transformation.is_empty();
             }
         })?;
+        plan.connect(&mut edges, &mut parents, &mut children);
+        plan.edges = edges;
         Ok(plan)
     }
 
-    fn add(&mut self, name: &[u8], transformation: &[u8], request: Request, line: u64) -> Option<TaskNumber> {
-        let tag = tag(name);
-        if self.find_tagged(tag, name).is_some() {
-            return None;
-        }
+    /// Adds the edges to these children.
+    fn connect(
+        &self,
+        edges: &mut Vec<(TaskNumber, TaskNumber)>,
+        parents: &mut Vec<TaskNumber>,
+        children: &mut Names,
+    ) {
+        let mut parent = parents.drain(..);
+        self.find_all(children, |child| {
+            if let (Some(parent), Some(child)) = (parent.next(), child) {
+                edges.push((parent, child));
+            }
+        });
+    }
+
+    fn add(
+        &mut self,
+        hash: u64,
+        name: &[u8],
+        transformation: &[u8],
+        request: Request,
+        line: u64,
+    ) -> Option<TaskNumber> {
         let number = TaskNumber::try_from(self.ends.len())
             .ok()
             .filter(|n| *n < TaskNumber::MAX)?;
         let end = u32::try_from(self.names.len() + name.len()).ok()?;
+        loop {
+            let same = |task| slice(&self.names, &self.ends, task) == name;
+            match self.index.add(hash, same) {
+                Added::Yes => break,
+                Added::Known => return None,
+                Added::Full => self.index.grow(hashes(&self.names, &self.ends)),
+            }
+        }
         self.names.extend_from_slice(name);
         self.ends.push(end);
-        let entry = Entry { tag, task: number };
-        self.index
-            .insert_unique(spread(tag), entry, |other| spread(other.tag));
         let kind = Kind::of_task(transformation, name);
         let class = self.class_number(transformation, kind);
         self.class.push(class);
@@ -184,6 +216,11 @@ impl Plan {
     }
 
     fn request_number(&mut self, request: Request) -> u16 {
+        if let Some(&last) = self.request.last()
+            && self.requests[usize::from(last)] == request
+        {
+            return last;
+        }
         if let Some(&number) = self.known_requests.get(&request) {
             return number;
         }
@@ -195,26 +232,41 @@ impl Plan {
         number
     }
 
-    /// The task of a name that a log mentions. One that the DAG does not have, because it is not
+    /// The task of a name that a log mentions, with its hash. One that the DAG does not have, because it is not
     /// complete or gone, is added.
-    pub fn find_or_add(&mut self, name: &[u8]) -> Option<TaskNumber> {
-        if let Some(number) = self.find(name) {
+    pub(crate) fn find_or_add(&mut self, hash: u64, name: &[u8]) -> Option<TaskNumber> {
+        if let Some(number) = self.find_hashed(hash, name) {
             return Some(number);
         }
-        self.add(name, b"unknown", ANY, NO_LINE)
+        self.add(hash, name, b"unknown", ANY, NO_LINE)
     }
 
     /// The task of this name.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<TaskNumber> {
-        self.find_tagged(tag(name), name)
+        self.find_hashed(hash(name), name)
     }
 
-    fn find_tagged(&self, tag: u32, name: &[u8]) -> Option<TaskNumber> {
-        let found = self.index.find(spread(tag), |entry| {
-            entry.tag == tag && slice(&self.names, &self.ends, entry.task) == name
-        });
-        found.map(|entry| entry.task)
+    fn find_hashed(&self, hash: u64, name: &[u8]) -> Option<TaskNumber> {
+        self.index.find(hash, |task| self.name(task) == name)
+    }
+
+    /// Brings into the cache what finding names with these hashes takes.
+    pub(crate) fn look_ahead(&self, hashes: impl Iterator<Item = u64>) {
+        hashes.for_each(|hash| self.index.touch(hash));
+    }
+
+    /// Looks all names up, and leaves none.
+    pub(crate) fn find_all(&self, names: &mut Names, mut take: impl FnMut(Option<TaskNumber>)) {
+        self.look_ahead(names.hashes.iter().copied());
+        let mut start = 0;
+        for (hash, end) in names.hashes.iter().zip(&names.ends) {
+            take(self.find_hashed(*hash, &names.text[start..*end]));
+            start = *end;
+        }
+        names.hashes.clear();
+        names.ends.clear();
+        names.text.clear();
     }
 
     /// Number of tasks.
@@ -299,6 +351,29 @@ impl Plan {
     }
 }
 
+/// Names that are looked up together, which takes less time than one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    hashes: Vec<u64>,
+    /// Where each ends in `text`.
+    ends: Vec<usize>,
+    text: Vec<u8>,
+}
+
+impl Names {
+    /// One more.
+    pub(crate) fn push(&mut self, name: &[u8]) {
+        self.hashes.push(hash(name));
+        self.text.extend_from_slice(name);
+        self.ends.push(self.text.len());
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.hashes.len()
+    }
+}
+
 /// Children of each task.
 #[derive(Debug)]
 pub struct Children {
@@ -367,15 +442,14 @@ fn slice<'a>(names: &'a [u8], ends: &[u32], task: TaskNumber) -> &'a [u8] {
     &names[start as usize..ends[at] as usize]
 }
 
-fn tag(name: &[u8]) -> u32 {
-    let mut hasher = FxHasher::default();
-    hasher.write(name);
-    (hasher.finish() >> 32) as u32
-}
-
-/// A hash whose high and low bits both tell names apart, as the table wants it.
-fn spread(tag: u32) -> u64 {
-    u64::from(tag).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+/// Hashes of all names.
+fn hashes(names: &[u8], ends: &[u32]) -> impl Iterator<Item = u64> {
+    let mut start = 0;
+    ends.iter().map(move |end| {
+        let name = &names[start..*end as usize];
+        start = *end as usize;
+        hash(name)
+    })
 }
 
 /// The command behind the options of a task.
@@ -519,8 +593,8 @@ EDGE work_ID1 gone\n";
     fn names_of_logs_are_added() {
         let mut plan = Plan::read(Path::new("/nonexistent.dag")).unwrap();
         assert!(plan.is_empty());
-        assert_eq!(plan.find_or_add(b"a"), Some(0));
-        assert_eq!(plan.find_or_add(b"a"), Some(0));
+        assert_eq!(plan.find_or_add(hash(b"a"), b"a"), Some(0));
+        assert_eq!(plan.find_or_add(hash(b"a"), b"a"), Some(0));
         assert_eq!((plan.text_name(0), plan.command(0)), ("a".to_owned(), None));
     }
 

@@ -23,16 +23,24 @@ impl History {
 
     fn task(&mut self, name: Name<'_>) -> Option<TaskNumber> {
         let number = name.number as usize;
+        if name.name.is_empty() {
+            return self
+                .numbered
+                .get(number)
+                .copied()
+                .filter(|task| (*task as usize) < self.states.len());
+        }
         if let Some(task) = self.numbered.get(number).copied().filter(|_| number > 0)
             && (task as usize) < self.states.len()
             && self.plan.name(task) == name.name
         {
             return Some(task);
         }
-        let task = self.plan.find_or_add(name.name)?;
+        let task = self.plan.find_or_add(name.hash, name.name);
         if number == self.numbered.len() {
-            self.numbered.push(task);
+            self.numbered.push(task.unwrap_or(TaskNumber::MAX));
         }
+        let task = task?;
         if task as usize == self.states.len() {
             self.states.push(State::Waiting);
             self.latest.push(NO_TRY);
