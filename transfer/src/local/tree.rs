@@ -54,7 +54,14 @@ fn fill(source: &Path, target: &Path, new: bool, options: &CopyOptions) -> Resul
         }
         let entry = entry.map_err(|error| {
             let path = error.path().unwrap_or(source).to_owned();
-            TransferError::io("read", &path, std::io::Error::from(error))
+            // The path is told once.
+            let whole = error.to_string();
+            let cause = error.into_io_error();
+            TransferError::io(
+                "read",
+                &path,
+                cause.unwrap_or_else(|| std::io::Error::other(whole)),
+            )
         })?;
         let relative = entry.path().strip_prefix(source).unwrap_or(Path::new(""));
         let path = if relative.as_os_str().is_empty() {

@@ -12,6 +12,7 @@ use crate::shown;
 use crate::url::{Lookup, Url};
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Entry {
     #[serde(rename = "type")]
     kind: Option<Text>,

@@ -226,6 +226,26 @@ fn directories_are_copied_whole() {
 }
 
 #[test]
+fn links_that_lead_nowhere_in_directories_are_told_once() {
+    let case = Case::new();
+    for (name, target, message) in [
+        (
+            "gone",
+            "nowhere",
+            "gone/l: No such file or directory (os error 2)",
+        ),
+        ("loop", ".", "loop/l: File system loop found: "),
+    ] {
+        fs::create_dir(case.path(name)).expect("mkdir");
+        symlink(target, case.path(name).join("l")).expect("link");
+        let run = case.run(&list(&[transfer(name, "copy")]), &["-m", "1"]);
+        run.expect_failed(message);
+        assert!(!run.stderr.contains("IO error for operation"), "{}", run.stderr);
+        assert!(!case.path("copy").exists());
+    }
+}
+
+#[test]
 fn symbolic_links() {
     let case = Case::new();
     case.write("a", "1").write("dst/old", "x");
