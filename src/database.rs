@@ -35,7 +35,7 @@ const MOST_NOTICES: u64 = 20;
 #[derive(Debug)]
 pub(crate) struct Database {
     live: Arc<Live>,
-    thread: JoinHandle<()>,
+    thread: JoinHandle<Option<String>>,
 }
 
 /// Why there will be no database.
@@ -88,8 +88,9 @@ impl Database {
         let mine = Arc::clone(&live);
         let dag = (options.dag.clone(), Arc::clone(dag));
         let work = move || {
-            write(&wanted, &mine, dag);
+            let problem = write(&wanted, &mine, dag);
             mine.ended();
+            problem
         };
         let thread = thread::Builder::new()
             .name("database".to_owned())
@@ -108,14 +109,15 @@ impl Database {
     }
 
     /// The log is complete; waits for the last rows, if need be for a minute, or only a moment if there
-    /// is no time.
-    pub fn finish(self, hurried: bool) {
+    /// is no time. What kept it from being whole, which has been logged, too.
+    pub fn finish(self, hurried: bool) -> Option<String> {
         self.live.complete();
         if self.live.wait(if hurried { HURRIED } else { PATIENCE }) {
             // It cannot fail, and has ended.
-            let _ = self.thread.join();
+            self.thread.join().ok().flatten()
         } else {
             tracing::warn!("The database is behind the run: pmc-monitord loads the rest from the log");
+            Some("the database is not whole: pmc-monitord loads the rest from the log".to_owned())
         }
     }
 }
@@ -190,7 +192,7 @@ fn keep_memory() {
     }
 }
 
-fn write(wanted: &session::Options, live: &Live, (path, dag): (PathBuf, Arc<Dag>)) {
+fn write(wanted: &session::Options, live: &Live, (path, dag): (PathBuf, Arc<Dag>)) -> Option<String> {
     let mut notices = 0;
     let mut notice = |notice: Notice| {
         notices += 1;
@@ -198,14 +200,21 @@ fn write(wanted: &session::Options, live: &Live, (path, dag): (PathBuf, Arc<Dag>
             tracing::warn!("Database: {notice}");
         }
     };
-    match session::follow_own(wanted, live, (&path, dag), &mut notice) {
+    let problem = match session::follow_own(wanted, live, (&path, dag), &mut notice) {
         Ok(summary) if summary.end != End::Interrupted => {
             tracing::debug!("Database: {} tries loaded", summary.jobs);
+            None
         }
-        Ok(_) => {}
-        Err(error) => tracing::error!("The database is not written any more: {error}; the run goes on"),
-    }
+        Ok(_) => None,
+        Err(error) => {
+            tracing::error!("The database is not written any more: {error}; the run goes on");
+            Some(format!(
+                "the database is not whole: {error}; pmc-monitord -r loads it from the log"
+            ))
+        }
+    };
     if notices > MOST_NOTICES {
         tracing::warn!("Database: {} more remarks", notices - MOST_NOTICES);
     }
+    problem
 }

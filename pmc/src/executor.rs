@@ -30,6 +30,8 @@ pub struct Ended {
     pub failures: Vec<(Vec<u8>, i32)>,
     /// Number of the signal that ended the run, if one did.
     pub signal: Option<u8>,
+    /// Why the database that was wanted is not whole, if so.
+    pub database: Option<String>,
 }
 
 impl Ended {
@@ -40,6 +42,7 @@ impl Ended {
             max_failures_reached: false,
             failures: Vec::new(),
             signal: None,
+            database: None,
         }
     }
 }
@@ -72,6 +75,7 @@ pub fn run(
             .map(|failed| (failed.name, failed.status))
             .collect(),
         signal,
+        database: summary.database,
     })
 }
 

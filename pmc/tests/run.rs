@@ -62,6 +62,30 @@ fn the_first_example_runs_from_anywhere() {
 }
 
 #[test]
+fn a_database_that_cannot_be_written_is_told() {
+    let place = Place::new();
+    place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
+    let run = place.run([
+        "run",
+        "--stampede",
+        "-Dpegasus.catalog.workflow.url=postgresql://u:open-sesame@127.0.0.1:1/d",
+        "workflow.yml",
+    ]);
+    run.code(0);
+    let told = run.stderr();
+    assert!(
+        told.contains(
+            "pmc: warning: the database is not whole: cannot write the database postgresql://u@127.0.0.1:1/d: "
+        ),
+        "{told}"
+    );
+    assert!(
+        told.contains("; pmc-monitord -r loads it from the log") && !told.contains("sesame"),
+        "{told}"
+    );
+}
+
+#[test]
 fn a_failure_is_explained_and_repaired() {
     let place = Place::new();
     place.chain("cp in.txt mid.txt", "echo 'disk of doom' >&2; exit 3");

@@ -108,9 +108,13 @@ fn start<T: MasterTransport>(
         }
         let result = driver.run(work);
         #[cfg(feature = "stampede")]
-        if let Some(database) = database {
-            database.finish(interrupt.signal().is_some());
-        }
+        let result = {
+            let problem = database.and_then(|database| database.finish(interrupt.signal().is_some()));
+            result.map(|summary| RunSummary {
+                database: problem,
+                ..summary
+            })
+        };
         result
     });
     result.map_err(|mut error| {
@@ -650,6 +654,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             wall_time: self.begin.at.elapsed(),
             makespan: self.makespan,
             silent_workers,
+            database: None,
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct RunSummary {
     pub makespan: Duration,
     /// Workers that have not ended although they were asked to.
     pub silent_workers: Vec<Rank>,
+    /// Why the database that was wanted is not whole, if so.
+    pub database: Option<String>,
 }
 
 /// A task that did not succeed.

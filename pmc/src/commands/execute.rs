@@ -92,6 +92,9 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     };
     let mut observed = watch.observed;
     drop(progress);
+    if let (Some(problem), false) = (&ended.database, log) {
+        eprintln!("pmc: warning: {problem}");
+    }
     // A task that was to be tried again has failed if the run ended before.
     for (name, status) in &ended.failures {
         let task = lossy(name);
