@@ -32,6 +32,8 @@ pub struct Sqlite {
     waiting: RefCell<Waiting>,
     /// Number of the last try; nobody else makes any.
     last_try: Cell<i64>,
+    /// What sets the journal of the run, once the plan is there.
+    journal: Cell<Option<&'static str>>,
 }
 
 impl Sqlite {
@@ -40,12 +42,22 @@ impl Sqlite {
     /// # Errors
     /// It cannot be written.
     pub fn create(path: &Path, purpose: Purpose, now: i64) -> Result<Self, StoreError> {
+        let ahead = purpose == Purpose::Live && journal(path) == AHEAD;
         let open = || {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
                 | OpenFlags::SQLITE_OPEN_CREATE
                 | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(path, flags)?;
-            prepare(&connection, path, purpose)?;
+            prepare(&connection)?;
+            connection.execute_batch(match purpose {
+                // What is new in the file needs no journal; with a write-ahead log, all of the plan would be written
+                // twice.
+                Purpose::Live if ahead => "PRAGMA synchronous = NORMAL",
+                Purpose::Live => IN_PLACE,
+                Purpose::Bulk => {
+                    "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE"
+                }
+            })?;
             connection.execute_batch("BEGIN IMMEDIATE")?;
             schema::create_tables(&connection, now)?;
             schema::create_position(&connection)?;
@@ -59,7 +71,9 @@ impl Sqlite {
             path: path.to_owned(),
             source,
         })?;
-        Ok(Self::new(connection, path, purpose, 0, 0))
+        let this = Self::new(connection, path, purpose, 0, 0);
+        this.journal.set(ahead.then_some(AHEAD));
+        Ok(this)
     }
 
     fn new(connection: Connection, path: &Path, purpose: Purpose, wf: i64, last_try: i64) -> Self {
@@ -71,6 +85,7 @@ impl Sqlite {
             hosts: Hosts::default(),
             waiting: RefCell::default(),
             last_try: Cell::new(last_try),
+            journal: Cell::new(None),
         }
     }
 
@@ -86,7 +101,8 @@ impl Sqlite {
         let open = || {
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(path, flags)?;
-            prepare(&connection, path, Purpose::Live)?;
+            prepare(&connection)?;
+            connection.execute_batch(journal(path))?;
             let tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'pmc_loader'";
             if connection.query_row(tables, (), |row| row.get::<_, i64>(0))? == 0 {
                 return Ok(None);
@@ -233,7 +249,17 @@ impl Store for Sqlite {
                 self.wf,
             ),
         )?;
-        self.batch("COMMIT")
+        self.batch("COMMIT")?;
+        if let Some(journal) = self.journal.take() {
+            match self.connection.execute_batch(journal) {
+                // Somebody reads just now.
+                Err(source) if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                    self.journal.set(Some(journal));
+                }
+                result => result.map_err(|source| self.error(source))?,
+            }
+        }
+        Ok(())
     }
 
     fn plan_complete(&self) -> Result<(), StoreError> {
@@ -474,7 +500,21 @@ fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
     row.get(column).map(i64::cast_unsigned)
 }
 
-fn prepare(connection: &Connection, path: &Path, purpose: Purpose) -> rusqlite::Result<()> {
+/// Journals of a database that others read while it grows.
+const IN_PLACE: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = NORMAL";
+// Pages that change all the time go from the log to the database less often.
+const AHEAD: &str =
+    "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 8192";
+
+/// The journal that such a database can have where it lies.
+fn journal(path: &Path) -> &'static str {
+    match file_system::journal(path.parent().unwrap_or(Path::new("."))) {
+        Journal::WriteAhead => AHEAD,
+        Journal::Rollback => IN_PLACE,
+    }
+}
+
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY)?;
     connection.set_prepared_statement_cache_capacity(64);
     // Statements are not prepared anew for other values.
@@ -484,17 +524,5 @@ fn prepare(connection: &Connection, path: &Path, purpose: Purpose) -> rusqlite::
     connection.execute_batch(
         "PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON; PRAGMA cache_size = -65536;
          PRAGMA temp_store = MEMORY",
-    )?;
-    connection.execute_batch(match purpose {
-        Purpose::Live => match file_system::journal(path.parent().unwrap_or(Path::new("."))) {
-            Journal::WriteAhead => {
-                // Pages that change all the time go from the log to the database less often.
-                "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 8192"
-            }
-            Journal::Rollback => "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = NORMAL",
-        },
-        Purpose::Bulk => {
-            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE"
-        }
-    })
+    )
 }
