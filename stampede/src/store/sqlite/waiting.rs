@@ -13,6 +13,18 @@ const ROWS: usize = 40_000;
 const BYTES: usize = 8 << 20;
 /// Rows of one statement; what is left after the largest number goes with the next.
 const AT_ONCE: [usize; 3] = [32, 4, 1];
+/// States that tries usually have between two commits, each with its place among those of the try. Where a try has
+/// them, only its number and the times are new.
+const USUAL: [&[(&str, i64)]; 3] = [
+    &[
+        ("SUBMIT", 1),
+        ("EXECUTE", 2),
+        ("JOB_TERMINATED", 3),
+        ("JOB_SUCCESS", 4),
+    ],
+    &[("EXECUTE", 2), ("JOB_TERMINATED", 3), ("JOB_SUCCESS", 4)],
+    &[("SUBMIT", 1)],
+];
 
 /// A job with the one task in it.
 #[derive(Debug)]
@@ -33,8 +45,11 @@ struct Try {
     job_id: i64,
     seq: i64,
     sched_id: String,
-    end: Option<(TryEnd, Option<i64>)>,
+    end: Option<End>,
 }
+
+/// The end of a try, and the number of its host.
+type End = (TryEnd, Option<i64>);
 
 #[derive(Debug)]
 struct State {
@@ -51,7 +66,7 @@ pub(super) struct Waiting {
     /// Their numbers follow each other without gaps.
     tries: Vec<Try>,
     /// Ends of tries that are written.
-    ends: Vec<(i64, TryEnd, Option<i64>)>,
+    ends: Vec<(i64, End)>,
     states: Vec<State>,
     invocations: Vec<(i64, InvocationRow)>,
     rows: usize,
@@ -134,7 +149,7 @@ impl Waiting {
         let at = try_id.checked_sub(first).and_then(|at| usize::try_from(at).ok());
         match at.and_then(|at| self.tries.get_mut(at)) {
             Some(this) => this.end = Some((end, host)),
-            None => self.ends.push((try_id, end, host)),
+            None => self.ends.push((try_id, (end, host))),
         }
     }
 
@@ -146,20 +161,8 @@ impl Waiting {
         write_planned(connection, wf, &self.planned)?;
         write_tries(connection, &self.tries)?;
         write_ends(connection, &self.ends)?;
-        insert(
-            connection,
-            "INSERT OR IGNORE INTO jobstate (job_instance_id, state, timestamp, jobstate_submit_seq)",
-            "",
-            4,
-            // What follows each other in the key is appended to it.
-            &by_tries(&self.states),
-            |to, row| {
-                to.put(row.try_id)?;
-                to.put(&*row.name)?;
-                to.put(row.time)?;
-                to.put(row.seq)
-            },
-        )?;
+        // What follows each other in the key is appended to it.
+        write_states(connection, &by_tries(&self.states))?;
         write_invocations(connection, wf, &self.invocations)?;
         self.planned.clear();
         self.tries.clear();
@@ -203,29 +206,27 @@ fn write_planned(connection: &Connection, wf: i64, rows: &[Planned]) -> Result<(
         connection,
         "INSERT OR IGNORE INTO job (clustered, max_retries, task_count, wf_id, job_id, exec_job_id, submit_file,
              type_desc, executable, argv)",
-        &format!("0,0,1,{wf},"),
-        6,
+        &row_of(&format!("0,0,1,{wf},"), 6),
         rows,
-        |to, row| {
+        |to, row, before| {
             to.put(row.job_id)?;
             to.put(&row.job)?;
-            to.put(&row.submit_file)?;
-            to.put(&row.type_desc)?;
-            to.put(&row.executable)?;
-            to.put(&row.argv)
+            to.put_new(&row.submit_file, before.map(|row| &row.submit_file))?;
+            to.put_new(&row.type_desc, before.map(|row| &row.type_desc))?;
+            to.put_new(&row.executable, before.map(|row| &row.executable))?;
+            to.put_new(&row.argv, before.map(|row| &row.argv))
         },
     )?;
     insert(
         connection,
         "INSERT OR IGNORE INTO task (type_desc, wf_id, job_id, abs_task_id, transformation, argv)",
-        &format!("'compute',{wf},"),
-        4,
+        &row_of(&format!("'compute',{wf},"), 4),
         rows,
-        |to, row| {
+        |to, row, before| {
             to.put(row.job_id)?;
             to.put(&row.task)?;
-            to.put(&row.transformation)?;
-            to.put(&row.argv)
+            to.put_new(&row.transformation, before.map(|row| &row.transformation))?;
+            to.put_new(&row.argv, before.map(|row| &row.argv))
         },
     )
 }
@@ -237,39 +238,42 @@ fn write_tries(connection: &Connection, rows: &[Try]) -> Result<()> {
         "INSERT OR ROLLBACK INTO job_instance (multiplier_factor, job_instance_id, job_id, job_submit_seq, sched_id,
              host_id, site, user, work_dir, cluster_start, cluster_duration, local_duration, stdout_file, stdout_text,
              stderr_file, stderr_text, exitcode)",
-        "1,",
-        16,
+        &row_of("1,", 16),
         rows,
-        |to, row| {
+        |to, row, before| {
             to.put(row.id)?;
             to.put(row.job_id)?;
             to.put(row.seq)?;
             to.put(&row.sched_id)?;
-            match &row.end {
-                Some((end, host)) => put_end(to, end, *host),
-                None => (0..12).try_for_each(|_| to.put(rusqlite::types::Null)),
+            match (&row.end, before.map(|row| &row.end)) {
+                (Some(end), before) => put_end(to, end, before.and_then(Option::as_ref)),
+                (None, before) => {
+                    let before = before.is_some_and(Option::is_none).then_some(&None::<i64>);
+                    (0..12).try_for_each(|_| to.put_new(&None, before))
+                }
             }
         },
     )
 }
 
-/// The twelve columns of an end.
-fn put_end(to: &mut Values<'_, '_>, end: &TryEnd, host: Option<i64>) -> Result<()> {
-    to.put(host)?;
-    to.put(&end.site)?;
-    to.put(&end.user)?;
-    to.put(&end.work_dir)?;
-    to.put(end.cluster_start)?;
-    to.put(end.cluster_duration)?;
-    to.put(end.local_duration)?;
-    to.put(&end.stdout_file)?;
-    to.put(&end.stdout_text)?;
-    to.put(&end.stderr_file)?;
-    to.put(&end.stderr_text)?;
-    to.put(end.exitcode)
+/// The twelve columns of an end; `before` is the end that the statement had there.
+fn put_end(to: &mut Values<'_, '_>, (end, host): &End, before: Option<&End>) -> Result<()> {
+    let old = before.map(|(end, _)| end);
+    to.put_new(host, before.map(|(_, host)| host))?;
+    to.put_new(&end.site, old.map(|end| &end.site))?;
+    to.put_new(&end.user, old.map(|end| &end.user))?;
+    to.put_new(&end.work_dir, old.map(|end| &end.work_dir))?;
+    to.put_new(&end.cluster_start, old.map(|end| &end.cluster_start))?;
+    to.put_new(&end.cluster_duration, old.map(|end| &end.cluster_duration))?;
+    to.put_new(&end.local_duration, old.map(|end| &end.local_duration))?;
+    to.put_new(&end.stdout_file, old.map(|end| &end.stdout_file))?;
+    to.put_new(&end.stdout_text, old.map(|end| &end.stdout_text))?;
+    to.put_new(&end.stderr_file, old.map(|end| &end.stderr_file))?;
+    to.put_new(&end.stderr_text, old.map(|end| &end.stderr_text))?;
+    to.put_new(&end.exitcode, old.map(|end| &end.exitcode))
 }
 
-fn write_ends(connection: &Connection, rows: &[(i64, TryEnd, Option<i64>)]) -> Result<()> {
+fn write_ends(connection: &Connection, rows: &[(i64, End)]) -> Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
@@ -279,14 +283,16 @@ fn write_ends(connection: &Connection, rows: &[(i64, TryEnd, Option<i64>)]) -> R
              stderr_text = ?11, exitcode = ?12
          WHERE job_instance_id = ?13",
     )?;
-    for (id, end, host) in rows {
+    let mut before = None;
+    for (id, end) in rows {
         let mut values = Values {
             statement: &mut statement,
             count: 0,
         };
-        put_end(&mut values, end, *host)?;
+        put_end(&mut values, end, before)?;
         values.put(id)?;
         statement.raw_execute()?;
+        before = Some(end);
     }
     Ok(())
 }
@@ -296,21 +302,21 @@ fn write_invocations(connection: &Connection, wf: i64, rows: &[(i64, InvocationR
         connection,
         "INSERT OR REPLACE INTO invocation (wf_id, job_instance_id, task_submit_seq, start_time, remote_duration,
              remote_cpu_time, exitcode, transformation, executable, abs_task_id, maxrss, avg_cpu)",
-        &format!("{wf},"),
-        11,
+        &row_of(&format!("{wf},"), 11),
         rows,
-        |to, (try_id, row)| {
+        |to, (try_id, row), before| {
+            let old = before.map(|(_, row)| row);
             to.put(try_id)?;
-            to.put(row.task_submit_seq)?;
+            to.put_new(&row.task_submit_seq, old.map(|row| &row.task_submit_seq))?;
             to.put(row.start_time)?;
             to.put(row.remote_duration)?;
-            to.put(row.remote_cpu_time)?;
-            to.put(row.exitcode)?;
-            to.put(&row.transformation)?;
-            to.put(&row.executable)?;
-            to.put(&row.abs_task_id)?;
-            to.put(row.maxrss)?;
-            to.put(row.avg_cpu)
+            to.put_new(&row.remote_cpu_time, old.map(|row| &row.remote_cpu_time))?;
+            to.put_new(&row.exitcode, old.map(|row| &row.exitcode))?;
+            to.put_new(&row.transformation, old.map(|row| &row.transformation))?;
+            to.put_new(&row.executable, old.map(|row| &row.executable))?;
+            to.put_new(&row.abs_task_id, old.map(|row| &row.abs_task_id))?;
+            to.put_new(&row.maxrss, old.map(|row| &row.maxrss))?;
+            to.put_new(&row.avg_cpu, old.map(|row| &row.avg_cpu))
         },
     )
 }
@@ -326,37 +332,131 @@ impl Values<'_, '_> {
         self.count += 1;
         self.statement.raw_bind_parameter(self.count, value)
     }
+
+    /// Puts a value in the place of one that the statement still has from the last time, unless they are equal:
+    /// SQLite copies each text that it is given.
+    fn put_new<T: ToSql + PartialEq>(&mut self, value: &T, before: Option<&T>) -> Result<()> {
+        if before == Some(value) {
+            self.count += 1;
+            return Ok(());
+        }
+        self.put(value)
+    }
 }
 
-/// Inserts rows. `head` is the statement up to its columns; the first of these have the values `same` in all
-/// rows, and `put` gives those of the `columns` others.
+/// The values of a row, for [`insert_groups`]: `same` in all rows, and so many `columns` of its own.
+fn row_of(same: &str, columns: u8) -> String {
+    let mut row = format!("({same}?a");
+    (b'b'..b'a' + columns).for_each(|letter| _ = write!(row, ",?{}", char::from(letter)));
+    row.push(')');
+    row
+}
+
+fn write_states(connection: &Connection, mut rest: &[&State]) -> Result<()> {
+    const HEAD: &str =
+        "INSERT OR IGNORE INTO jobstate (job_instance_id, state, timestamp, jobstate_submit_seq)";
+    while !rest.is_empty() {
+        let usual = USUAL.into_iter().find(|usual| are(rest, usual));
+        let Some(usual) = usual else {
+            let others = rest.iter().enumerate();
+            let others =
+                others.take_while(|(at, _)| !USUAL.into_iter().any(|usual| are(&rest[*at..], usual)));
+            let (now, later) = rest.split_at(others.count());
+            insert(connection, HEAD, &row_of("", 4), now, |to, row, _| {
+                to.put(row.try_id)?;
+                to.put(&*row.name)?;
+                to.put(row.time)?;
+                to.put(row.seq)
+            })?;
+            rest = later;
+            continue;
+        };
+        let mut end = usual.len();
+        while are(&rest[end..], usual) {
+            end += usual.len();
+        }
+        let (now, later) = rest.split_at(end);
+        let mut row = String::new();
+        for (letter, (name, seq)) in (b'b'..).zip(usual) {
+            let comma = if row.is_empty() { "" } else { "," };
+            let _ = write!(row, "{comma}(?a,'{name}',?{},{seq})", char::from(letter));
+        }
+        insert_groups(connection, HEAD, &row, usual.len(), now, |to, group, _| {
+            to.put(group[0].try_id)?;
+            group.iter().try_for_each(|state| to.put(state.time))
+        })?;
+        rest = later;
+    }
+    Ok(())
+}
+
+/// Whether the first states are these, of one try, and all of it.
+fn are(states: &[&State], usual: &[(&str, i64)]) -> bool {
+    let of_first = |state: &State| state.try_id == states[0].try_id;
+    states.len() >= usual.len()
+        && states.get(usual.len()).is_none_or(|next| !of_first(next))
+        && states
+            .iter()
+            .zip(usual)
+            .all(|(state, (name, seq))| of_first(state) && state.seq == *seq && state.name == *name)
+}
+
+/// Inserts rows. `head` is the statement up to its columns, `row` is as for [`insert_groups`], and `put` gives the values
+/// of a row. It gets the row, too, that the statement had there the last time.
 fn insert<R>(
     connection: &Connection,
     head: &str,
-    same: &str,
-    columns: usize,
+    row: &str,
     rows: &[R],
-    put: impl Fn(&mut Values<'_, '_>, &R) -> Result<()>,
+    put: impl Fn(&mut Values<'_, '_>, &R, Option<&R>) -> Result<()>,
+) -> Result<()> {
+    insert_groups(connection, head, row, 1, rows, |to, group, before| {
+        put(to, &group[0], before.map(|group| &group[0]))
+    })
+}
+
+/// Inserts what so many `items` together tell at a time. `row` has their rows as SQL: `?a` is the first of their
+/// values, `?b` the next, which may stand in several places.
+fn insert_groups<R>(
+    connection: &Connection,
+    head: &str,
+    row: &str,
+    items: usize,
+    rows: &[R],
+    put: impl Fn(&mut Values<'_, '_>, &[R], Option<&[R]>) -> Result<()>,
 ) -> Result<()> {
     let mut rest = rows;
     for size in AT_ONCE {
-        if rest.len() < size {
+        if rest.len() < size * items {
             continue;
         }
-        let mut row = format!("({same}?");
-        (1..columns).for_each(|_| row.push_str(",?"));
-        row.push(')');
-        let mut sql = String::with_capacity(head.len() + size * (row.len() + 1) + 8);
-        let _ = write!(sql, "{head} VALUES {row}");
-        (1..size).for_each(|_| _ = write!(sql, ",{row}"));
+        let mut sql = String::with_capacity(head.len() + 2 * size * row.len());
+        let _ = write!(sql, "{head} VALUES ");
+        let mut values = 0;
+        for group in 0..size {
+            let (mut parts, first) = (row.split('?'), values);
+            sql.push_str(if group == 0 { "" } else { "," });
+            sql.push_str(parts.next().unwrap_or_default());
+            for part in parts {
+                let letter = part.bytes().next().unwrap_or(b'a');
+                let number = first + usize::from(letter - b'a') + 1;
+                values = values.max(number);
+                let _ = write!(sql, "?{number}{}", &part[1..]);
+            }
+        }
         let mut statement = connection.prepare_cached(&sql)?;
-        while let Some((now, later)) = rest.split_at_checked(size) {
+        let mut before = None;
+        while let Some((now, later)) = rest.split_at_checked(size * items) {
             let mut values = Values {
                 statement: &mut statement,
                 count: 0,
             };
-            now.iter().try_for_each(|row| put(&mut values, row))?;
+            let mut old = before.map(|rows: &[R]| rows.chunks(items));
+            for group in now.chunks(items) {
+                put(&mut values, group, old.as_mut().and_then(Iterator::next))?;
+            }
             statement.raw_execute()?;
+            before = Some(now);
             rest = later;
         }
     }
@@ -388,6 +488,107 @@ mod tests {
         assert!(by_tries(&[]).is_empty());
     }
 
+    fn tables() -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
+        connection
+            .execute_batch(monitord_compat::database::TABLES)
+            .unwrap();
+        connection
+    }
+
+    #[test]
+    fn states_are_stored_as_they_came() {
+        let connection = tables();
+        let tries: [&[&str]; 7] = [
+            &["SUBMIT", "EXECUTE", "JOB_TERMINATED", "JOB_SUCCESS"],
+            &[
+                "SUBMIT",
+                "EXECUTE",
+                "JOB_TERMINATED",
+                "JOB_SUCCESS",
+                "POST_SCRIPT_STARTED",
+            ],
+            &["SUBMIT", "EXECUTE", "JOB_TERMINATED", "JOB_FAILURE"],
+            &["SUBMIT"],
+            &["SUBMIT", "EXECUTE"],
+            &["JOB_HELD"],
+            &[],
+        ];
+        let mut waiting = Waiting::default();
+        let mut expected = Vec::new();
+        for id in 1..=400 {
+            // Runs of the same, and all of them mixed.
+            let kind = if id < 200 { id / 40 } else { id % 7 };
+            let (early, late) = tries[kind as usize].split_at(tries[kind as usize].len().min(1));
+            for (state, seq) in early.iter().chain(late).zip(1..) {
+                waiting.state(id, state, 1000 + 7 * id + seq, seq);
+                expected.push((id, (*state).to_owned(), 1000 + 7 * id + seq, seq));
+            }
+        }
+        for id in 500..600 {
+            for (state, seq) in [("EXECUTE", 2), ("JOB_TERMINATED", 3), ("JOB_SUCCESS", 4)] {
+                waiting.state(id, state, id, seq);
+                expected.push((id, state.to_owned(), id, seq));
+            }
+        }
+        waiting.write(&connection, 1).unwrap();
+        let mut read = connection
+            .prepare(
+                "SELECT job_instance_id, state, timestamp, jobstate_submit_seq FROM jobstate ORDER BY rowid",
+            )
+            .unwrap();
+        let rows = read.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)));
+        let rows: Vec<(i64, String, i64, i64)> = rows.unwrap().map(Result::unwrap).collect();
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn ends_are_stored_as_they_came() {
+        let connection = tables();
+        // Values that stay for some rows, or come back, or are none: now in new rows, now in old ones.
+        let end = |id: i64| TryEnd {
+            site: ["local", "", "other"][(id / 40 % 3) as usize].to_owned(),
+            user: (id % 90 > 30).then(|| format!("u{}", id / 60)),
+            stdout_file: format!("t{id}.out"),
+            stdout_text: (id % 5 > 0).then(|| "text".to_owned()),
+            local_duration: Some(id / 33),
+            exitcode: i64::from(id % 70 == 0),
+            ..TryEnd::default()
+        };
+        let host = |id: i64| (id % 50 > 10).then_some(id / 50);
+        let mut waiting = Waiting::default();
+        for id in 1..=300 {
+            waiting.new_try(id, id, id, "1.0");
+            if id % 100 < 60 {
+                waiting.end(id, end(id), host(id));
+            }
+        }
+        waiting.write(&connection, 1).unwrap();
+        for id in (1..=300).filter(|id| id % 100 >= 60) {
+            waiting.end(id, end(id), host(id));
+        }
+        waiting.write(&connection, 1).unwrap();
+        let mut read = connection
+            .prepare("SELECT job_instance_id, site, user, stdout_file, stdout_text, local_duration, exitcode, host_id FROM job_instance ORDER BY 1")
+            .unwrap();
+        let rows = read.query_map((), |row| {
+            let end = TryEnd {
+                site: row.get(1)?,
+                user: row.get(2)?,
+                stdout_file: row.get(3)?,
+                stdout_text: row.get(4)?,
+                local_duration: row.get(5)?,
+                exitcode: row.get(6)?,
+                ..TryEnd::default()
+            };
+            Ok((row.get(0)?, end, row.get(7)?))
+        });
+        let rows: Vec<(i64, TryEnd, Option<i64>)> = rows.unwrap().map(Result::unwrap).collect();
+        let expected: Vec<_> = (1..=300).map(|id| (id, end(id), host(id))).collect();
+        assert_eq!(rows, expected);
+    }
+
     #[test]
     fn any_number_of_rows() {
         let connection = Connection::open_in_memory().unwrap();
@@ -400,10 +601,9 @@ mod tests {
             insert(
                 &connection,
                 "INSERT INTO t (c, a, b)",
-                "'x',",
-                2,
+                &row_of("'x',", 2),
                 &rows,
-                |to, row| {
+                |to, row, _| {
                     to.put(row)?;
                     to.put(2 * row)
                 },
