@@ -16,6 +16,7 @@ use crate::rows::{JobRow, WorkflowState};
 use crate::state_log::StateLog;
 use crate::static_part::OwnTask;
 use crate::store::{JobFacts, Position, Store, StoreError};
+use crate::text;
 use crate::told::Told;
 
 mod end;
@@ -75,6 +76,8 @@ pub struct Loader {
     first_tasks: Option<FxHashMap<i64, i64>>,
     /// Jobs that have a try; only those are asked for what became of it.
     tried: Tried,
+    /// Tries of a job after its first, counted only by a loader that has seen all of them.
+    again: FxHashMap<i64, i64>,
     jobs_ended: u64,
     /// The DAG whose tasks are the jobs of the database, in its order.
     dag: Option<Arc<Dag>>,
@@ -98,6 +101,19 @@ impl Tried {
         let known = *word & bit != 0;
         *word |= bit;
         known
+    }
+
+    fn contains(&self, job: i64) -> bool {
+        let job = usize::try_from(job).unwrap_or(usize::MAX);
+        self.0
+            .get(job / 64)
+            .is_some_and(|word| word & (1 << (job % 64)) != 0)
+    }
+
+    /// The largest number, 0 if there is none.
+    fn last(&self) -> usize {
+        let last = self.0.iter().enumerate().rev().find(|(_, word)| **word != 0);
+        last.map_or(0, |(at, word)| at * 64 + 63 - word.leading_zeros() as usize)
     }
 }
 
@@ -123,6 +139,7 @@ impl Loader {
         Ok(Self {
             tried,
             tries: FxHashMap::default(),
+            again: FxHashMap::default(),
             last_seq,
             restart_count: last.map_or(-1, |state| state.restart_count),
             running: last.is_some_and(|state| state.status.is_none()),
@@ -182,6 +199,25 @@ impl Loader {
     #[must_use]
     pub fn states(&self) -> &[WorkflowState] {
         &self.states
+    }
+
+    /// Calls `take` for each job that was tried, with the number of its tries.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn tries_by_job(&self, take: &mut dyn FnMut(&str, i64)) -> Result<(), StoreError> {
+        // A database made from this DAG has no try but those that this loader made.
+        let dag = self.dag.as_deref();
+        let Some(dag) = dag.filter(|dag| self.tried.last() <= dag.ids().len()) else {
+            return self.store.tries_by_job(take);
+        };
+        for (job, id) in (1..).zip(dag.ids()) {
+            if self.tried.contains(job) {
+                let tries = 1 + self.again.get(&job).copied().unwrap_or(0);
+                take(&text::lossy(dag.name(id)), tries);
+            }
+        }
+        Ok(())
     }
 
     /// The database.
@@ -373,13 +409,17 @@ impl Loader {
         };
         self.last_seq += 1;
         let row = self.store.new_try(job_id, self.last_seq, number)?;
+        let known = self.tried.insert(job_id);
+        if known {
+            *self.again.entry(job_id).or_default() += 1;
+        }
         let new = Try {
             row,
             job_id,
             facts,
             seq: self.last_seq,
             number: number.to_owned(),
-            first: !self.tried.insert(job_id),
+            first: !known,
             task,
             ..Try::default()
         };

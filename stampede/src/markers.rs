@@ -62,7 +62,7 @@ impl Markers {
             writeln!(out, "monitord_dagman_out_sequence {lines}")?;
             writeln!(out, "monitord_workflow_restart_count {}", loader.starts())?;
             let mut result = Ok(());
-            let all = loader.store().tries_by_job(&mut |job, tries| {
+            let all = loader.tries_by_job(&mut |job, tries| {
                 if result.is_ok() {
                     result = writeln!(out, "{job} {}", tries - 1);
                 }

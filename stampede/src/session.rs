@@ -23,6 +23,7 @@ use crate::run::Run;
 use crate::state_log::StateLog;
 use crate::static_part;
 use crate::store::{Position, Purpose, Sqlite, Store};
+use crate::text;
 
 #[cfg(feature = "postgresql")]
 use crate::store::Postgresql;
@@ -279,7 +280,7 @@ impl<'o> Session<'o> {
             }
             return Ok(());
         };
-        let text = String::from_utf8_lossy;
+        let text = text::lossy;
         let time = self.clock.epoch(line.time);
         match line.what {
             What::StartingUp { id } => self.master = text(id).into_owned(),
