@@ -1,0 +1,123 @@
+//! What a database costs that is written while its run goes on: processor time of the thread that writes it.
+//!
+//! `cargo bench -p pmc-stampede --bench live` writes the log of a run of independent tasks at the pace of an executor
+//! while a thread follows it, as it does in the executor. `PMC_BENCH_TASKS` and `PMC_BENCH_RATE` are the number of
+//! tasks and how many end in a second. Set `TMPDIR=/dev/shm`, or the disk is measured, too.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use monitord_compat::dagman_out::{self, Stamp};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+use pmc_dag::Dag;
+use pmc_stampede::session::{self, Live, Options};
+use pmc_stampede::told::SilentTry;
+
+const PROGRAM: &str = "/bin/true";
+/// Tasks that are running at a time.
+const RUNNING: usize = 2;
+/// Time between two pieces of the log.
+const PIECE: Duration = Duration::from_millis(2);
+
+fn main() {
+    let tasks = number("PMC_BENCH_TASKS", 20_000);
+    let rate = number("PMC_BENCH_RATE", 4_000);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("run.dag");
+    let text: String = (0..tasks).map(|n| format!("TASK t{n} {PROGRAM}\n")).collect();
+    std::fs::write(&path, &text).expect("the temporary folder can be written");
+    let dag = Arc::new(Dag::open(&path).expect("the DAG is right"));
+    let live = Arc::new(Live::new());
+    let options = Options {
+        log: folder.path().join("run.dag.dagman.out"),
+        dashboard: Some(folder.path().join("workflow.db")),
+        ..Options::default()
+    };
+    let mut log = File::create(&options.log).expect("the temporary folder can be written");
+    let follower = {
+        let (live, dag) = (Arc::clone(&live), Arc::clone(&dag));
+        std::thread::spawn(move || follow(&options, &live, (path, dag)))
+    };
+    write(&mut log, &live, &dag, rate);
+    live.complete();
+    let begin = Instant::now();
+    let Used { seconds, faults } = follower.join().expect("the thread does not panic");
+    println!(
+        "{tasks} tasks, {rate} a second: {:.2} us and {:.2} page faults a task; {:.0} ms after the last",
+        seconds * 1e6 / tasks as f64,
+        faults / tasks as f64,
+        begin.elapsed().as_secs_f64() * 1e3
+    );
+}
+
+/// What a thread took.
+struct Used {
+    seconds: f64,
+    faults: f64,
+}
+
+fn follow(options: &Options, live: &Live, (path, dag): (PathBuf, Arc<Dag>)) -> Used {
+    let summary = session::follow_own(options, live, (&path, dag), &mut |notice| eprintln!("{notice}"));
+    let used = getrusage(UsageWho::RUSAGE_THREAD).expect("the system counts for threads");
+    eprintln!("{:?}", summary.expect("the database can be written"));
+    let time = used.user_time() + used.system_time();
+    Used {
+        seconds: time.num_microseconds() as f64 / 1e6,
+        faults: used.minor_page_faults() as f64,
+    }
+}
+
+/// Writes the log of a run in which all tasks end well.
+fn write(log: &mut File, live: &Live, dag: &Dag, rate: usize) {
+    let stamp = Stamp::new(chrono::Local::now().naive_local());
+    let mut text = Vec::new();
+    dagman_out::start(&mut text, &stamp, 1, b"run.dag");
+    let names: Vec<&[u8]> = dag.ids().map(|id| dag.name(id)).collect();
+    for (number, name) in names.iter().enumerate() {
+        dagman_out::queued(&mut text, &stamp, name, number as u64 + 1);
+    }
+    let begin = Instant::now();
+    for at in 0..names.len() + RUNNING {
+        if at % (rate * PIECE.as_millis() as usize / 1_000).max(1) == 0 {
+            log.write_all(&text).expect("the log can be written");
+            text.clear();
+            let due = Duration::from_secs_f64(at as f64 / rate as f64);
+            std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        }
+        let stamp = Stamp::new(chrono::Local::now().naive_local());
+        if let Some(ended) = at.checked_sub(RUNNING) {
+            live.told().tell(ended as u64 + 1, silent(names[ended]));
+            dagman_out::ended(&mut text, &stamp, names[ended], ended as u64 + 1, 0);
+        }
+        if let Some(name) = names.get(at) {
+            dagman_out::started(&mut text, &stamp, name, at as u64 + 1);
+        }
+    }
+    let stamp = Stamp::new(chrono::Local::now().naive_local());
+    dagman_out::finish(&mut text, &stamp, 1, true);
+    log.write_all(&text).expect("the log can be written");
+}
+
+fn silent(name: &[u8]) -> SilentTry {
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    SilentTry {
+        job: SilentTry::job(name),
+        file: 0,
+        start_ms: now.as_millis() as i64,
+        duration_ms: 1,
+        status: 0,
+        program: PROGRAM.into(),
+        host: "host".into(),
+    }
+}
+
+fn number(variable: &str, default: usize) -> usize {
+    std::env::var(variable)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
