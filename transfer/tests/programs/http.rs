@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use super::common::{Case, Run, list, mkdir, remove, transfer};
-use super::server::{Reply, Server, body, file, status};
+use super::server::{Reply, Server, body, file, part, status};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -165,6 +165,34 @@ fn a_file_that_changed_meanwhile_is_fetched_anew() {
     });
     get(&case, &[(server.url("/x"), "x")]).expect_ok();
     assert_eq!(case.read("x"), "new");
+}
+
+/// A server that knows parts but no `If-Range` gives a part of the new file.
+#[test]
+fn a_part_of_another_version_is_not_taken() {
+    for (header, versions) in [
+        ("ETag", ["\"v1\"", "\"v2\""]),
+        (
+            "Last-Modified",
+            ["Sat, 21 Nov 2026 10:00:00 GMT", "Sat, 21 Nov 2026 10:00:01 GMT"],
+        ),
+    ] {
+        let case = Case::new();
+        let new: Vec<u8> = content().iter().map(|byte| !byte).collect();
+        let wanted = new.clone();
+        let server = Server::start(move |request, number| match number {
+            0 => part(request, true, &content(), Some(300_000)).with(header, versions[0]),
+            _ => part(request, true, &new, None).with(header, versions[1]),
+        });
+        get(&case, &[(server.url("/x"), "x")]).expect_ok();
+        assert!(fs::read(case.path("x")).expect("there") == wanted, "{header}");
+        let ranges: Vec<_> = server
+            .requests()
+            .iter()
+            .map(|request| request.header("range").map(str::to_owned))
+            .collect();
+        assert_eq!(ranges, [None, Some("bytes=300000-".to_owned()), None]);
+    }
 }
 
 #[test]

@@ -225,6 +225,8 @@ pub(crate) fn open(
     let answer = client.send(&call(headers)?)?;
     let (start, total) = match (answer.status, rest) {
         (200, _) => (0, length(&answer)),
+        // Some servers give parts of whatever they have now.
+        (206, Some(rest)) if is_another(&answer, rest.version) => return Ok(Opened::Another),
         // A part that nobody can tell the place of is one too many.
         (206, Some(_)) => content_range(&answer).unwrap_or((u64::MAX, None)),
         (416, Some(rest)) => {
@@ -265,6 +267,16 @@ fn content_range(answer: &Answer) -> Option<(u64, Option<u64>)> {
         .split_once('/')?;
     let (start, _) = part.split_once('-')?;
     Some((start.trim().parse().ok()?, total.trim().parse().ok()))
+}
+
+/// Whether an answer is of another version than `version`. Those of parts need not tell theirs.
+fn is_another(answer: &Answer, version: &str) -> bool {
+    let header = if version.starts_with('"') {
+        "etag"
+    } else {
+        "last-modified"
+    };
+    answer.header(header).is_some_and(|now| now != version)
 }
 
 /// What `If-Range` takes: a strong entity tag, else the time of the last change.
