@@ -424,6 +424,12 @@ fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
     let all = history.all();
     let unfinished = all.get(State::Done) < all.total();
     if diagnosis.phase == Phase::Cut {
+        if let Some(dag) = history.missing_dag() {
+            remarks.push(format!(
+                "{} is missing: nobody can tell whether the run goes on. If it was not cut off, its log will tell its end.",
+                dag.display()
+            ));
+        }
         remarks.push(
             "The log of the executor has no end: it was killed (by the batch system at the time limit, for \
              instance), or its host went down. The output of the batch job may tell more."

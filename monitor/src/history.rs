@@ -325,6 +325,14 @@ impl History {
         }
     }
 
+    /// The DAG, if it is not there any more and a run has no end in the log: whether that goes on could only be seen from
+    /// the DAG's lock.
+    #[must_use]
+    pub fn missing_dag(&self) -> Option<&Path> {
+        let open = self.runs.last().is_some_and(|run| run.end.is_none());
+        (open && matches!(self.dir.dag.try_exists(), Ok(false))).then_some(&*self.dir.dag)
+    }
+
     /// Seconds in which runs went on, up to `now` for one that goes on.
     #[must_use]
     pub fn wall_seconds(&self, now: Micros) -> f64 {

@@ -1,6 +1,7 @@
 //! How far a run is, how fast it goes, and when it will end.
 
 use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
 
 use crate::ending::Ending;
 use crate::events::{Micros, SECOND};
@@ -18,6 +19,8 @@ const LONGEST_WINDOW: Micros = 600 * SECOND;
 pub struct Progress {
     /// How the latest run stands.
     pub phase: Phase,
+    /// The DAG, if it is missing and so nobody can tell whether the latest run was cut off or goes on.
+    pub missing_dag: Option<PathBuf>,
     /// Number of runs.
     pub runs: usize,
     /// Seconds in which runs went on.
@@ -152,6 +155,7 @@ impl Observer {
         });
         Progress {
             phase,
+            missing_dag: history.missing_dag().map(Path::to_owned),
             runs: history.runs.len(),
             wall_seconds: history.wall_seconds(now),
             silent_seconds: history.last_heard().map(|last| seconds(now - last)),

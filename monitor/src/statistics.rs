@@ -9,6 +9,7 @@ pub mod source;
 mod tries;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 
@@ -32,6 +33,14 @@ pub enum StatisticsError {
         path: std::path::PathBuf,
         /// Why.
         source: rusqlite::Error,
+    },
+    /// The log of free resources is there but cannot be read.
+    #[error("{}: {}", path.display(), pmc_dag::reason(source))]
+    Log {
+        /// The log.
+        path: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
     },
     /// There is nothing to count.
     #[error("{}: there is no workflow in this database", path.display())]
@@ -204,11 +213,11 @@ fn open(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 impl Statistics {
-    /// Reads the database.
+    /// Reads the database, and at the same time the use of hosts from the log beside the DAG.
     ///
     /// # Errors
-    /// It cannot be read, or no workflow is in it.
-    pub fn read(path: &Path, step: Step) -> Result<Self, StatisticsError> {
+    /// One of them is there but cannot be read, or no workflow is in the database.
+    pub fn read(path: &Path, step: Step, dir: &RunDir) -> Result<Self, StatisticsError> {
         let failed = |source| StatisticsError::Database {
             path: path.to_owned(),
             source,
@@ -218,7 +227,9 @@ impl Statistics {
             path: path.to_owned(),
         };
         let mut statistics = Self::workflow(&connection).map_err(failed)?.ok_or_else(empty)?;
-        statistics.count(&connection, path, step).map_err(failed)?;
+        let log = dir.resource_log();
+        let hosts = statistics.count(&connection, path, step, &log).map_err(failed)?;
+        statistics.hosts = hosts.map_err(|source| StatisticsError::Log { path: log, source })?;
         Ok(statistics)
     }
 
@@ -235,7 +246,14 @@ impl Statistics {
         Ok(Some(statistics))
     }
 
-    fn count(&mut self, connection: &Connection, path: &Path, step: Step) -> rusqlite::Result<()> {
+    /// Counts all but the use of hosts, which it gives.
+    fn count(
+        &mut self,
+        connection: &Connection,
+        path: &Path,
+        step: Step,
+        log: &Path,
+    ) -> rusqlite::Result<io::Result<Vec<Host>>> {
         let number = |sql: &str| connection.query_row(sql, (), |row| row.get::<_, Option<i64>>(0));
         let count = |sql: &str| number(sql).map(|value| u64::try_from(value.unwrap_or(0)).unwrap_or(0));
         self.tasks.total = count("SELECT count(*) FROM task WHERE job_id IS NOT NULL")?;
@@ -249,22 +267,25 @@ impl Statistics {
         self.tries = Tries::with(size);
         self.job_numbers = jobs;
         let hosts = host_names(connection)?;
-        let (states, names, durations) = std::thread::scope(|scope| {
+        let runs = self.runs.clone();
+        let (used, states, names, durations) = std::thread::scope(|scope| {
             // The three largest tables at the same time.
             let (to, from) = sync_channel(invocations::AHEAD);
             let invocations = scope.spawn(move || invocations::read(path, &to));
             let states = scope.spawn(|| states(path, size));
+            let used = scope.spawn(|| use_of_hosts(&runs, log));
             let durations = self.read_tries(connection, jobs).map(|durations| {
                 let breakdown = self.add_invocations(from, &hosts, step);
                 (durations, breakdown)
             });
-            (states.join(), invocations.join(), durations)
+            (used.join(), states.join(), invocations.join(), durations)
         });
         let (durations, breakdown) = durations?;
         self.name_breakdown(joined(names)?, &breakdown);
         (self.tries.submitted, self.tries.executed) = joined(states)?;
         self.jobs_by_time(&durations, &hosts, step);
-        self.read_integrity(connection)
+        self.read_integrity(connection)?;
+        Ok(used.unwrap_or_else(|_| Err(io::Error::other("its reader failed"))))
     }
 
     fn read_runs(&mut self, connection: &Connection) -> rusqlite::Result<()> {
@@ -390,30 +411,24 @@ impl Statistics {
         }
         Ok(())
     }
+}
 
-    /// Adds the use of hosts from the log beside the DAG.
-    ///
-    /// # Errors
-    /// The log is there but cannot be read.
-    pub fn read_hosts(&mut self, dir: &RunDir) -> std::io::Result<()> {
-        let mut hosts = Hosts::without_tasks();
-        let mut before = None;
-        for (start, end) in &self.runs {
-            hosts.expect(Change::Run {
-                start: start * SECOND,
-                before,
-            });
-            before = end.map(|end| end * SECOND);
-        }
-        let path = dir.resource_log();
-        hosts.read(&path, |_| {})?;
-        let end: Option<Micros> = before;
-        self.hosts = match end {
-            Some(end) => hosts.used_until(end),
-            None => hosts.all().to_vec(),
-        };
-        Ok(())
+/// The use of hosts in these runs.
+fn use_of_hosts(runs: &[(i64, Option<i64>)], log: &Path) -> io::Result<Vec<Host>> {
+    let mut hosts = Hosts::without_tasks();
+    let mut before: Option<Micros> = None;
+    for (start, end) in runs {
+        hosts.expect(Change::Run {
+            start: start * SECOND,
+            before,
+        });
+        before = end.map(|end| end * SECOND);
     }
+    hosts.read(log, |_| {})?;
+    Ok(match before {
+        Some(end) => hosts.used_until(end),
+        None => hosts.all().to_vec(),
+    })
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

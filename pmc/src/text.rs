@@ -1,5 +1,6 @@
 //! Figures as people read them.
 
+use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,11 +19,12 @@ pub fn duration(duration: Duration) -> String {
 }
 
 /// A number with three decimals, as `{:.3}` writes it, for tables of millions of lines.
-pub fn thousandths(value: f64) -> String {
+pub fn push_thousandths(out: &mut String, value: f64) {
     let scaled = value * 1000.0;
     // Where the digit behind the last decides little, or all of them do not fit, the exact way.
     if value.is_sign_negative() || !(0.0..1e12).contains(&scaled) || (scaled.fract() - 0.5).abs() < 1e-3 {
-        return format!("{value:.3}");
+        let _ = write!(out, "{value:.3}");
+        return;
     }
     #[expect(
         clippy::cast_possible_truncation,
@@ -30,7 +32,22 @@ pub fn thousandths(value: f64) -> String {
         reason = "the range was checked"
     )]
     let rounded = scaled.round() as u64;
-    format!("{}.{:03}", rounded / 1000, rounded % 1000)
+    push_digits(out, rounded / 1000, 1);
+    out.push('.');
+    push_digits(out, rounded % 1000, 3);
+}
+
+/// A whole number with at least so many digits, for tables of millions of lines.
+pub fn push_digits(out: &mut String, number: u64, least: usize) {
+    let mut digits = [b'0'; 20];
+    let mut at = digits.len();
+    let mut left = number;
+    while left > 0 || digits.len() - at < least {
+        at -= 1;
+        digits[at] = b'0' + u8::try_from(left % 10).unwrap_or(0);
+        left /= 10;
+    }
+    out.extend(digits[at..].iter().map(|digit| char::from(*digit)));
 }
 
 /// `1 file`, `2 files`.
@@ -120,11 +137,15 @@ mod tests {
             -1.5,
             f64::NAN,
         ] {
-            assert_eq!(thousandths(value), format!("{value:.3}"));
+            let mut text = String::new();
+            push_thousandths(&mut text, value);
+            assert_eq!(text, format!("{value:.3}"));
         }
         for at in 0..10_000 {
             let value = f64::from(at) * 0.123_45;
-            assert_eq!(thousandths(value), format!("{value:.3}"));
+            let mut text = String::new();
+            push_thousandths(&mut text, value);
+            assert_eq!(text, format!("{value:.3}"));
         }
     }
 

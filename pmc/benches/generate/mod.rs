@@ -12,6 +12,9 @@
     reason = "invented figures; not all users use all parts"
 )]
 
+#[path = "../../../tests/support/random.rs"]
+mod random;
+
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
@@ -22,6 +25,7 @@ use chrono::{DateTime, Local};
 use monitord_compat::resource_log::Free;
 use monitord_compat::{dagman_out, resource_log};
 use pmc_dag::write;
+use random::Random;
 
 /// Begin of the run, seconds since the epoch.
 pub const BEGIN: u64 = 1_790_000_000;
@@ -78,20 +82,9 @@ pub struct Made {
     pub success: bool,
 }
 
-/// Numbers that look random.
-pub struct Random(u64);
-
 impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+        (self.number() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Log-normal, about.
@@ -265,7 +258,7 @@ pub fn generate(dir: &Path, shape: Shape) -> io::Result<Made> {
             // One host is slower than the others.
             let slow = if host == 1 { 1.35 } else { 1.0 };
             let seconds = random.long_tailed(median, spread) * slow;
-            let fails = what.id != "null" && random.next() % 1000 < shape.failing;
+            let fails = what.id != "null" && random.number() % 1000 < shape.failing;
             let status = match (fails, what.transformation) {
                 (false, _) => 0,
                 (true, "simulate") => 256,

@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::Context as _;
-use pmc_monitor::statistics::{Statistics, Step, source};
+use pmc_monitor::statistics::{Statistics, StatisticsError, Step, source};
 
 use crate::cli::{self, Section, TimeStep};
 use crate::exit;
@@ -50,11 +50,7 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
         TimeStep::Day => Step::Day,
         TimeStep::Hour => Step::Hour,
     };
-    let mut statistics = Statistics::read(&source.path, step).or_code(exit::NOT_RUN)?;
-    statistics
-        .read_hosts(&dir)
-        .with_context(|| format!("cannot read {}", dir.resource_log().display()))
-        .or_code(exit::NOT_RUN)?;
+    let statistics = Statistics::read(&source.path, step, &dir).map_err(unread)?;
     let figures = Figures {
         statistics,
         database: &source.path,
@@ -94,7 +90,7 @@ fn blank(out: &mut impl Write, number: usize) -> Result<(), Problem> {
 /// Why a section is not complete.
 enum Problem {
     Write(io::Error),
-    Read(pmc_monitor::statistics::StatisticsError),
+    Read(StatisticsError),
 }
 
 /// A reader of standard output that has seen enough is no error.
@@ -102,8 +98,18 @@ fn told(result: Result<(), Problem>) -> Result<(), Failure> {
     match result {
         Err(Problem::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(Problem::Write(error)) => Err(Failure::new(exit::NOT_RUN, error)),
-        Err(Problem::Read(error)) => Err(Failure::new(exit::NOT_RUN, error)),
+        Err(Problem::Read(error)) => Err(unread(error)),
         Ok(()) => Ok(()),
+    }
+}
+
+fn unread(error: StatisticsError) -> Failure {
+    let damaged = matches!(error, StatisticsError::Database { .. });
+    let failure = Failure::new(exit::NOT_RUN, error);
+    if damaged {
+        failure.hint("without that file, the log of the run is counted")
+    } else {
+        failure
     }
 }
 

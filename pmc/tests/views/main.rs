@@ -2,6 +2,8 @@
 #![expect(clippy::panic, reason = "tests")]
 
 mod analyzer;
+#[path = "../../benches/generate/database.rs"]
+mod database;
 #[path = "../../benches/generate/mod.rs"]
 mod generate;
 mod statistics;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::database;
 use crate::generate::{self, Shape};
 use crate::support::Place;
 
@@ -72,6 +73,53 @@ fn nothing_to_count() {
     // A report says so, too.
     place.run(["report", "-q", "-o", "r.html", "hand"]).code(0);
     assert!(place.read("r.html").contains("\"text\":\"not started\""));
+}
+
+/// Several threads read the tables.
+#[test]
+fn a_damaged_database_is_reported() {
+    const PAGE: usize = 4096;
+    let place = Place::new();
+    let shape = Shape {
+        tasks: 2_000,
+        hosts: 4,
+        slots: 8,
+        failing: 30,
+        records: false,
+    };
+    let run = place.path().join("run");
+    let made = generate::generate(&run, shape).expect("the place can be written");
+    let path = run.join("study-0.stampede.db");
+    database::write(&path, &made).expect("the database can be written");
+    let whole = std::fs::read(&path).expect("it is there");
+    let pages = whole.len() / PAGE;
+    place.run(["statistics", "-s", "all", "run"]).code(0);
+    let mut reported = 0;
+    // Pages in all tables, and a third of all of them.
+    for (first, count) in (1..16)
+        .map(|share| (pages * share / 16, 1))
+        .chain([(pages / 3, pages / 3)])
+    {
+        let mut damaged = whole.clone();
+        damaged[first * PAGE..(first + count) * PAGE].fill(0xff);
+        std::fs::write(&path, damaged).expect("it can be written");
+        let told = place.run(["statistics", "-s", "all", "run"]);
+        let text = told.stderr();
+        // Some pages hold indexes that nobody reads.
+        if text.is_empty() && count == 1 {
+            continue;
+        }
+        told.code(4);
+        reported += 1;
+        assert!(
+            text.starts_with("pmc: ")
+                && text.contains("study-0.stampede.db: database disk image is malformed")
+                && text.contains("\n  hint: without that file, the log of the run is counted")
+                && !text.contains("panicked"),
+            "{text}"
+        );
+    }
+    assert!(reported > 3, "{reported}");
 }
 
 #[test]

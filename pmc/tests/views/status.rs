@@ -150,13 +150,88 @@ fn directories_that_are_not_complete() {
         "{}",
         told.stdout()
     );
-    // Nobody runs a DAG that is gone.
+    // Nobody can tell who holds the lock of a DAG that is gone.
     std::fs::remove_file(place.path().join("hand/w.dag")).unwrap();
     place.write("hand/braindump.yml", "dag: w.dag\ndax_label: w\n");
     let told = place.run(["status", "hand"]);
+    let text = told.stdout();
     assert!(
-        told.stdout().starts_with("w was cut off after "),
-        "{}",
-        told.stdout()
+        text.starts_with("w goes on or was cut off after ")
+            && text.contains("/hand/w.dag, whose lock would tell, is missing\n")
+            && !text.contains("pmc resume"),
+        "{text}"
     );
+    let json = place.run(["status", "--json", "hand"]).json();
+    assert_eq!(json["phase"], "cut_off");
+    assert!(
+        json["missing_dag"]
+            .as_str()
+            .is_some_and(|dag| dag.ends_with("/hand/w.dag")),
+        "{json}"
+    );
+    let text = place.run(["analyzer", "hand"]).stdout();
+    assert!(text.contains("/hand/w.dag is missing"), "{text}");
+}
+
+/// What, where, and what to do.
+#[test]
+fn directories_without_a_run() {
+    let place = Place::new();
+    place.write("file", "text");
+    place.write("empty/other", "");
+    place.write("two/a.dag", "");
+    place.write("two/b.dag", "");
+    for view in ["status", "analyzer", "statistics", "report"] {
+        for (dir, what) in [
+            ("none", "none: No such file or directory"),
+            ("file", "file: Not a directory"),
+            ("empty", "empty: no braindump.yml and no .dag here"),
+            ("two", "two: 2 DAGs here and no braindump.yml"),
+        ] {
+            let told = place.run([view, dir]);
+            told.code(2);
+            let text = told.stderr();
+            assert!(
+                text.starts_with("pmc: ")
+                    && text.contains(what)
+                    && text.contains("\n  hint: name the directory"),
+                "{view} {dir}: {text}"
+            );
+            assert_eq!(
+                (text.lines().count(), told.stdout()),
+                (2, String::new()),
+                "{view} {dir}"
+            );
+        }
+    }
+}
+
+/// It may belong to somebody else. (The superuser may write everywhere; the directory stays as it was all the same.)
+#[test]
+fn a_directory_that_cannot_be_written() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    place.write("run/w.dag", "TASK a /bin/false\nTASK b /bin/true\nEDGE a b\n");
+    place.write(
+        "run/w.dag.dagman.out",
+        "11/21/26 12:00:00 Parsing w.dag ...\n11/21/26 12:00:00 Event: ULOG_SUBMIT for Condor Node a (1.0)\n\
+         11/21/26 12:00:00 Event: ULOG_EXECUTE for Condor Node a (1.0)\n11/21/26 12:00:02 Event: ULOG_JOB_TERMINATED for Condor Node a \
+         (1.0)\n11/21/26 12:00:02 Node a job proc (1.0) failed with status 256.\n\
+         11/21/26 12:00:02 **** condor_scheduniv_exec.0.0 (condor_DAGMAN) pid 1 EXITING WITH STATUS 1\n",
+    );
+    let dir = place.path().join("run");
+    let mode = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o555);
+    let told = [
+        place.run(["status", "run"]),
+        place.run(["analyzer", "run"]),
+        place.run(["statistics", "run"]),
+        place.run(["report", "-q", "-o", "r.html", "run"]),
+    ];
+    let files = std::fs::read_dir(&dir).unwrap().count();
+    mode(0o755);
+    for (told, code) in told.iter().zip([0, 1, 0, 0]) {
+        told.code(code);
+    }
+    assert_eq!(files, 2);
 }

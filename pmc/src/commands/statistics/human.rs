@@ -295,25 +295,112 @@ fn jobs(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Problem> {
         "", "try", "site", "s", "CPU s", "waited", "executor", "exit"
     );
     out.write_all(head.as_bytes()).map_err(Problem::Write)?;
-    let optional = |value: Option<f64>| value.map_or("-".to_owned(), text::thousandths);
+    let mut line = String::new();
     let done = figures.statistics.tries(figures.database, |one| {
-        writeln!(
-            out,
-            "  {:<40} {:>3} {:<12} {:>10} {:>10} {:>8} {:>9} {:>5} {}",
-            one.job,
-            one.number,
-            one.site.as_deref().unwrap_or("-"),
-            optional(one.kickstart),
-            optional(one.cpu_seconds),
-            optional(one.queue_seconds),
-            optional(one.runtime),
-            one.exit.map_or("-".to_owned(), |exit| exit.to_string()),
-            one.host.as_deref().unwrap_or("-"),
-        )
+        job_line(&mut line, one);
+        out.write_all(line.as_bytes())
     });
     done.map_err(Problem::Read)?.map_err(Problem::Write)
 }
 
+/// A line of the table, without the machinery of `format!`: there may be millions.
+fn job_line(line: &mut String, one: &JobTry) {
+    line.clear();
+    line.push_str("  ");
+    left(line, &one.job, 40);
+    right(line, 3, |line| text::push_digits(line, u64::from(one.number), 1));
+    line.push(' ');
+    left(line, one.site.as_deref().unwrap_or("-"), 12);
+    for (value, width) in [
+        (one.kickstart, 10),
+        (one.cpu_seconds, 10),
+        (one.queue_seconds, 8),
+        (one.runtime, 9),
+    ] {
+        right(line, width, |line| match value {
+            Some(value) => text::push_thousandths(line, value),
+            None => line.push('-'),
+        });
+        line.push(' ');
+    }
+    right(line, 5, |line| match one.exit {
+        Some(exit) => {
+            if exit < 0 {
+                line.push('-');
+            }
+            text::push_digits(line, exit.unsigned_abs(), 1);
+        }
+        None => line.push('-'),
+    });
+    line.push(' ');
+    line.push_str(one.host.as_deref().unwrap_or("-"));
+    line.push('\n');
+}
+
+const BLANKS: &str = "                                        ";
+
+/// A text and blanks behind it, and one more.
+fn left(line: &mut String, text: &str, width: usize) {
+    line.push_str(text);
+    line.push_str(&BLANKS[..width.saturating_sub(text.chars().count()).min(BLANKS.len())]);
+    line.push(' ');
+}
+
+/// Figures and blanks before them.
+fn right(line: &mut String, width: usize, write: impl FnOnce(&mut String)) {
+    let start = line.len();
+    write(line);
+    let missing = width.saturating_sub(line.len() - start).min(BLANKS.len());
+    line.insert_str(start, &BLANKS[..missing]);
+}
+
 fn span(seconds: f64) -> String {
     text::duration(Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_tries_are_as_format_writes_them() {
+        let full = JobTry {
+            job: "müller_ID1".to_owned(),
+            number: 12,
+            site: Some("hpc".to_owned()),
+            kickstart: Some(1.5),
+            multiplier: 1,
+            cpu_seconds: Some(0.0004),
+            queue_seconds: Some(-3.0),
+            runtime: Some(98_765.0625),
+            cluster: None,
+            exit: Some(-128),
+            host: Some("n1".to_owned()),
+        };
+        let long = "x".repeat(50);
+        let bare = JobTry {
+            job: long.clone(),
+            site: Some(long),
+            number: 12_345,
+            ..JobTry::default()
+        };
+        for one in [full, bare, JobTry::default()] {
+            let optional = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
+            let expected = format!(
+                "  {:<40} {:>3} {:<12} {:>10} {:>10} {:>8} {:>9} {:>5} {}\n",
+                one.job,
+                one.number,
+                one.site.as_deref().unwrap_or("-"),
+                optional(one.kickstart),
+                optional(one.cpu_seconds),
+                optional(one.queue_seconds),
+                optional(one.runtime),
+                one.exit.map_or("-".to_owned(), |exit| exit.to_string()),
+                one.host.as_deref().unwrap_or("-"),
+            );
+            let mut line = String::from("what was before");
+            job_line(&mut line, &one);
+            assert_eq!(line, expected);
+        }
+    }
 }

@@ -103,6 +103,7 @@ fn word(progress: &Progress) -> &'static str {
         _ if done && progress.all.total() > 0 => "succeeded",
         Phase::NotStarted => "has not started",
         Phase::Ended(_) => "ended",
+        Phase::Cut if progress.missing_dag.is_some() => "goes on or was cut off",
         Phase::Cut => "was cut off",
     }
 }
@@ -126,7 +127,14 @@ fn verdict(progress: &Progress) -> String {
             }
         }
         Phase::Cut => {
-            let _ = write!(text, " after {time}: the executor is gone, its log has no end");
+            let _ = match &progress.missing_dag {
+                Some(dag) => write!(
+                    text,
+                    " after {time}: its log has no end, and {}, whose lock would tell, is missing",
+                    dag.display()
+                ),
+                None => write!(text, " after {time}: the executor is gone, its log has no end"),
+            };
         }
     }
     if progress.runs > 1 {
@@ -308,7 +316,8 @@ fn hints(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
     if !progress.failed.is_empty() {
         let _ = writeln!(out, "\n  why      pmc analyzer {dir}");
     }
-    if over && left {
+    // Without a DAG there is nothing to go on with.
+    if over && left && progress.missing_dag.is_none() {
         let first = if progress.failed.is_empty() { "\n" } else { "" };
         let _ = writeln!(out, "{first}  go on    pmc resume {dir}");
     }

@@ -52,7 +52,7 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         Phase::Ended(status) => ("ended", Some(status)),
         Phase::Cut => ("cut_off", None),
     };
-    json!({
+    let mut value = json!({
         "format": "pmc-status",
         "version": VERSION,
         "workflow": history.dir.label,
@@ -83,7 +83,11 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         })),
         "running": running,
         "failed": failed,
-    })
+    });
+    if let Some(dag) = &progress.missing_dag {
+        value["missing_dag"] = json!(dag.display().to_string());
+    }
+    value
 }
 
 /// Exit status or number of the signal.
