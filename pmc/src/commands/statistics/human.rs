@@ -372,7 +372,7 @@ mod tests {
             multiplier: 1,
             cpu_seconds: Some(0.0004),
             queue_seconds: Some(-3.0),
-            runtime: Some(98_765.0625),
+            runtime: Some(98_765.5),
             cluster: None,
             exit: Some(-128),
             host: Some("n1".to_owned()),
