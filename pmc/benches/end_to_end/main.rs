@@ -7,7 +7,8 @@
 //! plans and runs a black diamond and a workflow of 1,000 jobs with all that real ones have: every job under
 //! pegasus-kickstart, directories made, inputs staged, outputs staged out and registered, everything cleaned up, logs
 //! and records written. Jobs are programs of the system that copy small files. The programs are those that lie beside
-//! `pmc`. Planning, running and the bare loops take turns; the best of several rounds counts.
+//! `pmc`. Planning, running and the bare loops take turns. Medians of several rounds are told, and of the ratios within a
+//! round: the speed of a machine changes from one moment to the next.
 //!
 //! `PMC_BENCH_JOBS` is the size of the large workflow, `PMC_BENCH_WORKERS` the number of workers, `PMC_BENCH_DIR`
 //! a directory to work in, which is kept.
@@ -35,7 +36,7 @@ fn main() {
         "diamond",
         &folder.join("diamond"),
         workers,
-        10,
+        41,
         0.3,
         &inputs::diamond,
     );
@@ -45,7 +46,7 @@ fn main() {
         &format!("{jobs} jobs"),
         &folder.join("levels"),
         workers,
-        3,
+        5,
         4.0,
         &levels,
     );
@@ -62,37 +63,51 @@ fn number(variable: &str) -> Option<usize> {
 type Write<'a> = &'a dyn Fn(&Path) -> std::io::Result<()>;
 
 fn compare(name: &str, folder: &Path, workers: usize, rounds: usize, bar: f64, write: Write<'_>) {
-    let least = |best: &mut Duration, time: Duration| *best = (*best).min(time);
-    let [mut plan, mut run, mut whole, mut one, mut several] = [Duration::MAX; 5];
     let mut tasks = 0;
-    for round in 0..rounds {
+    let mut round = |number: usize| {
         // Nothing is removed between rounds: file systems take longer where much was removed a moment ago.
-        let folder = &folder.join(format!("round{round}"));
+        let folder = &folder.join(format!("round{number}"));
         write(folder).expect("the folder can be written");
         let start = Instant::now();
         let submit = plan_workflow(folder);
         let planned = start.elapsed();
         let dag = dag(&submit);
-        tasks = execute(&dag, workers);
+        execute(&dag, workers);
         let time = start.elapsed();
-        least(&mut plan, planned);
-        least(&mut run, time.saturating_sub(planned));
-        least(&mut whole, time);
         inputs::check(folder);
-        least(&mut one, spawn_loops(tasks, 1));
-        least(&mut several, spawn_loops(tasks, workers));
-    }
-    let seconds = |time: Duration| time.as_secs_f64();
+        tasks = count_tasks(&dag);
+        Round {
+            plan: planned.as_secs_f64(),
+            whole: time.as_secs_f64(),
+            one: spawn_loops(tasks, 1).as_secs_f64(),
+            several: spawn_loops(tasks, workers).as_secs_f64(),
+        }
+    };
+    let rounds: Vec<Round> = (0..rounds).map(&mut round).collect();
+    let median = |value: &dyn Fn(&Round) -> f64| {
+        let mut values: Vec<f64> = rounds.iter().map(value).collect();
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
     println!(
         "{name:<14} {tasks:>6} {:>8.3} {:>8.3} {:>8.3} {bar:>5} {:>12.3} {:>6.2} {:>12.3} {:>6.2}",
-        seconds(plan),
-        seconds(run),
-        seconds(whole),
-        seconds(one),
-        seconds(whole) / seconds(one),
-        seconds(several),
-        seconds(whole) / seconds(several),
+        median(&|round| round.plan),
+        median(&|round| round.whole - round.plan),
+        median(&|round| round.whole),
+        median(&|round| round.one),
+        median(&|round| round.whole / round.one),
+        median(&|round| round.several),
+        median(&|round| round.whole / round.several),
     );
+}
+
+/// Seconds of one round.
+struct Round {
+    plan: f64,
+    whole: f64,
+    /// One loop, and one for each worker.
+    one: f64,
+    several: f64,
 }
 
 /// A program of the installation.
@@ -158,19 +173,26 @@ fn dag(submit: &Path) -> PathBuf {
     dag.expect("a plan has a DAG")
 }
 
-/// Runs a plan as its batch script does; the number of its tasks.
-fn execute(dag: &Path, workers: usize) -> usize {
+/// Runs a plan as its batch script does. What it prints goes to a file, as in a batch job.
+fn execute(dag: &Path, workers: usize) {
     let submit = dag.parent().unwrap_or(Path::new("."));
-    let output = command("pegasus-mpi-cluster", submit)
+    let printed = submit.join("printed");
+    let file = fs::File::create(&printed).expect("the submit directory is writable");
+    let status = command("pegasus-mpi-cluster", submit)
         .args(["--workers", &workers.to_string(), "--monitord-hack"])
         .arg(dag)
-        .output()
+        .stdout(Stdio::null())
+        .stderr(file)
+        .status()
         .expect("the executor can be started");
     assert!(
-        output.status.success(),
+        status.success(),
         "{}",
-        String::from_utf8_lossy(&output.stderr)
+        fs::read_to_string(&printed).unwrap_or_default()
     );
+}
+
+fn count_tasks(dag: &Path) -> usize {
     let text = fs::read_to_string(dag).expect("a DAG");
     text.lines().filter(|line| line.starts_with("TASK ")).count()
 }
