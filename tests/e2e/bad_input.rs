@@ -250,7 +250,7 @@ fn planner_says_what_is_missing_or_no_folder() {
 fn on_small_disk(folder: &Path, options: &str, script: &str) -> Said {
     let setup = format!(
         "mkdir -p '{0}.kept' && mount -t tmpfs -o {options} tmpfs '{0}' && cd '{0}' && {script}; \
-         code=$?; cp -r . '{0}.kept/'; exit $code",
+         code=$?; cp -r '{0}/.' '{0}.kept/'; exit $code",
         folder.display()
     );
     Run::line("unshare --mount sh -c").arg(setup).go()
