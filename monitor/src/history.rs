@@ -26,8 +26,8 @@ pub use state::{NEVER, Phase, Run, State, Tally, Try, seconds};
 const NO_TRY: u32 = u32::MAX;
 /// Events that are handed over at a time.
 const BATCH: usize = 1 << 12;
-/// Batches of events that wait for the plan: some seventy megabytes.
-const AHEAD: usize = 1 << 10;
+/// Batches of events that wait for the plan: some fifty megabytes.
+const AHEAD: usize = 1 << 9;
 
 /// A file of the run cannot be read.
 #[derive(Debug, thiserror::Error)]
