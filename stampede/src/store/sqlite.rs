@@ -89,6 +89,20 @@ impl Sqlite {
         }
     }
 
+    /// Changes the journal, which needs the file alone. While somebody reads, the next commit tries again.
+    fn change_journal(&self, journal: &'static str) -> rusqlite::Result<()> {
+        self.connection.busy_timeout(Duration::ZERO)?;
+        let changed = self.connection.execute_batch(journal);
+        self.connection.busy_timeout(BUSY)?;
+        match changed {
+            Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
+                self.journal.set(Some(journal));
+                Ok(())
+            }
+            changed => changed,
+        }
+    }
+
     /// Opens the database of the workflow `uuid` to go on with it. `None` if there is none, or not made
     /// by this loader.
     ///
@@ -250,16 +264,9 @@ impl Store for Sqlite {
             ),
         )?;
         self.batch("COMMIT")?;
-        if let Some(journal) = self.journal.take() {
-            match self.connection.execute_batch(journal) {
-                // Somebody reads just now.
-                Err(source) if source.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
-                    self.journal.set(Some(journal));
-                }
-                result => result.map_err(|source| self.error(source))?,
-            }
-        }
-        Ok(())
+        self.journal.take().map_or(Ok(()), |journal| {
+            self.change_journal(journal).map_err(|source| self.error(source))
+        })
     }
 
     fn plan_complete(&self) -> Result<(), StoreError> {
@@ -525,4 +532,33 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
         "PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON; PRAGMA cache_size = -65536;
          PRAGMA temp_store = MEMORY",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_reads_holds_up_the_journal_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.db");
+        let store = Sqlite::create(&path, Purpose::Live, 1).unwrap();
+        // The reader comes between the first commit and the change.
+        store.journal.set(None);
+        store.commit(Position::default()).unwrap();
+        let reader = Connection::open(&path).unwrap();
+        reader
+            .execute_batch("BEGIN; SELECT count(*) FROM sqlite_master")
+            .unwrap();
+        let began = std::time::Instant::now();
+        store.change_journal(AHEAD).unwrap();
+        assert!(began.elapsed() < BUSY / 2 && store.journal.get() == Some(AHEAD));
+        reader.execute_batch("COMMIT").unwrap();
+        store.change_journal(AHEAD).unwrap();
+        let journal: String = store
+            .connection
+            .query_row("PRAGMA journal_mode", (), |row| row.get(0))
+            .unwrap();
+        assert_eq!(journal, "wal");
+    }
 }
