@@ -93,6 +93,25 @@ fn a_dag_that_was_not_planned_and_its_rerun() {
     }
 }
 
+/// The tries of jobs after their first, as the loader tells them.
+fn again(folder: &Path) -> Vec<String> {
+    let told = fs::read_to_string(folder.join("monitord.info")).expect("what the loader tells");
+    let jobs = told.lines().filter(|line| !line.starts_with("monitord_"));
+    let mut jobs: Vec<String> = jobs.map(str::to_owned).collect();
+    jobs.sort();
+    jobs
+}
+
+#[test]
+fn tries_are_counted_in_one_run_and_in_several() {
+    let folder = tempfile::tempdir().unwrap();
+    let dag = "TASK fine /bin/true\nTASK fails /bin/false\nTASK never /bin/true\nEDGE fails never\n";
+    run(folder.path(), dag, &["-t", "3"]);
+    assert_eq!(again(folder.path()), ["fails 2", "fine 0"]);
+    run(folder.path(), dag, &["-t", "2"]);
+    assert_eq!(again(folder.path()), ["fails 4", "fine 0"]);
+}
+
 /// What a try leaves in the database, but for times of which the log has the whole seconds only.
 const OF_TRIES: [&str; 4] = [
     "SELECT j.*, i.* FROM job j JOIN job_instance i USING (job_id) ORDER BY job_submit_seq",

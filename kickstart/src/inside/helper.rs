@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use monitord_compat::invocation_record::Status;
 use nix::sys::signal::Signal;
+use pegasus_transfer::cancel::Cancel;
 
 use super::{Program, Task};
 use crate::interrupts::{Interrupt, Interrupts};
@@ -68,7 +69,7 @@ impl Helper {
         if self.tasks.send(task).is_err() {
             return End::Outcome(None, None);
         }
-        match self.wait(program, &mut || cancel.cancel(), interrupts) {
+        match self.wait(program, &cancel, interrupts) {
             Some(status) => {
                 cancel.cancel();
                 End::Abandoned(status)
@@ -78,12 +79,7 @@ impl Helper {
     }
 
     /// Waits for the end of the job. The status that it is to have, if it did not end.
-    fn wait(
-        &self,
-        program: Program,
-        cancel: &mut dyn FnMut(),
-        interrupts: &mut dyn Interrupts,
-    ) -> Option<Status> {
+    fn wait(&self, program: Program, cancel: &Cancel, interrupts: &mut dyn Interrupts) -> Option<Status> {
         let mut until: Option<Instant> = None;
         loop {
             let pause = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -106,7 +102,7 @@ impl Helper {
                         if until.is_some() {
                             return Some(stopped);
                         }
-                        cancel();
+                        cancel.cancel();
                         until = Some(Instant::now() + PATIENCE);
                     }
                     Interrupt::Forward(signal) => {
@@ -160,7 +156,6 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     use nix::sched::sched_getaffinity;
     use nix::unistd::Pid;
-    use pegasus_transfer::cancel::Cancel;
 
     use super::*;
     use crate::interrupts::Uninterrupted;
