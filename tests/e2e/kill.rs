@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::random::Random;
 use crate::support::command::Run;
 use crate::support::programs::Flavour;
 use crate::support::workflow::{Format, Request};
@@ -41,11 +42,6 @@ printf '%s file 0\n%s file end\n' $name $name >part.$name
 sleep $pause
 if [ $fails = yes ] && [ ! -e tried.$name ]; then : >tried.$name; exit 3; fi
 "#;
-
-#[path = "../support/random.rs"]
-mod random;
-
-use random::Random;
 
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {

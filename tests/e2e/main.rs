@@ -19,6 +19,8 @@ mod kill;
 mod launch;
 mod plans_run;
 mod postgresql;
+#[path = "../support/random.rs"]
+mod random;
 mod records;
 mod report;
 mod stampede;

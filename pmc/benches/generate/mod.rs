@@ -12,9 +12,6 @@
     reason = "invented figures; not all users use all parts"
 )]
 
-#[path = "../../../tests/support/random.rs"]
-mod random;
-
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
@@ -25,7 +22,9 @@ use chrono::{DateTime, Local};
 use monitord_compat::resource_log::Free;
 use monitord_compat::{dagman_out, resource_log};
 use pmc_dag::write;
-use random::Random;
+
+// Of the program that this is a part of, since other parts of it may use the same numbers.
+use crate::random::Random;
 
 /// Begin of the run, seconds since the epoch.
 pub const BEGIN: u64 = 1_790_000_000;
