@@ -7,6 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use chrono::Local;
+use monitord_compat::dagman_out_reader::{self, What};
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 use pmc_dag::Dag;
 
 use super::{BATCH, End, Live, Notices, Options, Session, Summary, cut, pause, write_error};
@@ -25,7 +29,7 @@ const COMMIT: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(100);
 /// Shortest and longest pause between two looks at the log.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// How long to wait for a next run when the last one is loaded already.
+/// How long to wait for a next run when the last one is loaded already, or its executor is gone.
 const NEXT_RUN: Duration = Duration::from_secs(60);
 /// Longest pause between two attempts to reach a database.
 const RECONNECT: Duration = Duration::from_secs(30);
@@ -157,6 +161,8 @@ struct Follower<'o> {
     committed: Instant,
     /// Lines since the last commit.
     lines: u64,
+    /// How long to wait for a next run.
+    next_run: Duration,
 }
 
 impl<'o> Follower<'o> {
@@ -168,6 +174,7 @@ impl<'o> Follower<'o> {
             reader,
             committed: Instant::now(),
             lines: 0,
+            next_run: NEXT_RUN,
         }
     }
 
@@ -189,25 +196,30 @@ impl<'o> Follower<'o> {
         let mut executor_seen = false;
         let mut wait = PAUSE.0;
         let mut grew = Instant::now();
+        let mut process = None;
         loop {
             if stop.load(Ordering::Relaxed) {
                 return Ok(End::Interrupted);
             }
             // Before reading: what is written between the two is read then. The original executor holds
             // its lock only until it has read the DAG, before its log says anything.
-            let held = self.loader.is_running() && is_locked(&self.session.run.dag) == Some(true);
+            let running = self.loader.is_running();
+            let locked = running.then(|| is_locked(&self.session.run.dag)).flatten();
             let read = self.read(stop, notice)?;
             if read > 0 {
-                (wait, grew, nothing_new) = (PAUSE.0, Instant::now(), false);
+                (wait, grew, nothing_new, process) = (PAUSE.0, Instant::now(), false, None);
                 continue;
             }
             if self.loader.was_started() && !self.loader.is_running() && !nothing_new {
                 return Ok(End::Complete);
             }
-            if held {
+            let gone = executor_seen
+                // It was killed before this loader began, if it is not one that has given the lock back.
+                || (locked == Some(false) && grew.elapsed() > self.next_run && !self.has_executor(&mut process)?);
+            if locked == Some(true) {
                 executor_seen = true;
-            } else if executor_seen {
-                // It has held its DAG and does so no more. A network file system shows what it wrote last
+            } else if gone {
+                // It holds its DAG no more, or never did. A network file system shows what it wrote last
                 // when the log is opened again.
                 self.reopen()?;
                 if self.read(stop, notice)? == 0 {
@@ -215,7 +227,7 @@ impl<'o> Follower<'o> {
                 }
                 continue;
             }
-            if nothing_new && !executor_seen && grew.elapsed() > NEXT_RUN {
+            if nothing_new && !executor_seen && grew.elapsed() > self.next_run {
                 return Ok(End::NothingNew);
             }
             if grew.elapsed() > IDLE {
@@ -230,6 +242,27 @@ impl<'o> Follower<'o> {
             std::thread::sleep(wait);
             wait = (wait * 3 / 2).min(PAUSE.1);
         }
+    }
+
+    /// Whether there is, on this host, the process that the log says writes it; also if the log does not say. `known` is
+    /// what the log said before.
+    fn has_executor(&self, known: &mut Option<Option<u32>>) -> Result<bool, LoadError> {
+        let last = || {
+            let mut reader = LogReader::open(&self.session.run.log)?;
+            let mut last = None;
+            while let Some(line) = reader.next_line()? {
+                if let Some(What::Pid(pid)) = dagman_out_reader::read(line).map(|line| line.what) {
+                    last = Some(pid);
+                }
+            }
+            Ok(last)
+        };
+        let process = match *known {
+            Some(process) => process,
+            None => *known.insert(last().map_err(|source| self.session.read_error(source))?),
+        };
+        let process = process.and_then(|process| i32::try_from(process).ok());
+        Ok(process.is_none_or(|process| kill(Pid::from_raw(process), None) != Err(Errno::ESRCH)))
     }
 
     /// As [`Follower::run`] for a log of this program.
@@ -418,5 +451,56 @@ impl<'o> Follower<'o> {
         self.loader.into_store().close()?;
         self.session.done(notice);
         Ok(summary)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How following a log ends, at the latest after `longest`, that names this process as that of its executor.
+    fn followed(process: u32, longest: Duration) -> (End, Vec<String>) {
+        let dir = tempfile::tempdir().unwrap();
+        let dag = dir.path().join("x.dag");
+        fs::write(&dag, "TASK a /bin/true\n").unwrap();
+        let stamp = "03/04/26 05:06:07";
+        let log = format!("{stamp} ** PID = 1\n{stamp} ** PID = {process}\n{stamp} Parsing x.dag ...\n");
+        let options = Options {
+            log: dir.path().join("x.dag.dagman.out"),
+            ..Options::default()
+        };
+        fs::write(&options.log, log).unwrap();
+        let mut said = Vec::new();
+        let mut notice = |notice: Notice| said.push(notice.to_string());
+        let run = Run::find(&options.log).unwrap();
+        let (session, loader, position) = begin(&options, run, None, &mut notice).unwrap();
+        let reader = LogReader::open(&options.log).unwrap();
+        let mut follower = Follower::new(session, loader, reader);
+        follower.next_run = Duration::from_millis(300);
+        follower.resume(position, &mut notice).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopper = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            std::thread::sleep(longest);
+            stopper.store(true, Ordering::Relaxed);
+        });
+        let end = follower.run(&stop, false, &mut notice).unwrap();
+        drop(follower);
+        (end, said)
+    }
+
+    #[test]
+    fn a_run_that_was_killed_before() {
+        // No process has a number as large.
+        let (end, said) = followed(1 << 30, Duration::from_secs(60));
+        assert_eq!(end, End::NoEnd);
+        assert!(
+            said.iter()
+                .any(|line| line.contains("the log ends before the end of the run")),
+            "{said:?}"
+        );
+        // The original executor does not keep its lock.
+        let (end, said) = followed(std::process::id(), Duration::from_secs(1));
+        assert_eq!((end, said.len()), (End::Interrupted, 0), "{said:?}");
     }
 }
