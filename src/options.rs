@@ -59,7 +59,7 @@ pub struct Options {
 
 /// Variables of the environment that say how to connect to the server of a database.
 #[cfg(feature = "stampede")]
-pub const SERVER_VARIABLES: [&str; 5] = pmc_stampede::client::VARIABLES;
+pub const SERVER_VARIABLES: [&str; 14] = pmc_stampede::client::VARIABLES;
 /// No database, no server.
 #[cfg(not(feature = "stampede"))]
 pub const SERVER_VARIABLES: [&str; 0] = [];

@@ -6,16 +6,37 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::destination::Server;
+use crate::destination::{Server, seconds};
 use crate::pgpass;
 
 /// Variables of the environment that count.
-pub const VARIABLES: [&str; 5] = [
+pub const VARIABLES: [&str; 14] = [
     "PGPASSFILE",
+    "PGCONNECT_TIMEOUT",
     "PGSSLMODE",
     "PGSSLROOTCERT",
     "PGSSLCERT",
     "PGSSLKEY",
+    "PGSSLCRL",
+    // Those of `DEMANDS`.
+    "PGSSLCRLDIR",
+    "PGCHANNELBINDING",
+    "PGREQUIREAUTH",
+    "PGREQUIREPEER",
+    "PGSSLMINPROTOCOLVERSION",
+    "PGGSSENCMODE",
+    "PGSSLCERTMODE",
+];
+
+/// Variables that may demand more security than there is here, with the values that do not.
+const DEMANDS: [(&str, &[&str]); 7] = [
+    ("PGSSLCRLDIR", &[]),
+    ("PGCHANNELBINDING", &["prefer", "disable"]),
+    ("PGREQUIREAUTH", &[]),
+    ("PGREQUIREPEER", &[]),
+    ("PGSSLMINPROTOCOLVERSION", &["TLSv1", "TLSv1.1", "TLSv1.2"]),
+    ("PGGSSENCMODE", &["prefer", "disable"]),
+    ("PGSSLCERTMODE", &["allow"]),
 ];
 
 /// The word instead of a file of certificates that means those of the machine.
@@ -80,6 +101,8 @@ pub struct Tls {
     pub certificate: Option<PathBuf>,
     /// `sslkey`: its key.
     pub key: Option<PathBuf>,
+    /// `sslcrl`: lists of certificates that were revoked.
+    pub revoked: Option<PathBuf>,
     /// The user's directory for files that are used if they are there, `~/.postgresql`.
     pub usual: Option<PathBuf>,
 }
@@ -119,6 +142,10 @@ pub struct ClientSettings {
     pub passwords: Option<PathBuf>,
     /// `PGSSLMODE`; it is read when there is a server.
     pub mode: Option<OsString>,
+    /// `PGCONNECT_TIMEOUT`; the same.
+    pub connect_timeout: Option<OsString>,
+    /// Variables, with their values, that demand what is not there.
+    pub demands: Vec<(&'static str, OsString)>,
     /// The rest.
     pub tls: Tls,
 }
@@ -131,11 +158,19 @@ impl ClientSettings {
         Self {
             passwords: path("PGPASSFILE").or_else(|| Some(home?.join(".pgpass"))),
             mode: variable("PGSSLMODE"),
+            connect_timeout: variable("PGCONNECT_TIMEOUT"),
+            demands: DEMANDS
+                .into_iter()
+                .filter_map(|(name, harmless)| Some((name, harmless, variable(name)?)))
+                .filter(|(_, harmless, value)| !harmless.iter().any(|harmless| value == harmless))
+                .map(|(name, _, value)| (name, value))
+                .collect(),
             tls: Tls {
                 mode: None,
                 roots: path("PGSSLROOTCERT"),
                 certificate: path("PGSSLCERT"),
                 key: path("PGSSLKEY"),
+                revoked: path("PGSSLCRL"),
                 usual: home.map(|home| home.join(".postgresql")),
             },
         }
@@ -145,8 +180,18 @@ impl ClientSettings {
     /// the file of passwords is not used.
     ///
     /// # Errors
-    /// `PGSSLMODE` is no mode.
+    /// `PGSSLMODE` is no mode, `PGCONNECT_TIMEOUT` no number, or a variable demands what is not there.
     pub fn complete(&self, server: &mut Server, me: &str, warn: impl FnOnce(String)) -> Result<(), String> {
+        if let Some((name, value)) = self.demands.first() {
+            let value = value.display();
+            return Err(format!(
+                "{name}={value} cannot be complied with here; unset {name} if the connection needs it not"
+            ));
+        }
+        if let (None, Some(time)) = (server.limits.connect, &self.connect_timeout) {
+            let time = time.to_str().unwrap_or("that is not UTF-8");
+            server.limits.connect = Some(seconds(time, "PGCONNECT_TIMEOUT")?);
+        }
         if let (None, Some(path)) = (&server.password, &self.passwords) {
             match pgpass::password(path, server, me) {
                 Ok(found) => server.password = found,
@@ -166,6 +211,7 @@ impl ClientSettings {
         own(&mut tls.roots, &self.tls.roots);
         own(&mut tls.certificate, &self.tls.certificate);
         own(&mut tls.key, &self.tls.key);
+        own(&mut tls.revoked, &self.tls.revoked);
         own(&mut tls.usual, &self.tls.usual);
         Ok(())
     }
@@ -256,5 +302,45 @@ mod tests {
                 .starts_with("PGSSLMODE: yes is none of")
         );
         assert!(complete("postgresql://h/d?sslmode=disable", &wrong).is_ok());
+    }
+
+    #[cfg(feature = "postgresql")]
+    #[test]
+    fn what_the_environment_demands() {
+        use crate::destination::{Destination, read_url};
+        let complete = |variable: (&str, &str), url: &str| {
+            assert!(VARIABLES.contains(&variable.0));
+            let pairs = [(variable.0, variable.1.into())];
+            let Ok(Destination::Server(mut server)) = read_url(url) else {
+                panic!("{url}");
+            };
+            let settings = ClientSettings::of_pairs(None, &pairs);
+            settings
+                .complete(&mut server, "me", |reason| panic!("{reason}"))
+                .map(|()| server)
+        };
+        let url = "postgresql://h/d";
+        let time =
+            |value, url| complete(("PGCONNECT_TIMEOUT", value), url).map(|server| server.limits.connect);
+        assert_eq!(time("7", url), Ok(Some(7)));
+        assert_eq!(time("-1", url), Ok(Some(0)));
+        assert_eq!(time("7", "postgresql://h/d?connect_timeout=3"), Ok(Some(3)));
+        assert_eq!(
+            time("soon", url).unwrap_err(),
+            "PGCONNECT_TIMEOUT soon is no number, or too large"
+        );
+        assert_eq!(
+            complete(("PGSSLCRL", "/site/revoked.pem"), url)
+                .unwrap()
+                .tls
+                .revoked,
+            Some("/site/revoked.pem".into())
+        );
+        for (name, harmless) in DEMANDS {
+            let said = complete((name, "require"), url).unwrap_err();
+            assert!(said.starts_with(&format!("{name}=require cannot be")), "{said}");
+            assert!(harmless.iter().all(|value| complete((name, value), url).is_ok()));
+            assert!(complete((name, ""), url).is_ok());
+        }
     }
 }

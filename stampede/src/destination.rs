@@ -37,12 +37,31 @@ pub struct Server {
     pub password: Option<String>,
     /// Database; that of the account's name if it is not named.
     pub database: Option<String>,
-    /// Seconds to wait for a connection, if the URL says so.
-    pub connect_timeout: Option<u64>,
+    /// How long to wait.
+    pub limits: Limits,
     /// Whether and how the connection is encrypted.
     pub tls: Tls,
     /// The URL as it was written.
     pub url: String,
+}
+
+/// How long to wait for a server, as far as the URL or the environment say so. Names in parentheses are those of
+/// PostgreSQL's client library.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Seconds to wait for a connection, 0 for ever (`connect_timeout`).
+    pub connect: Option<u64>,
+    /// 0: the system does not ask whether the other host is still there (`keepalives`).
+    pub keepalives: Option<u32>,
+    /// Seconds of silence before it asks, 0 as the system has it (`keepalives_idle`).
+    pub idle: Option<u64>,
+    /// Seconds between two questions, 0 as the system has it (`keepalives_interval`).
+    pub interval: Option<u64>,
+    /// Questions without an answer that end the connection, 0 as the system has it (`keepalives_count`).
+    pub count: Option<u32>,
+    /// Milliseconds for which what was sent may stay without acknowledgement, 0 as the system has it
+    /// (`tcp_user_timeout`).
+    pub acknowledged_ms: Option<u64>,
 }
 
 /// Port of a PostgreSQL server.
@@ -150,7 +169,7 @@ fn read_server(rest: &str, url: &str) -> Result<Server, String> {
         user: given(user),
         password: given(password),
         database: given(decoded(database)?),
-        connect_timeout: None,
+        limits: Limits::default(),
         tls: Tls::default(),
         url: url.to_owned(),
     };
@@ -163,11 +182,17 @@ fn read_server(rest: &str, url: &str) -> Result<Server, String> {
             "user" => server.user = given(value),
             "password" => server.password = given(value),
             "dbname" => server.database = given(value),
-            "connect_timeout" => server.connect_timeout = Some(number(&value, "connect_timeout")?),
+            "connect_timeout" => server.limits.connect = Some(seconds(&value, key)?),
+            "keepalives" => server.limits.keepalives = Some(number(&value, key)?),
+            "keepalives_idle" => server.limits.idle = Some(seconds(&value, key)?),
+            "keepalives_interval" => server.limits.interval = Some(seconds(&value, key)?),
+            "keepalives_count" => server.limits.count = Some(number(&value, key)?),
+            "tcp_user_timeout" => server.limits.acknowledged_ms = Some(seconds(&value, key)?),
             "sslmode" => server.tls.mode = Some(value.parse().map_err(|error| format!("sslmode: {error}"))?),
             "sslrootcert" => server.tls.roots = given(value).map(PathBuf::from),
             "sslcert" => server.tls.certificate = given(value).map(PathBuf::from),
             "sslkey" => server.tls.key = given(value).map(PathBuf::from),
+            "sslcrl" => server.tls.revoked = given(value).map(PathBuf::from),
             // It says who is connected, and does so here, too.
             "application_name" => {}
             _ => return Err(format!("unknown option {key}")),
@@ -179,6 +204,12 @@ fn read_server(rest: &str, url: &str) -> Result<Server, String> {
 fn number<N: std::str::FromStr>(text: &str, what: &str) -> Result<N, String> {
     text.parse()
         .map_err(|_| format!("{what} {text} is no number, or too large"))
+}
+
+/// A number of seconds or the like; those below zero are as good as zero.
+pub(crate) fn seconds(text: &str, what: &str) -> Result<u64, String> {
+    let count: i64 = number(text, what)?;
+    Ok(u64::try_from(count).unwrap_or(0))
 }
 
 /// Resolves `%XX`.
@@ -265,7 +296,7 @@ mod tests {
             "postgresql+psycopg2://me:p%40ss:w@db.example.org:5433/runs?connect_timeout=7&sslmode=prefer",
         );
         assert_eq!(all.host.as_deref(), Some("db.example.org"));
-        assert_eq!((all.port, all.connect_timeout), (5433, Some(7)));
+        assert_eq!((all.port, all.limits.connect), (5433, Some(7)));
         assert_eq!(all.tls.mode, Some(SslMode::Prefer));
         assert_eq!(
             (all.user.as_deref(), all.password.as_deref()),

@@ -7,14 +7,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::Duration;
 
 use monitord_compat::database::{INDEXES, POSTGRESQL_TABLES, VERSION};
-use postgres::config::SslMode as Wanted;
-use postgres::error::SqlState;
-use postgres::{Client, Config, NoTls, Statement};
 use rustc_hash::{FxHashMap, FxHashSet};
-use rustls::CertificateError;
+use tokio_postgres::Statement;
+use tokio_postgres::error::SqlState;
 
 use super::hosts::Hosts;
 use super::{Position, Purpose, StoreError};
@@ -23,19 +20,17 @@ use crate::destination::Server;
 use crate::fixed_hash::fnv1a;
 
 mod batch;
+mod client;
+mod connecting;
 mod lookup;
 mod rows;
 mod tls;
 
 use batch::Batches;
+use client::Client;
+use connecting::connect;
 use lookup::Ahead;
 
-/// How long to wait for a connection, if the URL does not say.
-const CONNECT: Duration = Duration::from_secs(15);
-/// A server that does not answer for this long is gone.
-const SILENCE: Duration = Duration::from_secs(60);
-/// Directories where servers of this machine have their sockets.
-const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 /// Lock while the tables are made.
 const MAKING_TABLES: i64 = 0x706d_635f_6462;
 /// Numbers of tries to take at a time.
@@ -66,6 +61,11 @@ pub enum ServerError {
     /// Nobody answers.
     #[error("cannot be reached: {0}; is the server running, and does it take connections from this host?")]
     Unreachable(String),
+    /// Something takes connections and says nothing.
+    #[error(
+        "has not answered within {0} s; is it a PostgreSQL server that is well? connect_timeout=SECONDS waits longer"
+    )]
+    Silent(u64),
     /// The server knows the account not, or its password is another.
     #[error("the server refuses the account: {0}; check user and password of the URL")]
     Refused(String),
@@ -102,7 +102,7 @@ pub enum ServerError {
     },
     /// Anything else that the server says.
     #[error("{}", said(.0))]
-    Server(#[from] postgres::Error),
+    Server(#[from] tokio_postgres::Error),
 }
 
 fn advice(found: &str) -> &'static str {
@@ -114,7 +114,7 @@ fn advice(found: &str) -> &'static str {
 }
 
 /// What the server says, with its details, which the error itself leaves out.
-fn said(error: &postgres::Error) -> String {
+fn said(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(said) => match said.detail() {
             Some(detail) => format!("{} ({detail})", said.message()),
@@ -132,7 +132,7 @@ impl ServerError {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Unreachable(_) => true,
+            Self::Unreachable(_) | Self::Silent(_) => true,
             Self::Refused(_)
             | Self::Tls(_)
             | Self::NoTls(_)
@@ -154,52 +154,10 @@ impl ServerError {
         }
     }
 
-    fn of_connecting(error: postgres::Error, mode: SslMode) -> Self {
-        if let Some(problem) = of_handshake(&error) {
-            return match problem {
-                Handshake::NotOffered => Self::NoTls(mode),
-                Handshake::Certificate(problem) => Self::Certificate(problem),
-                Handshake::Failed(problem) => Self::Unreachable(problem),
-            };
-        }
-        match error.code() {
-            Some(code) if *code == SqlState::INVALID_CATALOG_NAME => Self::NoDatabase(said(&error)),
-            Some(code) if code.code().starts_with("28") => Self::Refused(said(&error)),
-            Some(_) => Self::Server(error),
-            // A password that is wanted and not given has no code.
-            None if said(&error).contains("password") => Self::Refused(said(&error)),
-            None => Self::Unreachable(said(&error)),
-        }
+    /// Whether another address of the host may do.
+    fn is_of_network(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Silent(_))
     }
-}
-
-/// Why there is no encrypted connection.
-enum Handshake {
-    NotOffered,
-    Certificate(String),
-    Failed(String),
-}
-
-/// The library keeps the kinds of its errors to itself, but not their causes.
-fn of_handshake(error: &postgres::Error) -> Option<Handshake> {
-    if error.to_string() != "error performing TLS handshake" {
-        return None;
-    }
-    let cause = std::error::Error::source(error);
-    let said = cause.map(ToString::to_string).unwrap_or_default();
-    let inner = cause
-        .and_then(|cause| cause.downcast_ref::<std::io::Error>())
-        .and_then(|cause| cause.get_ref()?.downcast_ref::<rustls::Error>());
-    Some(match inner {
-        _ if said == "server does not support TLS" => Handshake::NotOffered,
-        Some(rustls::Error::InvalidCertificate(problem)) => Handshake::Certificate(match problem {
-            CertificateError::UnknownIssuer => "no authority that is trusted has signed it".to_owned(),
-            CertificateError::Expired => "it has expired".to_owned(),
-            CertificateError::NotValidYet => "its time has not begun".to_owned(),
-            problem => problem.to_string(),
-        }),
-        _ => Handshake::Failed(format!("{error}: {said}")),
-    })
 }
 
 /// A database on a server.
@@ -317,7 +275,7 @@ impl Postgresql {
     fn with<T>(
         &self,
         writes: bool,
-        work: impl FnOnce(&mut Client) -> Result<T, postgres::Error>,
+        work: impl FnOnce(&mut Client) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, StoreError> {
         let mut client = self.client.borrow_mut();
         let run = || {
@@ -330,89 +288,6 @@ impl Postgresql {
     }
 }
 
-/// Connects, encrypted or not, as the mode says. Nothing is encrypted on a socket of this machine.
-fn reach(server: &Server, config: &mut Config) -> Result<Client, ServerError> {
-    let mode = match &server.host {
-        Some(host) if !host.starts_with('/') => server.tls.mode().map_err(ServerError::Tls)?,
-        _ => SslMode::Disable,
-    };
-    let said = |error| ServerError::of_connecting(error, mode);
-    let plain = |config: &mut Config| config.ssl_mode(Wanted::Disable).connect(NoTls);
-    let encrypted = |config: &mut Config, wanted| -> Result<_, ServerError> {
-        let connector = tls::connector(&server.tls, mode).map_err(ServerError::Tls)?;
-        Ok(config.ssl_mode(wanted).connect(connector))
-    };
-    // The server has rules for accounts and hosts, which may demand encryption or forbid it.
-    let forbidden =
-        |error: &postgres::Error| error.code() == Some(&SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
-    match mode {
-        SslMode::Disable => plain(config).map_err(said),
-        SslMode::Allow => match plain(config) {
-            Err(error) if forbidden(&error) => encrypted(config, Wanted::Require)?.map_err(|second| {
-                // What the server has said is the better reason, if it has nothing but this.
-                match of_handshake(&second) {
-                    Some(Handshake::NotOffered) => said(error),
-                    _ => said(second),
-                }
-            }),
-            connected => connected.map_err(said),
-        },
-        SslMode::Prefer => match encrypted(config, Wanted::Prefer)? {
-            Err(error) if forbidden(&error) || of_handshake(&error).is_some() => {
-                plain(config).map_err(|second| {
-                    if forbidden(&second) {
-                        said(error)
-                    } else {
-                        said(second)
-                    }
-                })
-            }
-            connected => connected.map_err(said),
-        },
-        SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => {
-            encrypted(config, Wanted::Require)?.map_err(said)
-        }
-    }
-}
-
-fn connect(server: &Server, me: &str) -> Result<Client, ServerError> {
-    let mut config = Config::new();
-    config
-        .port(server.port)
-        .connect_timeout(server.connect_timeout.map_or(CONNECT, Duration::from_secs))
-        .tcp_user_timeout(SILENCE)
-        .keepalives_idle(SILENCE)
-        .application_name(me);
-    match server.host.as_deref() {
-        Some(host) => _ = config.host(host),
-        // The place differs between distributions.
-        None => {
-            let socket = |dir: &&str| {
-                std::path::Path::new(dir)
-                    .join(format!(".s.PGSQL.{}", server.port))
-                    .exists()
-            };
-            config.host(SOCKETS.into_iter().find(socket).unwrap_or(SOCKETS[0]));
-        }
-    }
-    let me = || nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
-    if let Some(user) = server.user.clone().or_else(|| Some(me()?.name)) {
-        config.user(&user);
-        config.dbname(server.database.as_deref().unwrap_or(&user));
-    }
-    if let Some(password) = &server.password {
-        config.password(password);
-    }
-    let mut client = reach(server, &mut config)?;
-    // Tables that were just filled have no statistics yet, by which the server would find that their
-    // indexes are the way to go.
-    client.batch_execute(
-        "SET client_min_messages = warning; SET search_path = public, pg_catalog; SET jit = off;
-         SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off",
-    )?;
-    Ok(client)
-}
-
 /// Makes the tables unless they are there, and checks their version.
 fn make_tables(client: &mut Client, now: i64) -> Result<(), ServerError> {
     let there = |client: &mut Client, table: &str| -> Result<bool, ServerError> {
@@ -420,14 +295,15 @@ fn make_tables(client: &mut Client, now: i64) -> Result<(), ServerError> {
         Ok(row.get(0))
     };
     if !there(client, "public.dbversion")? || !there(client, "public.pmc_loader")? {
-        let mut making = client.transaction()?;
-        making.execute("SELECT pg_advisory_xact_lock($1)", &[&MAKING_TABLES])?;
-        let row = making.query_one("SELECT to_regclass('public.dbversion') IS NULL", &[])?;
+        // Should it fail, the connection ends, and the transaction with it.
+        client.batch_execute("BEGIN")?;
+        client.execute("SELECT pg_advisory_xact_lock($1)", &[&MAKING_TABLES])?;
+        let row = client.query_one("SELECT to_regclass('public.dbversion') IS NULL", &[])?;
         if row.get(0) {
-            making.batch_execute(POSTGRESQL_TABLES)?;
-            making.batch_execute(INDEXES)?;
+            client.batch_execute(POSTGRESQL_TABLES)?;
+            client.batch_execute(INDEXES)?;
             let number = i32::try_from(VERSION).unwrap_or(i32::MAX);
-            making.execute(
+            client.execute(
                 "INSERT INTO dbversion (version_number, version, version_timestamp) VALUES ($1, $2, $3)",
                 &[
                     &number,
@@ -436,8 +312,8 @@ fn make_tables(client: &mut Client, now: i64) -> Result<(), ServerError> {
                 ],
             )?;
         }
-        making.batch_execute(LOADER)?;
-        making.commit()?;
+        client.batch_execute(LOADER)?;
+        client.batch_execute("COMMIT")?;
     }
     let version = client.query_opt("SELECT version FROM dbversion ORDER BY id DESC LIMIT 1", &[])?;
     let found: String = version.map_or_else(|| "unknown".to_owned(), |row| row.get(0));

@@ -220,6 +220,36 @@ fn one_loader_a_workflow() {
 }
 
 #[test]
+fn a_server_that_is_silent() {
+    // The system takes connections, and nobody answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let run = Fixture::run(2);
+    run.write_log();
+    let url = format!("postgresql://u:{PASSWORD}@127.0.0.1:{port}/d");
+    for (options, variable) in [
+        ("?sslmode=disable&connect_timeout=1", ""),
+        ("?sslmode=require&connect_timeout=1", "3600"),
+        ("", "1"),
+    ] {
+        let begin = Instant::now();
+        let output = run
+            .monitord(&["--no-dashboard", "-d", &format!("{url}{options}")])
+            .env("PGCONNECT_TIMEOUT", variable)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("has not answered within 1 s; ") && said.lines().count() == 1,
+            "{said}"
+        );
+        assert!(begin.elapsed() < Duration::from_secs(30));
+    }
+    assert!(!run.dir.join("monitord.done").exists());
+}
+
+#[test]
 fn one_clear_message() {
     let Some(server) = Server::shared() else { return };
     let run = Fixture::run(2);

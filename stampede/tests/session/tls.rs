@@ -66,6 +66,35 @@ impl Certificates {
     }
 }
 
+impl Certificates {
+    /// Has an authority list the certificates that it revokes.
+    fn revoke(&self, authority: &str, names: &[&str], list: &str) {
+        let index = self.path(&format!("{list}.index"));
+        fs::write(&index, "").unwrap();
+        let number = self.path(&format!("{list}.number"));
+        let settings = self.path(&format!("{list}.cnf"));
+        let text = format!(
+            "[ca]\ndefault_ca = it\n[it]\ndatabase = {}\ncertificate = {}\nprivate_key = {}\ndefault_md = sha256\n\
+             default_crl_days = 2\ncrlnumber = {}\ncrl_extensions = ext\n[ext]\nauthorityKeyIdentifier = keyid\n",
+            index.display(),
+            self.path(&format!("{authority}.crt")).display(),
+            self.path(&format!("{authority}.key")).display(),
+            number.display()
+        );
+        fs::write(&number, "01\n").unwrap();
+        fs::write(&settings, text).unwrap();
+        let openssl = || {
+            let mut command = Command::new("openssl");
+            command.arg("ca").arg("-config").arg(&settings);
+            command
+        };
+        for name in names {
+            succeed(openssl().arg("-revoke").arg(self.path(name)));
+        }
+        succeed(openssl().arg("-gencrl").arg("-out").arg(self.path(list)));
+    }
+}
+
 fn succeed(command: &mut Command) {
     let Output { status, stderr, .. } = command.output().unwrap();
     assert!(
@@ -227,6 +256,36 @@ fn each_mode() {
     assert!(
         case.load(&url("127.0.0.1", "secret", ""), &variables)
             .contains("not valid for name")
+    );
+
+    // Certificates that were revoked.
+    made.revoke("ca", &["certified.crt"], "ca.crl");
+    made.revoke("ca", &["server.crt"], "revoked.crl");
+    made.revoke("stranger", &[], "stranger.crl");
+    let list = |name: &str| format!("{full}&sslcrl={}", made.path(name).display());
+    works("localhost", "secret", &list("ca.crl"));
+    fails("localhost", "secret", &list("revoked.crl"), "it was revoked");
+    fails(
+        "localhost",
+        "secret",
+        &list("stranger.crl"),
+        "no list of revoked certificates (sslcrl) is of its authority",
+    );
+    fails(
+        "localhost",
+        "secret",
+        &list("ca.crt"),
+        "no list of revoked certificates in PEM",
+    );
+    fails("localhost", "secret", &list("none"), "none: does not exist");
+    let revoked = made.path("revoked.crl");
+    let variables: [(&str, &Path); 1] = [("PGSSLCRL", &revoked)];
+    let said = case.load(&url("localhost", "secret", &full), &variables);
+    assert!(said.contains("it was revoked"), "{said}");
+    let said = case.load(&url("localhost", "secret", ""), &variables);
+    assert!(
+        said.contains("sslcrl needs the certificate of an authority"),
+        "{said}"
     );
 
     // A certificate of the client.

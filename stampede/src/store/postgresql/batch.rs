@@ -1,7 +1,9 @@
 //! Rows that wait to be sent, a column at a time.
 
-use postgres::types::ToSql;
-use postgres::{Client, Error, Statement};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Statement};
+
+use super::client::Client;
 
 /// Rows to hold back at most, and bytes of their texts.
 const ROWS: usize = 20_000;

@@ -1,9 +1,10 @@
 //! The questions of the loader.
 
-use postgres::fallible_iterator::FallibleIterator as _;
 use rustc_hash::FxHashMap;
+use tokio_postgres::Row;
 
 use super::Postgresql;
+use super::client::Parameters;
 use super::rows::{END, JOB, STATE, TASK, TASK_JOB, TRY, WORKFLOW_STATE};
 use crate::rows::{TryRow, WorkflowState};
 use crate::store::{JobFacts, Lookup, StoreError};
@@ -33,7 +34,7 @@ impl Lookup for Postgresql {
                 &[&self.wf],
             )
         })?;
-        let state = |row: &postgres::Row| WorkflowState {
+        let state = |row: &Row| WorkflowState {
             state: if row.get(0) {
                 "WORKFLOW_STARTED"
             } else {
@@ -117,14 +118,11 @@ impl Lookup for Postgresql {
     fn jobs_tried(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError> {
         self.send_of(&[TRY])?;
         self.with(false, |client| {
-            let mut rows = client.query_raw(
+            client.each(
                 "SELECT DISTINCT job_id FROM job_instance JOIN job USING (job_id) WHERE wf_id = $1",
-                [&self.wf],
-            )?;
-            while let Some(row) = rows.next()? {
-                take(row.get(0));
-            }
-            Ok(())
+                &[&self.wf],
+                |row| take(row.get(0)),
+            )
         })
     }
 
@@ -140,15 +138,12 @@ impl Lookup for Postgresql {
     fn tries_by_job(&self, take: &mut dyn FnMut(&str, i64)) -> Result<(), StoreError> {
         self.send_of(&[TRY])?;
         self.with(false, |client| {
-            let mut rows = client.query_raw(
+            client.each(
                 "SELECT exec_job_id, count(*) FROM job JOIN job_instance USING (job_id) WHERE wf_id = $1
                  GROUP BY job_id, exec_job_id ORDER BY job_id",
-                [&self.wf],
-            )?;
-            while let Some(row) = rows.next()? {
-                take(row.get(0), row.get(1));
-            }
-            Ok(())
+                &[&self.wf],
+                |row| take(row.get(0), row.get(1)),
+            )
         })
     }
 
@@ -183,11 +178,7 @@ impl Lookup for Postgresql {
 
 impl Postgresql {
     /// Asks with a statement that is prepared once.
-    fn cached(
-        &self,
-        sql: &'static str,
-        parameters: &[&(dyn postgres::types::ToSql + Sync)],
-    ) -> Result<Vec<postgres::Row>, StoreError> {
+    fn cached(&self, sql: &'static str, parameters: Parameters<'_>) -> Result<Vec<Row>, StoreError> {
         self.with(false, |client| {
             let known = self.statements.borrow().get(sql).cloned();
             let statement = match known {

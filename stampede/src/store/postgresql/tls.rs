@@ -6,7 +6,8 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
@@ -15,8 +16,10 @@ use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
 };
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio_postgres::Socket;
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use x509_cert::Certificate;
 use x509_cert::der::asn1::ObjectIdentifier;
@@ -33,7 +36,7 @@ const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 ///
 /// # Errors
 /// What is wrong with the files that are named.
-pub(super) fn connector(tls: &Tls, mode: SslMode) -> Result<MakeRustlsConnect, String> {
+pub(super) fn connector(tls: &Tls, mode: SslMode) -> Result<Connector, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let trust = trust(tls, mode, &provider)?;
     let verifier = Verifier {
@@ -52,7 +55,48 @@ pub(super) fn connector(tls: &Tls, mode: SslMode) -> Result<MakeRustlsConnect, S
             .with_client_auth_cert(certificates, key)
             .map_err(|error| format!("sslcert and sslkey: {error}"))?,
     };
-    Ok(MakeRustlsConnect::new(config))
+    Ok(Connector(MakeRustlsConnect::new(config)))
+}
+
+/// Makes encrypted connections, with errors that can be told from others.
+pub(super) struct Connector(MakeRustlsConnect);
+
+/// One encrypted connection to be made.
+pub(super) struct Connecting(<MakeRustlsConnect as MakeTlsConnect<Socket>>::TlsConnect);
+
+/// There is no encrypted connection. The library does not tell where its errors come from.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) struct HandshakeError(io::Error);
+
+impl HandshakeError {
+    /// What is wrong with the server's certificate, if that is the reason.
+    pub fn certificate(&self) -> Option<&CertificateError> {
+        match self.0.get_ref()?.downcast_ref::<rustls::Error>()? {
+            rustls::Error::InvalidCertificate(problem) => Some(problem),
+            _ => None,
+        }
+    }
+}
+
+impl MakeTlsConnect<Socket> for Connector {
+    type Stream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
+    type TlsConnect = Connecting;
+    type Error = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Error;
+
+    fn make_tls_connect(&mut self, domain: &str) -> Result<Connecting, Self::Error> {
+        MakeTlsConnect::<Socket>::make_tls_connect(&mut self.0, domain).map(Connecting)
+    }
+}
+
+impl TlsConnect<Socket> for Connecting {
+    type Stream = <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream;
+    type Error = HandshakeError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Stream, HandshakeError>>>>;
+
+    fn connect(self, stream: Socket) -> Self::Future {
+        Box::pin(async { self.0.connect(stream).await.map_err(HandshakeError) })
+    }
 }
 
 /// Whom to trust; none: everybody.
@@ -74,6 +118,12 @@ fn trust(tls: &Tls, mode: SslMode, provider: &Arc<CryptoProvider>) -> Result<Opt
                      or use sslrootcert={SYSTEM} for those of this machine"
                 ));
             }
+            // A list is of an authority, and nobody is asked for one.
+            _ if tls.revoked.is_some() => {
+                return Err(
+                    "sslcrl needs the certificate of an authority; name it with sslrootcert=FILE".to_owned(),
+                );
+            }
             _ => return Ok(None),
         }
     };
@@ -86,10 +136,40 @@ fn trust(tls: &Tls, mode: SslMode, provider: &Arc<CryptoProvider>) -> Result<Opt
             path.display()
         ));
     }
-    let chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+    let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
+    let Some((path, revoked)) = revoked(tls)? else {
+        let chain = builder.build().map_err(|error| error.to_string())?;
+        return Ok(Some(Trust { chain, known }));
+    };
+    let chain = builder
+        .with_crls(revoked)
+        .enforce_revocation_expiration()
         .build()
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| format!("sslcrl {}: {error} (lists of version 2 are read)", path.display()))?;
+    // All certificates are looked up in the lists.
+    let known = Vec::new();
     Ok(Some(Trust { chain, known }))
+}
+
+type Revoked = (PathBuf, Vec<CertificateRevocationListDer<'static>>);
+
+/// Lists of certificates that were revoked, and their file.
+fn revoked(tls: &Tls) -> Result<Option<Revoked>, String> {
+    let Some(path) = tls.file(tls.revoked.as_ref(), "root.crl") else {
+        return Ok(None);
+    };
+    let named = |error: String| format!("sslcrl {}: {error}", path.display());
+    let lists: Vec<_> = match read(&path).map_err(named)? {
+        None if tls.revoked.is_none() => return Ok(None),
+        None => return Err(named("does not exist".to_owned())),
+        Some(text) => CertificateRevocationListDer::pem_slice_iter(&text)
+            .collect::<Result<_, _>>()
+            .map_err(|error| named(error.to_string()))?,
+    };
+    if lists.is_empty() {
+        return Err(named("no list of revoked certificates in PEM".to_owned()));
+    }
+    Ok(Some((path, lists)))
 }
 
 /// Certificates of a file; none if it is not there.

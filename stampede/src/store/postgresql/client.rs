@@ -1,0 +1,156 @@
+//! A connection that is waited for: the library's calls, one after the other, in the thread that makes them.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_core::Stream as _;
+use tokio::runtime::{Builder, Runtime};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Config, Error, Row, Socket, Statement, ToStatement};
+
+/// How long a server may take to close a connection, which then closes itself.
+const CLOSE: Duration = Duration::from_secs(5);
+
+/// What a statement is given.
+pub(super) type Parameters<'p> = &'p [&'p (dyn ToSql + Sync)];
+
+type Driver = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
+
+/// A connection to a server.
+pub(super) struct Client {
+    runtime: Runtime,
+    client: tokio_postgres::Client,
+    /// Carries messages to and fro; none when it has ended.
+    driver: Option<Driver>,
+}
+
+/// Why there is no connection.
+pub(super) enum NoClient {
+    /// The server has not answered in time.
+    Silent,
+    /// What it said, or why it was not reached.
+    Failed(Error),
+    /// The system lacks something.
+    System(io::Error),
+}
+
+impl Client {
+    /// Connects and logs in within this time, if there is a limit.
+    pub fn connect<T>(config: &Config, tls: T, limit: Option<Duration>) -> Result<Self, NoClient>
+    where
+        T: MakeTlsConnect<Socket>,
+        T::Stream: 'static,
+        T::TlsConnect: TlsConnect<Socket>,
+    {
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(NoClient::System)?;
+        let connected = runtime.block_on(async {
+            let connecting = config.connect(tls);
+            match limit {
+                None => connecting.await.map_err(NoClient::Failed),
+                Some(limit) => match tokio::time::timeout(limit, connecting).await {
+                    Ok(connected) => connected.map_err(NoClient::Failed),
+                    Err(_) => Err(NoClient::Silent),
+                },
+            }
+        });
+        let (client, connection) = connected?;
+        Ok(Self {
+            runtime,
+            client,
+            driver: Some(Box::pin(connection)),
+        })
+    }
+
+    pub fn batch_execute(&mut self, sql: &str) -> Result<(), Error> {
+        wait(&self.runtime, &mut self.driver, self.client.batch_execute(sql))
+    }
+
+    pub fn prepare(&mut self, sql: &str) -> Result<Statement, Error> {
+        wait(&self.runtime, &mut self.driver, self.client.prepare(sql))
+    }
+
+    pub fn execute<S>(&mut self, statement: &S, parameters: Parameters<'_>) -> Result<u64, Error>
+    where
+        S: ToStatement + ?Sized,
+    {
+        let work = self.client.execute(statement, parameters);
+        wait(&self.runtime, &mut self.driver, work)
+    }
+
+    pub fn query<S>(&mut self, statement: &S, parameters: Parameters<'_>) -> Result<Vec<Row>, Error>
+    where
+        S: ToStatement + ?Sized,
+    {
+        let work = self.client.query(statement, parameters);
+        wait(&self.runtime, &mut self.driver, work)
+    }
+
+    pub fn query_one(&mut self, sql: &str, parameters: Parameters<'_>) -> Result<Row, Error> {
+        let work = self.client.query_one(sql, parameters);
+        wait(&self.runtime, &mut self.driver, work)
+    }
+
+    pub fn query_opt(&mut self, sql: &str, parameters: Parameters<'_>) -> Result<Option<Row>, Error> {
+        let work = self.client.query_opt(sql, parameters);
+        wait(&self.runtime, &mut self.driver, work)
+    }
+
+    /// Hands over row by row, so that not all of them are in memory.
+    pub fn each(
+        &mut self,
+        sql: &str,
+        parameters: Parameters<'_>,
+        mut take: impl FnMut(&Row),
+    ) -> Result<(), Error> {
+        let work = self.client.query_raw(sql, parameters.iter().copied());
+        let mut rows = pin!(wait(&self.runtime, &mut self.driver, work)?);
+        loop {
+            let next = poll_fn(|cx| rows.as_mut().poll_next(cx).map(Option::transpose));
+            match wait(&self.runtime, &mut self.driver, next)? {
+                Some(row) => take(&row),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Says good-bye.
+    pub fn close(self) -> Result<(), Error> {
+        let Self {
+            runtime,
+            client,
+            driver,
+        } = self;
+        drop(client);
+        match driver {
+            None => Ok(()),
+            Some(driver) => runtime
+                .block_on(async { tokio::time::timeout(CLOSE, driver).await })
+                .unwrap_or(Ok(())),
+        }
+    }
+}
+
+/// Waits for an answer, and drives the connection meanwhile. What ends the connection is the reason then.
+fn wait<T>(
+    runtime: &Runtime,
+    driver: &mut Option<Driver>,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let mut work = pin!(work);
+    runtime.block_on(poll_fn(|cx| {
+        if let Some(Poll::Ready(ended)) = driver.as_mut().map(|driver| driver.as_mut().poll(cx)) {
+            *driver = None;
+            if let Err(error) = ended {
+                return Poll::Ready(Err(error));
+            }
+        }
+        work.as_mut().poll(cx)
+    }))
+}
