@@ -49,6 +49,32 @@ pub struct Environment {
     inherited: Arc<[Variable]>,
     /// Besides those or in their place, sorted by name.
     own: Vec<Variable>,
+    /// The names of both.
+    names: NameFilter,
+}
+
+/// Tells of most names that are not in a set that they are not: most of what kickstart looks for is not set.
+#[derive(Clone, Copy, Debug, Default)]
+struct NameFilter([u64; 4]);
+
+impl NameFilter {
+    /// Word and bit of a name.
+    fn place(name: &[u8]) -> (usize, u64) {
+        let byte = |at: usize| name.get(at).map_or(0, |&byte| usize::from(byte));
+        let ends = byte(0) + 5 * byte(name.len().wrapping_sub(1));
+        let hash = 29 * name.len() + ends + 13 * byte(name.len() / 2);
+        (hash / 64 % 4, 1 << (hash % 64))
+    }
+
+    fn add(&mut self, name: &[u8]) {
+        let (word, bit) = Self::place(name);
+        self.0[word] |= bit;
+    }
+
+    fn may_have(&self, name: &[u8]) -> bool {
+        let (word, bit) = Self::place(name);
+        self.0[word] & bit != 0
+    }
 }
 
 /// One variable, as programs get it.
@@ -64,10 +90,11 @@ struct Variable {
 
 impl Variable {
     fn new(name: &[u8], value: &[u8]) -> Self {
+        let text = [name, b"=", value, b"\0"].concat();
         Self {
-            text: [name, b"=", value, b"\0"].concat(),
+            valid: !text[..text.len() - 1].contains(&0),
+            text,
             name: name.len(),
-            valid: !name.contains(&0) && !value.contains(&0),
         }
     }
 
@@ -84,6 +111,9 @@ impl Environment {
     /// The value of `name`.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        if !self.names.may_have(name) {
+            return None;
+        }
         [&self.own[..], &self.inherited]
             .into_iter()
             .find_map(|variables| {
@@ -101,18 +131,25 @@ impl Environment {
         Some(OsString::from_vec(value.to_vec()).into())
     }
 
-    /// The value of `KICKSTART_name`, or else of `GRIDSTART_name`.
+    /// The value of `KICKSTART_name`, or else of `GRIDSTART_name`. No setting has a name of more than 22 bytes.
     #[must_use]
     pub fn setting(&self, name: &str) -> Option<&[u8]> {
-        ["KICKSTART_", "GRIDSTART_"].iter().find_map(|prefix| {
-            // Compared in one piece, it takes a tenth of the time.
-            self.get(&[prefix.as_bytes(), name.as_bytes()].concat())
+        const PREFIXES: [&[u8; 10]; 2] = [b"KICKSTART_", b"GRIDSTART_"];
+        // Compared in one piece, it takes a tenth of the time.
+        let mut key = [0; 32];
+        let length = PREFIXES[0].len() + name.len();
+        key.get_mut(PREFIXES[0].len()..length)?
+            .copy_from_slice(name.as_bytes());
+        PREFIXES.iter().find_map(|prefix| {
+            key[..prefix.len()].copy_from_slice(*prefix);
+            self.get(&key[..length])
         })
     }
 
     /// Sets `name` to `value`.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
         let variable = Variable::new(name, value);
+        self.names.add(name);
         match self.own.binary_search_by(|own| own.name().cmp(name)) {
             Ok(at) => self.own[at] = variable,
             Err(at) => self.own.insert(at, variable),
@@ -148,14 +185,27 @@ impl Environment {
     /// One of them has a zero within.
     pub fn pointers(&self) -> io::Result<Vec<*const c_char>> {
         let mut pointers = Vec::with_capacity(self.inherited.len() + self.own.len() + 1);
-        for variable in self.variables() {
-            if !variable.valid {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "zero in the environment",
-                ));
-            }
-            pointers.push(variable.text.as_ptr().cast());
+        let mut valid = true;
+        let mut put = |variables: &[Variable]| {
+            valid &= variables.iter().all(|variable| variable.valid);
+            pointers.extend(variables.iter().map(|variable| variable.text.as_ptr().cast()));
+        };
+        let mut rest = &self.inherited[..];
+        for own in &self.own {
+            let (before, after) = match rest.binary_search_by(|other| other.name().cmp(own.name())) {
+                Ok(at) => (at, at + 1),
+                Err(at) => (at, at),
+            };
+            put(&rest[..before]);
+            put(std::slice::from_ref(own));
+            rest = &rest[after..];
+        }
+        put(rest);
+        if !valid {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "zero in the environment",
+            ));
         }
         pointers.push(std::ptr::null());
         Ok(pointers)
@@ -166,7 +216,10 @@ impl FromIterator<(OsString, OsString)> for Environment {
     fn from_iter<I: IntoIterator<Item = (OsString, OsString)>>(variables: I) -> Self {
         // Of equal names the last one counts.
         let variables: BTreeMap<OsString, OsString> = variables.into_iter().collect();
+        let mut names = NameFilter::default();
+        variables.keys().for_each(|name| names.add(name.as_bytes()));
         Self {
+            names,
             inherited: variables
                 .iter()
                 .map(|(name, value)| Variable::new(name.as_bytes(), value.as_bytes()))
@@ -225,7 +278,40 @@ pub enum OwnUsage {
 mod tests {
     use std::ffi::CStr;
 
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// The variables as a program gets them.
+    fn texts(environment: &Environment) -> Vec<String> {
+        let pointers = environment.pointers().unwrap();
+        let (null, pointers) = pointers.split_last().unwrap();
+        assert!(null.is_null());
+        #[expect(unsafe_code, reason = "they are those of the environment above")]
+        let texts = pointers.iter().map(|text| unsafe { CStr::from_ptr(*text) });
+        texts.map(|text| text.to_str().unwrap().to_owned()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn variables_are_found_and_sorted(
+            inherited in proptest::collection::vec(("[A-C_]{0,4}", "[a-b]{0,2}"), 0..12),
+            own in proptest::collection::vec(("[A-C_]{0,4}", "[a-b]{0,2}"), 0..8),
+            name in "[A-C_]{0,4}",
+        ) {
+            let mut expected: BTreeMap<String, String> = inherited.iter().cloned().collect();
+            let pairs = inherited.iter().map(|(name, value)| (name.into(), value.into()));
+            let mut environment: Environment = pairs.collect();
+            for (name, value) in &own {
+                environment.set(name.as_bytes(), value.as_bytes());
+            }
+            expected.extend(own);
+            let found = environment.get(name.as_bytes());
+            prop_assert_eq!(found, expected.get(&name).map(String::as_bytes));
+            let all: Vec<String> = expected.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            prop_assert_eq!(texts(&environment), all);
+        }
+    }
 
     #[test]
     fn own_variables_take_the_place_of_inherited_ones() {
@@ -236,15 +322,7 @@ mod tests {
         for (name, value) in [("C", "5"), ("A", "6"), ("AA", ""), ("C", "7=8")] {
             environment.set(name.as_bytes(), value.as_bytes());
         }
-        let text = |environment: &Environment| {
-            let pointers = environment.pointers().unwrap();
-            let (null, pointers) = pointers.split_last().unwrap();
-            assert!(null.is_null());
-            #[expect(unsafe_code, reason = "they are those of the environment above")]
-            let texts = pointers.iter().map(|text| unsafe { CStr::from_ptr(*text) });
-            let texts: Vec<_> = texts.map(|text| text.to_str().unwrap().to_owned()).collect();
-            texts.join(" ")
-        };
+        let text = |environment: &Environment| texts(environment).join(" ");
         assert_eq!(text(&environment), "A=6 AA= B=1 C=7=8 GRIDSTART_X=2");
         assert_eq!(text(&before), "A=4 B=1 GRIDSTART_X=2");
         assert_eq!(environment.get(b"A"), Some(&b"6"[..]));

@@ -24,7 +24,7 @@ use crate::spares::Spares;
 use crate::spawn::{Handle, Program, spawn};
 use crate::stat::{self, Names};
 use crate::stdio::{self, Stream};
-use crate::temporary::{self, Mailbox};
+use crate::temporary::Mailbox;
 use crate::usage;
 use crate::wait::{Limit, Target, wait};
 use crate::words::{expand_argument, split_command};
@@ -130,7 +130,9 @@ impl<'a, 'c> Session<'a, 'c> {
         interrupts: &'a mut dyn Interrupts,
         notice: &'a mut dyn FnMut(&str),
     ) -> io::Result<Self> {
-        let temporary = temporary::directories(&context.environment, &context.directory);
+        let temporary = context
+            .spares
+            .directories(&context.environment, &context.directory);
         let metadata = context.spares.mailbox(&temporary, "meta")?;
         let integrity = context.spares.mailbox(&temporary, "integrity")?;
         let names = context.spares.names();
@@ -345,7 +347,12 @@ impl<'a, 'c> Session<'a, 'c> {
 
     fn find(&self, words: &[OsString]) -> Result<Found, Errno> {
         let name = words.first().ok_or(Errno::ENOENT)?;
-        lookup::find(name, &self.directory, self.context.environment.get(b"PATH"))
+        lookup::find(
+            name,
+            &self.directory,
+            self.context.environment.get(b"PATH"),
+            &self.names,
+        )
     }
 
     fn run_chain(&mut self, words: &[OsString], program: &Found) -> u8 {

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
+use crate::stat::Names;
+
 /// The file of a program.
 #[derive(Clone, Debug)]
 pub struct Found {
@@ -22,16 +24,17 @@ pub struct Found {
 ///
 /// A name with a slash is relative to `directory`. Any other is looked for in the elements of `path`, then, as a
 /// last resort, in `directory`: the original looks there first, which lets a file called `ls` in a scratch
-/// directory take the place of the real one. The first regular file that may be executed counts.
+/// directory take the place of the real one. The first regular file that may be executed counts; of those that
+/// `names` knows, the system is not asked again.
 ///
 /// # Errors
 /// `ENOENT` if there is no such file, `EACCES` if none may be executed.
-pub fn find(name: &OsStr, directory: &Path, path: Option<&[u8]>) -> Result<Found, Errno> {
+pub fn find(name: &OsStr, directory: &Path, path: Option<&[u8]>, names: &Names) -> Result<Found, Errno> {
     if name.is_empty() {
         return Err(Errno::ENOENT);
     }
     if name.as_bytes().contains(&b'/') {
-        return executable(directory.join(name));
+        return executable(directory.join(name), names);
     }
     let elements = path
         .unwrap_or_default()
@@ -39,7 +42,7 @@ pub fn find(name: &OsStr, directory: &Path, path: Option<&[u8]>) -> Result<Found
         .filter(|element| !element.is_empty());
     let mut failure = Errno::ENOENT;
     for element in elements.map(OsStr::from_bytes).chain([OsStr::new("")]) {
-        match executable(directory.join(element).join(name)) {
+        match executable(directory.join(element).join(name), names) {
             Ok(found) => return Ok(found),
             Err(Errno::EACCES) => failure = Errno::EACCES,
             Err(_) => {}
@@ -48,13 +51,15 @@ pub fn find(name: &OsStr, directory: &Path, path: Option<&[u8]>) -> Result<Found
     Err(failure)
 }
 
-fn executable(file: PathBuf) -> Result<Found, Errno> {
+fn executable(file: PathBuf, names: &Names) -> Result<Found, Errno> {
     let status =
         fs::metadata(&file).map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
     if !status.is_file() {
         return Err(Errno::ENOENT);
     }
-    access(&file, AccessFlags::X_OK)?;
+    if !names.is_program(&file, &status) {
+        access(&file, AccessFlags::X_OK)?;
+    }
     Ok(Found { file, status })
 }
 
@@ -91,7 +96,7 @@ mod tests {
         let there = program(folder.path(), "bin/prog", 0o755);
         let path = folder.path().join("bin").into_os_string();
         let find = |name: &str, path: Option<&[u8]>| {
-            find(OsStr::new(name), folder.path(), path).map(|found| found.file)
+            find(OsStr::new(name), folder.path(), path, &Names::default()).map(|found| found.file)
         };
         assert_eq!(find("prog", Some(path.as_bytes())), Ok(there));
         assert_eq!(find("prog", Some(b"/nowhere:")), Ok(here.clone()));
@@ -104,7 +109,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         program(folder.path(), "data", 0o644);
         program(folder.path(), "execute-only", 0o111);
-        let find = |name: &str| find(OsStr::new(name), folder.path(), Some(b"/usr/bin")).map(drop);
+        let names = Names::default();
+        let find = |name: &str| find(OsStr::new(name), folder.path(), Some(b"/usr/bin"), &names).map(drop);
         assert_eq!(find("nosuch"), Err(Errno::ENOENT));
         assert_eq!(find("/usr"), Err(Errno::ENOENT));
         assert_eq!(find(""), Err(Errno::ENOENT));

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::sync::Arc;
 
-use monitord_compat::invocation_record::{Machine, Text};
+use monitord_compat::invocation_record::{Machine, MachineFacts, MachineLines, Text};
 use nix::sys::utsname::uname;
 use nix::unistd::{SysconfVar, sysconf};
 
@@ -20,20 +19,13 @@ pub struct Host {
     pub address: String,
     /// Name of the host, as it calls itself: asking a name server may take seconds.
     pub name: Text,
-    /// These as the record has them.
-    system: Arc<[u8]>,
-    node_name: Arc<[u8]>,
-    release: Arc<[u8]>,
-    architecture: Arc<[u8]>,
-    page_size: u64,
-    cpu_count: u32,
-    cpu: Cpu,
+    machine: MachineLines,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 struct Cpu {
-    vendor: Arc<[u8]>,
-    model: Arc<[u8]>,
+    vendor: Text,
+    model: Text,
     mhz: u32,
 }
 
@@ -51,21 +43,27 @@ impl Host {
             ),
             Err(_) => Default::default(),
         };
+        let cpu = if machine {
+            read_cpu().unwrap_or_default()
+        } else {
+            Cpu::default()
+        };
+        let facts = MachineFacts {
+            page_size: system_value(SysconfVar::PAGE_SIZE),
+            system: system.to_ascii_lowercase(),
+            node_name: name.to_ascii_lowercase(),
+            release,
+            architecture: architecture.to_ascii_lowercase(),
+            cpu_count: u32::try_from(system_value(SysconfVar::_NPROCESSORS_ONLN)).unwrap_or(0),
+            cpu_mhz: cpu.mhz,
+            cpu_vendor: cpu.vendor,
+            cpu_model: cpu.model,
+        };
         Self {
             interface,
             address: address.to_string(),
-            system: system.to_ascii_lowercase().into(),
-            node_name: name.to_ascii_lowercase().into(),
-            release: release.into(),
-            architecture: architecture.to_ascii_lowercase().into(),
             name,
-            page_size: system_value(SysconfVar::PAGE_SIZE),
-            cpu_count: u32::try_from(system_value(SysconfVar::_NPROCESSORS_ONLN)).unwrap_or(0),
-            cpu: if machine {
-                read_cpu().unwrap_or_default()
-            } else {
-                Cpu::default()
-            },
+            machine: (&facts).into(),
         }
     }
 
@@ -74,16 +72,11 @@ impl Host {
     #[must_use]
     pub fn machine(&self, census: bool) -> Machine {
         let mut machine = Machine {
-            page_size: self.page_size,
-            system: Arc::clone(&self.system),
-            node_name: Arc::clone(&self.node_name),
-            release: Arc::clone(&self.release),
-            architecture: Arc::clone(&self.architecture),
-            cpu_count: self.cpu_count,
-            cpu_mhz: self.cpu.mhz,
-            cpu_vendor: Arc::clone(&self.cpu.vendor),
-            cpu_model: Arc::clone(&self.cpu.model),
-            ..Machine::default()
+            facts: self.machine.clone(),
+            ram_kib: [0; 4],
+            swap_kib: [0; 2],
+            load: [0; 3],
+            census: Vec::new(),
         };
         if let Some(info) = system_info() {
             let unit = u64::from(info.mem_unit).max(1);
@@ -99,9 +92,12 @@ impl Host {
                 kib(info.bufferram),
             ];
             machine.swap_kib = [kib(info.totalswap), kib(info.freeswap)];
-            machine.load = info
-                .loads
-                .map(|load| load as f64 / f64::from(1 << libc::SI_LOAD_SHIFT));
+            #[expect(
+                clippy::useless_conversion,
+                reason = "the fields are 32 bits wide on some machines"
+            )]
+            let loads = info.loads.map(u64::from);
+            machine.load = loads;
         }
         if census {
             machine.census = take_census();
@@ -151,8 +147,8 @@ fn parse_cpu(text: &[u8]) -> Cpu {
         };
         let value = line[colon + 1..].trim_ascii();
         match line[..colon].trim_ascii() {
-            b"vendor_id" | b"CPU implementer" => cpu.vendor = value.into(),
-            b"model name" => cpu.model = value.into(),
+            b"vendor_id" | b"CPU implementer" => cpu.vendor = value.to_vec(),
+            b"model name" => cpu.model = value.to_vec(),
             b"cpu MHz" => {
                 let mhz: f64 = str::from_utf8(value)
                     .ok()
@@ -280,14 +276,14 @@ mod tests {
         let cpu = parse_cpu(text);
         assert_eq!(
             (cpu.vendor, cpu.model, cpu.mhz),
-            (b"AuthenticAMD"[..].into(), b"AMD EPYC"[..].into(), 2596)
+            (b"AuthenticAMD".to_vec(), b"AMD EPYC".to_vec(), 2596)
         );
     }
 
     #[test]
     fn this_machine_has_memory_and_processes() {
         let machine = Host::gather(true).machine(true);
-        assert!(machine.ram_kib[0] > 0 && machine.cpu_count > 0 && machine.page_size > 0);
+        assert!(machine.ram_kib[0] > 0 && machine.ram_kib[1] <= machine.ram_kib[0]);
         assert!(
             machine
                 .census

@@ -14,11 +14,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
+use monitord_compat::invocation_record::{Identity, IdentityLines};
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{getgid, getuid};
 use pmc_spawn::Spawner;
 
+use crate::context::Environment;
 use crate::stat::{self, Names};
 use crate::temporary::{self, Capture, Mailbox};
 
@@ -33,6 +35,8 @@ pub struct Spares {
     spawner: RefCell<Option<Spawner>>,
     /// The directory of this process's descriptors, if there is one.
     descriptors: OnceCell<Option<File>>,
+    identity: RefCell<Option<IdentityLines>>,
+    directories: RefCell<Option<Directories>>,
     /// What the last record was gathered in.
     text: RefCell<Vec<u8>>,
     /// Mailboxes after an earlier invocation, with the time of the last change. Taking the name away, or another one
@@ -49,6 +53,14 @@ struct Spare<F> {
     id: FileId,
     /// Until when its name is taken to be still there, if it was there a moment ago.
     named_until: Option<Instant>,
+}
+
+/// Directories for temporary files, and what they follow from.
+#[derive(Debug)]
+struct Directories {
+    directory: PathBuf,
+    values: [Option<Vec<u8>>; temporary::VARIABLES.len()],
+    list: Rc<[PathBuf]>,
 }
 
 /// Device and inode.
@@ -211,6 +223,38 @@ impl Spares {
         known
     }
 
+    /// Who runs an invocation, and where: asked for until names are known for user and group.
+    pub fn identity(&self, find: impl FnOnce() -> Identity) -> IdentityLines {
+        if let Some(known) = &*self.identity.borrow() {
+            return known.clone();
+        }
+        let identity = find();
+        let lines = IdentityLines::from(&identity);
+        if self.enabled && identity.user.is_some() && identity.group.is_some() {
+            self.identity.replace(Some(lines.clone()));
+        }
+        lines
+    }
+
+    /// As [`temporary::directories`].
+    pub fn directories(&self, environment: &Environment, directory: &Path) -> Rc<[PathBuf]> {
+        let values = temporary::VARIABLES.map(|name| environment.get(name.as_bytes()));
+        let same = |known: &&Directories| {
+            known.directory.as_os_str() == directory.as_os_str()
+                && known.values.iter().map(Option::as_deref).eq(values)
+        };
+        if let Some(known) = self.directories.borrow().as_ref().filter(same) {
+            return Rc::clone(&known.list);
+        }
+        let list = temporary::directories(environment, directory);
+        self.directories.replace(Some(Directories {
+            directory: directory.to_owned(),
+            values: values.map(|value| value.map(<[u8]>::to_vec)),
+            list: Rc::clone(&list),
+        }));
+        list
+    }
+
     /// Something empty to gather a record in.
     pub fn text(&self) -> RefMut<'_, Vec<u8>> {
         let mut text = self.text.borrow_mut();
@@ -281,7 +325,8 @@ fn take<F>(spares: &RefCell<Vec<Spare<F>>>, purpose: &str, directories: &[PathBu
     let mut spares = spares.borrow_mut();
     let at = spares.iter().position(|spare| spare.purpose == purpose)?;
     let spare = spares.swap_remove(at);
-    (*spare.directories == *directories).then_some(spare)
+    let same = std::ptr::eq(&raw const *spare.directories, directories) || *spare.directories == *directories;
+    same.then_some(spare)
 }
 
 fn put<F>(

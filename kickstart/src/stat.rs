@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, Local, Utc};
 use monitord_compat::invocation_record::{FileEntry, Source, Stamp, Stat, StatLines, Text};
@@ -23,6 +23,7 @@ pub struct Names {
     users: HashMap<u32, Option<Text>>,
     groups: HashMap<u32, Option<Text>>,
     real: HashMap<PathBuf, Real>,
+    programs: Programs,
     described: Described,
 }
 
@@ -51,6 +52,73 @@ impl Described {
         }
         self.kept[self.next] = (facts, lines);
         self.next = (self.next + 1) % MOST_DESCRIBED;
+    }
+}
+
+/// So many programs are kept in mind.
+const MOST_PROGRAMS: usize = 8;
+
+/// How long directories and links above a program are taken to be as they were.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// A change after so many seconds has another time than the one before, however coarse the file system's clock is.
+const LONG_AGO: i64 = 3;
+
+/// Programs that were found a moment ago. Their file has not changed since then if its status is the same: what
+/// renames it or takes permission away is a change, too, and shows if the last one was not just before.
+#[derive(Debug, Default)]
+struct Programs {
+    kept: Vec<Program>,
+    /// The one that is replaced next.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Program {
+    file: PathBuf,
+    real: PathBuf,
+    state: (FileId, u32, (i64, i64)),
+    until: Instant,
+}
+
+impl Programs {
+    fn state(status: &Metadata) -> (FileId, u32, (i64, i64)) {
+        (id(status), status.mode(), (status.ctime(), status.ctime_nsec()))
+    }
+
+    fn find(&self, file: &Path, status: &Metadata) -> Option<&Program> {
+        let state = Self::state(status);
+        let same = |known: &&Program| known.state == state && known.file.as_os_str() == file.as_os_str();
+        self.kept
+            .iter()
+            .find(same)
+            .filter(|known| Instant::now() < known.until)
+    }
+
+    fn keep(&mut self, file: &Path, real: &Path, status: &Metadata) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        if now.saturating_sub(status.ctime()) < LONG_AGO {
+            return;
+        }
+        let program = Program {
+            file: file.to_owned(),
+            real: real.to_owned(),
+            state: Self::state(status),
+            until: Instant::now() + SETTLED,
+        };
+        if let Some(known) = self
+            .kept
+            .iter_mut()
+            .find(|known| known.file.as_os_str() == file.as_os_str())
+        {
+            *known = program;
+        } else if self.kept.len() < MOST_PROGRAMS {
+            self.kept.push(program);
+        } else {
+            self.kept[self.next] = program;
+            self.next = (self.next + 1) % MOST_PROGRAMS;
+        }
     }
 }
 
@@ -94,6 +162,24 @@ impl Names {
         };
         self.real.insert(file.to_owned(), real);
         Ok(name)
+    }
+
+    /// Whether the program's file was found to be executable a moment ago.
+    #[must_use]
+    pub fn is_program(&self, file: &Path, status: &Metadata) -> bool {
+        self.programs.find(file, status).is_some()
+    }
+
+    /// As [`Self::real`] for a file that was found to be executable.
+    fn program(&mut self, file: &Path, status: &Metadata) -> PathBuf {
+        if let Some(known) = self.programs.find(file, status) {
+            return known.real.clone();
+        }
+        let Ok(real) = self.real(file, status) else {
+            return file.to_owned();
+        };
+        self.programs.keep(file, &real, status);
+        real
     }
 
     /// The name of a user.
@@ -235,8 +321,7 @@ pub fn named(key: &[u8], name: &Path, directory: &Path, names: &mut Names) -> Fi
 
 /// The entry of a program's file: as [`named`], with a status that is known.
 pub fn program(file: &Path, status: &Metadata, names: &mut Names) -> FileEntry<'static> {
-    let name = names.real(file, status).unwrap_or_else(|_| file.to_owned());
-    let name = name.into_os_string().into_vec();
+    let name = names.program(file, status).into_os_string().into_vec();
     entry(b"", Source::Name(name), Ok(status), names)
 }
 
@@ -351,6 +436,34 @@ mod tests {
         fs::remove_file(&link).unwrap();
         std::os::unix::fs::symlink("moved", &link).unwrap();
         assert_eq!(real(), "moved");
+    }
+
+    #[test]
+    fn programs_are_kept_in_mind_until_they_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        let mut names = Names::default();
+        // One that has just been made may change without a later time.
+        fs::write(&file, "1").unwrap();
+        let status = fs::metadata(&link).unwrap();
+        let real = names.program(&link, &status);
+        assert_eq!(real.file_name().unwrap(), "file");
+        assert!(!names.is_program(&link, &status));
+        // An old one is known by each name that it was found by, with its permissions.
+        let (old, status) = (Path::new("/bin/sh"), fs::metadata("/bin/sh").unwrap());
+        let real = names.program(old, &status);
+        assert_eq!(real, fs::canonicalize(old).unwrap());
+        assert!(names.is_program(old, &status) && !names.is_program(&link, &status));
+        assert!(!names.is_program(old, &fs::metadata(&file).unwrap()));
+        assert_eq!(names.program(old, &status), real);
+        for known in &mut names.programs.kept {
+            known.until = Instant::now();
+        }
+        assert!(!names.is_program(old, &status));
+        assert_eq!(names.program(old, &status), real);
+        assert_eq!(names.programs.kept.len(), 1);
+        assert!(names.is_program(old, &status));
     }
 
     #[test]

@@ -12,10 +12,13 @@ use tempfile::{Builder, NamedTempFile};
 
 use crate::context::Environment;
 
+/// Variables that name a directory for temporary files, best first.
+pub const VARIABLES: [&str; 5] = ["KICKSTART_TMP", "GRIDSTART_TMP", "TMP", "TEMP", "TMPDIR"];
+
 /// Directories to try for temporary files, best first; relative ones are in `directory`.
 #[must_use]
 pub fn directories(environment: &Environment, directory: &Path) -> Rc<[PathBuf]> {
-    ["KICKSTART_TMP", "GRIDSTART_TMP", "TMP", "TEMP", "TMPDIR"]
+    VARIABLES
         .iter()
         .filter_map(|name| environment.path(name.as_bytes()))
         .chain(["/tmp".into(), "/var/tmp".into()])

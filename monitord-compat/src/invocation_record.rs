@@ -42,7 +42,7 @@ pub struct Invocation<'a> {
     /// Time of the abstract workflow, ISO 8601.
     pub wf_stamp: Option<Text>,
     /// Who ran it and where.
-    pub identity: Identity,
+    pub identity: IdentityLines,
     /// The jobs attempted, in order.
     pub jobs: Vec<(Stage, Job)>,
     /// Ids given by batch systems.
@@ -89,6 +89,10 @@ pub struct Identity {
     /// File mode creation mask.
     pub umask: u32,
 }
+
+/// An [`Identity`] as the record has it. Processes that write many records use it again.
+#[derive(Clone, Debug)]
+pub struct IdentityLines(pub(crate) Arc<[u8]>);
 
 /// Which of the five jobs of an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -220,33 +224,49 @@ pub struct JobIds {
     pub local: Option<(&'static str, Text)>,
 }
 
-/// The machine.
+/// What stays as it is about the machine.
 #[derive(Clone, Debug, Default)]
-pub struct Machine {
+pub struct MachineFacts {
     /// Size of a page, bytes.
     pub page_size: u64,
     /// Operating system, lower case.
-    pub system: Arc<[u8]>,
+    pub system: Text,
     /// Name of the node, lower case.
-    pub node_name: Arc<[u8]>,
+    pub node_name: Text,
     /// Release of the kernel.
-    pub release: Arc<[u8]>,
+    pub release: Text,
     /// Architecture, lower case.
-    pub architecture: Arc<[u8]>,
-    /// Main memory: total, free, shared, buffers (KiB).
-    pub ram_kib: [u64; 4],
-    /// Swap: total, free (KiB).
-    pub swap_kib: [u64; 2],
+    pub architecture: Text,
     /// Processors online.
     pub cpu_count: u32,
     /// Clock of the first processor, MHz.
     pub cpu_mhz: u32,
     /// Vendor of the first processor.
-    pub cpu_vendor: Arc<[u8]>,
+    pub cpu_vendor: Text,
     /// Model of the first processor.
-    pub cpu_model: Arc<[u8]>,
-    /// Load averages over 1, 5 and 15 minutes.
-    pub load: [f64; 3],
+    pub cpu_model: Text,
+}
+
+/// [`MachineFacts`] as the record has them.
+#[derive(Clone, Debug)]
+pub struct MachineLines {
+    /// Above what changes.
+    pub(crate) first: Arc<[u8]>,
+    /// Between memory and load.
+    pub(crate) processors: Arc<[u8]>,
+}
+
+/// The machine.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// What stays as it is.
+    pub facts: MachineLines,
+    /// Main memory: total, free, shared, buffers (KiB).
+    pub ram_kib: [u64; 4],
+    /// Swap: total, free (KiB).
+    pub swap_kib: [u64; 2],
+    /// Load averages over 1, 5 and 15 minutes, each in parts of 65,536.
+    pub load: [u64; 3],
     /// Counts of processes, threads and their memory: key and value, in the order of the record.
     pub census: Vec<(&'static str, u64)>,
 }

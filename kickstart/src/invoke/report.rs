@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
-use monitord_compat::invocation_record::{FileEntry, Identity, Invocation, JobIds};
+use monitord_compat::invocation_record::{FileEntry, Identity, IdentityLines, Invocation, JobIds};
 use nix::unistd::{getgid, getuid};
 
 use super::Session;
@@ -81,13 +81,16 @@ impl Session<'_, '_> {
         let integrity = spares.look_into(&self.integrity);
         let metadata = spares.look_into(&self.metadata);
         let mut integrity_data = self.integrity_data(&integrity);
+        let only_streams = self.before.is_empty() && self.after.is_empty() && integrity_data.is_empty();
         let mut files = self.files(failed, long_form, &metadata);
         // Readers keep the last of equal keys, or refuse the record.
-        integrity_data.retain(|(key, _)| !STREAMS.contains(&key.as_str()));
-        let mut taken: HashSet<&[u8]> = integrity_data.iter().map(|(key, _)| key.as_bytes()).collect();
-        let kept = files.iter().rev().map(|entry| taken.insert(&entry.key));
-        let mut kept: Vec<bool> = kept.collect();
-        files.retain(|_| kept.pop().unwrap_or(true));
+        if !only_streams {
+            integrity_data.retain(|(key, _)| !STREAMS.contains(&key.as_str()));
+            let mut taken: HashSet<&[u8]> = integrity_data.iter().map(|(key, _)| key.as_bytes()).collect();
+            let kept = files.iter().rev().map(|entry| taken.insert(&entry.key));
+            let mut kept: Vec<bool> = kept.collect();
+            files.retain(|_| kept.pop().unwrap_or(true));
+        }
         let integrity_data: String = integrity_data.into_iter().map(|(_, lines)| lines).collect();
         let owned = |text: &Option<Vec<u8>>| text.clone();
         let record = Invocation {
@@ -160,7 +163,11 @@ impl Session<'_, '_> {
         files
     }
 
-    fn identity(&mut self) -> Identity {
+    fn identity(&mut self) -> IdentityLines {
+        self.context.spares.identity(|| self.host_and_owner())
+    }
+
+    fn host_and_owner(&mut self) -> Identity {
         let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
         Identity {
             interface: self.host.interface.clone(),

@@ -1,13 +1,14 @@
 //! The text of the record.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{Datelike, Timelike};
 
 use super::{
-    FileEntry, Identity, Invocation, Job, JobIds, Limit, Machine, Output, Source, Stamp, Stat, StatLines,
-    Status, Usage, VERSION,
+    FileEntry, Identity, IdentityLines, Invocation, Job, JobIds, Limit, Machine, MachineFacts, MachineLines,
+    Output, Source, Stamp, Stat, StatLines, Status, Usage, VERSION,
 };
 use crate::yaml::{Emitter, KeyStyle};
 
@@ -38,7 +39,8 @@ impl Invocation<'_> {
                 out.quoted(KeyStyle::Auto, key.as_bytes(), value)?;
             }
         }
-        self.identity.write(out)?;
+        debug_assert_eq!(out.indent(), IDENTITY_INDENT);
+        out.raw(&self.identity.0)?;
         for (stage, job) in &self.jobs {
             out.section(stage.key())?;
             out.nested(|out| job.write(out))?;
@@ -79,6 +81,23 @@ impl Invocation<'_> {
         out.raw(&self.integrity_data)?;
         rest.iter().try_for_each(|entry| entry.write_keyed(out))
     }
+}
+
+/// Blanks before the lines of [`IdentityLines`].
+const IDENTITY_INDENT: usize = 2;
+
+impl From<&Identity> for IdentityLines {
+    fn from(identity: &Identity) -> Self {
+        Self(lines(IDENTITY_INDENT, |out| identity.write(out)))
+    }
+}
+
+/// What is written, indented by so much.
+fn lines(indent: usize, write: impl FnOnce(&mut Emitter<Vec<u8>>) -> io::Result<()>) -> Arc<[u8]> {
+    let mut out = Emitter::new(Vec::with_capacity(512)).at(indent);
+    // A vector takes everything.
+    let _ = write(&mut out);
+    out.into_inner().into()
 }
 
 impl Identity {
@@ -183,13 +202,39 @@ impl JobIds {
     }
 }
 
-impl Machine {
-    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+/// Blanks before the lines of [`MachineLines`].
+const MACHINE_INDENT: usize = 4;
+
+impl From<&MachineFacts> for MachineLines {
+    fn from(facts: &MachineFacts) -> Self {
+        Self {
+            first: lines(MACHINE_INDENT, |out| facts.write_first(out)),
+            processors: lines(MACHINE_INDENT, |out| facts.write_processors(out)),
+        }
+    }
+}
+
+impl MachineFacts {
+    fn write_first<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
         out.number("page-size", self.page_size)?;
         out.scalar("uname_system", &self.system)?;
         out.scalar("uname_nodename", &self.node_name)?;
         out.scalar("uname_release", &self.release)?;
-        out.scalar("uname_machine", &self.architecture)?;
+        out.scalar("uname_machine", &self.architecture)
+    }
+
+    fn write_processors<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        out.number("cpu_count", self.cpu_count)?;
+        out.number("cpu_speed", self.cpu_mhz)?;
+        out.scalar("cpu_vendor", &self.cpu_vendor)?;
+        out.scalar("cpu_model", &self.cpu_model)
+    }
+}
+
+impl Machine {
+    fn write<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
+        debug_assert_eq!(out.indent(), MACHINE_INDENT);
+        out.raw(&self.facts.first)?;
         for (key, value) in ["ram_total", "ram_free", "ram_shared", "ram_buffer"]
             .into_iter()
             .zip(self.ram_kib)
@@ -199,15 +244,12 @@ impl Machine {
         for (key, value) in ["swap_total", "swap_free"].into_iter().zip(self.swap_kib) {
             out.number(key, value)?;
         }
-        out.number("cpu_count", self.cpu_count)?;
-        out.number("cpu_speed", self.cpu_mhz)?;
-        out.scalar("cpu_vendor", &self.cpu_vendor)?;
-        out.scalar("cpu_model", &self.cpu_model)?;
+        out.raw(&self.facts.processors)?;
         for (key, value) in ["load_min1", "load_min5", "load_min15"]
             .into_iter()
             .zip(self.load)
         {
-            out.verbatim(key, format_args!("{value:.2}"))?;
+            write_load(out, key, value)?;
         }
         self.census
             .iter()
@@ -281,13 +323,10 @@ const STAT_INDENT: usize = 6;
 
 impl From<&Stat> for StatLines {
     fn from(stat: &Stat) -> Self {
-        let mut out = Emitter::new(Vec::with_capacity(512)).at(STAT_INDENT);
-        // A vector takes everything.
-        let _ = stat.write(&mut out);
         Self {
             mode: stat.mode,
             size: stat.size,
-            lines: out.into_inner().into(),
+            lines: lines(STAT_INDENT, |out| stat.write(out)),
         }
     }
 }
@@ -396,6 +435,25 @@ fn put(digits: &mut [u8], mut number: u32) {
     }
 }
 
+/// A load average, in parts of 65,536, with two decimal places.
+fn write_load<W: Write>(out: &mut Emitter<W>, key: &'static str, load: u64) -> io::Result<()> {
+    const ONE: u64 = 1 << 16;
+    let (whole, beyond) = (load / ONE, load % ONE * 100);
+    if beyond % ONE == ONE / 2 || whole >= 1 << 32 {
+        // As a binary fraction is rounded.
+        return out.verbatim(key, format_args!("{:.2}", load as f64 / ONE as f64));
+    }
+    let hundredths = whole * 100 + (beyond + ONE / 2) / ONE;
+    let mut digits = itoa::Buffer::new();
+    let digits = digits.format(hundredths / 100).as_bytes();
+    // Ten digits at most, the point and two more.
+    let mut text = [b'.'; 13];
+    text[..digits.len()].copy_from_slice(digits);
+    let length = digits.len() + 3;
+    put(&mut text[length - 2..length], (hundredths % 100) as u32);
+    out.ready(key, &text[..length])
+}
+
 /// Seconds with three decimal places.
 fn write_seconds<W: Write>(out: &mut Emitter<W>, key: &'static str, time: Duration) -> io::Result<()> {
     let beyond = time.subsec_nanos() % 1_000_000;
@@ -434,6 +492,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn loads_are_rounded_as_floating_point_numbers(
+            load in prop_oneof![0..1_u64 << 20, 0..1_u64 << 50, (0..1_u64 << 20).prop_map(|odd| odd * 8192)],
+        ) {
+            let expected = format!("{:.2}", load as f64 / 65536.0);
+            prop_assert_eq!(line(|out| write_load(out, "k", load)), expected);
+        }
+
         #[test]
         fn times_are_those_of_the_pattern(
             seconds in prop_oneof![0..4_000_000_000_i64, -100_000_000_000..300_000_000_000_i64],
@@ -501,13 +567,14 @@ mod tests {
             resource: Some(Vec::new()),
             wf_label: None,
             wf_stamp: None,
-            identity: Identity {
+            identity: (&Identity {
                 host_address: "192.0.2.2".into(),
                 umask: 0o22,
                 pid: 9,
                 user: Some(b"123".to_vec()),
                 ..Identity::default()
-            },
+            })
+                .into(),
             jobs: vec![(
                 Stage::Main,
                 Job {
