@@ -47,10 +47,70 @@ impl Inherited {
 pub struct Environment {
     /// Sorted by name.
     inherited: Arc<[Variable]>,
-    /// Besides those or in their place, sorted by name.
-    own: Vec<Variable>,
+    /// Besides those or in their place.
+    own: Changes,
     /// The names of both.
     names: NameFilter,
+}
+
+/// Variables in one piece of memory.
+#[derive(Clone, Debug, Default)]
+struct Changes {
+    /// `NAME=value` and a zero of each; some are replaced and not used any more.
+    texts: Vec<u8>,
+    /// Sorted by name.
+    places: Vec<Place>,
+}
+
+/// Where a variable is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    start: usize,
+    end: usize,
+    /// Length of the name.
+    name: usize,
+    /// There is no zero but that at the end.
+    valid: bool,
+}
+
+impl Changes {
+    /// Bytes and number of the variables that are usually set for a task.
+    const USUAL: (usize, usize) = (512, 12);
+
+    fn name(&self, place: &Place) -> &[u8] {
+        &self.texts[place.start..place.start + place.name]
+    }
+
+    fn value(&self, place: &Place) -> &[u8] {
+        &self.texts[place.start + place.name + 1..place.end - 1]
+    }
+
+    fn find(&self, name: &[u8]) -> Result<usize, usize> {
+        self.places.binary_search_by(|place| self.name(place).cmp(name))
+    }
+
+    fn set(&mut self, name: &[u8], value: &[u8]) {
+        if self.places.is_empty() {
+            self.texts.reserve(Self::USUAL.0);
+            self.places.reserve(Self::USUAL.1);
+        }
+        let start = self.texts.len();
+        for part in [name, b"=", value] {
+            self.texts.extend_from_slice(part);
+        }
+        let valid = !self.texts[start..].contains(&0);
+        self.texts.push(0);
+        let place = Place {
+            start,
+            end: self.texts.len(),
+            name: name.len(),
+            valid,
+        };
+        match self.find(name) {
+            Ok(at) => self.places[at] = place,
+            Err(at) => self.places.insert(at, place),
+        }
+    }
 }
 
 /// Tells of most names that are not in a set that they are not: most of what kickstart looks for is not set.
@@ -114,14 +174,14 @@ impl Environment {
         if !self.names.may_have(name) {
             return None;
         }
-        [&self.own[..], &self.inherited]
-            .into_iter()
-            .find_map(|variables| {
-                let at = variables
-                    .binary_search_by(|variable| variable.name().cmp(name))
-                    .ok()?;
-                Some(variables[at].value())
-            })
+        if let Ok(at) = self.own.find(name) {
+            return Some(self.own.value(&self.own.places[at]));
+        }
+        let at = self
+            .inherited
+            .binary_search_by(|variable| variable.name().cmp(name))
+            .ok()?;
+        Some(self.inherited[at].value())
     }
 
     /// The value of `name` as a path, if it is set and not empty.
@@ -148,34 +208,30 @@ impl Environment {
 
     /// Sets `name` to `value`.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
-        let variable = Variable::new(name, value);
+        self.own.set(name, value);
         self.names.add(name);
-        match self.own.binary_search_by(|own| own.name().cmp(name)) {
-            Ok(at) => self.own[at] = variable,
-            Err(at) => self.own.insert(at, variable),
-        }
     }
 
     /// All variables, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.variables()
-            .map(|variable| (variable.name(), variable.value()))
-    }
-
-    fn variables(&self) -> impl Iterator<Item = &Variable> {
-        let (mut inherited, mut own) = (self.inherited.iter().peekable(), self.own.iter().peekable());
+        let mut inherited = self.inherited.iter().peekable();
+        let mut own = self.own.places.iter().peekable();
         std::iter::from_fn(move || {
-            let (Some(one), Some(other)) = (inherited.peek(), own.peek()) else {
-                return inherited.next().or_else(|| own.next());
+            let order = match (inherited.peek(), own.peek()) {
+                (Some(one), Some(other)) => one.name().cmp(self.own.name(other)),
+                (_, None) => Ordering::Less,
+                (None, _) => Ordering::Greater,
             };
-            match one.name().cmp(other.name()) {
-                Ordering::Less => inherited.next(),
-                Ordering::Greater => own.next(),
-                Ordering::Equal => {
-                    inherited.next();
-                    own.next()
-                }
+            if order == Ordering::Less {
+                return inherited
+                    .next()
+                    .map(|variable| (variable.name(), variable.value()));
             }
+            if order == Ordering::Equal {
+                inherited.next();
+            }
+            own.next()
+                .map(|place| (self.own.name(place), self.own.value(place)))
         })
     }
 
@@ -184,23 +240,27 @@ impl Environment {
     /// # Errors
     /// One of them has a zero within.
     pub fn pointers(&self) -> io::Result<Vec<*const c_char>> {
-        let mut pointers = Vec::with_capacity(self.inherited.len() + self.own.len() + 1);
+        let mut pointers = Vec::with_capacity(self.inherited.len() + self.own.places.len() + 1);
         let mut valid = true;
-        let mut put = |variables: &[Variable]| {
-            valid &= variables.iter().all(|variable| variable.valid);
-            pointers.extend(variables.iter().map(|variable| variable.text.as_ptr().cast()));
-        };
         let mut rest = &self.inherited[..];
-        for own in &self.own {
-            let (before, after) = match rest.binary_search_by(|other| other.name().cmp(own.name())) {
-                Ok(at) => (at, at + 1),
-                Err(at) => (at, at),
+        let inherit = |pointers: &mut Vec<*const c_char>, variables: &[Variable]| {
+            pointers.extend(variables.iter().map(|variable| variable.text.as_ptr().cast()));
+            variables.iter().all(|variable| variable.valid)
+        };
+        for own in &self.own.places {
+            let name = self.own.name(own);
+            // Many are next to each other.
+            let found = match rest.first().map(|first| first.name().cmp(name)) {
+                Some(Ordering::Less) => rest.binary_search_by(|other| other.name().cmp(name)),
+                Some(Ordering::Equal) => Ok(0),
+                Some(Ordering::Greater) | None => Err(0),
             };
-            put(&rest[..before]);
-            put(std::slice::from_ref(own));
+            let (before, after) = found.map_or_else(|at| (at, at), |at| (at, at + 1));
+            valid &= inherit(&mut pointers, &rest[..before]) && own.valid;
+            pointers.push(self.own.texts[own.start..].as_ptr().cast());
             rest = &rest[after..];
         }
-        put(rest);
+        valid &= inherit(&mut pointers, rest);
         if !valid {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -224,7 +284,7 @@ impl FromIterator<(OsString, OsString)> for Environment {
                 .iter()
                 .map(|(name, value)| Variable::new(name.as_bytes(), value.as_bytes()))
                 .collect(),
-            own: Vec::new(),
+            own: Changes::default(),
         }
     }
 }

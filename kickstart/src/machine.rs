@@ -1,8 +1,10 @@
 //! The host: what stays the same for all invocations on it ([`Host`]), and how busy it is.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::time::{Duration, Instant};
 
 use monitord_compat::invocation_record::{Machine, MachineFacts, MachineLines, Text};
 use nix::sys::utsname::uname;
@@ -20,7 +22,20 @@ pub struct Host {
     /// Name of the host, as it calls itself: asking a name server may take seconds.
     pub name: Text,
     machine: MachineLines,
+    /// The last look at memory and load, and when it was.
+    state: Cell<Option<(State, Instant)>>,
 }
+
+/// How busy the host is: main memory, swap, load averages, as [`Machine`] has them.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    ram_kib: [u64; 4],
+    swap_kib: [u64; 2],
+    load: [u64; 3],
+}
+
+/// So long a look at memory and load is good for. The system brings these numbers together once a second.
+const MOMENT: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 struct Cpu {
@@ -64,6 +79,7 @@ impl Host {
             address: address.to_string(),
             name,
             machine: (&facts).into(),
+            state: Cell::default(),
         }
     }
 
@@ -71,38 +87,57 @@ impl Host {
     /// counted, which takes milliseconds.
     #[must_use]
     pub fn machine(&self, census: bool) -> Machine {
-        let mut machine = Machine {
+        let State {
+            ram_kib,
+            swap_kib,
+            load,
+        } = self.state();
+        Machine {
             facts: self.machine.clone(),
-            ram_kib: [0; 4],
-            swap_kib: [0; 2],
-            load: [0; 3],
-            census: Vec::new(),
+            ram_kib,
+            swap_kib,
+            load,
+            census: if census { take_census() } else { Vec::new() },
+        }
+    }
+
+    fn state(&self) -> State {
+        let now = Instant::now();
+        if let Some((state, at)) = self.state.get()
+            && now - at < MOMENT
+        {
+            return state;
+        }
+        let state = State::look();
+        self.state.set(Some((state, now)));
+        state
+    }
+}
+
+impl State {
+    fn look() -> Self {
+        let Some(info) = system_info() else {
+            return Self::default();
         };
-        if let Some(info) = system_info() {
-            let unit = u64::from(info.mem_unit).max(1);
-            #[expect(
-                clippy::useless_conversion,
-                reason = "the fields are 32 bits wide on some machines"
-            )]
-            let kib = |amount: libc::c_ulong| u64::from(amount).saturating_mul(unit) / 1024;
-            machine.ram_kib = [
+        let unit = u64::from(info.mem_unit).max(1);
+        #[expect(
+            clippy::useless_conversion,
+            reason = "the fields are 32 bits wide on some machines"
+        )]
+        let (kib, load) = (
+            |amount: libc::c_ulong| u64::from(amount).saturating_mul(unit) / 1024,
+            info.loads.map(u64::from),
+        );
+        Self {
+            ram_kib: [
                 kib(info.totalram),
                 kib(info.freeram),
                 kib(info.sharedram),
                 kib(info.bufferram),
-            ];
-            machine.swap_kib = [kib(info.totalswap), kib(info.freeswap)];
-            #[expect(
-                clippy::useless_conversion,
-                reason = "the fields are 32 bits wide on some machines"
-            )]
-            let loads = info.loads.map(u64::from);
-            machine.load = loads;
+            ],
+            swap_kib: [kib(info.totalswap), kib(info.freeswap)],
+            load,
         }
-        if census {
-            machine.census = take_census();
-        }
-        machine
     }
 }
 

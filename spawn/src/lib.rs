@@ -65,6 +65,8 @@ pub struct Spawner {
     /// Signals that this process has handlers for. They are made default in the child, since a
     /// handler must not run in borrowed memory.
     caught: Vec<c_int>,
+    /// There are handlers at all.
+    handles: bool,
 }
 
 const STACK_BYTES: usize = 64 * 1024;
@@ -73,9 +75,11 @@ impl Spawner {
     /// Looks at the signal handlers of this process: call it when they are installed.
     #[must_use]
     pub fn new() -> Self {
+        let caught = caught_signals();
         Self {
             stack: vec![0; STACK_BYTES / size_of::<u128>()],
-            caught: caught_signals(),
+            handles: caught.iter().any(|&signal| handles(signal)),
+            caught,
         }
     }
 }
@@ -102,9 +106,13 @@ impl Spawn<'_> {
     /// No process could be made. That the program could not be executed is in the [`Child`].
     #[expect(unsafe_code, reason = "clone with shared memory; see the comments")]
     pub fn start(&self, spawner: &mut Spawner) -> io::Result<Child> {
-        let all = SigSet::all();
         let mut mask = SigSet::empty();
-        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&all), Some(&mut mask))?;
+        // Without handlers, a signal at any moment does to the child what it would do a moment later.
+        let guarded = spawner.handles || !self.unblock;
+        if guarded {
+            let all = SigSet::all();
+            pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&all), Some(&mut mask))?;
+        }
         let wanted = if self.unblock { SigSet::empty() } else { mask };
         let mut shared = Shared {
             spawn: self,
@@ -125,7 +133,7 @@ impl Spawn<'_> {
         // SAFETY: CLONE_VFORK stops this thread until the child has left the shared memory by
         // execve or _exit, so `shared` and the stack outlive their use, and nobody else uses them.
         // The stack grows down from `top`, which is aligned to 16 bytes. `child` only makes
-        // system calls. Signals are blocked until it has removed all handlers.
+        // system calls. Signals are blocked until it has removed all handlers, if there are any.
         let pid = unsafe {
             let shared = (&raw mut shared).cast();
             libc::clone(child, top.cast(), flags, shared, &raw mut descriptor)
@@ -135,7 +143,9 @@ impl Spawn<'_> {
         } else {
             Ok(Pid::from_raw(pid))
         };
-        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+        if guarded {
+            pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
+        }
         // SAFETY: `shared` is ours; the child has written to it behind the compiler's back.
         let errno = unsafe { ptr::read_volatile(&raw const shared.errno) };
         let failure = (errno != 0).then(|| io::Error::from_raw_os_error(errno));
@@ -243,23 +253,23 @@ unsafe fn prepare(
 
 /// Signals whose action is neither default nor ignored, and SIGPIPE, which Rust programs ignore
 /// but others do not expect to be ignored.
-#[expect(unsafe_code, reason = "looking at a signal's action has no safe wrapper")]
 fn caught_signals() -> Vec<c_int> {
     (1..=libc::SIGRTMAX())
-        .filter(|signal| {
-            if *signal == libc::SIGPIPE {
-                return true;
-            }
-            // SAFETY: a null pointer for the new action changes nothing; the old one is written to
-            // an initialised structure.
-            unsafe {
-                let mut old: libc::sigaction = std::mem::zeroed();
-                libc::sigaction(*signal, ptr::null(), &raw mut old) == 0
-                    && old.sa_sigaction != libc::SIG_DFL
-                    && old.sa_sigaction != libc::SIG_IGN
-            }
-        })
+        .filter(|&signal| signal == libc::SIGPIPE || handles(signal))
         .collect()
+}
+
+/// Whether this process has a handler for a signal.
+#[expect(unsafe_code, reason = "looking at a signal's action has no safe wrapper")]
+fn handles(signal: c_int) -> bool {
+    // SAFETY: a null pointer for the new action changes nothing; the old one is written to
+    // an initialised structure.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, ptr::null(), &raw mut old) == 0
+            && old.sa_sigaction != libc::SIG_DFL
+            && old.sa_sigaction != libc::SIG_IGN
+    }
 }
 
 #[cfg(test)]

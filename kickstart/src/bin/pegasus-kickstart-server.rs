@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
+use nix::sys::signal::{SigHandler, Signal, signal};
 use pegasus_kickstart::context::Inherited;
 use pegasus_kickstart::interrupts::ProcessSignals;
 use pegasus_kickstart::invoke::exit;
@@ -16,6 +17,7 @@ const KICKSTART: &str = "pegasus-kickstart";
 
 fn main() -> ExitCode {
     share_heap();
+    handle_no_signals();
     let served = ProcessSignals::install().and_then(|signals| {
         let kickstart = std::env::current_exe()?.with_file_name(KICKSTART);
         serve::run(Inherited::of_process(kickstart), signals)
@@ -27,6 +29,16 @@ fn main() -> ExitCode {
             program::notice(io::stderr().as_fd(), &message);
             exit::INITIALISATION.into()
         }
+    }
+}
+
+/// Takes away the handlers that the standard library installs for the message of a stack overflow. Without any, no
+/// signal has to be blocked while a process starts.
+fn handle_no_signals() {
+    for fault in [Signal::SIGSEGV, Signal::SIGBUS] {
+        #[expect(unsafe_code, reason = "the default action runs no code of ours")]
+        // It cannot fail for these.
+        let _ = unsafe { signal(fault, SigHandler::SigDfl) };
     }
 }
 

@@ -15,7 +15,7 @@ pub mod wire;
 use std::borrow::Cow;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
@@ -40,6 +40,9 @@ use wire::{Received, Reply};
 /// A request or a record of more bytes makes the server end after the task, and with it the memory go that
 /// they took: peak memory of later jobs counts from that of the server.
 const LARGE: u64 = 256 << 10;
+
+/// How long the working directory is taken to be called as before.
+const NAMED: Duration = Duration::from_secs(1);
 
 /// Serves tasks over the socket that is the standard input, until the executor closes it or the server has
 /// become too large to go on. The standard output is a pipe that ends when nobody wants the running task any more.
@@ -76,6 +79,7 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
         inherited,
         lifeline,
         spares: Spares::new(),
+        directory: None,
         streams: None,
     };
     server.spares.prepare();
@@ -100,18 +104,21 @@ struct Server {
     lifeline: Lifeline,
     spares: Spares,
     inside: Inside,
+    /// Name of the working directory, and until when it is taken to be that.
+    directory: Option<(PathBuf, Instant)>,
     /// Standard input, output and error of the task before.
     streams: Option<[OwnedFd; 3]>,
 }
 
 impl Server {
-    fn serve(&mut self, mut request: Received, signals: &mut ProcessSignals) -> Reply {
+    fn serve(&mut self, mut request: Received<'_>, signals: &mut ProcessSignals) -> Reply {
         let began = (SystemTime::now(), Instant::now());
         let own_usage = OwnUsage::Since(usage::own(OwnUsage::Process));
         let size = request.size as u64;
         if let Some(streams) = request.streams.take() {
             self.streams = Some(streams);
         }
+        let directory = self.directory(began.1);
         let Some([stdin, stdout, stderr]) = &self.streams else {
             return Reply {
                 code: exit::INITIALISATION,
@@ -123,7 +130,7 @@ impl Server {
         let context = Context {
             began,
             environment: self.environment(&request),
-            directory: invoke::current_directory(),
+            directory,
             entered: true,
             umask: self.inherited.umask,
             program: self.inherited.program.clone(),
@@ -157,16 +164,23 @@ impl Server {
         Reply { code, last }
     }
 
-    fn environment(&self, request: &Received) -> Environment {
+    /// The working directory; its name is asked for now and then, since it may be given another one.
+    fn directory(&mut self, now: Instant) -> PathBuf {
+        let known = self.directory.take().filter(|(_, until)| now < *until);
+        let (name, until) = known.unwrap_or_else(|| (invoke::current_directory(), now + NAMED));
+        self.directory = Some((name.clone(), until));
+        name
+    }
+
+    fn environment(&self, request: &Received<'_>) -> Environment {
         let mut environment = self.inherited.environment.clone();
         for (name, descriptor) in request.pipes.iter().zip(&request.descriptors) {
             if !name.is_empty() {
                 let number = descriptor.as_raw_fd().to_string().into_bytes();
-                environment.set(name.as_bytes(), &number);
+                environment.set(name, &number);
             }
         }
         for variable in &request.variables {
-            let variable = variable.as_bytes();
             if let Some(at) = variable.iter().position(|&byte| byte == b'=') {
                 environment.set(&variable[..at], &variable[at + 1..]);
             }

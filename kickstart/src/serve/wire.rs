@@ -36,6 +36,9 @@ const COUNT: usize = 4;
 /// Most requests have fewer bytes.
 const USUAL: usize = 2 << 10;
 
+/// Most lists have fewer entries.
+const USUAL_COUNT: usize = 16;
+
 /// Bytes of a reply.
 const REPLY: usize = 2;
 
@@ -133,13 +136,13 @@ fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[RawFd]) -> i
 
 /// A task as the server gets it.
 #[derive(Debug, Default)]
-pub struct Received {
+pub struct Received<'a> {
     /// As [`Request::words`].
     pub words: Vec<OsString>,
     /// As [`Request::variables`].
-    pub variables: Vec<OsString>,
+    pub variables: Vec<&'a [u8]>,
     /// As [`Request::pipes`].
-    pub pipes: Vec<OsString>,
+    pub pipes: Vec<&'a [u8]>,
     /// As [`Request::cpus`].
     pub cpus: Vec<u32>,
     /// Standard input, output and error, if they are not those of the request before.
@@ -154,11 +157,11 @@ pub struct Received {
 ///
 /// # Errors
 /// Those of socket and pipe, or the message is none.
-pub fn receive_request(
+pub fn receive_request<'a>(
     socket: impl AsFd,
     pipe: &PipeReader,
-    buffer: &mut Vec<u8>,
-) -> io::Result<Option<Received>> {
+    buffer: &'a mut Vec<u8>,
+) -> io::Result<Option<Received<'a>>> {
     const HEAD: usize = COUNT + 4;
     let (mut pipe, message) = (pipe, buffer);
     message.resize(USUAL.max(message.len()), 0);
@@ -249,8 +252,8 @@ fn malformed() -> io::Error {
 /// Takes a message apart; `None` where it ends too early.
 struct Reader<'a>(&'a [u8]);
 
-impl Reader<'_> {
-    fn bytes(&mut self, count: usize) -> Option<&[u8]> {
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (bytes, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(bytes)
@@ -261,20 +264,21 @@ impl Reader<'_> {
         Some(u32::from_le_bytes(bytes))
     }
 
-    fn texts(&mut self) -> Option<Vec<OsString>> {
-        (0..self.number()?)
-            .map(|_| {
-                let length = self.number()? as usize;
-                Some(OsString::from_vec(self.bytes(length)?.to_vec()))
-            })
-            .collect()
+    fn texts<T>(&mut self, make: impl Fn(&'a [u8]) -> T) -> Option<Vec<T>> {
+        let count = self.number()? as usize;
+        let mut texts = Vec::with_capacity(count.min(USUAL_COUNT));
+        for _ in 0..count {
+            let length = self.number()? as usize;
+            texts.push(make(self.bytes(length)?));
+        }
+        Some(texts)
     }
 
-    fn request(mut self) -> Option<Received> {
+    fn request(mut self) -> Option<Received<'a>> {
         let received = Received {
-            words: self.texts()?,
-            variables: self.texts()?,
-            pipes: self.texts()?,
+            words: self.texts(|word| OsString::from_vec(word.to_vec()))?,
+            variables: self.texts(|variable| variable)?,
+            pipes: self.texts(|pipe| pipe)?,
             cpus: (0..self.number()?)
                 .map(|_| self.number())
                 .collect::<Option<_>>()?,
@@ -361,13 +365,17 @@ mod tests {
 
     use super::*;
 
-    fn sent(request: Request<'_>, descriptors: &[RawFd]) -> io::Result<Option<Received>> {
+    fn sent<'a>(
+        request: Request<'_>,
+        descriptors: &[RawFd],
+        buffer: &'a mut Vec<u8>,
+    ) -> io::Result<Option<Received<'a>>> {
         let (here, there) = UnixStream::pair().unwrap();
         let (read, write) = io::pipe().unwrap();
         let message = request.encode();
         std::thread::scope(|scope| {
             scope.spawn(|| send_request(&here, &write, &message, descriptors).unwrap());
-            receive_request(&there, &read, &mut Vec::new())
+            receive_request(&there, &read, buffer)
         })
     }
 
@@ -380,9 +388,10 @@ mod tests {
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
             let variables: Vec<&[u8]> = variables.iter().map(Vec::as_slice).collect();
             let request = Request { words: &words, variables: &variables, pipes: &[b"P"], cpus: &cpus };
-            let received = sent(request, &[null.as_raw_fd(); 4]).unwrap().unwrap();
+            let mut buffer = Vec::new();
+            let received = sent(request, &[null.as_raw_fd(); 4], &mut buffer).unwrap().unwrap();
             prop_assert!(received.words.iter().map(|word| word.as_bytes()).eq(words));
-            prop_assert!(received.variables.iter().map(|text| text.as_bytes()).eq(variables));
+            prop_assert!(received.variables == variables);
             prop_assert_eq!(&received.cpus, &cpus);
             prop_assert!(received.streams.is_some());
             prop_assert_eq!(received.descriptors.len(), 1);
@@ -412,7 +421,10 @@ mod tests {
             pipes: &[],
             cpus: &[],
         };
-        let received = sent(request, &[write.as_raw_fd(); 3]).unwrap().unwrap();
+        let mut buffer = Vec::new();
+        let received = sent(request, &[write.as_raw_fd(); 3], &mut buffer)
+            .unwrap()
+            .unwrap();
         drop(write);
         assert_eq!(received.words[0].len(), word.len());
         let [stdin, ..] = received.streams.unwrap();
@@ -431,15 +443,16 @@ mod tests {
             pipes: &[],
             cpus: &[],
         };
-        let received = sent(request, &[]).unwrap().unwrap();
+        let mut buffer = Vec::new();
+        let received = sent(request, &[], &mut buffer).unwrap().unwrap();
         assert!(received.streams.is_none() && received.words == ["x"]);
         let null = File::open("/dev/null").unwrap();
-        assert!(sent(request, &[null.as_raw_fd(); 2]).is_err());
+        assert!(sent(request, &[null.as_raw_fd(); 2], &mut buffer).is_err());
         let pipe = Request {
             pipes: &[b"P"],
             ..request
         };
-        assert!(sent(pipe, &[]).is_err());
+        assert!(sent(pipe, &[], &mut buffer).is_err());
     }
 
     #[test]
