@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use monitord_compat::invocation_record::{Status, Usage};
 use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare};
 use nix::unistd::Pid;
-use pegasus_rc_client::inproc as registration;
+use pegasus_rc_client::inproc::{self as registration, Kept};
 use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::inproc::{self as transfer, Stdin};
 
@@ -27,7 +27,7 @@ use crate::context::{Environment, OwnUsage};
 use crate::interrupts::Interrupts;
 use crate::spawn::Handle;
 use crate::usage;
-use helper::{End, Helper};
+use helper::{End, Helper, Worker};
 
 /// Most memory by which these jobs may let the process grow, KiB: peak memory of later jobs counts from that. A small
 /// registration takes 3 MiB, most of it for the code of SQLite.
@@ -59,7 +59,7 @@ pub struct Inside {
     /// What identifies the files of [`Program::ALL`].
     files: [Option<(u64, u64)>; 2],
     /// By its address, so that only programs that make an [`Inside`] have the libraries linked in.
-    work: fn(Task) -> Option<u8>,
+    worker: fn() -> Worker,
     /// Peak memory before all jobs, KiB.
     peak: u64,
     spent: Cell<bool>,
@@ -88,23 +88,23 @@ impl Inside {
     pub fn beside(own: &Path) -> Self {
         Self {
             files: Program::ALL.map(|program| identity(&own.with_file_name(program.name()))),
-            work: Task::run,
+            worker,
             peak: usage::own(OwnUsage::Process).max_rss_kib,
             spent: Cell::new(false),
             helper: RefCell::new(None),
         }
     }
 
-    /// The program that `file` is.
+    /// The program that `file` is, of which the system says `status`.
     #[must_use]
-    pub fn program(&self, file: &Path) -> Option<Program> {
+    pub fn program(&self, file: &Path, status: &fs::Metadata) -> Option<Program> {
         // Other names are not looked at: it would take time for each job.
         let name = file.file_name()?;
         let (program, own) = Program::ALL
             .into_iter()
             .zip(self.files)
             .find(|(program, _)| name == OsStr::new(program.name()))?;
-        (own.is_some() && own == identity(file)).then_some(program)
+        (own == Some((status.dev(), status.ino()))).then_some(program)
     }
 
     /// Whether the process must end after this job: it has grown, or the thread is still there.
@@ -126,7 +126,7 @@ impl Inside {
         let before = usage::own(OwnUsage::Process);
         let task = Task::new(program, job).ok()?;
         let idle = self.helper.take().filter(|helper| helper.can_do(&task));
-        let helper = idle.map_or_else(|| Helper::start(self.work), Ok).ok()?;
+        let helper = idle.map_or_else(|| Helper::start(self.worker), Ok).ok()?;
         let status = match helper.run(task, interrupts) {
             End::Outcome(code, helper) => {
                 self.helper.replace(helper);
@@ -143,6 +143,12 @@ impl Inside {
         }
         Some((status?, used))
     }
+}
+
+/// What the thread does its jobs with.
+fn worker() -> Worker {
+    let mut kept = Kept::default();
+    Box::new(move |task: Task| task.run(&mut kept))
 }
 
 /// Device and inode.
@@ -184,7 +190,7 @@ impl Task {
     }
 
     /// The exit code, if the program was not needed.
-    fn run(self) -> Option<u8> {
+    fn run(self, kept: &mut Kept) -> Option<u8> {
         let own = Pid::from_raw(0);
         if let Some(cpus) = &self.cpus
             && sched_getaffinity(own).ok()? != *cpus
@@ -198,7 +204,7 @@ impl Task {
         }
         match self.program {
             Program::Transfer => self.transfer(),
-            Program::Registration => self.register(),
+            Program::Registration => self.register(kept),
         }
     }
 
@@ -215,16 +221,17 @@ impl Task {
         }
     }
 
-    fn register(mut self) -> Option<u8> {
+    fn register(mut self, kept: &mut Kept) -> Option<u8> {
         let environment = |name: &str| {
             let pair = self.environment.iter().find(|(key, _)| key == name);
             pair.map(|(_, value)| value.clone())
         };
-        match registration::run(registration::Invocation {
+        let invocation = registration::Invocation {
             arguments: &self.arguments,
             environment: &environment,
             stderr: &mut self.stderr,
-        }) {
+        };
+        match registration::run(invocation, kept) {
             registration::Outcome::Ended(code) => Some(code),
             registration::Outcome::NotHandled => None,
         }

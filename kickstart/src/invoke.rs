@@ -20,10 +20,9 @@ use crate::lists::{self, Listed};
 use crate::lookup::{self, Found};
 use crate::machine::Host;
 use crate::options::{Command, Options, Output};
-use crate::spares::Spares;
 use crate::spawn::{Handle, Program, spawn};
 use crate::stat::{self, Names};
-use crate::stdio::{self, Stream};
+use crate::stdio::{self, Places, Stream, Writer};
 use crate::temporary::Mailbox;
 use crate::usage;
 use crate::wait::{Limit, Target, wait};
@@ -115,6 +114,8 @@ struct Session<'a, 'c> {
     temporary: Rc<[PathBuf]>,
     metadata: Mailbox,
     integrity: Mailbox,
+    /// The program of ours that the main job is, if it may be done by this process.
+    own: Option<inside::Program>,
     streams: Option<[Stream; 2]>,
     log: Option<File>,
     jobs: Vec<(Stage, Job)>,
@@ -165,6 +166,7 @@ impl<'a, 'c> Session<'a, 'c> {
             temporary,
             metadata,
             integrity,
+            own: None,
             streams: None,
             log: None,
             jobs: Vec::with_capacity(1),
@@ -199,6 +201,7 @@ impl<'a, 'c> Session<'a, 'c> {
                 ));
             }
         };
+        self.own = self.own_program(&program);
         self.open_streams()?;
         self.before = before.iter().map(|listed| self.look_at(listed)).collect();
         let mut code = self.run_chain(&words, &program);
@@ -296,25 +299,32 @@ impl<'a, 'c> Session<'a, 'c> {
         }
     }
 
+    fn places(&self, writer: Writer) -> Places<'_> {
+        Places {
+            directory: &self.directory,
+            temporary: &self.temporary,
+            spares: self.context.spares,
+            writer,
+        }
+    }
+
     fn open_streams(&mut self) -> Result<(), Abort> {
         let open =
             |error: io::Error| Abort::new(exit::INITIALISATION, format!("cannot open a stream: {error}"));
-        let (directory, temporary, spares) = (&self.directory, &self.temporary, self.context.spares);
-        let stdout = Stream::stdout(&self.options.stdout, directory, temporary, spares).map_err(open)?;
-        let stderr = Stream::stderr(&self.options.stderr, directory, temporary, spares).map_err(open)?;
+        let places = self.places(match self.own {
+            Some(_) => Writer::Own,
+            None => Writer::Processes,
+        });
+        let stdout = Stream::stdout(&self.options.stdout, places).map_err(open)?;
+        let stderr = Stream::stderr(&self.options.stderr, places).map_err(open)?;
         self.streams = Some([stdout, stderr]);
         Ok(())
     }
 
     /// Puts the reason why nothing ran where readers of the record look for messages of the job.
     fn explain(&mut self, problem: &str) {
-        let open = |stream: fn(&Output, &Path, &[PathBuf], &Spares) -> io::Result<Stream>| {
-            stream(
-                &Output::Capture,
-                &self.directory,
-                &self.temporary,
-                self.context.spares,
-            )
+        let open = |stream: fn(&Output, Places<'_>) -> io::Result<Stream>| {
+            stream(&Output::Capture, self.places(Writer::Processes))
         };
         if self.streams.is_none()
             && let (Ok(stdout), Ok(stderr)) = (open(Stream::stdout), open(Stream::stderr))
@@ -424,7 +434,7 @@ impl<'a, 'c> Session<'a, 'c> {
         let exited = |code| (None, Status::Exited { code }, Usage::default());
         let failed = |raw, error: io::Error| (None, failure(raw, errno(&error)), Usage::default());
         if stage == Stage::Main
-            && let Some((status, usage)) = self.inside(words, file)
+            && let Some((status, usage)) = self.inside(words)
         {
             return (Some(std::process::id()), status, usage);
         }
@@ -498,14 +508,19 @@ impl<'a, 'c> Session<'a, 'c> {
         }
     }
 
-    /// Does the job without a process for it, if it can be done so.
-    fn inside(&mut self, words: &[OsString], file: &Path) -> Option<(Status, Usage)> {
-        let inside = self.context.inside?;
+    /// Which program of ours the main job is, if it may be done without a process for it.
+    fn own_program(&self, program: &Found) -> Option<inside::Program> {
         // A limit is kept for certain with a process only.
         if self.options.term_after.is_some() {
             return None;
         }
-        let program = inside.program(file)?;
+        self.context.inside?.program(&program.file, &program.status)
+    }
+
+    /// Does the job without a process for it, if it can be done so.
+    fn inside(&mut self, words: &[OsString]) -> Option<(Status, Usage)> {
+        let program = self.own?;
+        let inside = self.context.inside?;
         let [stdout, stderr] = self.streams.as_ref()?;
         // These programs write nothing to it, but it has to be there.
         stdout.lent(&self.context).ok()?;

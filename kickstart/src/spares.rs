@@ -29,6 +29,8 @@ use crate::temporary::{self, Capture, Mailbox};
 pub struct Spares {
     enabled: bool,
     captures: RefCell<Vec<Spare<Capture>>>,
+    /// Captures in memory, empty.
+    memory: RefCell<Vec<(&'static str, Capture)>>,
     mailboxes: RefCell<Vec<Spare<Mailbox>>>,
     names: RefCell<Names>,
     null: OnceCell<Null>,
@@ -270,6 +272,16 @@ impl Spares {
         }
     }
 
+    /// A capture for a job that this process does itself. It is in memory where the system has that: such jobs
+    /// write a few lines, and a file of a disk takes longer to make and to remove than many of them take.
+    pub fn own_capture(&self, directories: &[PathBuf], stream: &'static str) -> io::Result<Capture> {
+        let mut memory = self.memory.borrow_mut();
+        if let Some(at) = memory.iter().position(|(purpose, _)| *purpose == stream) {
+            return Ok(memory.swap_remove(at).1);
+        }
+        temporary::capture_in_memory(stream).or_else(|_| temporary::capture(directories, stream))
+    }
+
     /// As [`Mailbox::new`].
     pub fn mailbox(&self, directories: &[PathBuf], purpose: &'static str) -> io::Result<Mailbox> {
         match take(&self.mailboxes, purpose, directories) {
@@ -307,6 +319,14 @@ impl Spares {
         state: &State,
     ) {
         put(&self.captures, stream, directories, capture, state);
+    }
+
+    /// Takes a capture of [`Self::own_capture`] back, of which the state is this.
+    pub fn keep_own_capture(&self, stream: &'static str, capture: Capture, state: &State) {
+        // Programs that the job has started may still have it.
+        if state.alone && (state.size() == 0 || capture.file.set_len(0).is_ok()) {
+            self.memory.borrow_mut().push((stream, capture));
+        }
     }
 
     /// Takes a mailbox back, of which the state is this.

@@ -33,45 +33,63 @@ pub struct Stream {
     key: &'static str,
     number: i32,
     sink: Sink,
+    writer: Writer,
+}
+
+/// Who writes to the streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// Processes of the job.
+    Processes,
+    /// This process, above all.
+    Own,
+}
+
+/// What the output streams are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Places<'a> {
+    /// The directory of the job.
+    pub directory: &'a Path,
+    /// Directories for temporary files.
+    pub temporary: &'a [PathBuf],
+    /// Files to use again.
+    pub spares: &'a Spares,
+    /// Who will write.
+    pub writer: Writer,
 }
 
 impl Stream {
     /// The standard output that `spec` asks for.
-    pub fn stdout(
-        spec: &Output,
-        directory: &Path,
-        temporary: &[PathBuf],
-        spares: &Spares,
-    ) -> io::Result<Self> {
-        Self::open("stdout", 1, spec, directory, temporary, spares)
+    pub fn stdout(spec: &Output, places: Places<'_>) -> io::Result<Self> {
+        Self::open("stdout", 1, spec, places)
     }
 
     /// The standard error that `spec` asks for.
-    pub fn stderr(
-        spec: &Output,
-        directory: &Path,
-        temporary: &[PathBuf],
-        spares: &Spares,
-    ) -> io::Result<Self> {
-        Self::open("stderr", 2, spec, directory, temporary, spares)
+    pub fn stderr(spec: &Output, places: Places<'_>) -> io::Result<Self> {
+        Self::open("stderr", 2, spec, places)
     }
 
-    fn open(
-        key: &'static str,
-        number: i32,
-        spec: &Output,
-        directory: &Path,
-        temporary: &[PathBuf],
-        spares: &Spares,
-    ) -> io::Result<Self> {
-        let sink = match spec {
-            Output::Capture => Sink::Capture(spares.capture(temporary, &key[3..])?),
-            Output::Inherit => Sink::Inherit,
-            Output::File { path, existing } => {
-                Sink::File(path.clone(), open_file(&directory.join(path), *existing))
+    fn open(key: &'static str, number: i32, spec: &Output, places: Places<'_>) -> io::Result<Self> {
+        let Places {
+            temporary,
+            spares,
+            writer,
+            ..
+        } = places;
+        let sink = match (spec, writer) {
+            (Output::Capture, Writer::Processes) => Sink::Capture(spares.capture(temporary, &key[3..])?),
+            (Output::Capture, Writer::Own) => Sink::Capture(spares.own_capture(temporary, &key[3..])?),
+            (Output::Inherit, _) => Sink::Inherit,
+            (Output::File { path, existing }, _) => {
+                Sink::File(path.clone(), open_file(&places.directory.join(path), *existing))
             }
         };
-        Ok(Self { key, number, sink })
+        Ok(Self {
+            key,
+            number,
+            sink,
+            writer,
+        })
     }
 
     /// The stream for a child.
@@ -123,9 +141,11 @@ impl Stream {
                 let mut entry = stat::temporary(key, &capture.name, &capture.file, state.status(), names);
                 entry.payload =
                     limit.and_then(|limit| payload::read(&capture.file, state.size(), limit).ok().flatten());
-                context
-                    .spares
-                    .keep_capture(temporary, &self.key[3..], capture, &state);
+                let spares = context.spares;
+                match self.writer {
+                    Writer::Processes => spares.keep_capture(temporary, &self.key[3..], capture, &state),
+                    Writer::Own => spares.keep_own_capture(&self.key[3..], capture, &state),
+                }
                 entry
             }
             Sink::Inherit => {

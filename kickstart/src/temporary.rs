@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tempfile::{Builder, NamedTempFile};
 
 use crate::context::Environment;
@@ -52,8 +53,15 @@ pub fn capture(directories: &[PathBuf], stream: &str) -> io::Result<Capture> {
             return Ok(Capture { file, name });
         }
     }
+    capture_in_memory(stream)
+}
+
+/// The same, in memory.
+pub fn capture_in_memory(stream: &str) -> io::Result<Capture> {
+    let file = in_memory(stream)?;
+    fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
     Ok(Capture {
-        file: in_memory(stream)?,
+        file,
         name: format!("memfd:ks.{stream}").into(),
     })
 }

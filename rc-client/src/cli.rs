@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
+use pegasus_rc_client::catalog::Kept;
 use pegasus_rc_client::program::{self, Args, Streams};
 
 pub fn main() -> ExitCode {
@@ -18,6 +19,7 @@ pub fn main() -> ExitCode {
     };
     let done = program::run(
         &args,
+        &mut Kept::default(),
         &mut Streams {
             stdout: &mut io::stdout().lock(),
             stderr: &mut io::stderr().lock(),

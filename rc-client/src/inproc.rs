@@ -13,6 +13,7 @@ use std::io::{self, Write};
 
 use clap::Parser;
 
+pub use crate::catalog::Kept;
 use crate::program::{self, Args, Streams};
 
 /// What the program would be started with.
@@ -38,7 +39,9 @@ pub enum Outcome {
 const NOTICED: [&str; 2] = ["SQLITE_TMPDIR", "TMPDIR"];
 
 /// Runs an invocation of `pegasus-rc-client` in this process, if it changes a catalog by the lines of a file.
-pub fn run(invocation: Invocation<'_>) -> Outcome {
+///
+/// The catalog's database stays open in `kept`.
+pub fn run(invocation: Invocation<'_>, kept: &mut Kept) -> Outcome {
     let Invocation {
         arguments,
         environment,
@@ -63,6 +66,7 @@ pub fn run(invocation: Invocation<'_>) -> Outcome {
     }
     let done = program::run(
         &args,
+        kept,
         &mut Streams {
             // Changes print nothing there.
             stdout: &mut io::sink(),

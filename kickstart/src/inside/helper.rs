@@ -24,6 +24,9 @@ const STACK: usize = 8 << 20;
 const STOPPED: u8 = 1;
 const DEFECT: u8 = 101;
 
+/// What does jobs: the exit code, or nothing if the program is needed.
+pub(super) type Worker = Box<dyn FnMut(Task) -> Option<u8>>;
+
 /// A thread that does one job after the other, and ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Helper {
@@ -43,12 +46,12 @@ pub(super) enum End {
 }
 
 impl Helper {
-    pub(super) fn start(work: fn(Task) -> Option<u8>) -> io::Result<Self> {
+    pub(super) fn start(worker: fn() -> Worker) -> io::Result<Self> {
         let (tasks, queue) = channel();
         let (told, outcomes) = channel();
         let (ended, bell): (PipeReader, PipeWriter) = io::pipe()?;
         let builder = thread::Builder::new().name("inside".into()).stack_size(STACK);
-        builder.spawn(move || serve(&queue, work, &told, bell))?;
+        builder.spawn(move || serve(&queue, &mut worker(), &told, bell))?;
         Ok(Self {
             tasks,
             outcomes,
@@ -132,12 +135,7 @@ impl Helper {
 }
 
 /// What the thread does. If a task has a defect, the thread ends, and with it the pipe.
-fn serve(
-    queue: &Receiver<Task>,
-    work: fn(Task) -> Option<u8>,
-    told: &Sender<Option<u8>>,
-    mut bell: PipeWriter,
-) {
+fn serve(queue: &Receiver<Task>, work: &mut Worker, told: &Sender<Option<u8>>, mut bell: PipeWriter) {
     for task in queue {
         let outcome = work(task);
         if told.send(outcome).is_err() || bell.write_all(&[1]).is_err() {
@@ -200,7 +198,7 @@ mod tests {
 
     #[test]
     fn one_job_follows_the_other_until_one_has_a_defect() {
-        let mut helper = Helper::start(work).unwrap();
+        let mut helper = Helper::start(|| Box::new(work)).unwrap();
         for (order, expected) in [("0", Some(0)), ("refuse", None), ("7", Some(7))] {
             let (code, again) = run(helper, order);
             assert_eq!(code, expected);
@@ -214,7 +212,7 @@ mod tests {
     fn a_thread_with_a_directory_of_its_own_does_no_job_of_the_process() {
         let folder = tempfile::tempdir().unwrap();
         let own = || task("0", Some(folder.path().to_owned()));
-        let helper = Helper::start(work).unwrap();
+        let helper = Helper::start(|| Box::new(work)).unwrap();
         assert!(helper.can_do(&task("0", None)) && helper.can_do(&own()));
         let End::Outcome(Some(0), Some(helper)) = helper.run(own(), &mut Uninterrupted) else {
             panic!("the job ends");
@@ -244,7 +242,7 @@ mod tests {
         let (reader, mut writer) = io::pipe().unwrap();
         let mut interrupts = Terminated(reader);
         writer.write_all(&[1]).unwrap();
-        let helper = Helper::start(work).unwrap();
+        let helper = Helper::start(|| Box::new(work)).unwrap();
         let End::Outcome(Some(3), Some(helper)) = helper.run(task("wait", None), &mut interrupts) else {
             panic!("the job ends by itself");
         };

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::entry::Entry;
 use crate::properties::Properties;
 
-pub use sqlite::SqliteCatalog;
+pub use sqlite::{Kept, SqliteCatalog};
 pub use text::TextCatalog;
 pub use yaml::YamlCatalog;
 
@@ -103,8 +103,12 @@ impl CatalogError {
 /// Opens the catalog that the properties starting with `prefix` describe.
 ///
 /// `PREFIX` is `JDBCRC` (with `PREFIX.db.url`), `File` or `YAML` (with `PREFIX.file`); if it is not set, the
-/// database or the ending of the file's name decides.
-pub fn open(properties: &Properties, prefix: &str) -> Result<Box<dyn Catalog>, CatalogError> {
+/// database or the ending of the file's name decides. A database stays open in `kept`, for the next call.
+pub fn open<'a>(
+    properties: &Properties,
+    prefix: &str,
+    kept: &'a mut Kept,
+) -> Result<Box<dyn Catalog + 'a>, CatalogError> {
     let key = |name: &str| format!("{prefix}.{name}");
     let file = || {
         properties.get(&key("file")).map(PathBuf::from).ok_or_else(|| {
@@ -113,13 +117,19 @@ pub fn open(properties: &Properties, prefix: &str) -> Result<Box<dyn Catalog>, C
     };
     let url = properties.get(&key("db.url"));
     match properties.get(prefix).map(str::to_ascii_lowercase).as_deref() {
-        Some("jdbcrc") => Ok(Box::new(SqliteCatalog::open(&database(url, &key("db.url"))?)?)),
+        Some("jdbcrc") => Ok(Box::new(SqliteCatalog::open(
+            &database(url, &key("db.url"))?,
+            kept,
+        )?)),
         Some("file" | "simplefile" | "regex") => Ok(Box::new(TextCatalog::new(file()?))),
         Some("yaml") => Ok(Box::new(YamlCatalog::new(file()?))),
         Some(other) => Err(CatalogError::Configuration(format!(
             "{prefix} is '{other}': entries can be kept in JDBCRC (SQLite), File and YAML catalogs"
         ))),
-        None if url.is_some() => Ok(Box::new(SqliteCatalog::open(&database(url, &key("db.url"))?)?)),
+        None if url.is_some() => Ok(Box::new(SqliteCatalog::open(
+            &database(url, &key("db.url"))?,
+            kept,
+        )?)),
         None => {
             let path = file().map_err(|_| {
                 CatalogError::Configuration(format!(
@@ -158,7 +168,8 @@ mod tests {
     use super::*;
 
     fn kind(text: &str) -> Result<(), String> {
-        let result = open(&Properties::parse(text), "rc");
+        let mut kept = Kept::default();
+        let result = open(&Properties::parse(text), "rc", &mut kept);
         result.map(drop).map_err(|error| error.to_string())
     }
 

@@ -2,7 +2,7 @@
 //! small registration takes, so the empty database is kept ready, and written as it is.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -43,11 +43,11 @@ fn try_make(
     path: &Path,
     work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let bytes = empty(SystemTime::now()).ok_or("damaged")?;
+    let empty = packed(SystemTime::now());
+    let size = size(&empty).ok_or("damaged")?;
     let mut connection = Connection::open_in_memory()?;
     // SQLite keeps a gigabyte in memory at most; more is left to the way without this.
-    connection.deserialize_read_exact(MAIN_DB, &*bytes, bytes.len(), false)?;
-    drop(bytes);
+    connection.deserialize_read_exact(MAIN_DB, Unpacked::new(&empty), size, false)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     work(&transaction)?;
     transaction.commit()?;
@@ -85,32 +85,94 @@ fn publish(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The bytes of the database without entries; nothing if those above are damaged.
-fn empty(made: SystemTime) -> Option<Vec<u8>> {
-    let seconds = made.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let mut packed = READY.to_vec();
-    let time = |seconds: u64| -> [u8; 6] {
-        let [_, _, six @ ..] = seconds.to_be_bytes();
-        six
-    };
-    let marker = time(TIME.cast_unsigned());
-    let at = packed.windows(marker.len()).position(|part| part == marker)?;
-    packed
-        .get_mut(at..at + marker.len())?
-        .copy_from_slice(&time(seconds));
-    expand(&packed)
+/// Where [`TIME`] stands.
+const TIME_AT: usize = {
+    let (marker, mut at) = (bytes_of(TIME.cast_unsigned()), 0);
+    loop {
+        let mut same = 0;
+        while same < marker.len() && READY[at + same] == marker[same] {
+            same += 1;
+        }
+        if same == marker.len() {
+            break at;
+        }
+        at += 1;
+    }
+};
+
+/// A time as SQLite stores it.
+const fn bytes_of(seconds: u64) -> [u8; 6] {
+    let [_, _, six @ ..] = seconds.to_be_bytes();
+    six
 }
 
-fn expand(mut packed: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(256 << 10);
-    while let Some((&zeros, rest)) = packed.split_first_chunk() {
-        let (&count, rest) = rest.split_first_chunk()?;
-        let (text, rest) = rest.split_at_checked(u32::from_le_bytes(count) as usize)?;
-        bytes.resize(bytes.len() + u32::from_le_bytes(zeros) as usize, 0);
-        bytes.extend_from_slice(text);
+/// The database without entries, as [`READY`] has it.
+fn packed(made: SystemTime) -> Vec<u8> {
+    let seconds = made.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let mut packed = READY.to_vec();
+    for (byte, of_time) in packed.iter_mut().skip(TIME_AT).zip(bytes_of(seconds)) {
+        *byte = of_time;
+    }
+    packed
+}
+
+/// The next zeros and bytes.
+fn next_part(packed: &[u8]) -> Option<(usize, &[u8], &[u8])> {
+    let (&zeros, rest) = packed.split_first_chunk()?;
+    let (&count, rest) = rest.split_first_chunk()?;
+    let (text, rest) = rest.split_at_checked(u32::from_le_bytes(count) as usize)?;
+    Some((u32::from_le_bytes(zeros) as usize, text, rest))
+}
+
+/// How many bytes it is; nothing if it is damaged.
+fn size(mut packed: &[u8]) -> Option<usize> {
+    let mut size = 0;
+    while !packed.is_empty() {
+        let (zeros, text, rest) = next_part(packed)?;
+        size += zeros + text.len();
         packed = rest;
     }
-    packed.is_empty().then_some(bytes)
+    Some(size)
+}
+
+/// Reads it: SQLite gets it without a copy in between.
+struct Unpacked<'a> {
+    zeros: usize,
+    text: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Unpacked<'a> {
+    fn new(packed: &'a [u8]) -> Self {
+        Self {
+            zeros: 0,
+            text: &[],
+            rest: packed,
+        }
+    }
+}
+
+impl Read for Unpacked<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let free = &mut buffer[filled..];
+            if self.zeros > 0 {
+                let count = self.zeros.min(free.len());
+                free[..count].fill(0);
+                self.zeros -= count;
+                filled += count;
+            } else if self.text.is_empty() {
+                let Some((zeros, text, rest)) = next_part(self.rest) else {
+                    break;
+                };
+                *self = Self { zeros, text, rest };
+            } else {
+                filled += self.text.read(free)?;
+            }
+        }
+        Ok(filled)
+    }
 }
 
 #[cfg(test)]
@@ -121,6 +183,13 @@ mod tests {
 
     use super::*;
     use crate::catalog::sqlite::insert_version;
+
+    fn expand(packed: &[u8]) -> Option<Vec<u8>> {
+        let (size, mut bytes) = (size(packed)?, Vec::new());
+        Unpacked::new(packed).read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes.len(), size);
+        Some(bytes)
+    }
 
     /// The inverse of [`expand`].
     fn pack(bytes: &[u8]) -> Vec<u8> {
@@ -183,7 +252,7 @@ mod tests {
         assert_eq!(expand(&packed).unwrap(), fs::read(&file).unwrap());
 
         let seconds = 1_800_000_000;
-        let ready = empty(UNIX_EPOCH + Duration::from_secs(seconds));
+        let ready = expand(&super::packed(UNIX_EPOCH + Duration::from_secs(seconds)));
         let found = ready.map(|ready| {
             fs::write(&file, ready).unwrap();
             let mut found = content(&file);

@@ -1,6 +1,8 @@
 //! The database catalog, in SQLite: tables `rc_lfn`, `rc_pfn` and `rc_meta` of the Pegasus schema.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,23 +23,74 @@ fn wait_for_others(looks: i32) -> bool {
     looks < LOOKS
 }
 
-/// A catalog in an SQLite database.
-#[derive(Debug)]
-pub struct SqliteCatalog {
-    path: PathBuf,
-    /// None as long as the database does not exist and nobody has asked for it.
-    connection: Option<Connection>,
+/// The database of the last catalog, still open: SQLite reads all tables of a database that is opened, which is half of
+/// what a small change takes. Nothing of it is locked meanwhile.
+#[derive(Debug, Default)]
+pub struct Kept {
+    open: Option<Connection>,
+    place: Option<Place>,
 }
 
-impl SqliteCatalog {
-    /// Opens a database. One that does not exist is made with the first entries, or when it is read: each change waits
-    /// for the disk several times.
-    pub fn open(path: &Path) -> Result<Self, CatalogError> {
+/// Which file a database is, and by which name SQLite knows it and its journal.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl Place {
+    fn of(path: &Path) -> Option<Self> {
+        let status = fs::metadata(path).ok()?;
+        Some(Self {
+            path: std::path::absolute(path).ok()?,
+            device: status.dev(),
+            inode: status.ino(),
+        })
+    }
+}
+
+impl Kept {
+    /// Whether the database of this name is open. Any other is closed.
+    fn has(&mut self, path: &Path) -> bool {
+        let has = self.place.is_some() && self.place == Place::of(path);
+        if !has {
+            *self = Self::default();
+        }
+        has
+    }
+
+    /// The open database, which is that of this name.
+    fn connection(&mut self, path: &Path) -> rusqlite::Result<&mut Connection> {
+        let connection = if let Some(connection) = self.open.take() {
+            connection
+        } else {
+            // Before it is opened: should another file get the name meanwhile, this one is not taken for it later.
+            self.place = Place::of(path);
+            connect(path)?
+        };
+        Ok(self.open.insert(connection))
+    }
+}
+
+/// A catalog in an SQLite database.
+#[derive(Debug)]
+pub struct SqliteCatalog<'a> {
+    path: PathBuf,
+    /// Not open as long as the database does not exist and nobody has asked for it.
+    kept: &'a mut Kept,
+}
+
+impl<'a> SqliteCatalog<'a> {
+    /// Opens a database, unless it is the one that was kept. One that does not exist is made with the first entries, or
+    /// when it is read: each change waits for the disk several times.
+    pub fn open(path: &Path, kept: &'a mut Kept) -> Result<Self, CatalogError> {
+        let found = kept.has(path);
         let mut catalog = Self {
             path: path.to_owned(),
-            connection: None,
+            kept,
         };
-        if !ready::can_be_made(path) {
+        if !found && !ready::can_be_made(path) {
             catalog.connection()?;
         }
         Ok(catalog)
@@ -49,11 +102,8 @@ impl SqliteCatalog {
     }
 
     fn connection(&mut self) -> Result<&mut Connection, CatalogError> {
-        let connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => connect(&self.path).map_err(self.failed())?,
-        };
-        Ok(self.connection.insert(connection))
+        let failed = self.failed();
+        self.kept.connection(&self.path).map_err(failed)
     }
 
     fn change<T>(
@@ -127,7 +177,8 @@ fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
     let sql =
         "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('rc_lfn', 'rc_pfn', 'rc_meta')";
     connection
-        .query_row(sql, [], |row| row.get::<_, i64>(0))
+        .prepare_cached(sql)?
+        .query_row([], |row| row.get::<_, i64>(0))
         .map(|count| count == 3)
 }
 
@@ -156,14 +207,15 @@ pub(super) fn insert_version(connection: &Connection, seconds: i64) -> rusqlite:
 
 /// Adds entries to a database with tables.
 pub(super) fn insert(db: &Connection, entries: &[Entry]) -> rusqlite::Result<()> {
-    let mut add_lfn = db.prepare("INSERT INTO rc_lfn (lfn) VALUES (?1) ON CONFLICT (lfn) DO NOTHING")?;
-    let mut find_lfn = db.prepare("SELECT lfn_id FROM rc_lfn WHERE lfn = ?1")?;
+    let mut add_lfn =
+        db.prepare_cached("INSERT INTO rc_lfn (lfn) VALUES (?1) ON CONFLICT (lfn) DO NOTHING")?;
+    let mut find_lfn = db.prepare_cached("SELECT lfn_id FROM rc_lfn WHERE lfn = ?1")?;
     // The constraint does not see two locations without site as equal.
-    let mut add_pfn = db.prepare(
+    let mut add_pfn = db.prepare_cached(
         "INSERT INTO rc_pfn (lfn_id, pfn, site) SELECT ?1, ?2, ?3 WHERE NOT EXISTS \
          (SELECT 1 FROM rc_pfn WHERE lfn_id = ?1 AND pfn = ?2 AND site IS ?3)",
     )?;
-    let mut add_meta = db.prepare(
+    let mut add_meta = db.prepare_cached(
         "INSERT INTO rc_meta (lfn_id, \"key\", value) VALUES (?1, ?2, ?3) \
          ON CONFLICT (lfn_id, \"key\") DO UPDATE SET value = excluded.value",
     )?;
@@ -178,9 +230,9 @@ pub(super) fn insert(db: &Connection, entries: &[Entry]) -> rusqlite::Result<()>
     Ok(())
 }
 
-impl Catalog for SqliteCatalog {
+impl Catalog for SqliteCatalog<'_> {
     fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError> {
-        if self.connection.is_none() && ready::make(&self.path, |db| insert(db, entries)) {
+        if self.kept.open.is_none() && ready::make(&self.path, |db| insert(db, entries)) {
             return Ok(());
         }
         self.change(|db| insert(db, entries))
@@ -197,12 +249,12 @@ impl Catalog for SqliteCatalog {
     fn delete(&mut self, patterns: &[Pattern]) -> Result<usize, CatalogError> {
         self.change(|db| {
             let mut removed = 0;
-            let mut delete = db.prepare(
+            let mut delete = db.prepare_cached(
                 "DELETE FROM rc_pfn WHERE lfn_id = (SELECT lfn_id FROM rc_lfn WHERE lfn = ?1) \
                  AND (?2 IS NULL OR pfn = ?2) AND (?3 IS NULL OR site = ?3)",
             )?;
             // Metadata go with the logical name, by the foreign key.
-            let mut forget = db.prepare(
+            let mut forget = db.prepare_cached(
                 "DELETE FROM rc_lfn WHERE lfn = ?1 \
                  AND NOT EXISTS (SELECT 1 FROM rc_pfn WHERE rc_pfn.lfn_id = rc_lfn.lfn_id)",
             )?;
