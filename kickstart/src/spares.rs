@@ -323,8 +323,8 @@ impl Spares {
 
     /// Takes a capture of [`Self::own_capture`] back, of which the state is this.
     pub fn keep_own_capture(&self, stream: &'static str, capture: Capture, state: &State) {
-        // Programs that the job has started may still have it.
-        if state.alone && (state.size() == 0 || capture.file.set_len(0).is_ok()) {
+        // If a program that the job has started lives on and may have it, whoever uses files again must end.
+        if self.enabled && (state.size() == 0 || capture.file.set_len(0).is_ok()) {
             self.memory.borrow_mut().push((stream, capture));
         }
     }
@@ -394,6 +394,33 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+
+    #[test]
+    fn captures_in_memory_are_emptied() {
+        let spares = Spares::new();
+        let mut inode = None;
+        for text in ["a long text", "", "text"] {
+            let capture = spares.own_capture(&[], "err").unwrap();
+            writeln!(&capture.file, "{text}").unwrap();
+            let state = spares.look(&capture.file);
+            assert_eq!(state.size(), text.len() as u64 + 1);
+            let status = state.status().unwrap();
+            assert_eq!(status.mode() & 0o7777, 0o600);
+            assert!(inode.is_none_or(|inode| inode == status.ino()));
+            inode = Some(status.ino());
+            spares.keep_own_capture("err", capture, &state);
+        }
+        assert_eq!(
+            spares
+                .own_capture(&[], "out")
+                .unwrap()
+                .file
+                .metadata()
+                .unwrap()
+                .size(),
+            0
+        );
+    }
 
     #[test]
     fn untouched_files_are_used_again() {

@@ -305,18 +305,36 @@ fn entry(
 /// `directory` is a real name, too, or not absolute.
 pub fn named(key: &[u8], name: &Path, directory: &Path, names: &mut Names) -> FileEntry<'static> {
     let file = directory.join(name);
-    // Most files are in the directory itself, and only the file could be a link.
-    if directory.is_absolute()
-        && name.file_name() == Some(name.as_os_str())
-        && let Ok(status) = fs::symlink_metadata(&file)
-        && !status.is_symlink()
-    {
-        let name = file.into_os_string().into_vec();
+    if let Some((name, status)) = in_known_directory(name, &file, directory, names) {
+        let name = name.into_os_string().into_vec();
         return entry(key, Source::Name(name), Ok(&status), names);
     }
     let real = fs::canonicalize(&file);
     let shown = real.as_deref().unwrap_or(name).as_os_str().as_bytes().to_vec();
     entry(key, Source::Name(shown), fs::metadata(&file).as_ref(), names)
+}
+
+/// The real name of `file`, which is `name` in `directory`, if only its directory's had to be found out: that is mostly
+/// known, and the file is no link.
+fn in_known_directory(
+    name: &Path,
+    file: &Path,
+    directory: &Path,
+    names: &mut Names,
+) -> Option<(PathBuf, Metadata)> {
+    let plain = name.file_name()?;
+    // With a slash or a dot behind it, the last word is that of a directory.
+    if !directory.is_absolute() || !name.as_os_str().as_bytes().ends_with(plain.as_bytes()) {
+        return None;
+    }
+    let file = if plain == name.as_os_str() {
+        file.to_owned()
+    } else {
+        let parent = file.parent()?;
+        names.real(parent, &fs::metadata(parent).ok()?).ok()?.join(plain)
+    };
+    let status = fs::symlink_metadata(&file).ok()?;
+    (!status.is_symlink()).then_some((file, status))
 }
 
 /// The entry of a program's file: as [`named`], with a status that is known.
@@ -383,9 +401,24 @@ mod tests {
         fs::create_dir(real.join("sub")).unwrap();
         fs::write(real.join("f"), "abc").unwrap();
         std::os::unix::fs::symlink("f", real.join("link")).unwrap();
+        std::os::unix::fs::symlink(".", real.join("way")).unwrap();
         let mut names = Names::default();
         for name in [
-            "f", "link", "./f", "sub", "sub/", "sub/.", "sub/..", "sub/../f", "f/", ".", "..",
+            "f",
+            "link",
+            "./f",
+            "sub",
+            "sub/",
+            "sub/.",
+            "sub/..",
+            "sub/../f",
+            "f/",
+            ".",
+            "..",
+            "way/f",
+            "way/link",
+            "way/nothing",
+            "way",
         ] {
             let entry = named(b"k", Path::new(name), &real, &mut names);
             let expected = fs::canonicalize(real.join(name)).unwrap_or_else(|_| name.into());

@@ -1,10 +1,10 @@
 //! Temporary files: those that capture a stream have no name where the file system allows it, so nothing is
 //! left behind however the process ends; those that the job opens itself have one until they are dropped.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -59,6 +59,8 @@ pub fn capture(directories: &[PathBuf], stream: &str) -> io::Result<Capture> {
 /// The same, in memory.
 pub fn capture_in_memory(stream: &str) -> io::Result<Capture> {
     let file = in_memory(stream)?;
+    // As one in a directory.
+    file.set_permissions(Permissions::from_mode(0o600))?;
     fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
     Ok(Capture {
         file,

@@ -173,9 +173,11 @@ impl Kickstart {
         self.server = Some(server);
     }
 
-    /// Ends the server.
+    /// Ends the server, for this process is about to end, too.
     pub(super) fn close(&mut self) {
-        self.server = None;
+        if let Some(server) = self.server.take() {
+            server.dismiss();
+        }
     }
 }
 
@@ -202,7 +204,8 @@ pub(super) struct Server {
     socket: Option<UnixStream>,
     /// The server ends the task when this is closed.
     lifeline: Option<PipeWriter>,
-    reaped: bool,
+    /// Nobody has to wait for its end.
+    gone: bool,
     /// For requests and replies, from when it is known to be ready.
     pipes: Option<Ends>,
     /// It knows the worker's shared streams.
@@ -243,7 +246,7 @@ impl Server {
             child,
             socket: Some(here),
             lifeline: Some(lifeline),
-            reaped: false,
+            gone: false,
             pipes: None,
             has_streams: Cell::new(false),
             reply: Cell::new(None),
@@ -309,12 +312,22 @@ impl Server {
                 broken: false,
             });
         }
-        self.reaped = true;
+        self.gone = true;
         Ok(Ended {
             status: reap(self.child.pid)?,
             goes_on: false,
             broken: true,
         })
+    }
+
+    /// Ends the server and waits until it has done all that it has to do. The system clears it away later, which takes as
+    /// long as a small task.
+    fn dismiss(mut self) {
+        if let Some(Ends { read, write }) = self.pipes.take() {
+            drop(write);
+            // Closed last of all.
+            self.gone = is_readable(read, END_LIMIT);
+        }
     }
 
     /// Whether the process was reaped. Waits for that, but not for ever: it may hang in a file system.
@@ -364,7 +377,7 @@ impl Leader for Server {
 impl Drop for Server {
     fn drop(&mut self) {
         (self.socket, self.pipes, self.lifeline) = (None, None, None);
-        if self.reaped || self.reap_soon(END_LIMIT) {
+        if self.gone || self.reap_soon(END_LIMIT) {
             return;
         }
         // It is ours until it is reaped.

@@ -72,6 +72,7 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
     }
     // What a task leaves behind becomes a child of the server, so that it can tell.
     set_child_subreaper(true)?;
+    // Dropped after the rest: their end tells the executor that nothing is left to be done here.
     let pipes = wire::greet(&socket)?;
     let mut server = Server {
         host: Host::gather(true),

@@ -266,3 +266,72 @@ impl Catalog for SqliteCatalog<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn insert(path: &Path, name: &str, kept: &mut Kept) {
+        let entry = Entry {
+            lfn: name.to_owned(),
+            pfn: format!("/data/{name}"),
+            ..Entry::default()
+        };
+        SqliteCatalog::open(path, kept).unwrap().insert(&[entry]).unwrap();
+    }
+
+    /// The logical names in a database, seen from elsewhere.
+    fn names(path: &Path) -> Vec<String> {
+        let mut kept = Kept::default();
+        let entries = SqliteCatalog::open(path, &mut kept).unwrap().list().unwrap();
+        entries.into_iter().map(|entry| entry.lfn).collect()
+    }
+
+    #[test]
+    fn a_database_that_stays_open_is_the_one_that_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (folder.path().join("one.db"), folder.path().join("two.db"));
+        let mut kept = Kept::default();
+        for (path, name) in [(&one, "a"), (&one, "b"), (&one, "c"), (&two, "d"), (&one, "e")] {
+            insert(path, name, &mut kept);
+        }
+        assert_eq!(names(&one), ["a", "b", "c", "e"]);
+        assert_eq!(names(&two), ["d"]);
+        assert!(kept.has(&one));
+
+        // Another file of this name, none, and a folder that was moved.
+        insert(&one, "f", &mut kept);
+        fs::rename(&two, &one).unwrap();
+        insert(&one, "g", &mut kept);
+        assert_eq!(names(&one), ["d", "g"]);
+        fs::remove_file(&one).unwrap();
+        insert(&one, "h", &mut kept);
+        insert(&one, "i", &mut kept);
+        assert_eq!(names(&one), ["h", "i"]);
+        let below = folder.path().join("below");
+        fs::create_dir(&below).unwrap();
+        fs::rename(&one, below.join("one.db")).unwrap();
+        insert(&below.join("one.db"), "j", &mut kept);
+        assert_eq!(names(&below.join("one.db")), ["h", "i", "j"]);
+        assert!(!one.exists());
+    }
+
+    #[test]
+    fn a_database_that_stays_open_is_not_locked_and_shows_what_others_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.db");
+        let (mut here, mut there) = (Kept::default(), Kept::default());
+        for name in ["a", "b", "c"] {
+            insert(&path, name, &mut here);
+            insert(&path, name, &mut there);
+        }
+        assert_eq!(names(&path), ["a", "b", "c"]);
+        // A schema that others have changed.
+        let other = Connection::open(&path).unwrap();
+        other
+            .execute_batch("DROP TABLE rc_meta; DROP TABLE rc_pfn; DROP TABLE rc_lfn")
+            .unwrap();
+        insert(&path, "d", &mut here);
+        assert_eq!(names(&path), ["d"]);
+    }
+}
