@@ -16,21 +16,15 @@ use pmc_dag::{Dag, Request, TaskId};
 use crate::master::{Event, Master, MasterConfig, Outbox, Record};
 use crate::message::{Rank, Registration, SubmitId, TaskResult, ToWorker};
 
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
+#[path = "../../tests/support/random.rs"]
+mod random;
+
+use random::Random;
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     /// A number below `limit`.
     fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
+        self.number() % limit.max(1)
     }
 
     /// True once in `n`.

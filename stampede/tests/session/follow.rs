@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rusqlite::OpenFlags;
 use rustc_hash::FxHashSet;
 
+use crate::random::Random;
 use crate::support::{Fixture, dump};
 
 /// Waits for the end of a loader, for a minute at most.
@@ -23,17 +24,9 @@ pub fn wait(child: &mut Child) -> i32 {
     panic!("the loader does not end");
 }
 
-/// Numbers that differ from run to run of the test.
-pub struct Random(pub u64);
-
 impl Random {
     pub fn below(&mut self, limit: usize) -> usize {
-        // Knuth's constants; the upper half is random enough for moments in time.
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
+        self.number() as usize % limit
     }
 }
 

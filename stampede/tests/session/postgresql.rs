@@ -4,7 +4,8 @@ use std::fs;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::follow::{Random, replayed, wait};
+use crate::follow::{replayed, wait};
+use crate::random::Random;
 use crate::server::{PASSWORD, Server};
 use crate::support::{Fixture, dump};
 
