@@ -100,7 +100,7 @@ pub struct Estimate {
     /// Tasks that are left.
     pub tasks: usize,
     /// Of these, how many are of a transformation that has not succeeded yet, so that the mean of all
-    /// others stands for it.
+    /// others stands for it, or twice the time for which a task of it runs, if that is more.
     pub guessed: usize,
     /// The chain decides, not the work: more hosts would not help.
     pub by_chain: bool,
@@ -192,7 +192,7 @@ impl Observer {
     }
 
     fn estimate(&self, history: &History, blocked: &[bool], rate: Rate, now: Micros) -> Option<Estimate> {
-        let means = Means::new(history)?;
+        let means = Means::new(history, now)?;
         let children = self.children(&history.plan);
         let order = self.order.get_or_init(|| children.order());
         let left = |task: TaskNumber| {
@@ -248,10 +248,12 @@ impl Observer {
 struct Means {
     by_class: Vec<(f64, u32)>,
     all: f64,
+    /// For how long tasks of a class run, at most.
+    running: Vec<f64>,
 }
 
 impl Means {
-    fn new(history: &History) -> Option<Self> {
+    fn new(history: &History, now: Micros) -> Option<Self> {
         let mut by_class = vec![(0.0, 0); history.plan.classes().len()];
         for one in history.tries.iter().filter(|one| one.succeeded()) {
             let sum = &mut by_class[history.plan.class_index(one.task)];
@@ -261,9 +263,20 @@ impl Means {
         let (sum, count) = by_class
             .iter()
             .fold((0.0, 0), |(sum, count), one| (sum + one.0, count + one.1));
-        (count > 0).then(|| Self {
+        if count == 0 {
+            return None;
+        }
+        let mut running = vec![0.0_f64; by_class.len()];
+        for task in history.in_state(State::Running) {
+            if let Some(one) = history.latest_try(task) {
+                let longest = &mut running[history.plan.class_index(task)];
+                *longest = longest.max(seconds(now - one.start));
+            }
+        }
+        Some(Self {
             by_class,
             all: sum / f64::from(count),
+            running,
         })
     }
 
@@ -271,7 +284,11 @@ impl Means {
     fn of(&self, class: usize) -> (f64, bool) {
         match self.by_class.get(class) {
             Some((sum, count)) if *count > 0 => (sum / f64::from(*count), true),
-            _ => (self.all, false),
+            // Of what has lasted for some time, and of which nothing else is known, half is a fair guess.
+            _ => {
+                let age = self.running.get(class).copied().unwrap_or_default();
+                (self.all.max(2.0 * age), false)
+            }
         }
     }
 }
@@ -416,5 +433,17 @@ mod tests {
             "{estimate:?}"
         );
         assert_eq!(observer.look(&history, now).running[0].seconds, 25.0);
+
+        // The first c runs for longer than any other task has: half of it, perhaps.
+        place.append(
+            "jobstate.log",
+            "135 b JOB_SUCCESS 0 - - 3\n135 c EXECUTE 4.0 - - 4\n",
+        );
+        let history = place.open();
+        let now = 165 * SECOND;
+        let rate = super::rate(&history, now).unwrap();
+        let estimate = observer.estimate(&history, &[], rate, now).unwrap();
+        assert_eq!((estimate.tasks, estimate.guessed), (1, 1));
+        assert!((estimate.chain - 30.0).abs() < 1e-9, "{estimate:?}");
     }
 }

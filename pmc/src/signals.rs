@@ -1,6 +1,6 @@
 //! Ctrl-C and its like: the first one ends the run in order, the second one at once.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::thread::JoinHandle;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -25,9 +25,12 @@ impl Guard {
                 for signal in signals.forever() {
                     if first {
                         first = false;
+                        let mut stderr = std::io::stderr();
+                        // A bar may stand in the line, which is drawn again below.
+                        let clear = if stderr.is_terminal() { "\r\x1b[2K" } else { "" };
                         let _ = writeln!(
-                            std::io::stderr(),
-                            "pmc: stopping the running tasks; once more to end at once"
+                            stderr,
+                            "{clear}pmc: stopping the running tasks; once more to end at once"
                         );
                         stop(signal);
                     } else {

@@ -229,6 +229,13 @@ fn what_cannot_be_planned_leaves_nothing() {
     let finished = place.run(["run", "nowhere.yml"]);
     finished.code(3);
     assert_eq!(finished.stderr(), "pmc: nowhere.yml: no such workflow file\n");
+    place.write("sub/workflow.yml", "");
+    let finished = place.run(["run", "sub"]);
+    finished.code(3);
+    assert_eq!(
+        finished.stderr(),
+        "pmc: sub: a directory, not the file of a workflow\n  hint: pmc run sub/workflow.yml\n"
+    );
 
     place.write("bad.yml", "name: bad\njobs: [\n");
     let finished = place.run(["run", "--json", "bad.yml"]);

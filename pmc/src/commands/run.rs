@@ -49,7 +49,19 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         .or_code(exit::NOT_RUN)?;
     let workflow = cwd.join(&arguments.workflow);
     if !workflow.is_file() {
-        let error = anyhow!("{}: no such workflow file", arguments.workflow.display());
+        let named = arguments.workflow.display();
+        let error = if workflow.is_dir() {
+            let usual = arguments.workflow.join("workflow.yml");
+            let hint = match usual.is_file() {
+                true => format!("\n  hint: pmc run {}", usual.display()),
+                false => String::new(),
+            };
+            anyhow!("{named}: a directory, not the file of a workflow{hint}")
+        } else if workflow.exists() {
+            anyhow!("{named}: not a file that a workflow can be read from")
+        } else {
+            anyhow!("{named}: no such workflow file")
+        };
         return Err(Failure::new(exit::NOT_PLANNED, error));
     }
     let surroundings = surroundings(&workflow)?;
