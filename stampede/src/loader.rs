@@ -1,8 +1,8 @@
 //! The states of a run, one after another, become rows.
 //!
 //! The caller gives what happened, in order, from a log or as it happens, and decides when to commit.
-//! Only tries that have not ended are held in memory; all else is asked from the database, so that a
-//! run of a million jobs needs no more than one of a thousand, and a loader that starts again needs
+//! Only tries that have not ended are held in memory, little of those that have not begun; all else is asked from the
+//! database, so that a run of a million jobs needs no more than one of a thousand, and a loader that starts again needs
 //! nothing but the database.
 
 use std::path::PathBuf;
@@ -15,11 +15,14 @@ use crate::error::{LoadError, Notice};
 use crate::rows::{JobRow, WorkflowState};
 use crate::state_log::StateLog;
 use crate::static_part::OwnTask;
-use crate::store::{JobFacts, Position, Store, StoreError};
+use crate::store::{JobFacts, Position, Queueing, Store, StoreError};
 use crate::text;
 use crate::told::Told;
 
 mod end;
+mod queue;
+
+use queue::{Queue, Queued};
 
 pub(crate) use end::{base_name, option_of_kickstart};
 
@@ -42,7 +45,7 @@ pub struct Workflow {
 /// What is known of a job before its tries.
 type Planned = (i64, JobFacts, Option<(String, String)>);
 
-/// A try that has not ended.
+/// A try that has begun and not ended.
 #[derive(Clone, Debug, Default)]
 struct Try {
     row: i64,
@@ -67,6 +70,8 @@ pub struct Loader {
     log: StateLog,
     workflow: Workflow,
     tries: FxHashMap<String, Try>,
+    /// None if the store wants tries as they are submitted.
+    queue: Option<Queue>,
     last_seq: i64,
     /// Of the run that is going on or was the last; -1 before the first.
     restart_count: i64,
@@ -131,7 +136,17 @@ impl Loader {
     /// # Errors
     /// The database cannot be read.
     pub fn new(store: Box<dyn Store>, log: StateLog, workflow: Workflow) -> Result<Self, StoreError> {
-        let last_seq = store.last_sequence()?;
+        let queue = match store.queueing() {
+            Queueing::None => None,
+            Queueing::Free => Some(Queue::default()),
+            Queueing::Kept => {
+                let mut queue = Queue::kept();
+                store.queued(&mut |text| queue.read(text, |seq| store.has_try(seq)))?;
+                Some(queue)
+            }
+        };
+        let queued = queue.as_ref().map_or(0, Queue::last);
+        let last_seq = store.last_sequence()?.max(queued);
         let states = store.workflow_states()?;
         let last = states.last();
         let mut tried = Tried::default();
@@ -139,6 +154,7 @@ impl Loader {
         Ok(Self {
             tried,
             tries: FxHashMap::default(),
+            queue,
             again: FxHashMap::default(),
             last_seq,
             restart_count: last.map_or(-1, |state| state.restart_count),
@@ -247,7 +263,28 @@ impl Loader {
             path: self.log.path().to_owned(),
             source,
         })?;
+        if let Some(queue) = &mut self.queue {
+            if queue.is_stale() {
+                self.store.forget_queued()?;
+                queue.forgotten();
+            }
+            if let Some(new) = queue.take_new() {
+                self.store.keep_queued(&new)?;
+            }
+        }
         self.store.commit(position)?;
+        Ok(())
+    }
+
+    /// Writes the tries that have not begun; nothing more is to come.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn settle(&mut self, notice: &mut dyn FnMut(Notice)) -> Result<(), StoreError> {
+        let queued = self.queue.as_mut().map(Queue::take_all).unwrap_or_default();
+        for (job, queued) in queued {
+            self.begin_try(&job, queued, notice)?;
+        }
         Ok(())
     }
 
@@ -255,7 +292,8 @@ impl Loader {
     ///
     /// # Errors
     /// The database cannot be written, here and below.
-    pub fn start(&mut self, time: i64, id: &str) -> Result<(), StoreError> {
+    pub fn start(&mut self, time: i64, id: &str, notice: &mut dyn FnMut(Notice)) -> Result<(), StoreError> {
+        self.settle(notice)?;
         if self.running {
             // The run before died without an end.
             self.workflow_state("WORKFLOW_TERMINATED", time - 1, Some(2))?;
@@ -269,7 +307,13 @@ impl Loader {
     }
 
     /// A run ends.
-    pub fn finish(&mut self, time: i64, status: i32) -> Result<(), StoreError> {
+    pub fn finish(
+        &mut self,
+        time: i64,
+        status: i32,
+        notice: &mut dyn FnMut(Notice),
+    ) -> Result<(), StoreError> {
+        self.settle(notice)?;
         if self.running {
             self.running = false;
             self.tries.clear();
@@ -313,8 +357,31 @@ impl Loader {
         if self.tries.get(job).is_some_and(|known| known.number == number) {
             return Ok(());
         }
-        self.new_try(job, number, notice)?;
-        self.state(time, job, "SUBMIT", number, notice)
+        // Another try of the job that never ended; it is forgotten, but for what is in the database.
+        self.tries.remove(job);
+        if let Some(queue) = &mut self.queue {
+            if queue.get(job).is_some_and(|known| *known.number == *number) {
+                return Ok(());
+            }
+            if let Some(before) = queue.take(job) {
+                self.begin_try(job, before, notice)?;
+            }
+        }
+        self.last_seq += 1;
+        let queued = Queued {
+            seq: self.last_seq,
+            time,
+            number: number.into(),
+        };
+        self.log.job(time, job, "SUBMIT", number, "", queued.seq);
+        match &mut self.queue {
+            Some(queue) => queue.insert(job, queued),
+            None => {
+                let new = self.begin_try(job, queued, notice)?;
+                self.tries.insert(job.to_owned(), new);
+            }
+        }
+        Ok(())
     }
 
     /// A job is in another state, its end excepted: `EXECUTE`, `JOB_TERMINATED`, `JOB_HELD`…
@@ -349,12 +416,18 @@ impl Loader {
         notice: &mut dyn FnMut(Notice),
     ) -> Result<&mut Try, StoreError> {
         if !self.tries.contains_key(job) {
-            match self.recover(job, number)? {
-                Some(found) => {
-                    self.tries.insert(job.to_owned(), found);
-                }
-                None => self.new_try(job, number, notice)?,
-            }
+            let queued = self.queue.as_mut().and_then(|queue| queue.take(job));
+            let this = match queued {
+                Some(queued) => self.begin_try(job, queued, notice)?,
+                None => match self.recover(job, number)? {
+                    Some(found) => found,
+                    None => {
+                        self.last_seq += 1;
+                        self.new_try(job, self.last_seq, number, notice)?
+                    }
+                },
+            };
+            self.tries.insert(job.to_owned(), this);
         }
         Ok(self
             .tries
@@ -394,7 +467,27 @@ impl Loader {
         }))
     }
 
-    fn new_try(&mut self, job: &str, number: &str, notice: &mut dyn FnMut(Notice)) -> Result<(), StoreError> {
+    /// Writes a try whose submission was told.
+    fn begin_try(
+        &mut self,
+        job: &str,
+        queued: Queued,
+        notice: &mut dyn FnMut(Notice),
+    ) -> Result<Try, StoreError> {
+        let Queued { seq, time, number } = queued;
+        let mut new = self.new_try(job, seq, &number, notice)?;
+        self.store.state(new.row, "SUBMIT", time, 1)?;
+        (new.submitted, new.states) = (Some(time), 1);
+        Ok(new)
+    }
+
+    fn new_try(
+        &mut self,
+        job: &str,
+        seq: i64,
+        number: &str,
+        notice: &mut dyn FnMut(Notice),
+    ) -> Result<Try, StoreError> {
         let (job_id, facts, task) = match self.planned(job)? {
             Some((id, facts, task)) => (id, Some(facts), task),
             None => {
@@ -407,24 +500,21 @@ impl Loader {
                 (self.store.job_id(job)?.unwrap_or_default(), None, None)
             }
         };
-        self.last_seq += 1;
-        let row = self.store.new_try(job_id, self.last_seq, number)?;
+        let row = self.store.new_try(job_id, seq, number)?;
         let known = self.tried.insert(job_id);
         if known {
             *self.again.entry(job_id).or_default() += 1;
         }
-        let new = Try {
+        Ok(Try {
             row,
             job_id,
             facts,
-            seq: self.last_seq,
+            seq,
             number: number.to_owned(),
             first: !known,
             task,
             ..Try::default()
-        };
-        self.tries.insert(job.to_owned(), new);
-        Ok(())
+        })
     }
 
     /// Number of a job, what the plan says of it, and its task with its transformation, if that is known, too.

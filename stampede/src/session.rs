@@ -284,8 +284,8 @@ impl<'o> Session<'o> {
         let time = self.clock.epoch(line.time);
         match line.what {
             What::StartingUp { id } => self.master = text(id).into_owned(),
-            What::Start => loader.start(time, &self.master)?,
-            What::Finish { status } => loader.finish(time, status)?,
+            What::Start => loader.start(time, &self.master, notice)?,
+            What::Finish { status } => loader.finish(time, status, notice)?,
             What::Event {
                 state: b"SUBMIT",
                 job,
@@ -441,6 +441,7 @@ fn replay_into(
             path: session.run.log.clone(),
         });
     }
+    loader.settle(notice)?;
     loader
         .log()
         .internal(Local::now().timestamp(), "MONITORD_FINISHED", "0");

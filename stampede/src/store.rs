@@ -85,6 +85,17 @@ pub struct Position {
     pub jobstate_bytes: u64,
 }
 
+/// What a store has with tries that were submitted and have not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queueing {
+    /// It wants them when they are submitted.
+    None,
+    /// It wants them when they begin, in any order.
+    Free,
+    /// The same, and it keeps them for the next loader: they are given to [`Store::keep_queued`].
+    Kept,
+}
+
 /// Writes the rows of one workflow. One thread uses it.
 ///
 /// A transaction begins with the first row that is written. A store may hold rows back until the next
@@ -146,6 +157,21 @@ pub trait Store: Lookup + Debug {
 
     /// A replica.
     fn replica(&self, lfn: &str, pfn: &str, site: Option<&str>) -> Result<(), StoreError>;
+
+    /// When it wants tries.
+    fn queueing(&self) -> Queueing {
+        Queueing::None
+    }
+
+    /// Keeps a text about tries that are not written yet.
+    fn keep_queued(&self, _text: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Forgets all such texts.
+    fn forget_queued(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// A new try, its columns of the end still empty; its number.
     fn new_try(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError>;
@@ -209,6 +235,19 @@ pub trait Lookup {
 
     /// The last try of a job with a number below `below`.
     fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError>;
+
+    /// Calls `take` for each text that was kept and not forgotten.
+    fn queued(
+        &self,
+        _take: &mut dyn FnMut(&str) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Whether the try of this place among all is written; asked only about tries in such texts.
+    fn has_try(&self, _seq: i64) -> Result<bool, StoreError> {
+        Ok(false)
+    }
 
     /// Calls `take` for the number of each job that was tried.
     fn jobs_tried(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError>;

@@ -373,7 +373,7 @@ impl<'o> Follower<'o> {
         mut load: impl FnMut(&mut Self, Notices<'_>) -> Result<End, LoadError>,
     ) -> Result<End, LoadError> {
         loop {
-            let ended = load(self, notice).and_then(|end| self.last_commit(end).map(|()| end));
+            let ended = load(self, notice).and_then(|end| self.last_commit(end, notice).map(|()| end));
             match ended {
                 Err(LoadError::Store(error)) if error.may_pass() => {
                     notice(Notice::Lost {
@@ -419,7 +419,10 @@ impl<'o> Follower<'o> {
         self.resume(position, notice)
     }
 
-    fn last_commit(&mut self, end: End) -> Result<(), LoadError> {
+    fn last_commit(&mut self, end: End, notice: Notices<'_>) -> Result<(), LoadError> {
+        if end != End::Interrupted {
+            self.loader.settle(notice)?;
+        }
         let code = match end {
             End::Complete | End::NothingNew => "0",
             // As Pegasus' monitoring has it when its run is gone.

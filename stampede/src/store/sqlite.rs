@@ -8,7 +8,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, Connection, ErrorCode, OpenFlags, OptionalExtension as _, Params, Row};
 
 use super::hosts::Hosts;
-use super::{Lookup as _, Position, Purpose, Store, StoreError};
+use super::{Lookup as _, Position, Purpose, Queueing, Store, StoreError};
 use crate::file_system::{self, Journal};
 use crate::rows::{HostRow, InvocationRow, JobRow, TryEnd, WorkflowRow, WorkflowState};
 use crate::schema;
@@ -30,8 +30,6 @@ pub struct Sqlite {
     wf: i64,
     hosts: Hosts,
     waiting: RefCell<Waiting>,
-    /// Number of the last try; nobody else makes any.
-    last_try: Cell<i64>,
     /// What sets the journal of the run, once the plan is there.
     journal: Cell<Option<&'static str>>,
 }
@@ -61,6 +59,7 @@ impl Sqlite {
             connection.execute_batch("BEGIN IMMEDIATE")?;
             schema::create_tables(&connection, now)?;
             schema::create_position(&connection)?;
+            schema::create_queue(&connection)?;
             if purpose == Purpose::Bulk {
                 // To make them at the end takes memory for all rows, or files elsewhere, and as long.
                 schema::create_indexes(&connection)?;
@@ -71,12 +70,12 @@ impl Sqlite {
             path: path.to_owned(),
             source,
         })?;
-        let this = Self::new(connection, path, purpose, 0, 0);
+        let this = Self::new(connection, path, purpose, 0);
         this.journal.set(ahead.then_some(AHEAD));
         Ok(this)
     }
 
-    fn new(connection: Connection, path: &Path, purpose: Purpose, wf: i64, last_try: i64) -> Self {
+    fn new(connection: Connection, path: &Path, purpose: Purpose, wf: i64) -> Self {
         Self {
             connection,
             path: path.to_owned(),
@@ -84,7 +83,6 @@ impl Sqlite {
             wf,
             hosts: Hosts::default(),
             waiting: RefCell::default(),
-            last_try: Cell::new(last_try),
             journal: Cell::new(None),
         }
     }
@@ -138,13 +136,13 @@ impl Sqlite {
                     },
                 )
                 .optional()?;
-            let last = "SELECT coalesce(max(job_instance_id), 0) FROM job_instance";
-            let last = connection.query_row(last, (), |row| row.get(0))?;
-            Ok(position.map(|(wf, position)| (connection, wf, last, position)))
+            // An earlier version of this loader made none.
+            schema::create_queue(&connection)?;
+            Ok(position.map(|(wf, position)| (connection, wf, position)))
         };
         match open() {
-            Ok(found) => Ok(found.map(|(connection, wf, last, position)| {
-                (Self::new(connection, path, Purpose::Live, wf, last), position)
+            Ok(found) => Ok(found.map(|(connection, wf, position)| {
+                (Self::new(connection, path, Purpose::Live, wf), position)
             })),
             Err(source) => Err(StoreError::Sqlite {
                 path: path.to_owned(),
@@ -437,11 +435,26 @@ impl Store for Sqlite {
         self.wait(|waiting| waiting.planned(last + 1, job, task, transformation))
     }
 
+    fn queueing(&self) -> Queueing {
+        match self.purpose {
+            Purpose::Live => Queueing::Kept,
+            Purpose::Bulk => Queueing::Free,
+        }
+    }
+
+    fn keep_queued(&self, text: &str) -> Result<(), StoreError> {
+        self.execute("INSERT INTO pmc_queued VALUES (?1, ?2)", (self.wf, text))
+            .map(drop)
+    }
+
+    fn forget_queued(&self) -> Result<(), StoreError> {
+        self.execute("DELETE FROM pmc_queued", ()).map(drop)
+    }
+
     fn new_try(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
-        let id = self.last_try.get() + 1;
-        self.last_try.set(id);
-        self.wait(|waiting| waiting.new_try(id, job_id, seq, sched_id))?;
-        Ok(id)
+        // Nobody else makes any.
+        self.wait(|waiting| waiting.new_try(seq, job_id, seq, sched_id))?;
+        Ok(seq)
     }
 
     fn state(&self, try_id: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError> {

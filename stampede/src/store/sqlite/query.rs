@@ -102,6 +102,21 @@ impl Lookup for Sqlite {
         read().map_err(|source| self.error(source))
     }
 
+    fn queued(&self, take: &mut dyn FnMut(&str) -> Result<(), StoreError>) -> Result<(), StoreError> {
+        let read = || {
+            let mut statement = self.connection.prepare("SELECT tries FROM pmc_queued")?;
+            let texts = statement.query_map((), |row| row.get(0))?;
+            texts.collect::<rusqlite::Result<Vec<String>>>()
+        };
+        let texts = read().map_err(|source| self.error(source))?;
+        texts.iter().try_for_each(|text| take(text))
+    }
+
+    fn has_try(&self, seq: i64) -> Result<bool, StoreError> {
+        let found = self.one("SELECT 1 FROM job_instance WHERE job_instance_id = ?1", [seq])?;
+        Ok(found.is_some())
+    }
+
     fn jobs_tried(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError> {
         self.settle()?;
         let mut read = || {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use rusqlite::{Connection, Result, Statement, ToSql};
+use rustc_hash::FxHashMap;
 
 use crate::rows::{InvocationRow, JobRow, TryEnd};
 
@@ -63,8 +64,9 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     planned: Vec<Planned>,
-    /// Their numbers follow each other without gaps.
     tries: Vec<Try>,
+    /// Where they are, by their numbers.
+    places: FxHashMap<i64, usize>,
     /// Ends of tries that are written.
     ends: Vec<(i64, End)>,
     states: Vec<State>,
@@ -105,6 +107,7 @@ impl Waiting {
 
     pub fn new_try(&mut self, id: i64, job_id: i64, seq: i64, sched_id: &str) {
         self.rows += 1;
+        self.places.insert(id, self.tries.len());
         self.tries.push(Try {
             id,
             job_id,
@@ -145,9 +148,7 @@ impl Waiting {
             .flatten()
             .map(String::len)
             .sum::<usize>();
-        let first = self.tries.first().map_or(i64::MAX, |first| first.id);
-        let at = try_id.checked_sub(first).and_then(|at| usize::try_from(at).ok());
-        match at.and_then(|at| self.tries.get_mut(at)) {
+        match self.places.get(&try_id).map(|at| &mut self.tries[*at]) {
             Some(this) => this.end = Some((end, host)),
             None => self.ends.push((try_id, (end, host))),
         }
@@ -159,13 +160,16 @@ impl Waiting {
             return Ok(());
         }
         write_planned(connection, wf, &self.planned)?;
+        // What follows each other in the key is appended to it.
+        self.tries.sort_by_key(|this| this.id);
+        self.invocations.sort_by_key(|(try_id, _)| *try_id);
         write_tries(connection, &self.tries)?;
         write_ends(connection, &self.ends)?;
-        // What follows each other in the key is appended to it.
         write_states(connection, &by_tries(&self.states))?;
         write_invocations(connection, wf, &self.invocations)?;
         self.planned.clear();
         self.tries.clear();
+        self.places.clear();
         self.ends.clear();
         self.states.clear();
         self.invocations.clear();

@@ -1,0 +1,113 @@
+//! Tries that were submitted and have not begun. They are written when they begin, with all that follows: rows of a
+//! try that are written at once lie beside each other, and none of them is changed.
+
+use std::fmt::Write as _;
+
+use rustc_hash::FxHashMap;
+
+/// A try that has not begun.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Queued {
+    /// Its place among all tries.
+    pub seq: i64,
+    /// When it was submitted, seconds since the epoch.
+    pub time: i64,
+    /// Number of the execution.
+    pub number: Box<str>,
+}
+
+/// Tries that have not begun, by their jobs.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    tries: FxHashMap<Box<str>, Queued>,
+    /// Those submitted since the last commit, as [`Queue::take_new`] tells them, if it is ever asked.
+    new: Option<String>,
+    /// Whether the store has some of them, or had.
+    stored: bool,
+}
+
+impl Queue {
+    /// An empty queue whose tries a store keeps.
+    pub fn kept() -> Self {
+        Self {
+            new: Some(String::new()),
+            ..Self::default()
+        }
+    }
+
+    /// Goes on with a text that a store kept; `is_written` tells of a number whether that try was written since.
+    pub fn read<E>(&mut self, text: &str, is_written: impl Fn(i64) -> Result<bool, E>) -> Result<(), E> {
+        self.stored = true;
+        for (job, queued) in text.split('\n').filter_map(read_line) {
+            if !is_written(queued.seq)? {
+                self.tries.insert(job.into(), queued);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn get(&self, job: &str) -> Option<&Queued> {
+        self.tries.get(job)
+    }
+
+    pub fn insert(&mut self, job: &str, queued: Queued) {
+        if let Some(new) = &mut self.new {
+            let Queued { seq, time, number } = &queued;
+            let _ = writeln!(new, "{seq} {time} {number} {job}");
+        }
+        self.tries.insert(job.into(), queued);
+    }
+
+    pub fn take(&mut self, job: &str) -> Option<Queued> {
+        self.tries.remove(job)
+    }
+
+    /// All, in their order.
+    pub fn take_all(&mut self) -> Vec<(Box<str>, Queued)> {
+        let mut all: Vec<_> = std::mem::take(&mut self.tries).into_iter().collect();
+        all.sort_by_key(|(_, queued)| queued.seq);
+        all
+    }
+
+    /// The largest number of a try.
+    pub fn last(&self) -> i64 {
+        self.tries.values().map(|queued| queued.seq).max().unwrap_or(0)
+    }
+
+    /// Whether a store holds nothing but tries that were written since.
+    pub fn is_stale(&self) -> bool {
+        self.stored && self.tries.is_empty()
+    }
+
+    /// The store has forgotten all.
+    pub fn forgotten(&mut self) {
+        self.stored = false;
+    }
+
+    /// What a store has to keep: tries that came since the last call and have not begun, a line each: place, time,
+    /// number of the execution, job.
+    pub fn take_new(&mut self) -> Option<String> {
+        let new = std::mem::take(self.new.as_mut()?);
+        if self.tries.is_empty() {
+            return None;
+        }
+        let waits = |line: &&str| {
+            let read = read_line(line);
+            read.is_some_and(|(job, queued)| self.tries.get(job).is_some_and(|now| *now == queued))
+        };
+        let waiting: String = new.split_inclusive('\n').filter(waits).collect();
+        self.stored |= !waiting.is_empty();
+        Some(waiting).filter(|waiting| !waiting.is_empty())
+    }
+}
+
+fn read_line(line: &str) -> Option<(&str, Queued)> {
+    // Words of the log have no blanks.
+    let mut words = line.trim_end_matches('\n').splitn(4, ' ');
+    let queued = Queued {
+        seq: words.next()?.parse().ok()?,
+        time: words.next()?.parse().ok()?,
+        number: words.next()?.into(),
+    };
+    Some((words.next()?, queued))
+}
