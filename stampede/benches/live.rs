@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use monitord_compat::dagman_out::{self, Stamp};
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike as _;
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use pmc_dag::Dag;
 use pmc_stampede::session::{self, Live, Options};
 use pmc_stampede::told::SilentTry;
@@ -40,15 +40,23 @@ fn main() {
     let mut log = File::create(&options.log).expect("the temporary folder can be written");
     let follower = {
         let (live, dag) = (Arc::clone(&live), Arc::clone(&dag));
-        std::thread::spawn(move || follow(&options, &live, (path, dag)))
+        std::thread::Builder::new()
+            .name("database".to_owned())
+            .spawn(move || follow(&options, &live, (path, dag)))
+            .expect("the system gives a thread")
     };
     write(&mut log, &live, &dag, rate);
     live.complete();
     let begin = Instant::now();
-    let Used { seconds, faults } = follower.join().expect("the thread does not panic");
+    let Used {
+        seconds,
+        system,
+        faults,
+    } = follower.join().expect("the thread does not panic");
     println!(
-        "{tasks} tasks, {rate} a second: {:.2} us and {:.2} page faults a task; {:.0} ms after the last",
+        "{tasks} tasks, {rate} a second: {:.2} us ({:.2} in the system) and {:.2} page faults a task; {:.0} ms after the last",
         seconds * 1e6 / tasks as f64,
+        system * 1e6 / tasks as f64,
         faults / tasks as f64,
         begin.elapsed().as_secs_f64() * 1e3
     );
@@ -57,6 +65,8 @@ fn main() {
 /// What a thread took.
 struct Used {
     seconds: f64,
+    /// Of them.
+    system: f64,
     faults: f64,
 }
 
@@ -64,9 +74,11 @@ fn follow(options: &Options, live: &Live, (path, dag): (PathBuf, Arc<Dag>)) -> U
     let summary = session::follow_own(options, live, (&path, dag), &mut |notice| eprintln!("{notice}"));
     let used = getrusage(UsageWho::RUSAGE_THREAD).expect("the system counts for threads");
     eprintln!("{:?}", summary.expect("the database can be written"));
-    let time = used.user_time() + used.system_time();
+    let time = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
+    let system = time(used.system_time());
     Used {
-        seconds: time.num_microseconds() as f64 / 1e6,
+        seconds: time(used.user_time()) + system,
+        system,
         faults: used.minor_page_faults() as f64,
     }
 }

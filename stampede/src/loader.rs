@@ -140,7 +140,7 @@ impl Loader {
             Queueing::None => None,
             Queueing::Free => Some(Queue::default()),
             Queueing::Kept => {
-                let mut queue = Queue::kept();
+                let mut queue = Queue::default();
                 store.queued(&mut |text| queue.read(text, |seq| store.has_try(seq)))?;
                 Some(queue)
             }
@@ -268,7 +268,9 @@ impl Loader {
                 self.store.forget_queued()?;
                 queue.forgotten();
             }
-            if let Some(new) = queue.take_new() {
+            if self.store.queueing() == Queueing::Kept
+                && let Some(new) = queue.take_new()
+            {
                 self.store.keep_queued(&new)?;
             }
         }

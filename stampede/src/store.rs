@@ -108,6 +108,12 @@ pub trait Store: Lookup + Debug {
     /// there.
     fn commit(&self, position: Position) -> Result<(), StoreError>;
 
+    /// Gives rows that are held back to the database, but for those that may change soon; the next
+    /// [`commit`](Store::commit) has less to do.
+    fn advance(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// All of the plan is there: jobs, tasks, and what belongs to them. Makes the indexes that only readers use,
     /// unless they are there.
     fn plan_complete(&self) -> Result<(), StoreError>;

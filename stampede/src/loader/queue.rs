@@ -20,25 +20,18 @@ pub(super) struct Queued {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     tries: FxHashMap<Box<str>, Queued>,
-    /// Those submitted since the last commit, as [`Queue::take_new`] tells them, if it is ever asked.
-    new: Option<String>,
+    /// [`Queue::take_new`] has told those up to this one.
+    told: i64,
     /// Whether the store has some of them, or had.
     stored: bool,
 }
 
 impl Queue {
-    /// An empty queue whose tries a store keeps.
-    pub fn kept() -> Self {
-        Self {
-            new: Some(String::new()),
-            ..Self::default()
-        }
-    }
-
     /// Goes on with a text that a store kept; `is_written` tells of a number whether that try was written since.
     pub fn read<E>(&mut self, text: &str, is_written: impl Fn(i64) -> Result<bool, E>) -> Result<(), E> {
         self.stored = true;
         for (job, queued) in text.split('\n').filter_map(read_line) {
+            self.told = self.told.max(queued.seq);
             if !is_written(queued.seq)? {
                 self.tries.insert(job.into(), queued);
             }
@@ -51,10 +44,6 @@ impl Queue {
     }
 
     pub fn insert(&mut self, job: &str, queued: Queued) {
-        if let Some(new) = &mut self.new {
-            let Queued { seq, time, number } = &queued;
-            let _ = writeln!(new, "{seq} {time} {number} {job}");
-        }
         self.tries.insert(job.into(), queued);
     }
 
@@ -87,23 +76,22 @@ impl Queue {
     /// What a store has to keep: tries that came since the last call and have not begun, a line each: place, time,
     /// number of the execution, job.
     pub fn take_new(&mut self) -> Option<String> {
-        let new = std::mem::take(self.new.as_mut()?);
-        if self.tries.is_empty() {
-            return None;
+        let mut text = String::new();
+        let told = self.told;
+        for (job, Queued { seq, time, number }) in &self.tries {
+            if *seq > told {
+                let _ = writeln!(text, "{seq} {time} {number} {job}");
+                self.told = self.told.max(*seq);
+            }
         }
-        let waits = |line: &&str| {
-            let read = read_line(line);
-            read.is_some_and(|(job, queued)| self.tries.get(job).is_some_and(|now| *now == queued))
-        };
-        let waiting: String = new.split_inclusive('\n').filter(waits).collect();
-        self.stored |= !waiting.is_empty();
-        Some(waiting).filter(|waiting| !waiting.is_empty())
+        self.stored |= !text.is_empty();
+        Some(text).filter(|text| !text.is_empty())
     }
 }
 
 fn read_line(line: &str) -> Option<(&str, Queued)> {
     // Words of the log have no blanks.
-    let mut words = line.trim_end_matches('\n').splitn(4, ' ');
+    let mut words = line.splitn(4, ' ');
     let queued = Queued {
         seq: words.next()?.parse().ok()?,
         time: words.next()?.parse().ok()?,

@@ -284,6 +284,8 @@ impl<'o> Follower<'o> {
             }
             if self.committed.elapsed() >= COMMIT {
                 self.commit(notice)?;
+            } else {
+                self.loader.store().advance()?;
             }
             live.pause(wait);
         }

@@ -198,14 +198,19 @@ impl Sqlite {
 
     /// Writes the rows that wait.
     fn settle(&self) -> Result<(), StoreError> {
+        self.write(Waiting::write)
+    }
+
+    fn write(
+        &self,
+        write: impl FnOnce(&mut Waiting, &Connection, i64) -> rusqlite::Result<()>,
+    ) -> Result<(), StoreError> {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.is_empty() {
             return Ok(());
         }
         self.begin()?;
-        waiting
-            .write(&self.connection, self.wf)
-            .map_err(|source| self.error(source))
+        write(&mut waiting, &self.connection, self.wf).map_err(|source| self.error(source))
     }
 
     /// Writes the rows that wait, if jobs and tasks are among them.
@@ -221,6 +226,11 @@ impl Sqlite {
             add(&mut waiting);
             waiting.is_full()
         };
+        if !full {
+            return Ok(());
+        }
+        self.advance()?;
+        let full = self.waiting.borrow().is_full();
         if full { self.settle() } else { Ok(()) }
     }
 
@@ -265,6 +275,10 @@ impl Store for Sqlite {
         self.journal.take().map_or(Ok(()), |journal| {
             self.change_journal(journal).map_err(|source| self.error(source))
         })
+    }
+
+    fn advance(&self) -> Result<(), StoreError> {
+        self.write(Waiting::write_ended)
     }
 
     fn plan_complete(&self) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use rusqlite::{Connection, Result, Statement, ToSql};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::rows::{InvocationRow, JobRow, TryEnd};
 
@@ -154,11 +154,28 @@ impl Waiting {
         }
     }
 
+    /// Writes all rows but those of tries that have not ended, in a transaction of the caller: a try that ends soon is
+    /// then written once.
+    pub fn write_ended(&mut self, connection: &Connection, wf: i64) -> Result<()> {
+        let open: FxHashSet<i64> = self
+            .tries
+            .iter()
+            .filter(|this| this.end.is_none())
+            .map(|this| this.id)
+            .collect();
+        let tries = self.tries.extract_if(.., |this| this.end.is_none()).collect();
+        let states = self.states.extract_if(.., |state| open.contains(&state.try_id));
+        let states = states.collect();
+        self.write(connection, wf)?;
+        self.tries = tries;
+        self.states = states;
+        self.rows = self.tries.len() + self.states.len();
+        self.places = self.tries.iter().zip(0..).map(|(this, at)| (this.id, at)).collect();
+        Ok(())
+    }
+
     /// Writes all rows, in a transaction of the caller.
     pub fn write(&mut self, connection: &Connection, wf: i64) -> Result<()> {
-        if self.is_empty() {
-            return Ok(());
-        }
         write_planned(connection, wf, &self.planned)?;
         // What follows each other in the key is appended to it.
         self.tries.sort_by_key(|this| this.id);
@@ -304,7 +321,7 @@ fn write_ends(connection: &Connection, rows: &[(i64, End)]) -> Result<()> {
 fn write_invocations(connection: &Connection, wf: i64, rows: &[(i64, InvocationRow)]) -> Result<()> {
     insert(
         connection,
-        "INSERT OR REPLACE INTO invocation (wf_id, job_instance_id, task_submit_seq, start_time, remote_duration,
+        "INSERT OR IGNORE INTO invocation (wf_id, job_instance_id, task_submit_seq, start_time, remote_duration,
              remote_cpu_time, exitcode, transformation, executable, abs_task_id, maxrss, avg_cpu)",
         &row_of(&format!("{wf},"), 11),
         rows,
