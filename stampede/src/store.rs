@@ -243,10 +243,7 @@ pub trait Lookup {
     fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError>;
 
     /// Calls `take` for each text that was kept and not forgotten.
-    fn queued(
-        &self,
-        _take: &mut dyn FnMut(&str) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn queued(&self, _take: &mut dyn FnMut(&str) -> Result<(), StoreError>) -> Result<(), StoreError> {
         Ok(())
     }
 

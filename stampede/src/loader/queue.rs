@@ -99,3 +99,44 @@ fn read_line(line: &str) -> Option<(&str, Queued)> {
     };
     Some((words.next()?, queued))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    #[test]
+    fn a_store_gets_those_that_wait_and_gives_them_back() {
+        let queued = |seq| Queued {
+            seq,
+            time: 1_772_600_767 + seq,
+            number: format!("{seq}.0").into(),
+        };
+        let mut queue = Queue::default();
+        ["a", "b", "c\r"]
+            .into_iter()
+            .zip(1..)
+            .for_each(|(job, seq)| queue.insert(job, queued(seq)));
+        assert_eq!(queue.take("a"), Some(queued(1)));
+        let first = queue.take_new().unwrap();
+        assert_eq!(queue.take_new(), None);
+        queue.insert("d", queued(4));
+        let second = queue.take_new().unwrap();
+        assert_eq!(second, "4 1772600771 4.0 d\n");
+
+        let mut again = Queue::default();
+        for text in [&first, &second] {
+            again.read(text, |seq| Ok::<_, Infallible>(seq == 2)).unwrap();
+        }
+        assert_eq!((again.get("b"), again.last()), (None, 4));
+        assert_eq!(again.take_new(), None);
+        assert!(!again.is_stale());
+        let all = again.take_all();
+        let expected = [("c\r".into(), queued(3)), ("d".into(), queued(4))];
+        assert_eq!(all, expected);
+        assert!(again.is_stale());
+        again.forgotten();
+        assert!(!again.is_stale());
+    }
+}

@@ -148,6 +148,73 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
     );
 }
 
+#[test]
+fn tries_that_wait_survive_a_kill_and_are_written_when_they_begin() {
+    const JOBS: usize = 12;
+    let mut run = Fixture::run(JOBS);
+    // All are submitted first, and one begins. What is tried again is submitted later.
+    let log = String::from_utf8(std::mem::take(&mut run.log)).unwrap();
+    let (mut early, mut late) = (Vec::new(), Vec::new());
+    let mut submitted = FxHashSet::default();
+    for (at, line) in log.split_inclusive('\n').enumerate() {
+        let job = line.split("Node ").nth(1).and_then(|rest| rest.split(' ').next());
+        let first = line.contains("ULOG_SUBMIT") && job.is_some_and(|job| submitted.insert(job));
+        let to = if at < 3 || first { &mut early } else { &mut late };
+        to.push(line);
+    }
+    assert_eq!(submitted.len(), JOBS);
+    let begins = late.iter().position(|line| line.contains("ULOG_EXECUTE")).unwrap();
+    early.push(late.remove(begins));
+    let (early, late) = (early.concat(), late.concat());
+    run.log = (early.clone() + &late).into_bytes();
+    run.write_log();
+    let expected = replayed(&run);
+    for name in ["x-0.stampede.db", "jobstate.log", "monitord.done"] {
+        fs::remove_file(run.dir.join(name)).unwrap();
+    }
+    fs::write(run.log_path(), &early).unwrap();
+    for _ in 0..2 {
+        let mut loader = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
+        let begin = Instant::now();
+        while position(&run) < early.len() as i64 {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        loader.kill().unwrap();
+        loader.wait().unwrap();
+        let tries = "SELECT count(*) FROM job_instance";
+        let queued = "SELECT sum(length(tries) - length(replace(tries, char(10), ''))) FROM pmc_queued";
+        assert_eq!((run.count(tries), run.count(queued)), (1, JOBS as i64 - 1));
+    }
+    let text = fs::read_to_string(run.dir.join("jobstate.log")).unwrap();
+    assert_eq!(text.matches(" SUBMIT ").count(), JOBS, "text has them at once");
+    let mut log = OpenOptions::new().append(true).open(run.log_path()).unwrap();
+    log.write_all(late.as_bytes()).unwrap();
+    let mut loader = run.monitord(&[]).spawn().unwrap();
+    assert_eq!(wait(&mut loader), 0);
+    assert_eq!(dump(&run.database()), expected);
+    assert_eq!(run.count("SELECT count(*) FROM pmc_queued"), 0);
+}
+
+#[test]
+fn tries_that_never_begin_are_written_at_the_end() {
+    let mut run = Fixture::run(4);
+    let log = String::from_utf8(std::mem::take(&mut run.log)).unwrap();
+    let begun = |line: &&str| !(line.contains("work_ID3 ") && !line.contains("ULOG_SUBMIT"));
+    let log: String = log.split_inclusive('\n').filter(begun).collect();
+    run.log = log.into_bytes();
+    run.write_log();
+    let expected = replayed(&run);
+    fs::remove_file(run.database()).unwrap();
+    fs::remove_file(run.dir.join("monitord.done")).unwrap();
+    let mut loader = run.monitord(&[]).spawn().unwrap();
+    assert_eq!(wait(&mut loader), 0);
+    assert_eq!(dump(&run.database()), expected);
+    let open = "SELECT count(*) FROM job_instance JOIN jobstate USING (job_instance_id)
+                WHERE stdout_file IS NULL AND state = 'SUBMIT'";
+    assert_eq!(run.count(open), 1);
+}
+
 /// Bytes of the log that are in the database.
 fn position(run: &Fixture) -> i64 {
     let position = "SELECT coalesce(max(log_bytes), 0) FROM pmc_loader";

@@ -170,7 +170,12 @@ impl Waiting {
         self.tries = tries;
         self.states = states;
         self.rows = self.tries.len() + self.states.len();
-        self.places = self.tries.iter().zip(0..).map(|(this, at)| (this.id, at)).collect();
+        self.places = self
+            .tries
+            .iter()
+            .zip(0..)
+            .map(|(this, at)| (this.id, at))
+            .collect();
         Ok(())
     }
 
