@@ -536,9 +536,7 @@ fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
 
 /// Journals of a database that others read while it grows.
 const IN_PLACE: &str = "PRAGMA journal_mode = TRUNCATE; PRAGMA synchronous = NORMAL";
-// Pages that change all the time go from the log to the database less often.
-const AHEAD: &str =
-    "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 8192";
+const AHEAD: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL";
 
 /// The journal that such a database can have where it lies.
 fn journal(path: &Path) -> &'static str {

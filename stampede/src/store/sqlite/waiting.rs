@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::rows::{InvocationRow, JobRow, TryEnd};
 
 /// Rows to hold back at most, and bytes of their texts.
-const ROWS: usize = 40_000;
+const ROWS: usize = 4_000;
 const BYTES: usize = 8 << 20;
 /// Rows of one statement; what is left after the largest number goes with the next.
 const AT_ONCE: [usize; 3] = [32, 4, 1];
