@@ -7,6 +7,10 @@ use monitord_compat::record_reader::{OutputFile, Record};
 
 use crate::rows::{HostRow, InvocationRow, TryEnd};
 use crate::text::{self, Column, Metric, MetricKind};
+use crate::told::SilentTry;
+
+/// The column of a try that printed nothing.
+const NOTHING: &str = "#@ 1 stdout%0A";
 
 /// What the log and the planner know of a try, for the facts that its output does not tell.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -125,6 +129,43 @@ impl Facts {
         facts
     }
 
+    /// The same of a try without records that printed nothing, as it was told.
+    #[must_use]
+    pub fn silent(told: &SilentTry, known: Background) -> Self {
+        let site = known.site;
+        let host = HostRow {
+            site: site.clone().unwrap_or_else(unknown),
+            hostname: (*told.host).to_owned(),
+            ip: unknown(),
+            ..HostRow::default()
+        };
+        let invocation = InvocationRow {
+            task_submit_seq: 1,
+            start_time: told.start(),
+            remote_duration: told.duration(),
+            exitcode: known.status,
+            transformation: known.transformation,
+            executable: (*told.program).to_owned(),
+            abs_task_id: known.task,
+            ..InvocationRow::default()
+        };
+        Self {
+            end: TryEnd {
+                site: site.unwrap_or_default(),
+                user: known.user,
+                work_dir: known.submit_dir,
+                local_duration: known.started.map(|started| known.done - started),
+                stdout_text: Some(NOTHING.to_owned()),
+                stderr_text: Some(String::new()),
+                exitcode: known.status,
+                ..TryEnd::default()
+            },
+            invocations: vec![invocation],
+            host: Some(host),
+            ..Self::default()
+        }
+    }
+
     fn metric(&mut self, kind: MetricKind, metric: Metric) {
         self.metrics.entry(kind).or_default().add(metric);
     }
@@ -144,7 +185,6 @@ impl Facts {
             .or_else(|| errors?.host.clone());
         let address = of_record(|record| &record.host_address);
         if record.is_some() || host_name.is_some() {
-            let unknown = || "unknown".to_owned();
             let uname = record.and_then(|record| match &record.uname {
                 [Some(system), Some(release), Some(machine)] => Some(format!("{system}-{release}-{machine}")),
                 _ => None,
@@ -264,6 +304,10 @@ impl Facts {
     }
 }
 
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
 /// Number of the signal in a raw wait status.
 fn signal(raw: i64) -> Option<i64> {
     Some(raw & 0x7f).filter(|signal| raw > 0 && *signal != 0)
@@ -297,6 +341,36 @@ mod tests {
             transformation: "work".to_owned(),
             executable: "/bin/work".to_owned(),
             task: Some("ID1".to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_is_told_is_what_the_files_tell() {
+        let told = SilentTry {
+            job: 0,
+            file: 0,
+            start_ms: 1_795_246_124_086,
+            duration_ms: 47,
+            status: 0,
+            program: "/bin/true".into(),
+            host: "n1".into(),
+        };
+        let text = "[cluster-task name=a, start=\"2026-11-21T07:28:44.086+00:00\", duration=0.047, status=0, \
+                    app=\"/bin/true\", hostname=\"n1\", slot=1, cpus=1, memory=0]\n";
+        let little = Background {
+            started: None,
+            site: None,
+            user: None,
+            ..known()
+        };
+        for known in [known(), little] {
+            let read = Facts::new(
+                Some(text),
+                JobOutput::read(text),
+                Some(ErrorText::read("")),
+                &known,
+            );
+            assert_eq!(Facts::silent(&told, known), read);
         }
     }
 

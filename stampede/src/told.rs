@@ -3,7 +3,6 @@
 use std::hash::Hasher as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use monitord_compat::cluster_record_reader::ClusterTask;
 use rustc_hash::{FxHashMap, FxHasher};
 
 /// Ends to remember at most; the files of others are read.
@@ -37,21 +36,25 @@ impl SilentTry {
         hasher.finish()
     }
 
-    /// The record of this job in its output file, as it is read from there.
-    fn record(&self, job: &str) -> ClusterTask {
-        // As many milliseconds as there are since the epoch have exact numbers.
-        #[expect(clippy::cast_precision_loss, reason = "see above")]
-        let seconds = |milliseconds: i64| milliseconds as f64 / 1000.0;
-        ClusterTask {
-            id: None,
-            name: Some(job.to_owned()),
-            start: Some(seconds(self.start_ms)),
-            duration: Some(seconds(i64::try_from(self.duration_ms).unwrap_or(i64::MAX))),
-            status: Some(self.status.into()),
-            app: Some((*self.program).to_owned()),
-            hostname: Some((*self.host).to_owned()),
-        }
+    /// When it began, in seconds since the epoch.
+    #[must_use]
+    pub fn start(&self) -> f64 {
+        seconds(self.start_ms)
     }
+
+    /// How long it took, in seconds.
+    #[must_use]
+    pub fn duration(&self) -> f64 {
+        seconds(i64::try_from(self.duration_ms).unwrap_or(i64::MAX))
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "as many milliseconds as there are since the epoch have exact numbers"
+)]
+fn seconds(milliseconds: i64) -> f64 {
+    milliseconds as f64 / 1000.0
 }
 
 /// Ends that were told and not asked for yet, by the number of the execution.
@@ -69,16 +72,13 @@ impl Told {
 
     /// What was told of this execution, if it is that of the job whose files have this number: in the log of an
     /// earlier run the number of the execution meant another try.
-    pub(crate) fn take(&self, number: u64, job: &str, file: u32) -> Option<ClusterTask> {
-        let told = {
-            let mut ends = self.ends();
-            let told = ends.get(&number)?;
-            if told.file != file || told.job != SilentTry::job(job.as_bytes()) {
-                return None;
-            }
-            ends.remove(&number)
-        };
-        Some(told?.record(job))
+    pub(crate) fn take(&self, number: u64, job: &str, file: u32) -> Option<SilentTry> {
+        let mut ends = self.ends();
+        let told = ends.get(&number)?;
+        if told.file != file || told.job != SilentTry::job(job.as_bytes()) {
+            return None;
+        }
+        ends.remove(&number)
     }
 
     fn ends(&self) -> MutexGuard<'_, FxHashMap<u64, SilentTry>> {
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(told.take(2, "a", 1), None);
         assert_eq!(told.take(3, "a", 0), None);
         assert_eq!(told.take(3, "b", 1), None);
-        assert_eq!(told.take(3, "a", 1), Some(silent("a", 1).record("a")));
+        assert_eq!(told.take(3, "a", 1), Some(silent("a", 1)));
         assert_eq!(told.take(3, "a", 1), None);
     }
 
@@ -121,13 +121,5 @@ mod tests {
         (0..count).for_each(|number| told.tell(number, silent("a", 0)));
         let known = (0..count).filter(|number| told.take(*number, "a", 0).is_some());
         assert_eq!(known.count(), MOST);
-    }
-
-    #[test]
-    fn the_record_is_that_of_the_file() {
-        let line = "[cluster-task name=a, start=\"2026-11-21T07:28:44.086+00:00\", duration=0.047, status=0, \
-                    app=\"/bin/true\", hostname=\"n1\", slot=1, cpus=1, memory=0]";
-        let read = monitord_compat::cluster_record_reader::task(line);
-        assert_eq!(Some(silent("a", 0).record("a")), read);
     }
 }

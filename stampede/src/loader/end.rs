@@ -7,6 +7,7 @@ use crate::error::Notice;
 use crate::facts::{Background, ErrorText, Facts};
 use crate::outputs::{self, Known};
 use crate::store::StoreError;
+use crate::told::SilentTry;
 
 impl Loader {
     /// A job ended with this raw wait status; its output is complete.
@@ -48,7 +49,7 @@ impl Loader {
             executable,
             task,
         };
-        let mut facts = self.read_output(job, &this, &known, notice)?;
+        let mut facts = self.read_output(job, &this, known, notice)?;
         if !self.workflow.keep_output {
             facts.end.stdout_text = None;
             facts.end.stderr_text = None;
@@ -109,7 +110,7 @@ impl Loader {
         &self,
         job: &str,
         this: &Try,
-        known: &Background,
+        known: Background,
         notice: &mut dyn FnMut(Notice),
     ) -> Result<Facts, StoreError> {
         let before = if this.first {
@@ -129,7 +130,10 @@ impl Loader {
             expected += 1;
             below = self.store.last_try(this.job_id, row.job_submit_seq)?;
         }
-        if let Some(facts) = self.told_of(job, this, expected, known) {
+        if let Some(silent) = self.told_of(job, this, expected) {
+            let mut facts = Facts::silent(&silent, known);
+            facts.end.stdout_file = outputs::name(job, "out", expected);
+            facts.end.stderr_file = outputs::name(job, "err", expected);
             return Ok(facts);
         }
         let of_log = Known {
@@ -176,24 +180,16 @@ impl Loader {
                 None
             }
         };
-        let mut facts = Facts::new(text.as_deref(), output, errors, known);
+        let mut facts = Facts::new(text.as_deref(), output, errors, &known);
         facts.end.stdout_file = stdout_file;
         facts.end.stderr_file = stderr_file;
         Ok(facts)
     }
 
-    /// The facts of a try that printed nothing, if that was told; `file` is the number of its files.
-    fn told_of(&self, job: &str, this: &Try, file: u32, known: &Background) -> Option<Facts> {
+    /// What was told of a try, if it printed nothing; `file` is the number of its files.
+    fn told_of(&self, job: &str, this: &Try, file: u32) -> Option<SilentTry> {
         let number = this.number.strip_suffix(".0")?.parse().ok()?;
-        let silent = self.told.as_ref()?.take(number, job, file)?;
-        let output = JobOutput {
-            tasks: vec![silent],
-            ..JobOutput::default()
-        };
-        let mut facts = Facts::new(Some(""), output, Some(ErrorText::default()), known);
-        facts.end.stdout_file = outputs::name(job, "out", file);
-        facts.end.stderr_file = outputs::name(job, "err", file);
-        Some(facts)
+        self.told.as_ref()?.take(number, job, file)
     }
 
     /// Replicas that a job registered, from its list beside the submit file.
