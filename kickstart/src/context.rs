@@ -49,7 +49,7 @@ pub struct Environment {
     inherited: Arc<[Variable]>,
     /// Besides those or in their place.
     own: Changes,
-    /// The names of both.
+    /// The names of the former.
     names: NameFilter,
 }
 
@@ -60,6 +60,7 @@ struct Changes {
     texts: Vec<u8>,
     /// Sorted by name.
     places: Vec<Place>,
+    names: NameFilter,
 }
 
 /// Where a variable is.
@@ -106,6 +107,7 @@ impl Changes {
             name: name.len(),
             valid,
         };
+        self.names.add(name);
         match self.find(name) {
             Ok(at) => self.places[at] = place,
             Err(at) => self.places.insert(at, place),
@@ -171,11 +173,13 @@ impl Environment {
     /// The value of `name`.
     #[must_use]
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        if self.own.names.may_have(name)
+            && let Ok(at) = self.own.find(name)
+        {
+            return Some(self.own.value(&self.own.places[at]));
+        }
         if !self.names.may_have(name) {
             return None;
-        }
-        if let Ok(at) = self.own.find(name) {
-            return Some(self.own.value(&self.own.places[at]));
         }
         let at = self
             .inherited
@@ -209,7 +213,6 @@ impl Environment {
     /// Sets `name` to `value`.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
         self.own.set(name, value);
-        self.names.add(name);
     }
 
     /// All variables, sorted by name.

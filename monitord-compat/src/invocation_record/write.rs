@@ -24,7 +24,7 @@ impl Invocation<'_> {
     }
 
     fn fields<W: Write>(&self, out: &mut Emitter<W>) -> io::Result<()> {
-        out.verbatim("version", VERSION)?;
+        out.ready("version", VERSION.as_bytes())?;
         write_time(out, "start", &self.start, true)?;
         write_seconds(out, "duration", self.duration)?;
         let labels = [
@@ -277,9 +277,9 @@ impl FileEntry<'_> {
             Source::Name(name) => out.scalar("file_name", name)?,
             Source::Temporary { name, descriptor } => {
                 out.scalar("temporary_name", name)?;
-                out.verbatim("descriptor", descriptor)?;
+                out.number("descriptor", *descriptor)?;
             }
-            Source::Descriptor(descriptor) => out.verbatim("descriptor_number", descriptor)?,
+            Source::Descriptor(descriptor) => out.number("descriptor_number", *descriptor)?,
         }
         if let Ok(stat) = &self.stat {
             debug_assert_eq!(out.indent(), STAT_INDENT);
