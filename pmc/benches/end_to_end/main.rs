@@ -7,7 +7,8 @@
 //! plans and runs a black diamond and a workflow of 1,000 jobs with all that real ones have: every job under
 //! pegasus-kickstart, directories made, inputs staged, outputs staged out and registered, everything cleaned up, logs
 //! and records written. Jobs are programs of the system that copy small files. The programs are those that lie beside
-//! `pmc`. Planning, running and the bare loops take turns. Medians of several rounds are told, and of the ratios within a
+//! `pmc`, copied as by an installation: what a linker has just written lies in the page cache in small pieces, and is mapped a
+//! tenth more slowly until it is read from a disk. Planning, running and the bare loops take turns. Medians of several rounds are told, and of the ratios within a
 //! round: the speed of a machine changes from one moment to the next.
 //!
 //! `PMC_BENCH_JOBS` is the size of the large workflow, `PMC_BENCH_WORKERS` the number of workers, `PMC_BENCH_DIR`
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 const BAR: f64 = 1.5;
 
 fn main() {
+    install();
     let own = tempfile::tempdir().expect("a temporary folder");
     let folder = std::env::var_os("PMC_BENCH_DIR").map_or_else(|| own.path().to_owned(), PathBuf::from);
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -110,15 +112,39 @@ struct Round {
     several: f64,
 }
 
+/// Programs of the installation.
+const PROGRAMS: [&str; 6] = [
+    "pmc-plan",
+    "pegasus-mpi-cluster",
+    "pegasus-kickstart",
+    "pegasus-kickstart-server",
+    "pegasus-transfer",
+    "pegasus-rc-client",
+];
+
+/// Copies the programs.
+fn install() {
+    for name in PROGRAMS {
+        let built = Path::new(env!("CARGO_BIN_EXE_pmc")).with_file_name(name);
+        assert!(
+            built.is_file(),
+            "{} is missing: run cargo build --release first",
+            built.display()
+        );
+        let program = program(name);
+        fs::create_dir_all(program.parent().unwrap_or(Path::new(".")))
+            .expect("the target folder is writable");
+        // A new file: what is there may be in use.
+        let _ = fs::remove_file(&program);
+        fs::copy(built, &program).expect("the program can be copied");
+    }
+}
+
 /// A program of the installation.
 fn program(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_BIN_EXE_pmc")).with_file_name(name);
-    assert!(
-        path.is_file(),
-        "{} is missing: run cargo build --release first",
-        path.display()
-    );
-    path
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join("installed")
+        .join(name)
 }
 
 /// The environment is cleared, so that figures do not depend on what the user has set.
@@ -135,9 +161,6 @@ fn command(name: &str, folder: &Path) -> Command {
 }
 
 fn plan_workflow(folder: &Path) -> PathBuf {
-    for name in ["kickstart", "kickstart-server", "transfer", "rc-client"] {
-        program(&format!("pegasus-{name}"));
-    }
     let output = command("pmc-plan", folder)
         .args([
             "--conf",
