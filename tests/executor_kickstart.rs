@@ -286,6 +286,39 @@ fn many_tasks_share_a_few_servers() {
 }
 
 #[test]
+fn without_a_server_each_task_starts_its_own() {
+    let executor = Path::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+    // One that fails, no program, and one that nobody may execute.
+    for (server, mode) in [
+        ("#!/bin/sh\nexit 3\n", 0o755),
+        ("no program\n", 0o755),
+        ("", 0o644),
+    ] {
+        let bin = tempfile::tempdir_in(executor.parent().unwrap()).unwrap();
+        let here = |name: &str| bin.path().join(name);
+        fs::hard_link(executor, here("executor")).unwrap();
+        fs::hard_link(kickstart(), here("pegasus-kickstart")).unwrap();
+        fs::write(here("pegasus-kickstart-server"), server).unwrap();
+        fs::set_permissions(here("pegasus-kickstart-server"), fs::Permissions::from_mode(mode)).unwrap();
+        let task = format!("{} /bin/echo hello", here("pegasus-kickstart").display());
+        let run = Run::new(&vec![task; 6]);
+        let output = Command::new(here("executor"))
+            .current_dir(run.folder.path())
+            .args(["--per-task-stdio", "--workers", "2", "x.dag"])
+            .output()
+            .unwrap();
+        success(&output);
+        let records: Vec<String> = (0..6).map(|task| run.record(task)).collect();
+        assert!(records.iter().all(|record| record.contains("hello")));
+        let processes: BTreeSet<&str> = records.iter().map(|record| value(record, "pid")).collect();
+        assert_eq!(processes.len(), 6, "{server}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let told = said.matches("pegasus-kickstart-server running: ").count();
+        assert_eq!(told, 1, "{said}");
+    }
+}
+
+#[test]
 fn servers_without_a_task_end_in_silence() {
     let run = Run::new(&["KS /bin/true"]);
     success(&run.run(2, &[]));

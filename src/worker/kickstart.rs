@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -153,16 +154,19 @@ impl Kickstart {
         Server::start(&program.with_file_name(wire::SERVER_NAME), environment, spawner)
     }
 
-    /// The server, if it could be started; else no other is.
+    /// The server, if it could be started; else no other is. What is wrong is told once: it is the same for all workers.
     fn or_give_up(&mut self, server: io::Result<Server>) -> Option<Server> {
         server
             .inspect_err(|error| {
+                static TOLD: Once = Once::new();
                 if let Some((program, _)) = self.program.take() {
-                    tracing::warn!(
-                        "Unable to keep {} running: {}; each task starts its own",
-                        program.display(),
-                        reason(error)
-                    );
+                    TOLD.call_once(|| {
+                        tracing::warn!(
+                            "Unable to keep {} running: {}; each task starts its own",
+                            program.with_file_name(wire::SERVER_NAME).display(),
+                            reason(error)
+                        );
+                    });
                 }
             })
             .ok()
@@ -267,7 +271,7 @@ impl Server {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let greeting = wire::receive_greeting(socket)?;
-        let pipes = greeting.ok_or_else(|| io::Error::other("it is another version"))?;
+        let pipes = greeting.ok_or_else(|| io::Error::other("it ended at once, or is of another version"))?;
         tracing::debug!("Started {} as {}", wire::SERVER_NAME, self.child.pid);
         self.pipes = Some(pipes);
         Ok(())
