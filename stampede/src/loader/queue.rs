@@ -20,6 +20,8 @@ pub(super) struct Queued {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     tries: FxHashMap<Box<str>, Queued>,
+    /// The last one that came.
+    newest: i64,
     /// [`Queue::take_new`] has told those up to this one.
     told: i64,
     /// Whether the store has some of them, or had.
@@ -44,6 +46,7 @@ impl Queue {
     }
 
     pub fn insert(&mut self, job: &str, queued: Queued) {
+        self.newest = self.newest.max(queued.seq);
         self.tries.insert(job.into(), queued);
     }
 
@@ -76,12 +79,15 @@ impl Queue {
     /// What a store has to keep: tries that came since the last call and have not begun, a line each: place, time,
     /// number of the execution, job.
     pub fn take_new(&mut self) -> Option<String> {
+        // There may be many, and mostly none of them is new.
+        if self.newest <= self.told {
+            return None;
+        }
         let mut text = String::new();
-        let told = self.told;
+        let told = std::mem::replace(&mut self.told, self.newest);
         for (job, Queued { seq, time, number }) in &self.tries {
             if *seq > told {
                 let _ = writeln!(text, "{seq} {time} {number} {job}");
-                self.told = self.told.max(*seq);
             }
         }
         self.stored |= !text.is_empty();
