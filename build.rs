@@ -14,12 +14,10 @@ use std::{env, fs};
 
 fn main() {
     // Each package that has programs uses this file from its own directory.
-    let here = if Path::new("build.rs").exists() {
-        "build.rs"
-    } else {
-        "../build.rs"
-    };
-    println!("cargo::rerun-if-changed={here}");
+    let script = ["build.rs", "../build.rs", "../../build.rs"]
+        .into_iter()
+        .find(|path| Path::new(path).exists());
+    println!("cargo::rerun-if-changed={}", script.unwrap_or("build.rs"));
     println!("cargo::rerun-if-env-changed=PMC_PIE");
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
     if !is("CARGO_CFG_TARGET_OS", "linux")

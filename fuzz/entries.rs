@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use pegasus_mpi_cluster::forward_journal;
-use pegasus_mpi_cluster::message::{ToMaster, ToWorker};
+use pegasus_mpi_cluster::durability::forward_journal;
+use pegasus_mpi_cluster::protocol::{ToMaster, ToWorker};
 use pmc_dag::rescue;
 use pmc_dag::{Dag, words};
 use pmc_plan::catalog::{replica, site, transformation};

@@ -21,8 +21,8 @@ use pmc_stampede::run::Run;
 use pmc_stampede::session::{self, End, Live};
 use pmc_stampede::told::{SilentTry, Told};
 
-use crate::message::{Rank, Silent, SubmitId};
 use crate::options::Options;
+use crate::protocol::{Rank, Silent, SubmitId};
 
 /// How long the end of a run may wait for the last rows.
 const PATIENCE: Duration = Duration::from_secs(60);

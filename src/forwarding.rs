@@ -9,9 +9,9 @@ use std::sync::Arc;
 use pmc_dag::reason;
 use rustc_hash::FxHashMap;
 
-use crate::forward_journal::{Journal, JournalError, Piece};
-use crate::message::ForwardedData;
-use crate::shared_files::{Place, SharedFiles};
+use crate::durability::forward_journal::{Journal, JournalError, Piece};
+use crate::durability::shared_files::{Place, SharedFiles};
+use crate::protocol::ForwardedData;
 
 /// Device and inode numbers of a file.
 type Identity = (u64, u64);
@@ -121,7 +121,7 @@ impl Forwarding {
     /// A disk reports an error.
     pub fn synchronise(&self) -> Result<(), JournalError> {
         for path in &self.written {
-            crate::sync::file_and_folder(path).map_err(|source| JournalError::Complete {
+            crate::durability::sync::file_and_folder(path).map_err(|source| JournalError::Complete {
                 path: path.to_path_buf(),
                 source,
             })?;

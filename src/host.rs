@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::message::Registration;
+use crate::protocol::Registration;
 
 /// Name of this machine.
 #[must_use]

@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use support::forget_launcher;
+use testutils::launcher::forget_launcher;
 
 /// Bytes that each task forwards.
 const RECORD: usize = 8000;

@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
+use testutils::programs;
 
-#[path = "support/companions.rs"]
-mod companions;
-
-use companions::{kickstart, program};
+fn kickstart() -> &'static Path {
+    programs::kickstart(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"))
+}
 
 /// A program beside kickstart.
 fn beside(name: &str) -> Vec<u8> {
-    program(name).into_os_string().into_vec()
+    kickstart().with_file_name(name).into_os_string().into_vec()
 }
 
 /// The words of a task that is a script below kickstart; `before` is what precedes the shell.

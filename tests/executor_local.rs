@@ -6,8 +6,6 @@
     reason = "a test says what is wrong by a panic"
 )]
 
-mod support;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -19,7 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use support::forget_launcher;
+use testutils::launcher::forget_launcher;
 
 const DIAMOND: &str = "\
 TASK A ./say.sh A

@@ -16,22 +16,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-#[path = "support/companions.rs"]
-mod companions;
-#[path = "support/random.rs"]
-mod random;
-mod support;
-
-use random::Random;
+use testutils::Random;
 
 const TASKS: usize = 4;
-
-impl Random {
-    /// A share of a time.
-    fn part_of(&mut self, time: Duration) -> Duration {
-        time.mul_f64((self.number() >> 11) as f64 / (1u64 << 53) as f64)
-    }
-}
 
 /// The end of a run that does not come by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +46,9 @@ impl Place {
             new: content(250_000),
         };
         let (kickstart, transfer) = (
-            companions::kickstart().display(),
-            companions::program("pegasus-transfer"),
+            testutils::programs::kickstart(env!("CARGO_BIN_EXE_pegasus-mpi-cluster")).display(),
+            testutils::programs::kickstart(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"))
+                .with_file_name("pegasus-transfer"),
         );
         let transfer = transfer.display();
         let mut dag = String::new();
@@ -115,7 +103,7 @@ impl Place {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        support::forget_launcher(&mut command);
+        testutils::launcher::forget_launcher(&mut command);
         command
     }
 
@@ -196,7 +184,7 @@ fn ended_early(place: &Place, ending: Ending, longest: Duration) -> usize {
     let mut midway = 0;
     for round in 0..ROUNDS {
         place.reset();
-        let moment = random.part_of(longest);
+        let moment = longest.mul_f64(random.unit());
         let output = place.run_until(ending, moment);
         let said = said(&output);
         let when = format!("{ending:?}, seed {seed}, round {round}, {moment:?}: {said}");

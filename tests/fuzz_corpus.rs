@@ -12,22 +12,13 @@ use std::path::Path;
 #[path = "../fuzz/entries.rs"]
 mod entries;
 
-#[path = "support/random.rs"]
-mod random;
+use testutils::Random;
 
-use random::Random;
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        (self.number() % limit.max(1) as u64) as usize
-    }
-
-    fn byte(&mut self) -> u8 {
-        const TELLING: &[u8] = b"\0\n\r\t \"'\\#@-=\x01\x7f\xff";
-        match self.below(2) {
-            0 => TELLING[self.below(TELLING.len())],
-            _ => self.below(256) as u8,
-        }
+fn random_byte(random: &mut Random) -> u8 {
+    const SPECIAL: &[u8] = b"\0\n\r\t \"'\\#@-=\x01\x7f\xff";
+    match random.index(2) {
+        0 => random.pick(SPECIAL),
+        _ => random.index(256) as u8,
     }
 }
 
@@ -50,28 +41,28 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
 }
 
 fn change(input: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Random) {
-    let at = random.below(input.len() + 1);
-    match random.below(7) {
+    let at = random.index(input.len() + 1);
+    match random.index(7) {
         0 => input.truncate(at),
-        1 => input.insert(at, random.byte()),
+        1 => input.insert(at, random_byte(random)),
         2 if at < input.len() => {
             input.remove(at);
         }
-        3 if at < input.len() => input[at] ^= 1 << random.below(8),
+        3 if at < input.len() => input[at] ^= 1 << random.index(8),
         4 => {
             // A number at its limits.
-            let value = [0, 1, 0x7f, 0xff][random.below(4)];
-            let end = (at + [1, 2, 4, 8][random.below(4)]).min(input.len());
+            let value = [0, 1, 0x7f, 0xff][random.index(4)];
+            let end = (at + [1, 2, 4, 8][random.index(4)]).min(input.len());
             input[at..end].fill(value);
         }
         5 => {
-            let other = &corpus[random.below(corpus.len())];
-            let from = random.below(other.len() + 1);
+            let other = &corpus[random.index(corpus.len())];
+            let from = random.index(other.len() + 1);
             input.truncate(at);
             input.extend_from_slice(&other[from..]);
         }
         _ => {
-            let from = random.below(at + 1);
+            let from = random.index(at + 1);
             let piece = input[from..at].to_vec();
             input.splice(at..at, piece);
         }
@@ -101,8 +92,8 @@ fn fuzz_some(name: &str, entry: fn(&[u8]), fewer: u64) {
     }
     let mut random = Random(setting("PMC_FUZZ_SEED", 1));
     for _ in 0..setting("PMC_FUZZ_ROUNDS", 20_000) / fewer {
-        let mut input = corpus[random.below(corpus.len())].clone();
-        for _ in 0..=random.below(5) {
+        let mut input = corpus[random.index(corpus.len())].clone();
+        for _ in 0..=random.index(5) {
             change(&mut input, &corpus, &mut random);
         }
         check(name, &input, entry);
@@ -215,7 +206,7 @@ fn catalogs_of_the_corpus_can_be_read() {
 /// A changed encoding must not leave a corpus of messages that nobody understands.
 #[test]
 fn corpora_are_of_the_present_encoding() {
-    use pegasus_mpi_cluster::message::{ToMaster, ToWorker};
+    use pegasus_mpi_cluster::protocol::{ToMaster, ToWorker};
     for message in corpus("to_master") {
         assert!(ToMaster::decode(&message).is_ok(), "{}", message.escape_ascii());
     }
@@ -223,7 +214,7 @@ fn corpora_are_of_the_present_encoding() {
         assert!(ToWorker::decode(&message).is_ok(), "{}", message.escape_ascii());
     }
     for journal in corpus("journal") {
-        let content = pegasus_mpi_cluster::forward_journal::decode(&journal);
+        let content = pegasus_mpi_cluster::durability::forward_journal::decode(&journal);
         assert!(content.is_ok_and(|content| !content.records.is_empty()));
     }
 }

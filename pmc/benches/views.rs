@@ -7,8 +7,6 @@
 #[path = "generate/database.rs"]
 mod database;
 mod generate;
-#[path = "../../tests/support/random.rs"]
-mod random;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

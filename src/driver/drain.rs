@@ -6,7 +6,7 @@ use signal_hook::consts::SIGTERM;
 
 use super::{Aborted, Driver, RunError};
 use crate::logging::FATAL;
-use crate::master::Event;
+use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
 /// Nothing new is started any more.

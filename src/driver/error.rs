@@ -7,14 +7,14 @@ use pmc_dag::rescue::RescueError;
 use pmc_dag::{DagError, reason};
 
 use super::position::Position;
-use crate::forward_journal::JournalError;
-use crate::lock::LockError;
+use crate::durability::forward_journal::JournalError;
+use crate::durability::lock::LockError;
+use crate::durability::shared_files::TooManyFiles;
+use crate::durability::sync::SyncError;
 use crate::logs::LogError;
-use crate::master::MasterError;
 use crate::merge::MergeError;
-use crate::message::Rank;
-use crate::shared_files::TooManyFiles;
-use crate::sync::SyncError;
+use crate::protocol::Rank;
+use crate::scheduler::MasterError;
 use crate::transport::TransportError;
 
 /// Why a run could not begin or had to be given up. `Display` gives the text for the user.

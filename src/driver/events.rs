@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::message::Rank;
+use crate::protocol::Rank;
 use crate::worker;
 
 /// Something that happened in a run.

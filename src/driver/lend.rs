@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::{Driver, End, RunError};
-use crate::message::{Rank, ToMaster};
+use crate::protocol::{Rank, ToMaster};
 use crate::transport::exchange::Turn;
 use crate::transport::{LendingTransport, TransportError};
 

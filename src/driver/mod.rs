@@ -25,18 +25,18 @@ pub use report::{Aborted, FailedTask, RunSummary};
 
 use self::drain::Drain;
 use self::told::Teller;
+use crate::durability::lock::DagLock;
+use crate::durability::shared_files;
+use crate::durability::sync::Syncer;
 use crate::forwarding::Forwarding;
 use crate::host;
 use crate::interrupt::Interrupt;
-use crate::lock::DagLock;
 use crate::logging::FATAL;
 use crate::logs::Logs;
-use crate::master::{Event, Master, MasterConfig, MasterError, Outbox, Record, Summary};
 use crate::merge;
-use crate::message::{Rank, SubmitId, ToMaster, ToWorker};
 use crate::options::{Options, Stdio};
-use crate::shared_files;
-use crate::sync::Syncer;
+use crate::protocol::{Rank, SubmitId, ToMaster, ToWorker};
+use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record, Summary};
 use crate::transport::{LendingTransport, MasterTransport, Pace, TransportError};
 
 /// Status of a task whose forwarded data could not be written.

@@ -9,8 +9,8 @@ use chrono::{DateTime, FixedOffset};
 use monitord_compat::cluster_record::SummaryRecord;
 
 use super::{Position, RunError};
-use crate::master::Summary;
-use crate::message::Rank;
+use crate::protocol::Rank;
+use crate::scheduler::Summary;
 use crate::transport::Traffic;
 
 /// Why a run was given up.

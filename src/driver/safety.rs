@@ -6,13 +6,13 @@ use pmc_dag::Dag;
 use pmc_dag::rescue::{self, DoneSet};
 
 use super::{Driver, NOT_FORWARDED, RunError, is_device};
-use crate::forward_journal::{self, JournalError, Recovered};
+use crate::durability::forward_journal::{self, JournalError, Recovered};
+use crate::durability::shared_files::SharedFiles;
+use crate::durability::sync::Syncer;
 use crate::forwarding::{Forwarding, NotForwarded};
 use crate::logs::Logs;
-use crate::message::{Rank, TaskResult};
 use crate::options::Options;
-use crate::shared_files::SharedFiles;
-use crate::sync::Syncer;
+use crate::protocol::{Rank, TaskResult};
 use crate::transport::MasterTransport;
 
 /// Reads which tasks are done, after completing what a killed run has left.

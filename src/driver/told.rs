@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pmc_dag::{Dag, TaskId};
 
-use crate::message::{Rank, Silent, SubmitId, TaskResult};
+use crate::protocol::{Rank, Silent, SubmitId, TaskResult};
 
 /// Takes the results of silent tries to who waits for them, if anybody does.
 #[derive(Default)]

@@ -23,8 +23,8 @@ use monitord_compat::{dagman_out, jobstate_log, resource_log};
 use pmc_dag::Dag;
 use pmc_dag::rescue::{DoneSet, Writer};
 
-use crate::master::Record;
 use crate::options::{Options, Stdio};
+use crate::scheduler::Record;
 
 /// The rescue file and the logs of a run.
 pub struct Logs {
@@ -121,7 +121,7 @@ impl Logs {
     /// It cannot be written.
     pub fn sync_rescue(&mut self) -> Result<u64, LogError> {
         self.flush_rescue()?;
-        let synced = crate::sync::file(self.rescue.file());
+        let synced = crate::durability::sync::file(self.rescue.file());
         synced.map_err(|source| self.rescue_error(source))?;
         Ok(self.rescue.len())
     }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use crate::message::{Rank, ToMaster};
+use crate::protocol::{Rank, ToMaster};
 
 /// What is to be done with messages.
 pub trait Turn {

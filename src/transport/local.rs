@@ -9,8 +9,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use super::exchange::Exchange;
 use super::{LendingTransport, MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
-use crate::message::{Rank, ToMaster, ToWorker};
 use crate::options::WorkerOptions;
+use crate::protocol::{Rank, ToMaster, ToWorker};
 use crate::worker::{self, FirstServer, KillSwitch, Shared};
 
 /// The master's side; owns the workers' threads.

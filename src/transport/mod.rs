@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use exchange::Exchange;
 
-use crate::message::{Rank, ToMaster, ToWorker};
+use crate::protocol::{Rank, ToMaster, ToWorker};
 
 /// A message could not be sent or received; the run cannot go on.
 #[derive(Debug, thiserror::Error)]

@@ -27,7 +27,7 @@ use self::doorbell::Doorbells;
 use self::patience::Patience;
 use super::{MasterTransport, Pace, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
-use crate::message::{Rank, ToMaster, ToWorker};
+use crate::protocol::{Rank, ToMaster, ToWorker};
 
 /// Tag of encoded messages.
 const MESSAGE: mpi::Tag = 1;

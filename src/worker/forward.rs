@@ -13,7 +13,7 @@ use pmc_dag::Forward;
 
 use super::kill::KillSwitch;
 use super::watch::Watch;
-use crate::message::ForwardedData;
+use crate::protocol::ForwardedData;
 
 /// Longest file that is forwarded; longer data belongs into files of its own.
 pub const LONGEST_FILE: u64 = 1 << 20;

@@ -29,8 +29,8 @@ use task::{Failure, Runner};
 use watch::{Messages, Nothing};
 
 use crate::interrupt::Interrupt;
-use crate::message::{Registration, TaskResult, ToMaster, ToWorker};
 use crate::options::WorkerOptions;
+use crate::protocol::{Registration, TaskResult, ToMaster, ToWorker};
 use crate::transport::{TransportError, WorkerTransport};
 
 /// How long a task that was asked to end may take before it is killed.

@@ -25,8 +25,8 @@ use super::kill::KillSwitch;
 use super::process::{Ended, Process};
 use super::stdio::{self, Pair, SharedStdio};
 use super::watch::Watch;
-use crate::message::{Assignment, ForwardedData, Rank, Silent, TaskResult};
 use crate::options::WorkerOptions;
+use crate::protocol::{Assignment, ForwardedData, Rank, Silent, TaskResult};
 
 /// Status of a task that could not be executed as it should: as if it had ended with 1.
 const OWN_FAILURE: i32 = 256;

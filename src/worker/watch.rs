@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::GRACE;
 use super::kill::KillSwitch;
 use crate::interrupt::Interrupt;
-use crate::message::{ToMaster, ToWorker};
+use crate::protocol::{ToMaster, ToWorker};
 use crate::transport::{TransportError, WorkerTransport};
 
 /// How often a worker looks for messages while its task runs; nothing but an abort is urgent.
@@ -173,7 +173,7 @@ impl<T: WorkerTransport> Watch for Messages<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Assignment, Rank, SubmitId};
+    use crate::protocol::{Assignment, Rank, SubmitId};
 
     #[derive(Default)]
     struct Fake {

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::random::Random;
 use crate::support::command::Run;
 use crate::support::programs::Flavour;
 use crate::support::workflow::{Format, Request};
+use testutils::Random;
 
 const WORKERS: u32 = 3;
 const TASKS: u64 = 36;
@@ -42,12 +42,6 @@ printf '%s file 0\n%s file end\n' $name $name >part.$name
 sleep $pause
 if [ $fails = yes ] && [ ! -e tried.$name ]; then : >tried.$name; exit 3; fi
 "#;
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.number() % limit
-    }
-}
 
 fn setting(name: &str, default: u64) -> u64 {
     let value = std::env::var(name).ok();

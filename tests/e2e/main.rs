@@ -19,8 +19,6 @@ mod kill;
 mod launch;
 mod plans_run;
 mod postgresql;
-#[path = "../support/random.rs"]
-mod random;
 mod records;
 mod report;
 mod stampede;

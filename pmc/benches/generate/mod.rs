@@ -24,7 +24,7 @@ use monitord_compat::{dagman_out, resource_log};
 use pmc_dag::write;
 
 // Of the program that this is a part of, since other parts of it may use the same numbers.
-use crate::random::Random;
+use testutils::Random;
 
 /// Begin of the run, seconds since the epoch.
 pub const BEGIN: u64 = 1_790_000_000;
@@ -79,18 +79,6 @@ pub struct Made {
     pub hosts: Vec<String>,
     pub end: u64,
     pub success: bool,
-}
-
-impl Random {
-    fn unit(&mut self) -> f64 {
-        (self.number() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Log-normal, about.
-    fn long_tailed(&mut self, median: f64, spread: f64) -> f64 {
-        let normal: f64 = (0..12).map(|_| self.unit()).sum::<f64>() - 6.0;
-        median * (normal * spread).exp()
-    }
 }
 
 fn tasks(shape: Shape) -> Vec<Task> {

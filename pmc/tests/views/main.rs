@@ -6,8 +6,6 @@ mod analyzer;
 mod database;
 #[path = "../../benches/generate/mod.rs"]
 mod generate;
-#[path = "../../../tests/support/random.rs"]
-mod random;
 mod statistics;
 mod status;
 #[path = "../support/mod.rs"]

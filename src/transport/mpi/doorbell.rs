@@ -27,7 +27,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::thread::futex;
 
-use crate::message::Rank;
+use crate::protocol::Rank;
 
 /// Bytes of a bell: a cache line, so that bells do not disturb each other.
 const BELL: usize = 64;

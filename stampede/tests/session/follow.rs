@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use rusqlite::OpenFlags;
 use rustc_hash::FxHashSet;
 
-use crate::random::Random;
 use crate::support::{Fixture, dump};
+use testutils::Random;
 
 /// Waits for the end of a loader, for a minute at most.
 pub fn wait(child: &mut Child) -> i32 {
@@ -22,12 +22,6 @@ pub fn wait(child: &mut Child) -> i32 {
     }
     child.kill().unwrap();
     panic!("the loader does not end");
-}
-
-impl Random {
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.number() as usize % limit
-    }
 }
 
 pub fn replayed(run: &Fixture) -> String {
@@ -92,10 +86,10 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
         let mut loader = run.monitord(&[]).stderr(stderr).spawn().unwrap();
         // Some of the log, in the middle of a line as often as not. The last line stays to be written, so
         // that no loader ends by itself.
-        let part = random.below(2 * run.log.len() / ROUNDS).min(rest.len() - 1);
+        let part = random.index(2 * run.log.len() / ROUNDS).min(rest.len() - 1);
         log.write_all(&rest[..part]).unwrap();
         rest = &rest[part..];
-        std::thread::sleep(Duration::from_micros(random.below(longest) as u64));
+        std::thread::sleep(Duration::from_micros(random.index(longest) as u64));
         // However busy the machine is, some rounds come on.
         let begin = Instant::now();
         let patient = rounds % 4 == 0;

@@ -6,8 +6,6 @@ mod follow;
 mod mutated;
 #[cfg(feature = "postgresql")]
 mod postgresql;
-#[path = "../../../tests/support/random.rs"]
-mod random;
 mod replay;
 #[cfg(feature = "postgresql")]
 mod server;

@@ -5,9 +5,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::follow::{replayed, wait};
-use crate::random::Random;
 use crate::server::{PASSWORD, Server};
 use crate::support::{Fixture, dump};
+use testutils::Random;
 
 /// What the loader says when it fails, and its exit code.
 fn refused(run: &Fixture, url: &str) -> (String, Option<i32>) {

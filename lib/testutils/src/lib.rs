@@ -1,0 +1,7 @@
+//! What the tests of several crates share. Test code only: no program depends on it.
+
+pub mod launcher;
+pub mod programs;
+mod random;
+
+pub use random::Random;

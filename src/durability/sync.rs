@@ -1,0 +1,250 @@
+//! Bringing what the master has written to the disk, without holding it up.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pmc_dag::reason;
+
+use crate::options::folder;
+
+/// Something did not reach the disk.
+#[derive(Debug, thiserror::Error)]
+#[error("Unable to bring {} to the disk: {}", path.display(), reason(source))]
+pub struct SyncError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// A thread that synchronises files from time to time.
+#[derive(Debug)]
+pub struct Syncer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What was written since the last synchronisation, in the order in which it is to reach the disk.
+#[derive(Debug, Default)]
+struct Work {
+    journal: Option<Arc<File>>,
+    /// Shared files, where there is no journal that can replace their content.
+    targets: BTreeSet<Arc<Path>>,
+    rescue: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    work: Option<Work>,
+    error: Option<SyncError>,
+    stop: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+impl Syncer {
+    /// Starts the thread. What is noted reaches the disk within `interval` and the time that the
+    /// disk takes.
+    ///
+    /// # Errors
+    /// The system allows no further thread.
+    pub fn start(interval: Duration, rescue: File, rescue_path: PathBuf) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("sync".to_owned());
+        let thread = thread.spawn(move || theirs.serve(interval, &rescue, &rescue_path))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Notes that journal, targets and rescue file were written.
+    ///
+    /// # Errors
+    /// An earlier synchronisation has failed.
+    pub fn note(
+        &self,
+        journal: Option<&Arc<File>>,
+        targets: BTreeSet<Arc<Path>>,
+        rescue: bool,
+    ) -> Result<(), SyncError> {
+        let mut state = self.shared.state();
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
+        let idle = state.work.is_none();
+        let work = state.work.get_or_insert_default();
+        if journal.is_some() {
+            work.journal = journal.cloned();
+        } else {
+            work.targets.extend(targets);
+        }
+        work.rescue |= rescue;
+        if idle {
+            self.shared.wake.notify_all();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Syncer {
+    fn drop(&mut self) {
+        self.shared.state().stop = true;
+        self.shared.wake.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing more to say: whoever ends it synchronises what is left.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is valid at every moment, whatever a thread that held it did.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, interval: Duration, rescue: &File, rescue_path: &Path) {
+        let mut last = Instant::now();
+        while let Some(work) = self.next(last + interval) {
+            if let Err(error) = work.bring(rescue, rescue_path) {
+                self.state().error = Some(error);
+            }
+            last = Instant::now();
+        }
+    }
+
+    /// Waits until there is work and it is time for it. Nothing when the thread is to end.
+    fn next(&self, not_before: Instant) -> Option<Work> {
+        let mut state = self.state();
+        loop {
+            if state.stop {
+                return None;
+            }
+            let wait = not_before.saturating_duration_since(Instant::now());
+            if state.work.is_none() {
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else if wait.is_zero() {
+                return state.work.take();
+            } else {
+                let waited = self.wake.wait_timeout(state, wait);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+}
+
+impl Work {
+    fn bring(&self, rescue: &File, rescue_path: &Path) -> Result<(), SyncError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| SyncError { path, source }
+        };
+        if let Some(journal) = &self.journal {
+            let path = crate::durability::forward_journal::path_for(rescue_path);
+            file(journal).map_err(failed(&path))?;
+        }
+        for target in &self.targets {
+            file_and_folder(target).map_err(failed(target))?;
+        }
+        if self.rescue {
+            file(rescue).map_err(failed(rescue_path))?;
+        }
+        Ok(())
+    }
+}
+
+/// Synchronises a file, if it is one for which that means something.
+///
+/// # Errors
+/// The disk reports an error.
+pub fn file(file: &File) -> io::Result<()> {
+    match file.sync_data() {
+        // Pipes, devices and some special file systems.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP)) => Ok(()),
+        other => other,
+    }
+}
+
+/// Synchronises a file and its entry in its folder. One that somebody has removed needs nothing.
+///
+/// # Errors
+/// The disk reports an error.
+pub fn file_and_folder(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().append(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => file(&opened?)?,
+    }
+    file(&File::open(folder(path))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(5);
+
+    fn start(interval: Duration) -> (tempfile::TempDir, Syncer) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.rescue");
+        let rescue = File::create(&path).unwrap();
+        (folder, Syncer::start(interval, rescue, path).unwrap())
+    }
+
+    fn is_idle(syncer: &Syncer) -> bool {
+        syncer.shared.state().work.is_none()
+    }
+
+    #[test]
+    fn work_is_done_after_the_interval() {
+        let (folder, syncer) = start(SOON);
+        let journal = Arc::new(File::create(folder.path().join("journal")).unwrap());
+        for _ in 0..3 {
+            syncer.note(Some(&journal), BTreeSet::new(), true).unwrap();
+            let began = Instant::now();
+            while !is_idle(&syncer) {
+                assert!(began.elapsed() < Duration::from_secs(30), "nothing happens");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_with_the_next_note() {
+        let (folder, syncer) = start(SOON);
+        let bad: Arc<Path> = folder.path().join("x.rescue/below").into();
+        let began = Instant::now();
+        let error = loop {
+            match syncer.note(None, BTreeSet::from([Arc::clone(&bad)]), false) {
+                Err(error) => break error.to_string(),
+                Ok(()) => assert!(began.elapsed() < Duration::from_secs(30), "no failure"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let wanted = format!("Unable to bring {} to the disk: Not a directory", bad.display());
+        assert_eq!(error, wanted);
+    }
+
+    #[test]
+    fn the_end_waits_for_no_interval() {
+        let (_folder, syncer) = start(Duration::from_secs(3600));
+        syncer.note(None, BTreeSet::new(), true).unwrap();
+        let began = Instant::now();
+        drop(syncer);
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn what_cannot_be_synchronised_needs_not() {
+        file(&File::open("/dev/null").unwrap()).unwrap();
+        file_and_folder(Path::new("no/such/file")).unwrap();
+    }
+}

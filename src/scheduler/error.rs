@@ -1,0 +1,47 @@
+//! Errors of the master.
+
+use thiserror::Error;
+
+use crate::protocol::{Rank, SubmitId};
+
+/// Why the run must be aborted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MasterError {
+    /// A task asks for more than any host has. The text is that of the original.
+    #[error("FATAL ERROR: No host is capable of running task {task}")]
+    NoCapableHost {
+        /// Name of the first such task in byte order.
+        task: String,
+    },
+    /// A worker cannot go on.
+    #[error("Worker {}: {message}", rank.0)]
+    WorkerFailed {
+        /// Which worker.
+        rank: Rank,
+        /// What it says.
+        message: String,
+    },
+    /// A message came from a rank that is no worker of this run.
+    #[error("Protocol error: rank {} is no worker of this run", .0.0)]
+    UnknownRank(Rank),
+    /// A worker registered a second time.
+    #[error("Protocol error: worker {} has registered twice", .0.0)]
+    RegisteredTwice(Rank),
+    /// A worker reported the end of something it does not run.
+    #[error("Protocol error: worker {} reported the end of execution {}, which it does not run", rank.0, submit.0)]
+    NotRunning {
+        /// Which worker.
+        rank: Rank,
+        /// What it reported.
+        submit: SubmitId,
+    },
+    /// The run was started although not all workers have registered, or a second time.
+    #[error("The run cannot be started now: {registered} of {workers} workers have registered")]
+    CannotStart {
+        /// Workers that have registered.
+        registered: u32,
+        /// Workers of the run.
+        workers: u32,
+    },
+}

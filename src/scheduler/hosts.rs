@@ -1,0 +1,546 @@
+//! Hosts, what is free on them, and an index that finds one for a request.
+//!
+//! Free CPUs are grouped into levels. Each level keeps the hosts that have a free slot and that
+//! many free CPUs, ordered by free memory; a tree over the levels knows the most free memory in
+//! each range of levels. So finding a host with enough of both, and keeping the index right when a
+//! host changes, cost the logarithm of the number of hosts and levels.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
+
+use pmc_dag::Request;
+
+use crate::protocol::{Rank, Registration};
+use crate::scheduler::cpuset::CpuSet;
+use crate::scheduler::gpus::{GpuIndex, GpuSet};
+
+/// Up to here, every number of free CPUs is a level of its own.
+const FINE_LEVELS: u32 = 1024;
+
+/// Which of several hosts that fit is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// The one with the most free CPUs. Good as long as no task needs more than one.
+    Spread,
+    /// The one with the fewest free CPUs, so that room is left for tasks that need many.
+    Pack,
+}
+
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) memory_mb: u64,
+    pub(crate) cpus: u32,
+    pub(crate) free_memory_mb: u64,
+    pub(crate) free_cpus: u32,
+    /// Workers that have nothing to do; the one that waits longest is first.
+    pub(crate) free_slots: VecDeque<Rank>,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) cpu_set: CpuSet,
+    pub(crate) gpus: u32,
+    pub(crate) free_gpus: GpuSet,
+}
+
+impl Host {
+    /// The host as its first worker describes it.
+    pub(crate) fn new(registration: &Registration) -> Self {
+        Self {
+            name: registration.host.clone(),
+            memory_mb: registration.memory_mb,
+            cpus: registration.threads,
+            free_memory_mb: registration.memory_mb,
+            free_cpus: registration.threads,
+            free_slots: VecDeque::new(),
+            ranks: Vec::new(),
+            cpu_set: CpuSet::new(registration.threads, registration.cores, registration.sockets),
+            gpus: GpuSet::first(registration.gpus).len(),
+            free_gpus: GpuSet::first(registration.gpus),
+        }
+    }
+
+    /// Whether it has what is asked for when nothing else runs there.
+    pub(crate) fn could_take(&self, request: Request) -> bool {
+        self.memory_mb >= request.memory_mb && self.cpus >= request.cpus && self.gpus >= request.gpus
+    }
+
+    /// Whether it has that now.
+    fn can_take(&self, request: Request) -> bool {
+        self.free_memory_mb >= request.memory_mb
+            && self.free_cpus >= request.cpus
+            && self.free_gpus.len() >= request.gpus
+    }
+
+    /// Adds a worker; its number on this host.
+    pub(crate) fn add(&mut self, rank: Rank) -> u32 {
+        let host_rank = self.ranks.len() as u32;
+        self.ranks.push(rank);
+        self.free_slots.push_back(rank);
+        host_rank
+    }
+}
+
+/// What an assignment took.
+#[derive(Clone, Debug)]
+pub(crate) struct Grant {
+    pub(crate) rank: Rank,
+    /// CPU numbers, if the task got any.
+    pub(crate) block: Option<Range<u32>>,
+    /// GPUs, if the task asked for any.
+    pub(crate) gpus: GpuSet,
+    /// It should have got a block of CPUs, but the free ones are scattered.
+    pub(crate) fragmented: bool,
+}
+
+impl Grant {
+    /// Nothing that has a number.
+    pub(crate) fn plain(rank: Rank) -> Self {
+        Self {
+            rank,
+            block: None,
+            gpus: GpuSet::default(),
+            fragmented: false,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    hosts: Vec<Host>,
+    /// Smallest number of free CPUs of each level, ascending from 0.
+    levels: Vec<u32>,
+    /// Up to here, the number of free CPUs is the level.
+    fine: u32,
+    members: Vec<BTreeSet<(u64, u32)>>,
+    most_memory: MaxTree,
+    gpus: GpuIndex,
+    free_slots: usize,
+    placement: Placement,
+}
+
+impl Hosts {
+    /// `requests` are all numbers of CPUs that tasks ask for.
+    pub(crate) fn new(hosts: Vec<Host>, requests: &[u32], placement: Placement) -> Self {
+        let most = hosts.iter().map(|host| host.cpus).max().unwrap_or(0);
+        let fine = most.min(FINE_LEVELS);
+        let mut levels: Vec<u32> = (0..=fine).collect();
+        levels.extend(requests.iter().filter(|cpus| **cpus > FINE_LEVELS));
+        levels.sort_unstable();
+        levels.dedup();
+        let mut this = Self {
+            members: vec![BTreeSet::new(); levels.len()],
+            most_memory: MaxTree::new(levels.len()),
+            gpus: GpuIndex::new(hosts.iter().map(|host| host.gpus).max().unwrap_or(0)),
+            levels,
+            fine,
+            free_slots: hosts.iter().map(|host| host.free_slots.len()).sum(),
+            hosts,
+            placement,
+        };
+        for host in 0..this.hosts.len() as u32 {
+            this.enter(host);
+        }
+        this
+    }
+
+    pub(crate) fn all(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    pub(crate) fn get(&self, host: u32) -> &Host {
+        &self.hosts[host as usize]
+    }
+
+    /// Workers without work, on all hosts.
+    pub(crate) fn free_slots(&self) -> usize {
+        self.free_slots
+    }
+
+    /// The most free memory among hosts with a free slot and at least so many free CPUs and GPUs.
+    pub(crate) fn most_free_memory(&self, cpus: u32, gpus: u32) -> Option<u64> {
+        if gpus > 0 {
+            let hosts = self.gpus.with(gpus).map(|host| self.get(host));
+            let able = hosts.filter(|host| host.free_cpus >= cpus);
+            return able.map(|host| host.free_memory_mb).max();
+        }
+        self.most_memory.max_from(self.first_level(cpus))
+    }
+
+    /// A host with a free slot and what is asked for.
+    pub(crate) fn find(&self, request: Request) -> Option<u32> {
+        let Request {
+            gpus,
+            cpus,
+            memory_mb,
+        } = request;
+        if gpus > 0 {
+            let mut able = self.gpus.with(gpus);
+            return able.find(|host| self.get(*host).can_take(request));
+        }
+        let first = self.first_level(cpus);
+        let level = match self.placement {
+            Placement::Pack => self.most_memory.first_from(first, memory_mb),
+            Placement::Spread => self.most_memory.last_from(first, memory_mb),
+        }?;
+        self.members[level]
+            .range((memory_mb, 0)..)
+            .next()
+            .map(|(_, host)| *host)
+    }
+
+    /// Takes a slot, memory, CPUs and GPUs of a host that [`Hosts::find`] has found for them.
+    pub(crate) fn take(&mut self, index: u32, request: Request) -> Option<Grant> {
+        let Request {
+            gpus,
+            cpus,
+            memory_mb,
+        } = request;
+        self.leave(index);
+        let host = &mut self.hosts[index as usize];
+        let rank = host.free_slots.pop_front();
+        if rank.is_some() {
+            host.free_memory_mb -= memory_mb;
+            host.free_cpus -= cpus;
+            self.free_slots -= 1;
+        }
+        let grant = rank.map(|rank| {
+            // One CPU needs no block, and no CPU at all cannot have one.
+            let block = if cpus > 1 { host.cpu_set.take(cpus) } else { None };
+            Grant {
+                rank,
+                fragmented: cpus > 1 && block.is_none(),
+                block,
+                gpus: host.free_gpus.take(gpus),
+            }
+        });
+        self.enter(index);
+        grant
+    }
+
+    /// Takes a slot that was just given back, with as much memory and CPUs; nothing with numbers.
+    pub(crate) fn take_slot(&mut self, index: u32, rank: Rank, request: Request) {
+        self.leave(index);
+        let host = &mut self.hosts[index as usize];
+        if let Some(at) = host.free_slots.iter().position(|free| *free == rank) {
+            host.free_slots.remove(at);
+            self.free_slots -= 1;
+        }
+        host.free_memory_mb -= request.memory_mb;
+        host.free_cpus -= request.cpus;
+        self.enter(index);
+    }
+
+    /// Gives back what [`Hosts::take`] took.
+    pub(crate) fn give_back(
+        &mut self,
+        index: u32,
+        rank: Rank,
+        request: Request,
+        block: Option<Range<u32>>,
+        gpus: GpuSet,
+    ) {
+        self.leave(index);
+        let host = &mut self.hosts[index as usize];
+        // The slot that was used last: its worker may be just asking for more.
+        host.free_slots.push_front(rank);
+        host.free_memory_mb += request.memory_mb;
+        host.free_cpus += request.cpus;
+        host.free_gpus.put_back(gpus);
+        if let Some(block) = block {
+            host.cpu_set.release(block);
+        }
+        self.free_slots += 1;
+        self.enter(index);
+    }
+
+    /// The first level whose hosts have so many free CPUs.
+    fn first_level(&self, cpus: u32) -> usize {
+        if cpus <= self.fine {
+            return cpus as usize;
+        }
+        self.levels.partition_point(|least| *least < cpus)
+    }
+
+    fn level(&self, free_cpus: u32) -> usize {
+        if free_cpus <= self.fine {
+            return free_cpus as usize;
+        }
+        // The first level is 0, so there always is one.
+        self.levels.partition_point(|least| *least <= free_cpus) - 1
+    }
+
+    fn leave(&mut self, index: u32) {
+        let host = &self.hosts[index as usize];
+        if !host.free_slots.is_empty() {
+            let (level, memory) = (self.level(host.free_cpus), host.free_memory_mb);
+            self.members[level].remove(&(memory, index));
+            self.gpus.remove(index, self.hosts[index as usize].free_gpus);
+            self.update(level);
+        }
+    }
+
+    fn enter(&mut self, index: u32) {
+        let host = &self.hosts[index as usize];
+        if !host.free_slots.is_empty() {
+            let (level, memory) = (self.level(host.free_cpus), host.free_memory_mb);
+            self.members[level].insert((memory, index));
+            self.gpus.insert(index, self.hosts[index as usize].free_gpus);
+            self.update(level);
+        }
+    }
+
+    fn update(&mut self, level: usize) {
+        let most = self.members[level].last().map(|(memory, _)| *memory);
+        self.most_memory.set(level, most);
+    }
+
+    /// Checks that the index says what the hosts say.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut slots = 0;
+        for (index, host) in (0..).zip(&self.hosts) {
+            slots += host.free_slots.len();
+            let indexed: Vec<usize> = (0..self.members.len())
+                .filter(|level| self.members[*level].iter().any(|(_, member)| *member == index))
+                .collect();
+            let expected = if host.free_slots.is_empty() {
+                vec![]
+            } else {
+                vec![self.level(host.free_cpus)]
+            };
+            let listed = if host.free_slots.is_empty() {
+                GpuSet::default()
+            } else {
+                host.free_gpus
+            };
+            if !self.gpus.contains(index, listed) {
+                return Err(format!("the GPUs of host {} are indexed wrongly", host.name));
+            }
+            if indexed != expected {
+                return Err(format!(
+                    "host {} is in levels {indexed:?}, not {expected:?}",
+                    host.name
+                ));
+            }
+            if let [level] = indexed[..]
+                && !self.members[level].contains(&(host.free_memory_mb, index))
+            {
+                return Err(format!(
+                    "host {} is indexed with other memory than it has",
+                    host.name
+                ));
+            }
+        }
+        if slots != self.free_slots {
+            return Err(format!("{slots} free slots, but {} counted", self.free_slots));
+        }
+        for (level, members) in self.members.iter().enumerate() {
+            if self.most_memory.leaf(level) != members.last().map(|(memory, _)| *memory) {
+                return Err(format!("level {level} has other memory than the tree says"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Maxima of ranges of an array that changes; nothing is less than everything.
+#[derive(Debug)]
+struct MaxTree {
+    /// Number of leaves, a power of two.
+    width: usize,
+    /// The root is at 1; the leaves begin at `width`.
+    nodes: Vec<Option<u64>>,
+}
+
+impl MaxTree {
+    fn new(len: usize) -> Self {
+        let width = len.next_power_of_two();
+        Self {
+            width,
+            nodes: vec![None; 2 * width],
+        }
+    }
+
+    fn leaf(&self, at: usize) -> Option<u64> {
+        self.nodes[self.width + at]
+    }
+
+    fn set(&mut self, at: usize, value: Option<u64>) {
+        let mut node = self.width + at;
+        self.nodes[node] = value;
+        while node > 1 {
+            node /= 2;
+            let max = self.nodes[2 * node].max(self.nodes[2 * node + 1]);
+            if self.nodes[node] == max {
+                break;
+            }
+            self.nodes[node] = max;
+        }
+    }
+
+    /// Maximum of all from `start` on.
+    fn max_from(&self, start: usize) -> Option<u64> {
+        if start >= self.width {
+            return None;
+        }
+        let mut node = self.width + start;
+        let mut max = self.nodes[node];
+        while node > 1 {
+            if node.is_multiple_of(2) {
+                max = max.max(self.nodes[node + 1]);
+            }
+            node /= 2;
+        }
+        max
+    }
+
+    /// The first from `start` on that is at least `least`.
+    fn first_from(&self, start: usize, least: u64) -> Option<usize> {
+        if start >= self.width {
+            return None;
+        }
+        let fits = |node: usize| self.nodes[node].is_some_and(|max| max >= least);
+        let mut node = self.width + start;
+        // Up, until a subtree to the right of everything looked at has one.
+        while !fits(node) {
+            while !node.is_multiple_of(2) {
+                node /= 2;
+                if node <= 1 {
+                    return None;
+                }
+            }
+            node += 1;
+        }
+        while node < self.width {
+            node = if fits(2 * node) { 2 * node } else { 2 * node + 1 };
+        }
+        Some(node - self.width)
+    }
+
+    /// The last that is at least `least`, if it is not before `start`.
+    fn last_from(&self, start: usize, least: u64) -> Option<usize> {
+        let fits = |node: usize| self.nodes[node].is_some_and(|max| max >= least);
+        if !fits(1) {
+            return None;
+        }
+        let mut node = 1;
+        while node < self.width {
+            node = if fits(2 * node + 1) {
+                2 * node + 1
+            } else {
+                2 * node
+            };
+        }
+        Some(node - self.width).filter(|at| *at >= start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_tree_agrees_with_a_scan(
+            len in 1_usize..40,
+            changes in proptest::collection::vec((0_usize..40, proptest::option::of(0_u64..10)), 0..60),
+            start in 0_usize..70,
+            least in 0_u64..11,
+        ) {
+            let mut tree = MaxTree::new(len);
+            let mut model = vec![None; len];
+            for (at, value) in changes {
+                tree.set(at % len, value);
+                model[at % len] = value;
+            }
+            let from = |at: usize| model.iter().enumerate().skip(at);
+            let fits = |value: &Option<u64>| value.is_some_and(|v| v >= least);
+            prop_assert_eq!(tree.max_from(start), from(start).filter_map(|(_, v)| *v).max());
+            prop_assert_eq!(tree.first_from(start, least), from(start).find(|(_, v)| fits(v)).map(|(i, _)| i));
+            let last = from(start).rfind(|(_, v)| fits(v)).map(|(i, _)| i);
+            prop_assert_eq!(tree.last_from(start, least), last);
+        }
+    }
+
+    fn request(cpus: u32, memory_mb: u64) -> Request {
+        Request {
+            gpus: 0,
+            cpus,
+            memory_mb,
+        }
+    }
+
+    fn host(name: &str, memory_mb: u64, threads: u32, ranks: &[u32]) -> Host {
+        let mut host = Host::new(&Registration {
+            host: name.to_owned(),
+            memory_mb,
+            threads,
+            cores: threads,
+            sockets: 1,
+            gpus: 0,
+        });
+        for rank in ranks {
+            host.add(Rank(*rank));
+        }
+        host
+    }
+
+    fn two(placement: Placement) -> Hosts {
+        Hosts::new(
+            vec![host("a", 100, 4, &[1, 2]), host("b", 50, 8, &[3])],
+            &[1, 2],
+            placement,
+        )
+    }
+
+    #[test]
+    fn takes_and_gives_back() {
+        let mut hosts = two(Placement::Pack);
+        assert_eq!(hosts.find(request(1, 60)), Some(0));
+        let grant = hosts.take(0, request(2, 60)).unwrap();
+        assert_eq!(
+            (grant.rank, grant.block.clone(), grant.fragmented),
+            (Rank(1), Some(0..2), false)
+        );
+        hosts.check().unwrap();
+        assert_eq!(hosts.find(request(1, 60)), None);
+        assert_eq!(hosts.find(request(3, 0)), Some(1));
+        assert_eq!(hosts.most_free_memory(0, 0), Some(50));
+        hosts.give_back(0, Rank(1), request(2, 60), grant.block, grant.gpus);
+        hosts.check().unwrap();
+        assert_eq!(hosts.most_free_memory(0, 0), Some(100));
+        assert_eq!(
+            hosts.take(0, request(1, 0)).unwrap().rank,
+            Rank(1),
+            "the slot that was used last"
+        );
+    }
+
+    #[test]
+    fn a_host_without_free_slot_is_not_found() {
+        let mut hosts = two(Placement::Pack);
+        hosts.take(1, request(0, 0)).unwrap();
+        assert_eq!(hosts.find(request(5, 0)), None);
+        assert_eq!(hosts.most_free_memory(5, 0), None);
+        assert_eq!(hosts.free_slots(), 2);
+        hosts.check().unwrap();
+    }
+
+    #[test]
+    fn packing_and_spreading_choose_by_free_cpus() {
+        assert_eq!(two(Placement::Pack).find(request(1, 0)), Some(0));
+        assert_eq!(two(Placement::Spread).find(request(1, 0)), Some(1));
+        assert_eq!(two(Placement::Spread).find(request(1, 51)), Some(0));
+    }
+
+    #[test]
+    fn requests_above_the_fine_levels_are_exact() {
+        let hosts = Hosts::new(
+            vec![host("a", 1, 5000, &[1]), host("b", 1, 6000, &[2])],
+            &[5500, 7000],
+            Placement::Pack,
+        );
+        assert_eq!(hosts.find(request(5500, 0)), Some(1));
+        assert_eq!(hosts.find(request(7000, 0)), None);
+    }
+}

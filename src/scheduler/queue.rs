@@ -1,0 +1,504 @@
+//! Tasks that are ready, indexed by what they ask for.
+//!
+//! Tasks that ask for the same memory, CPUs and GPUs are of one *shape*: either the first of them fits
+//! somewhere or none does, so only the first is ever looked at. Shapes with the same number of
+//! CPUs and GPUs form a *class*, ordered by memory; a tree over them finds, for a given free memory, the
+//! shape whose first task comes first of all.
+//!
+//! Within a shape, tasks of one priority form a *chain*, linked through the tasks themselves. All
+//! chains are known from the DAG, so a set of bits says which of them are not empty.
+
+use pmc_dag::{Dag, Request, TaskId, large, prefetch};
+
+use crate::protocol::SubmitId;
+use crate::scheduler::bits::BitSet;
+use crate::scheduler::tasks::{NO_TASK, Node};
+
+/// Rank of a ready task: larger is taken first. Priority decides, then age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key(u128);
+
+impl Key {
+    /// Less than every key of a task.
+    const NONE: Self = Self(0);
+
+    fn new(priority: i64, submit: u64) -> Self {
+        // Shifts i64 to u64 in order; submit numbers begin at 1 and never come near the maximum.
+        let priority = (priority as u64) ^ (1 << 63);
+        Self(u128::from(priority) << 64 | u128::from(!submit))
+    }
+}
+
+/// Number of a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShapeId(u32);
+
+impl ShapeId {
+    /// Position in [`Queue::shapes`].
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shape {
+    pub(crate) request: Request,
+    class: u32,
+    /// Position in the class.
+    leaf: u32,
+    /// Number of its first chain; the others follow by descending priority.
+    first_chain: u32,
+    /// Which of the chains are not empty, counted from the first.
+    filled: BitSet,
+}
+
+/// Tasks of one shape and priority, in the order of their submit numbers. Half a cache line, as each
+/// task may have its own.
+#[derive(Debug)]
+#[repr(align(32))]
+struct Chain {
+    priority: i64,
+    shape: ShapeId,
+    first: u32,
+    last: u32,
+    len: u32,
+}
+
+/// Shapes with one number of CPUs and of GPUs.
+#[derive(Debug)]
+struct Class {
+    cpus: u32,
+    gpus: u32,
+    /// Ascending by memory.
+    shapes: Vec<ShapeId>,
+    memories: Vec<u64>,
+    /// Key of each shape's first task.
+    keys: Vec<Key>,
+    /// Tournament over the keys: a node is the position of the winner among its leaves.
+    winners: Vec<u32>,
+}
+
+/// All ready tasks that have a submit number.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    shapes: Vec<Shape>,
+    classes: Vec<Class>,
+    chains: Vec<Chain>,
+    len: usize,
+    /// Highest priority of all chains.
+    highest: i64,
+}
+
+impl Queue {
+    /// An empty queue, and the chain of each of the DAG's sets of options.
+    pub(crate) fn new(dag: &Dag) -> (Self, Vec<u32>) {
+        let sets: Vec<(Request, i64)> = dag.option_sets().collect();
+        let mut order: Vec<usize> = (0..sets.len()).collect();
+        order.sort_unstable_by_key(|set| {
+            let (request, priority) = sets[*set];
+            (request, std::cmp::Reverse(priority))
+        });
+        let mut this = Self {
+            shapes: Vec::new(),
+            classes: Vec::new(),
+            chains: Vec::new(),
+            len: 0,
+            highest: sets.iter().map(|(_, priority)| *priority).max().unwrap_or(0),
+        };
+        let mut chain_of = vec![0; sets.len()];
+        for set in order {
+            chain_of[set] = this.chain(sets[set]);
+        }
+        for (number, shape) in this.shapes.iter_mut().enumerate() {
+            let chains = this.chains.iter().skip(shape.first_chain as usize);
+            let count = chains.take_while(|chain| chain.shape.index() == number).count();
+            shape.filled = BitSet::new(count);
+        }
+        for class in &mut this.classes {
+            class.set_up();
+        }
+        (this, chain_of)
+    }
+
+    /// The chain for a request that is not before the last one in the order of chains.
+    fn chain(&mut self, (request, priority): (Request, i64)) -> u32 {
+        let Request { cpus, gpus, .. } = request;
+        let other = |class: &Class| (class.cpus, class.gpus) != (cpus, gpus);
+        if self.classes.last().is_none_or(other) {
+            self.classes.push(Class::new(cpus, gpus));
+        }
+        if self.shapes.last().is_none_or(|shape| shape.request != request) {
+            let id = ShapeId(self.shapes.len() as u32);
+            let class = self.classes.len() as u32 - 1;
+            let members = &mut self.classes[class as usize];
+            self.shapes.push(Shape {
+                request,
+                class,
+                leaf: members.shapes.len() as u32,
+                first_chain: self.chains.len() as u32,
+                filled: BitSet::new(0),
+            });
+            members.shapes.push(id);
+            members.memories.push(request.memory_mb);
+        }
+        let shape = ShapeId(self.shapes.len() as u32 - 1);
+        if self
+            .chains
+            .last()
+            .is_none_or(|chain| (chain.shape, chain.priority) != (shape, priority))
+        {
+            let chain = Chain {
+                priority,
+                shape,
+                first: NO_TASK,
+                last: NO_TASK,
+                len: 0,
+            };
+            large::push(&mut self.chains, chain);
+        }
+        self.chains.len() as u32 - 1
+    }
+
+    pub(crate) fn shapes(&self) -> &[Shape] {
+        &self.shapes
+    }
+
+    pub(crate) fn shape(&self, shape: ShapeId) -> &Shape {
+        &self.shapes[shape.index()]
+    }
+
+    /// Shape of the tasks of a chain.
+    pub(crate) fn shape_of(&self, chain: u32) -> ShapeId {
+        self.chains[chain as usize].shape
+    }
+
+    /// Number of tasks in the queue.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds a task that is not in the queue. Submit numbers must be given in ascending order.
+    pub(crate) fn push(&mut self, nodes: &mut [Node], task: TaskId, submit: SubmitId) {
+        let node = &mut nodes[task.index()];
+        node.next = NO_TASK;
+        node.submit = submit.0;
+        let number = node.chain;
+        let chain = &mut self.chains[number as usize];
+        self.len += 1;
+        chain.len += 1;
+        if chain.first == NO_TASK {
+            chain.first = task.0;
+            chain.last = task.0;
+            let shape = &mut self.shapes[chain.shape.index()];
+            shape.filled.insert((number - shape.first_chain) as usize);
+            let id = chain.shape;
+            self.update(nodes, id);
+        } else {
+            nodes[chain.last as usize].next = task.0;
+            chain.last = task.0;
+        }
+    }
+
+    /// Takes the first task of a shape.
+    pub(crate) fn pop(&mut self, nodes: &[Node], id: ShapeId) -> Option<(TaskId, SubmitId)> {
+        let shape = &mut self.shapes[id.index()];
+        let place = shape.filled.first()?;
+        let chain = &mut self.chains[shape.first_chain as usize + place];
+        let task = TaskId(chain.first);
+        let node = &nodes[task.index()];
+        chain.first = node.next;
+        chain.len -= 1;
+        if chain.first == NO_TASK {
+            chain.last = NO_TASK;
+            shape.filled.remove(place);
+        }
+        self.len -= 1;
+        self.update(nodes, id);
+        Some((task, SubmitId(node.submit)))
+    }
+
+    /// Puts back a task that was taken, to where it was.
+    pub(crate) fn put_back(&mut self, nodes: &mut [Node], task: TaskId, submit: SubmitId) {
+        let number = nodes[task.index()].chain;
+        let first = self.chains[number as usize].first;
+        if first == NO_TASK {
+            self.push(nodes, task, submit);
+            return;
+        }
+        nodes[task.index()].submit = submit.0;
+        let before = |other: u32| other != NO_TASK && nodes[other as usize].submit < submit.0;
+        // Few tasks are taken before others come back, so that it stands near the front.
+        let mut last = None;
+        let mut next = first;
+        while before(next) {
+            last = Some(next);
+            next = nodes[next as usize].next;
+        }
+        nodes[task.index()].next = next;
+        match last {
+            Some(last) => nodes[last as usize].next = task.0,
+            None => self.chains[number as usize].first = task.0,
+        }
+        if next == NO_TASK {
+            self.chains[number as usize].last = task.0;
+        }
+        self.len += 1;
+        self.chains[number as usize].len += 1;
+        let shape = self.chains[number as usize].shape;
+        self.update(nodes, shape);
+    }
+
+    /// The chain of all tasks, if they are all of one.
+    pub(crate) fn only_chain(&self) -> Option<u32> {
+        let shape = &self.shapes[self.best(|_, _| Some(u64::MAX))?.index()];
+        let chain = shape.first_chain + shape.filled.first()? as u32;
+        (self.chains[chain as usize].len as usize == self.len).then_some(chain)
+    }
+
+    /// Whether no other chain has a higher priority.
+    pub(crate) fn is_highest(&self, chain: u32) -> bool {
+        self.chains[chain as usize].priority == self.highest
+    }
+
+    /// Asks for what is known of a chain.
+    pub(crate) fn prefetch_chain(&self, chain: u32) {
+        prefetch(&self.chains[chain as usize]);
+    }
+
+    /// The first two tasks of a shape.
+    pub(crate) fn next_two(&self, nodes: &[Node], id: ShapeId) -> (Option<TaskId>, Option<TaskId>) {
+        let shape = &self.shapes[id.index()];
+        let Some(place) = shape.filled.first() else {
+            return (None, None);
+        };
+        let first_of = |place: usize| self.chains[shape.first_chain as usize + place].first;
+        let first = first_of(place);
+        let second = match nodes[first as usize].next {
+            NO_TASK => shape.filled.after(place).map(|place| {
+                // The chain behind this one is the next to be looked at here.
+                if let Some(third) = shape.filled.after(place) {
+                    self.prefetch_chain(shape.first_chain + third as u32);
+                }
+                first_of(place)
+            }),
+            next => Some(next),
+        };
+        (Some(TaskId(first)), second.map(TaskId))
+    }
+
+    /// The shape whose first task comes first of all that fit. `most_free_memory` says, for a
+    /// number of CPUs and of GPUs, how much memory can be had together with them; nothing if they
+    /// cannot.
+    pub(crate) fn best(&self, most_free_memory: impl Fn(u32, u32) -> Option<u64>) -> Option<ShapeId> {
+        let mut best = None;
+        let mut best_key = Key::NONE;
+        for class in &self.classes {
+            // What cannot win needs no look at the hosts.
+            if class.keys[class.winners[1] as usize] <= best_key {
+                continue;
+            }
+            let Some(memory_mb) = most_free_memory(class.cpus, class.gpus) else {
+                continue;
+            };
+            let Some(leaf) = class.best(memory_mb) else {
+                continue;
+            };
+            if class.keys[leaf] > best_key {
+                best_key = class.keys[leaf];
+                best = Some(class.shapes[leaf]);
+            }
+        }
+        best
+    }
+
+    /// Tells the class which task of a shape is the first now.
+    fn update(&mut self, nodes: &[Node], id: ShapeId) {
+        let shape = &self.shapes[id.index()];
+        let key = self.first_key(nodes, shape);
+        self.classes[shape.class as usize].set(shape.leaf as usize, key);
+    }
+
+    fn first_key(&self, nodes: &[Node], shape: &Shape) -> Key {
+        shape.filled.first().map_or(Key::NONE, |place| {
+            let chain = &self.chains[shape.first_chain as usize + place];
+            Key::new(chain.priority, nodes[chain.first as usize].submit)
+        })
+    }
+
+    /// Checks the chains and the trees; gives all tasks of the queue.
+    pub(crate) fn check(&self, nodes: &[Node]) -> Result<Vec<TaskId>, String> {
+        let mut tasks = Vec::new();
+        for (number, chain) in (0..).zip(&self.chains) {
+            let shape = self.shape(chain.shape);
+            let filled = shape.filled.contains((number - shape.first_chain) as usize);
+            if filled != (chain.first != NO_TASK) {
+                return Err(format!(
+                    "chain {number} is filled or not, but its shape says the opposite"
+                ));
+            }
+            let (mut at, mut last, mut submit) = (chain.first, NO_TASK, 0);
+            while at != NO_TASK {
+                let node = &nodes[at as usize];
+                if node.chain != number || node.submit <= submit || tasks.len() == self.len {
+                    return Err(format!("task {at} is in the wrong place of chain {number}"));
+                }
+                tasks.push(TaskId(at));
+                (last, submit, at) = (at, node.submit, node.next);
+            }
+            if chain.last != last {
+                return Err(format!("chain {number} ends elsewhere than it says"));
+            }
+        }
+        for shape in &self.shapes {
+            let class = &self.classes[shape.class as usize];
+            if class.keys[shape.leaf as usize] != self.first_key(nodes, shape) {
+                return Err(format!("{shape:?} has another first task than its class says"));
+            }
+        }
+        for class in &self.classes {
+            let best = class.keys.iter().max().copied().unwrap_or(Key::NONE);
+            if class.keys[class.winners[1] as usize] != best {
+                return Err(format!("the class of {} CPUs has another first task", class.cpus));
+            }
+        }
+        if tasks.len() != self.len {
+            return Err(format!(
+                "{} tasks in the queue, but {} counted",
+                tasks.len(),
+                self.len
+            ));
+        }
+        Ok(tasks)
+    }
+}
+
+impl Class {
+    fn new(cpus: u32, gpus: u32) -> Self {
+        Self {
+            cpus,
+            gpus,
+            shapes: Vec::new(),
+            memories: Vec::new(),
+            keys: Vec::new(),
+            winners: Vec::new(),
+        }
+    }
+
+    fn set_up(&mut self) {
+        let width = self.shapes.len().next_power_of_two();
+        self.keys = vec![Key::NONE; width];
+        // The leaves are in the second half, their parents before them; the root is at 1.
+        self.winners = vec![0; 2 * width];
+        for (leaf, node) in self.winners[width..].iter_mut().enumerate() {
+            *node = leaf as u32;
+        }
+        for node in (1..width).rev() {
+            self.winners[node] = self.winners[2 * node];
+        }
+    }
+
+    fn winner(&self, a: u32, b: u32) -> u32 {
+        if self.keys[b as usize] > self.keys[a as usize] {
+            b
+        } else {
+            a
+        }
+    }
+
+    fn set(&mut self, leaf: usize, key: Key) {
+        if self.keys[leaf] == key {
+            return;
+        }
+        self.keys[leaf] = key;
+        let mut node = (self.keys.len() + leaf) / 2;
+        while node >= 1 {
+            self.winners[node] = self.winner(self.winners[2 * node], self.winners[2 * node + 1]);
+            node /= 2;
+        }
+    }
+
+    /// The winner among the shapes that need at most so much memory.
+    fn best(&self, memory_mb: u64) -> Option<usize> {
+        let root = self.winners[1];
+        if self
+            .memories
+            .get(root as usize)
+            .is_some_and(|needs| *needs <= memory_mb)
+        {
+            return Some(root as usize);
+        }
+        // Not all of them, or the root would have been one.
+        let count = self.memories.partition_point(|needs| *needs <= memory_mb);
+        // Leaves `0..count`, from the right: whole subtrees on the way up.
+        let mut best: Option<u32> = None;
+        let mut end = self.keys.len() + count;
+        let mut level_start = self.keys.len();
+        while end > level_start {
+            if !end.is_multiple_of(2) {
+                end -= 1;
+                let other = self.winners[end];
+                best = Some(best.map_or(other, |best| self.winner(best, other)));
+            }
+            end /= 2;
+            level_start /= 2;
+        }
+        best.map(|best| best as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_class_finds_the_winner_of_what_fits(
+            mut memories in proptest::collection::vec(0_u64..50, 1..20),
+            keys in proptest::collection::vec((0_usize..20, 0_u128..30), 0..60),
+            memory_mb in 0_u64..60,
+        ) {
+            memories.sort_unstable();
+            memories.dedup();
+            let mut class = Class::new(1, 0);
+            class.shapes = (0..memories.len() as u32).map(ShapeId).collect();
+            class.memories = memories.clone();
+            class.set_up();
+            let mut model = vec![0; memories.len()];
+            for (leaf, key) in keys {
+                model[leaf % memories.len()] = key;
+                class.set(leaf % memories.len(), Key(key));
+            }
+            let expected = (0..memories.len()).filter(|leaf| memories[*leaf] <= memory_mb).map(|leaf| model[leaf]).max();
+            prop_assert_eq!(class.best(memory_mb).map(|leaf| class.keys[leaf].0), expected);
+        }
+    }
+
+    #[test]
+    fn keys_order_by_priority_then_age() {
+        let mut keys = [
+            (0, 5),
+            (i64::MIN, 1),
+            (3, 9),
+            (0, 4),
+            (-1, 1),
+            (i64::MAX, 2),
+            (3, 2),
+        ];
+        keys.sort_by_key(|(priority, submit)| std::cmp::Reverse(Key::new(*priority, *submit)));
+        assert_eq!(
+            keys,
+            [
+                (i64::MAX, 2),
+                (3, 2),
+                (3, 9),
+                (0, 4),
+                (0, 5),
+                (-1, 1),
+                (i64::MIN, 1)
+            ]
+        );
+        assert!(Key::new(i64::MIN, u64::from(u32::MAX)) > Key::NONE);
+    }
+}

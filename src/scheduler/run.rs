@@ -1,0 +1,450 @@
+//! State of a run, and how events change it.
+
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pmc_dag::rescue::DoneSet;
+use pmc_dag::{Dag, Request, TaskId, large, prefetch};
+use rustc_hash::FxHashMap;
+
+use crate::protocol::{Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::scheduler::ahead::{AheadQueue, AheadState};
+use crate::scheduler::gpus::GpuSet;
+use crate::scheduler::hosts::{Host, Hosts, Placement};
+use crate::scheduler::queue::{Queue, ShapeId};
+use crate::scheduler::tasks::{NO_TASK, Node, State};
+use crate::scheduler::{Event, MasterError, Outbox, Record};
+
+/// Settings of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MasterConfig {
+    /// How often to try a task that does not say so itself; 0 means once, too.
+    pub tries: u32,
+    /// Start nothing new after so many tasks have failed for good; 0 means no limit.
+    pub max_failures: u32,
+}
+
+/// Figures of a run so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Tasks of the DAG.
+    pub tasks: usize,
+    /// Executions started in this run.
+    pub submitted: u64,
+    /// Executions that succeeded in this run.
+    pub succeeded: u64,
+    /// Executions that failed in this run, also those that were tried again.
+    pub failed: u64,
+    /// Tasks that were done before this run.
+    pub done_before: usize,
+    /// Tasks that are done, before this run or in it.
+    pub done: usize,
+    /// Tasks that failed for good in this run.
+    pub failed_tasks: usize,
+    /// Sum of the wall times of all executions.
+    pub runtime: Duration,
+    /// All tasks are done.
+    pub success: bool,
+    /// As many tasks have failed as `max_failures` allows.
+    pub max_failures_reached: bool,
+}
+
+/// One worker, in one cache line: with thousands of them, each look is a miss.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Slot {
+    pub(super) host: u32,
+    pub(super) running: Option<Running>,
+    /// What it begins next, without asking.
+    pub(super) ahead: AheadQueue,
+}
+
+const _: () = assert!(size_of::<Slot>() == 64);
+
+/// What a worker runs, which CPU numbers it holds for that, and what is needed first when it ends:
+/// by then all that is known of the task has left the cache, and one look would wait for the other.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) task: TaskId,
+    pub(super) submit: SubmitId,
+    pub(super) block: Option<Range<u32>>,
+    pub(super) gpus: GpuSet,
+    pub(super) shape: ShapeId,
+    pub(super) children: Range<u32>,
+    /// Number of the first child, or [`NO_TASK`].
+    pub(super) first_child: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Registering,
+    Started,
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Master {
+    pub(super) dag: Arc<Dag>,
+    pub(super) config: MasterConfig,
+    pub(super) phase: Phase,
+    pub(super) draining: bool,
+    /// By rank, from 1; empty once all are there.
+    pub(super) registrations: Vec<Option<Registration>>,
+    pub(super) registered: u32,
+    pub(super) hosts: Hosts,
+    /// Worker of rank r is at r - 1.
+    pub(super) slots: Vec<Slot>,
+    /// By task.
+    pub(super) nodes: Vec<Node>,
+    /// Failed tries so far, of tasks that have any.
+    pub(super) failures: FxHashMap<TaskId, u32>,
+    /// Tasks for the next `schedule`, in order.
+    pub(super) ready: Vec<TaskId>,
+    pub(super) queue: Queue,
+    pub(super) ahead: AheadState,
+    pub(super) last_submit: u64,
+    pub(super) running: usize,
+    pub(super) summary: Summary,
+}
+
+impl Master {
+    /// A run of `dag` by `workers` workers, of ranks 1 to `workers`, in which the tasks of `done`
+    /// are done already.
+    #[must_use]
+    pub fn new(dag: Arc<Dag>, done: DoneSet, workers: u32, config: MasterConfig) -> Self {
+        let (queue, chain_of) = Queue::new(&dag);
+        let mut nodes: Vec<Node> = large::vec_with_capacity(dag.len());
+        nodes.extend(dag.ids().map(|task| Node {
+            submit: 0,
+            next: NO_TASK,
+            chain: chain_of[dag.option_set(task)],
+            parents_left: dag.parent_count(task),
+            state: State::Waiting,
+        }));
+        let mut done_before = 0;
+        for task in done.ids().filter(|task| task.index() < dag.len()) {
+            nodes[task.index()].state = State::Done;
+            done_before += 1;
+            for child in dag.children(task) {
+                nodes[child.index()].parents_left -= 1;
+            }
+        }
+        // A task marked done whose parents are not stays done, and is not run again.
+        let is_ready = |node: &Node| node.state == State::Waiting && node.parents_left == 0;
+        let mut ready: Vec<TaskId> = dag.ids().filter(|task| is_ready(&nodes[task.index()])).collect();
+        dag.sort_by_name(&mut ready);
+        for task in &ready {
+            nodes[task.index()].state = State::Ready;
+        }
+        Self {
+            config,
+            phase: Phase::Registering,
+            draining: false,
+            registrations: vec![None; workers as usize],
+            registered: 0,
+            hosts: Hosts::new(Vec::new(), &[], Placement::Spread),
+            slots: Vec::new(),
+            nodes,
+            failures: FxHashMap::default(),
+            ready,
+            queue,
+            ahead: AheadState::default(),
+            last_submit: 0,
+            running: 0,
+            summary: Summary {
+                tasks: dag.len(),
+                done_before,
+                done: done_before,
+                success: done_before == dag.len(),
+                ..Summary::default()
+            },
+            dag,
+        }
+    }
+
+    /// Takes note of an event.
+    ///
+    /// # Errors
+    /// A worker failed, or said something that cannot be; the run must be aborted. The state is
+    /// as before.
+    pub fn handle(&mut self, event: Event, out: &mut impl Outbox) -> Result<(), MasterError> {
+        match event {
+            Event::Registered(rank, registration) => self.register(rank, registration, out),
+            Event::Finished(rank, result) => self.finished(rank, &result, out),
+            Event::Returned(rank, submits) => self.returned(rank, &submits),
+            Event::Failed(rank, message) => Err(MasterError::WorkerFailed { rank, message }),
+            Event::Drain => {
+                self.draining = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// All workers have registered.
+    #[must_use]
+    pub fn registered_all(&self) -> bool {
+        self.registered as usize == self.registrations.len()
+    }
+
+    /// Checks that each task fits on some host and begins the run.
+    ///
+    /// # Errors
+    /// A task fits nowhere; or this is not the time to start.
+    pub fn start(&mut self, out: &mut impl Outbox) -> Result<(), MasterError> {
+        if !self.registered_all() || self.phase != Phase::Registering {
+            let workers = self.registrations.len() as u32;
+            return Err(MasterError::CannotStart {
+                registered: self.registered,
+                workers,
+            });
+        }
+        self.set_up_hosts();
+        for host in 0..self.hosts.all().len() as u32 {
+            self.record_resources(host, out);
+        }
+        if let Some(task) = self.task_without_host() {
+            let task = String::from_utf8_lossy(self.dag.name(task)).into_owned();
+            return Err(MasterError::NoCapableHost { task });
+        }
+        self.phase = Phase::Started;
+        Ok(())
+    }
+
+    /// Nothing runs and nothing more will. Tasks may be left: behind failed ones, after a drain or
+    /// too many failures, or in a cycle.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        let nothing_left = self.ready.is_empty() && self.queue.len() == 0;
+        self.phase == Phase::Started && self.running == 0 && (nothing_left || self.is_stopped())
+    }
+
+    /// Tasks are ready that will not be started, after a drain or too many failures.
+    #[must_use]
+    pub fn is_cut_short(&self) -> bool {
+        self.is_stopped() && !(self.ready.is_empty() && self.queue.len() == 0)
+    }
+
+    /// Number of executions that run now.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
+    /// What each worker runs now, by rank.
+    pub fn assignments(&self) -> impl Iterator<Item = (Rank, TaskId, SubmitId)> + '_ {
+        (1..).zip(&self.slots).filter_map(|(rank, slot)| {
+            slot.running
+                .as_ref()
+                .map(|running| (Rank(rank), running.task, running.submit))
+        })
+    }
+
+    /// What a worker runs now.
+    #[must_use]
+    pub fn running_on(&self, rank: Rank) -> Option<(TaskId, SubmitId)> {
+        let slot = self.slots.get((rank.0 as usize).checked_sub(1)?)?;
+        let running = slot.running.as_ref()?;
+        Some((running.task, running.submit))
+    }
+
+    /// Figures so far.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        self.summary.clone()
+    }
+
+    /// The DAG of the run.
+    #[must_use]
+    pub fn dag(&self) -> &Arc<Dag> {
+        &self.dag
+    }
+
+    /// Nothing new is to be started.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.draining || self.summary.max_failures_reached
+    }
+
+    fn register(
+        &mut self,
+        rank: Rank,
+        registration: Registration,
+        out: &mut impl Outbox,
+    ) -> Result<(), MasterError> {
+        let place = (rank.0 as usize)
+            .checked_sub(1)
+            .and_then(|index| self.registrations.get_mut(index))
+            .ok_or(MasterError::UnknownRank(rank))?;
+        if place.is_some() {
+            return Err(MasterError::RegisteredTwice(rank));
+        }
+        *place = Some(registration);
+        self.registered += 1;
+        if self.registered_all() {
+            // Only now is it known which rank is the lowest on its host.
+            let mut counts: FxHashMap<&str, u32> = FxHashMap::default();
+            for (rank, registration) in (1..).zip(self.registrations.iter().flatten()) {
+                let count = counts.entry(&registration.host).or_insert(0);
+                out.send(Rank(rank), ToWorker::Setup { host_rank: *count });
+                *count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hosts in the order of their lowest ranks; that worker says what the host has.
+    fn set_up_hosts(&mut self) {
+        let registrations = mem::take(&mut self.registrations);
+        let mut hosts: Vec<Host> = Vec::new();
+        let mut by_name: FxHashMap<&str, u32> = FxHashMap::default();
+        for (rank, registration) in (1..).zip(registrations.iter().flatten()) {
+            let host = *by_name.entry(&registration.host).or_insert_with(|| {
+                hosts.push(Host::new(registration));
+                hosts.len() as u32 - 1
+            });
+            hosts[host as usize].add(Rank(rank));
+            self.slots.push(Slot {
+                host,
+                running: None,
+                ahead: AheadQueue::default(),
+            });
+        }
+        let requests: Vec<u32> = self
+            .queue
+            .shapes()
+            .iter()
+            .map(|shape| shape.request.cpus)
+            .collect();
+        let narrow = requests.iter().all(|cpus| *cpus <= 1);
+        let placement = if narrow {
+            Placement::Spread
+        } else {
+            Placement::Pack
+        };
+        self.hosts = Hosts::new(hosts, &requests, placement);
+        // Keeps `registered_all` true.
+        self.registrations = registrations;
+    }
+
+    /// The first task in byte order that is not done and asks for more than any host has.
+    fn task_without_host(&self) -> Option<TaskId> {
+        let fits = |request: Request| {
+            let all = self.hosts.all();
+            all.iter().any(|host| host.could_take(request))
+        };
+        let shapes = self.queue.shapes();
+        let unfit: Vec<bool> = shapes.iter().map(|shape| !fits(shape.request)).collect();
+        if !unfit.contains(&true) {
+            return None;
+        }
+        self.dag
+            .ids()
+            .filter(|task| {
+                let node = &self.nodes[task.index()];
+                node.state != State::Done && unfit[self.queue.shape_of(node.chain).index()]
+            })
+            .min_by_key(|task| self.dag.name(*task))
+    }
+
+    fn finished(
+        &mut self,
+        rank: Rank,
+        result: &TaskResult,
+        out: &mut impl Outbox,
+    ) -> Result<(), MasterError> {
+        let slot = (rank.0 as usize)
+            .checked_sub(1)
+            .and_then(|index| self.slots.get_mut(index))
+            .ok_or(MasterError::UnknownRank(rank))?;
+        let host = slot.host;
+        let running = slot
+            .running
+            .take_if(|running| running.submit == result.submit)
+            .ok_or(MasterError::NotRunning {
+                rank,
+                submit: result.submit,
+            })?;
+        let task = running.task;
+        // Needed below; by then it has arrived in the cache.
+        let child = (result.status == 0 && running.first_child != NO_TASK).then_some(running.first_child);
+        let child = child.map(TaskId);
+        if let Some(child) = child {
+            prefetch(&self.nodes[child.index()]);
+            self.dag.prefetch_children(running.children.start);
+            self.dag.prefetch_entry(child);
+        }
+        self.running -= 1;
+        if self.ahead.is_enabled() {
+            self.ahead.ended(self.nodes[task.index()].chain, result.runtime);
+        }
+        let request = self.queue.shape(running.shape).request;
+        self.hosts
+            .give_back(host, rank, request, running.block, running.gpus);
+        if let Some(child) = child {
+            self.queue.prefetch_chain(self.nodes[child.index()].chain);
+        }
+        self.summary.runtime = self.summary.runtime.saturating_add(result.runtime);
+
+        let done = result.status == 0;
+        let (submit, status) = (result.submit, result.status);
+        out.record(Record::Ended {
+            task,
+            submit,
+            rank,
+            status,
+            done,
+        });
+        self.record_resources(host, out);
+        if done {
+            self.succeeded(task, running.children);
+        } else {
+            self.failed(task);
+        }
+        if self.has_sent_ahead() {
+            self.begin_next(rank, out);
+        }
+        Ok(())
+    }
+
+    fn succeeded(&mut self, task: TaskId, children: Range<u32>) {
+        self.summary.succeeded += 1;
+        self.summary.done += 1;
+        self.summary.success = self.summary.done == self.summary.tasks;
+        self.nodes[task.index()].state = State::Done;
+        for child in self.dag.children_at(children) {
+            let node = &mut self.nodes[child.index()];
+            node.parents_left -= 1;
+            if node.parents_left == 0 && node.state == State::Waiting {
+                node.state = State::Ready;
+                self.ready.push(*child);
+            }
+        }
+    }
+
+    fn failed(&mut self, task: TaskId) {
+        self.summary.failed += 1;
+        let tries = self.dag.tries(task).unwrap_or(self.config.tries).max(1);
+        let failures = self.failures.entry(task).or_insert(0);
+        *failures += 1;
+        if *failures < tries {
+            self.nodes[task.index()].state = State::Ready;
+            self.ready.push(task);
+            return;
+        }
+        self.nodes[task.index()].state = State::Failed;
+        self.summary.failed_tasks += 1;
+        let limit = self.config.max_failures as usize;
+        self.summary.max_failures_reached = limit > 0 && self.summary.failed_tasks >= limit;
+    }
+
+    pub(super) fn record_resources(&self, host: u32, out: &mut impl Outbox) {
+        let host = self.hosts.get(host);
+        out.record(Record::Resources {
+            host: &host.name,
+            slots: host.free_slots.len() as u32,
+            cpus: host.free_cpus,
+            memory_mb: host.free_memory_mb,
+        });
+    }
+}

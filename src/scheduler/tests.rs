@@ -1,0 +1,556 @@
+//! Small runs, step by step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pmc_dag::rescue::DoneSet;
+use pmc_dag::{Dag, TaskId};
+
+use crate::protocol::{Assignment, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record};
+
+/// Remembers everything as short lines of text.
+#[derive(Default)]
+struct Log {
+    lines: Vec<String>,
+    assignments: Vec<Assignment>,
+}
+
+impl Outbox for Log {
+    fn send(&mut self, to: Rank, message: ToWorker) {
+        match message {
+            ToWorker::Run(assignment) => self.assignments.push(*assignment),
+            ToWorker::Setup { host_rank } => self.lines.push(format!("setup {} {host_rank}", to.0)),
+            other => self.lines.push(format!("{other:?} {}", to.0)),
+        }
+    }
+
+    fn record(&mut self, record: Record<'_>) {
+        self.lines.push(match record {
+            Record::Resources {
+                host,
+                slots,
+                cpus,
+                memory_mb,
+            } => {
+                format!("{host} {slots} {cpus} {memory_mb}")
+            }
+            Record::Queued(task, submit) => format!("queued {} {}", task.0, submit.0),
+            Record::Fragmented(task, submit) => format!("fragmented {} {}", task.0, submit.0),
+            Record::Started(task, submit, rank) => format!("started {} {} on {}", task.0, submit.0, rank.0),
+            Record::Ended {
+                task,
+                submit,
+                rank,
+                status,
+                done,
+            } => {
+                format!("ended {} {} on {} with {status} {done}", task.0, submit.0, rank.0)
+            }
+        });
+    }
+}
+
+/// A master, its outbox, and shortcuts.
+struct Run {
+    master: Master,
+    log: Log,
+}
+
+fn registration(host: &str) -> Registration {
+    Registration {
+        host: host.to_owned(),
+        memory_mb: 100,
+        threads: 4,
+        cores: 4,
+        sockets: 1,
+        gpus: 0,
+    }
+}
+
+fn dag(text: &str) -> Arc<Dag> {
+    Arc::new(Dag::parse(text.as_bytes().to_vec()).unwrap())
+}
+
+impl Run {
+    fn new(text: &str, workers: u32) -> Self {
+        Self::with(
+            text,
+            workers,
+            &[],
+            MasterConfig {
+                tries: 1,
+                max_failures: 0,
+            },
+        )
+    }
+
+    fn with(text: &str, workers: u32, done: &[u32], config: MasterConfig) -> Self {
+        let mut set = DoneSet::new();
+        for task in done {
+            set.insert(TaskId(*task));
+        }
+        let mut run = Self {
+            master: Master::new(dag(text), set, workers, config),
+            log: Log::default(),
+        };
+        for rank in 1..=workers {
+            run.register(rank, "h").unwrap();
+        }
+        run.start().unwrap();
+        run.log.lines.clear();
+        run.schedule();
+        run
+    }
+
+    fn register(&mut self, rank: u32, host: &str) -> Result<(), MasterError> {
+        self.master
+            .handle(Event::Registered(Rank(rank), registration(host)), &mut self.log)
+    }
+
+    fn start(&mut self) -> Result<(), MasterError> {
+        self.master.start(&mut self.log)
+    }
+
+    fn schedule(&mut self) {
+        self.master.schedule(&mut self.log);
+        self.master.sanity_check().unwrap();
+    }
+
+    fn try_end(&mut self, rank: u32, submit: u64, status: i32) -> Result<(), MasterError> {
+        let result = TaskResult {
+            submit: SubmitId(submit),
+            status,
+            runtime: Duration::from_secs(1),
+            forwards: Vec::new(),
+            silent: None,
+        };
+        self.master
+            .handle(Event::Finished(Rank(rank), result), &mut self.log)
+    }
+
+    fn end(&mut self, rank: u32, submit: u64, status: i32) {
+        self.try_end(rank, submit, status).unwrap();
+        self.schedule();
+    }
+
+    /// Lines since the last call that begin so.
+    fn take(&mut self, start: &str) -> Vec<String> {
+        let lines = std::mem::take(&mut self.log.lines);
+        lines
+            .into_iter()
+            .filter_map(|line| line.strip_prefix(start).map(|l| l.trim().to_owned()))
+            .collect()
+    }
+}
+
+const DIAMOND: &str =
+    "TASK d x\nTASK b x\nTASK c x\nTASK a x\nEDGE a c\nEDGE a b\nEDGE b d\nEDGE c d\nEDGE a b\n";
+
+#[test]
+fn a_diamond_runs_in_order() {
+    let mut run = Run::new(DIAMOND, 2);
+    assert_eq!(run.log.lines, ["queued 3 1", "started 3 1 on 1", "h 1 3 100"]);
+    run.take("");
+    run.end(1, 1, 0);
+    assert_eq!(
+        run.take(""),
+        [
+            "ended 3 1 on 1 with 0 true",
+            "h 2 4 100",
+            "queued 2 2",
+            "queued 1 3",
+            "started 2 2 on 1",
+            "h 1 3 100",
+            "started 1 3 on 2",
+            "h 0 2 100"
+        ],
+        "children in the order of their edges, the slot that was used last first"
+    );
+    run.end(2, 3, 0);
+    assert_eq!(run.take("queued"), [""; 0]);
+    assert!(!run.master.is_finished());
+    run.end(1, 2, 0);
+    assert_eq!(run.take("started"), ["0 4 on 1"]);
+    run.end(1, 4, 0);
+    assert!(run.master.is_finished());
+    let summary = run.master.summary();
+    assert!(summary.success);
+    assert_eq!(
+        (
+            summary.tasks,
+            summary.submitted,
+            summary.succeeded,
+            summary.failed
+        ),
+        (4, 4, 4, 0)
+    );
+    assert_eq!(summary.runtime, Duration::from_secs(4));
+}
+
+#[test]
+fn first_tasks_are_taken_in_byte_order_of_names() {
+    let mut run = Run::new("TASK t10 x\nTASK t9 x\nTASK B x\nTASK t1 x\n", 1);
+    assert_eq!(run.take("queued"), ["2 1", "3 2", "0 3", "1 4"]);
+}
+
+#[test]
+fn an_assignment_says_all_that_the_line_says() {
+    let mut run = Run::new(
+        "#@ 7 tr id7\nTASK t -m 60 -c 2 -g 0 -T 1.5 -f A=/a -F s=/d prog 'a b'\n",
+        1,
+    );
+    assert_eq!(
+        run.log.assignments.pop().unwrap(),
+        Assignment {
+            submit: SubmitId(1),
+            name: b"t".to_vec(),
+            id: Some(b"7".to_vec()),
+            command: b"prog 'a b'".to_vec(),
+            memory_mb: 60,
+            cpus: 2,
+            cpu_set: vec![0, 1],
+            gpu_set: vec![],
+            runtime_limit: Some(Duration::from_millis(1500)),
+            pipe_forwards: vec![(b"A".to_vec(), b"/a".to_vec())],
+            file_forwards: vec![(b"s".to_vec(), b"/d".to_vec())],
+        }
+    );
+    assert_eq!(run.take("h"), ["0 2 40"]);
+}
+
+#[test]
+fn all_workers_register_and_learn_their_number_on_the_host() {
+    let mut run = Run {
+        master: Master::new(
+            dag("TASK a x\n"),
+            DoneSet::new(),
+            3,
+            MasterConfig {
+                tries: 1,
+                max_failures: 0,
+            },
+        ),
+        log: Log::default(),
+    };
+    run.register(3, "h").unwrap();
+    assert_eq!(run.register(3, "h"), Err(MasterError::RegisteredTwice(Rank(3))));
+    assert_eq!(run.register(0, "h"), Err(MasterError::UnknownRank(Rank(0))));
+    assert_eq!(run.register(4, "h"), Err(MasterError::UnknownRank(Rank(4))));
+    run.register(1, "g").unwrap();
+    assert!(!run.master.registered_all());
+    assert_eq!(
+        run.start(),
+        Err(MasterError::CannotStart {
+            registered: 2,
+            workers: 3
+        })
+    );
+    run.schedule();
+    assert_eq!(run.log.lines, [""; 0]);
+    run.register(2, "h").unwrap();
+    assert!(run.master.registered_all());
+    assert_eq!(run.log.lines, ["setup 1 0", "setup 2 0", "setup 3 1"]);
+    run.log.lines.clear();
+    run.start().unwrap();
+    assert_eq!(run.log.lines, ["g 1 4 100", "h 2 4 100"]);
+    assert!(run.start().is_err());
+    assert_eq!(run.register(1, "g"), Err(MasterError::RegisteredTwice(Rank(1))));
+}
+
+#[test]
+fn a_task_that_fits_nowhere_is_refused_before_anything_runs() {
+    for (text, task) in [
+        ("TASK z -m 101 x\nTASK y -c 5 x\nTASK a x\n", "y"),
+        ("TASK z -m 1e9 x\nEDGE z z\n", "z"),
+    ] {
+        let config = MasterConfig {
+            tries: 1,
+            max_failures: 0,
+        };
+        let mut run = Run {
+            master: Master::new(dag(text), DoneSet::new(), 1, config),
+            log: Log::default(),
+        };
+        run.register(1, "h").unwrap();
+        let error = run.start().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("FATAL ERROR: No host is capable of running task {task}")
+        );
+        run.schedule();
+        assert_eq!(run.take("started"), [""; 0]);
+    }
+    // One that is done already does not matter.
+    Run::with(
+        "TASK z -m 101 x\n",
+        1,
+        &[0],
+        MasterConfig {
+            tries: 1,
+            max_failures: 0,
+        },
+    );
+}
+
+#[test]
+fn only_the_worker_that_runs_an_execution_can_end_it() {
+    let mut run = Run::new("TASK a x\nTASK b x\n", 3);
+    let not_running = |rank, submit| {
+        Err(MasterError::NotRunning {
+            rank: Rank(rank),
+            submit: SubmitId(submit),
+        })
+    };
+    assert_eq!(run.try_end(2, 1, 0), not_running(2, 1));
+    assert_eq!(run.try_end(3, 1, 0), not_running(3, 1));
+    assert_eq!(run.try_end(1, 99, 0), not_running(1, 99));
+    assert_eq!(run.try_end(0, 1, 0), Err(MasterError::UnknownRank(Rank(0))));
+    assert_eq!(run.try_end(4, 1, 0), Err(MasterError::UnknownRank(Rank(4))));
+    run.master.sanity_check().unwrap();
+    run.end(1, 1, 0);
+    assert_eq!(run.try_end(1, 1, 0), not_running(1, 1), "not twice");
+    run.end(2, 2, 0);
+    assert!(run.master.summary().success);
+}
+
+#[test]
+fn a_failed_worker_ends_the_run() {
+    let mut run = Run::new("TASK a x\n", 1);
+    let error = run
+        .master
+        .handle(Event::Failed(Rank(1), "disk full".to_owned()), &mut run.log)
+        .unwrap_err();
+    assert_eq!(error.to_string(), "Worker 1: disk full");
+}
+
+#[test]
+fn tries_of_the_task_go_before_those_of_the_run() {
+    let text = "TASK a x\nTASK b -t 1 x\nTASK c -t 0 x\nTASK child x\nEDGE a child\n";
+    let mut run = Run::with(
+        text,
+        1,
+        &[],
+        MasterConfig {
+            tries: 2,
+            max_failures: 0,
+        },
+    );
+    run.end(1, 1, 256);
+    assert_eq!(
+        run.take("queued").last().unwrap(),
+        "0 4",
+        "a failed try goes to the end"
+    );
+    run.end(1, 2, 256);
+    run.end(1, 3, 9);
+    assert_eq!(run.take("queued"), [""; 0], "b and c have had their only try");
+    run.end(1, 4, 0);
+    assert_eq!(run.take("started"), ["3 5 on 1"]);
+    run.end(1, 5, 0);
+    assert!(run.master.is_finished());
+    let summary = run.master.summary();
+    assert!(!summary.success);
+    assert_eq!((summary.submitted, summary.succeeded, summary.failed), (5, 2, 3));
+    assert_eq!((summary.done, summary.failed_tasks), (2, 2));
+}
+
+#[test]
+fn nothing_is_started_after_too_many_failures() {
+    let text = "TASK a x\nTASK b x\nTASK c x\nTASK child x\nEDGE b child\n";
+    let mut run = Run::with(
+        text,
+        2,
+        &[],
+        MasterConfig {
+            tries: 1,
+            max_failures: 1,
+        },
+    );
+    run.take("");
+    run.end(1, 1, 256);
+    assert!(!run.master.is_finished(), "b still runs");
+    run.end(2, 2, 0);
+    assert!(run.master.is_finished());
+    assert_eq!(
+        run.take("started"),
+        [""; 0],
+        "neither c, which is queued, nor the child of b"
+    );
+    let summary = run.master.summary();
+    assert!(summary.max_failures_reached && !summary.success);
+    assert_eq!(summary.submitted, 2);
+}
+
+#[test]
+fn tries_do_not_count_as_failures() {
+    let mut run = Run::with(
+        "TASK a x\n",
+        1,
+        &[],
+        MasterConfig {
+            tries: 2,
+            max_failures: 1,
+        },
+    );
+    run.end(1, 1, 256);
+    assert!(!run.master.summary().max_failures_reached);
+    run.end(1, 2, 0);
+    assert!(run.master.summary().success);
+}
+
+#[test]
+fn a_drain_lets_running_tasks_end() {
+    let mut run = Run::new("TASK a x\nTASK b x\n", 1);
+    run.take("");
+    run.master.handle(Event::Drain, &mut run.log).unwrap();
+    run.schedule();
+    assert!(!run.master.is_finished());
+    run.end(1, 1, 0);
+    assert!(run.master.is_finished());
+    assert_eq!(run.take("started"), [""; 0]);
+    assert_eq!(run.master.summary().done, 1);
+}
+
+#[test]
+fn what_is_done_is_not_run_again() {
+    // d is marked although its parents are not: it stays done when they end.
+    let mut run = Run::with(
+        DIAMOND,
+        1,
+        &[0, 3],
+        MasterConfig {
+            tries: 1,
+            max_failures: 0,
+        },
+    );
+    assert_eq!(run.take("started"), ["1 1 on 1"]);
+    run.end(1, 1, 0);
+    run.end(1, 2, 0);
+    assert!(run.master.is_finished());
+    let summary = run.master.summary();
+    assert!(summary.success);
+    assert_eq!((summary.done_before, summary.submitted), (2, 2));
+    assert!(
+        Run::with(
+            "",
+            1,
+            &[],
+            MasterConfig {
+                tries: 1,
+                max_failures: 0
+            }
+        )
+        .master
+        .summary()
+        .success
+    );
+}
+
+#[test]
+fn a_cycle_ends_the_run_as_failed() {
+    let mut run = Run::new("TASK a x\nTASK b x\nTASK c x\nEDGE a b\nEDGE b c\nEDGE c b\n", 1);
+    run.end(1, 1, 0);
+    assert!(run.master.is_finished());
+    assert!(!run.master.summary().success);
+}
+
+#[test]
+fn tasks_that_do_not_fit_are_overtaken_by_others_only() {
+    let text = "TASK a -m 60 -p 1 x\nTASK b -m 60 -p 9 x\nTASK c -m 60 -p 5 x\nTASK d -m 20 -p -1 x\n";
+    let mut run = Run::new(text, 3);
+    assert_eq!(run.take("started"), ["1 2 on 1", "3 4 on 2"]);
+    run.end(2, 4, 0);
+    assert_eq!(run.take("started"), [""; 0]);
+    run.end(1, 2, 0);
+    assert_eq!(run.take("started"), ["2 3 on 1"]);
+}
+
+#[test]
+fn blocks_of_cpus_are_given_out_and_come_back() {
+    let text = "TASK a -c 2 x\nTASK b -c 1 x\nTASK c -c 0 x\nTASK d -c 3 x\n";
+    let mut run = Run::new(text, 4);
+    let sets: Vec<_> = run
+        .log
+        .assignments
+        .iter()
+        .map(|a| (a.cpus, a.cpu_set.clone()))
+        .collect();
+    assert_eq!(sets, [(2, vec![0, 1]), (1, vec![]), (0, vec![])]);
+    run.end(1, 1, 0);
+    assert_eq!(run.log.assignments.last().unwrap().cpu_set, [0, 1, 2]);
+}
+
+#[test]
+fn scattered_cpus_are_reported() {
+    let text = "TASK a -c 2 x\nTASK b -c 2 x\nTASK c -c 3 x\n";
+    let config = MasterConfig {
+        tries: 1,
+        max_failures: 0,
+    };
+    let mut run = Run {
+        master: Master::new(dag(text), DoneSet::new(), 3, config),
+        log: Log::default(),
+    };
+    for rank in 1..=3 {
+        let five = Registration {
+            threads: 5,
+            cores: 5,
+            ..registration("h")
+        };
+        run.master
+            .handle(Event::Registered(Rank(rank), five), &mut run.log)
+            .unwrap();
+    }
+    run.start().unwrap();
+    run.schedule();
+    run.log.lines.clear();
+    // 0, 1 and 4 are free now: enough for c, but not in a row.
+    run.end(1, 1, 0);
+    assert_eq!(run.log.lines[2..4], ["fragmented 2 3", "started 2 3 on 1"]);
+    assert_eq!(run.log.assignments.last().unwrap().cpu_set, [0; 0]);
+    run.end(1, 3, 0);
+    run.end(2, 2, 0);
+    assert!(run.master.summary().success);
+}
+
+#[test]
+fn gpus_are_given_out_and_come_back() {
+    let text = "TASK a -g 1 x\nTASK b -g 2 x\nTASK c -g 1 x\nTASK d x\n";
+    let config = MasterConfig {
+        tries: 1,
+        max_failures: 0,
+    };
+    let mut run = Run {
+        master: Master::new(dag(text), DoneSet::new(), 4, config),
+        log: Log::default(),
+    };
+    for rank in 1..=4 {
+        let three = Registration {
+            gpus: 3,
+            ..registration("h")
+        };
+        run.master
+            .handle(Event::Registered(Rank(rank), three), &mut run.log)
+            .unwrap();
+    }
+    run.start().unwrap();
+    run.schedule();
+    let sets: Vec<_> = run
+        .log
+        .assignments
+        .iter()
+        .map(|a| (a.name.clone(), a.gpu_set.clone()))
+        .collect();
+    assert_eq!(
+        sets,
+        [
+            (b"a".to_vec(), vec![0]),
+            (b"b".to_vec(), vec![1, 2]),
+            (b"d".to_vec(), vec![])
+        ],
+        "c waits for a GPU, and d does not"
+    );
+    run.end(1, 1, 0);
+    assert_eq!(run.log.assignments.last().unwrap().gpu_set, [0]);
+}
