@@ -64,10 +64,6 @@ impl Interner {
     pub fn len(&self) -> usize {
         self.ends.len()
     }
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use super::{Event, Scalar};
-use crate::model::Position;
+use crate::error::Position;
 
 /// Something that only the full reader understands.
 #[derive(Debug)]
