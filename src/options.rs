@@ -116,8 +116,8 @@ pub struct WorkerOptions {
     pub dag: PathBuf,
     /// Each try of a task has its own files.
     pub per_task_stdio: bool,
-    /// The master wants to know which of these hold nothing but the record of the try.
-    pub tell_silent: bool,
+    /// Report attempts that printed nothing: their files hold only the record.
+    pub report_quiet: bool,
     /// Memory of the host in MB; 0 to find out.
     pub host_memory: u32,
     /// CPUs of the host; 0 to find out.
@@ -231,7 +231,7 @@ impl WorkerOptions {
         Self {
             dag: typed.dag.clone(),
             per_task_stdio: typed.per_task_stdio,
-            tell_silent: typed.stampede && typed.per_task_stdio,
+            report_quiet: typed.stampede && typed.per_task_stdio,
             host_memory: typed.host_memory,
             host_cpus: typed.host_cpus,
             host_gpus: typed.host_gpus,

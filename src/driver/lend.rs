@@ -1,22 +1,22 @@
-//! The loop around the master where workers are threads: each takes the messages that are there
-//! to the master when it has one itself.
+//! The loop for workers that are threads: a worker that has a message does the master's work itself.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::{Driver, End, RunError};
+use super::conclusion::End;
+use super::{Driver, RunError};
 use crate::protocol::{Rank, ToMaster};
 use crate::transport::exchange::Turn;
 use crate::transport::{LendingTransport, TransportError};
 
-/// A driver, and how its run has ended.
+/// A driver and how its run ended.
 struct Turns<'d, 'a, T> {
     driver: &'d mut Driver<'a, T>,
     end: Option<Result<End, RunError>>,
 }
 
 impl<T: LendingTransport> Driver<'_, T> {
-    /// Lets the workers' threads work off their messages.
+    /// Lets the threads of the workers process their messages.
     pub(super) fn lend(&mut self) -> Result<End, RunError> {
         let exchange = self.out.transport.exchange();
         let mut turns = Turns {
@@ -34,9 +34,6 @@ impl<T: LendingTransport> Turn for Turns<'_, '_, T> {
         let driver = &mut *self.driver;
         let mut work = || {
             while let Some((from, message)) = messages.pop_front() {
-                driver
-                    .master
-                    .look_ahead(|n| messages.get(n).map(|(from, _)| *from));
                 driver.out.transport.note_received(&message);
                 driver.handle(from, message)?;
             }
