@@ -37,7 +37,7 @@ use crate::merge;
 use crate::options::{Options, Stdio};
 use crate::protocol::{Rank, SubmitId, ToMaster, ToWorker};
 use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record, Summary};
-use crate::transport::{LendingTransport, MasterTransport, Pace, TransportError};
+use crate::transport::{CombiningTransport, MasterTransport, TransportError, WaitPolicy};
 
 /// Status of a task whose forwarded data could not be written.
 const NOT_FORWARDED: i32 = 256;
@@ -74,7 +74,7 @@ pub fn run<T: MasterTransport>(
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_lending<T: LendingTransport>(
+pub fn run_lending<T: CombiningTransport>(
     transport: &mut T,
     options: &Options,
     interrupt: &Interrupt,
@@ -97,7 +97,7 @@ fn start<T: MasterTransport>(
         at: Instant::now(),
         time: Local::now().fixed_offset(),
     };
-    let result = prepare(options, transport.workers(), transport.is_distant()).and_then(|ready| {
+    let result = prepare(options, transport.workers(), transport.supports_prefill()).and_then(|ready| {
         #[cfg(feature = "stampede")]
         let database = crate::database::Database::start(options, &ready.dag)?;
         #[cfg_attr(not(feature = "stampede"), expect(unused_mut, reason = "nobody listens"))]
@@ -465,14 +465,14 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         if self.master.has_sent_ahead() {
             timeout = timeout.min(UNHURRIED);
         }
-        let pace = if self.master.running() < self.cores {
-            Pace::CoreIsIdle
+        let wait_policy = if self.master.running() < self.cores {
+            WaitPolicy::IdleCore
         } else if self.master.has_sent_ahead() {
-            Pace::Leisurely
+            WaitPolicy::Batch
         } else {
-            Pace::Normal
+            WaitPolicy::Normal
         };
-        self.out.transport.set_pace(pace);
+        self.out.transport.set_wait_policy(wait_policy);
         // A timeout of zero would not wait at all; the deadline is looked at after this call.
         timeout = timeout.max(Duration::from_micros(1));
         let mut inbox = std::mem::take(&mut self.inbox);
@@ -574,7 +574,8 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         tell_workers(self.out.transport, &message);
         // Those that have nothing running but their servers end while the rest is written: their files are complete, and
         // this machine sees them as they are.
-        let meanwhile = aborted.is_none() && !self.options.host_script && !self.out.transport.is_distant();
+        let meanwhile =
+            aborted.is_none() && !self.options.host_script && !self.out.transport.supports_prefill();
         let silent_workers = if meanwhile {
             Vec::new()
         } else {

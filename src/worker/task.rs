@@ -20,10 +20,10 @@ use super::environment::{TASK_VARIABLES, inherited, variable};
 use super::forward::{self, Pipes};
 use super::gpus::Devices;
 use super::host_script::HostScript;
-use super::kickstart::Kickstart;
 use super::kill::KillSwitch;
 use super::process::{Ended, Process};
 use super::stdio::{self, Pair, SharedStdio};
+use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::options::WorkerOptions;
 use crate::protocol::{Assignment, ForwardedData, Rank, Silent, TaskResult};
@@ -59,7 +59,7 @@ pub(super) struct Runner {
     devices: Devices,
     path: Vec<PathBuf>,
     spawner: Spawner,
-    kickstart: Kickstart,
+    kickstart: TaskServerClient,
     host_script: Option<HostScript>,
 }
 
@@ -96,7 +96,7 @@ impl Runner {
         let path = path
             .map(|value| std::env::split_paths(value).collect())
             .unwrap_or_default();
-        let kickstart = Kickstart::new(options.kickstart.as_deref());
+        let kickstart = TaskServerClient::new(options.kickstart.as_deref());
         Ok(Self {
             options,
             kill,
@@ -115,7 +115,7 @@ impl Runner {
     }
 
     /// Takes over the server of tasks that was started for it.
-    pub(super) fn take_over(&mut self, kickstart: Kickstart) {
+    pub(super) fn take_over(&mut self, kickstart: TaskServerClient) {
         self.kickstart = kickstart;
     }
 
@@ -410,7 +410,7 @@ impl Execution<'_> {
     fn begin(
         &self,
         kill: &KillSwitch,
-        kickstart: &mut Kickstart,
+        kickstart: &mut TaskServerClient,
         spawner: &mut Spawner,
     ) -> Option<io::Result<Process>> {
         if let Some(request) = self.served(kickstart) {
@@ -426,7 +426,7 @@ impl Execution<'_> {
                         .map(|()| server)
                 };
                 match kill.start(begin) {
-                    Some(Err(error)) => tracing::debug!("Kickstart is started anew: {}", reason(&error)),
+                    Some(Err(error)) => tracing::debug!("Restarting the task server: {}", reason(&error)),
                     started => return started.map(|server| server.map(Process::Served)),
                 }
             }
@@ -436,8 +436,8 @@ impl Execution<'_> {
     }
 
     /// The task as a server understands it, if it is for one.
-    fn served(&self, kickstart: &Kickstart) -> Option<Vec<u8>> {
-        let wanted = kickstart.wanted(self.words, self.path)?;
+    fn served(&self, kickstart: &TaskServerClient) -> Option<Vec<u8>> {
+        let wanted = kickstart.kickstart_command(self.words, self.path)?;
         if self.memory().is_some() || self.keep.len() + 3 > MOST_DESCRIPTORS {
             return None;
         }
