@@ -12,9 +12,9 @@ use chrono::Local;
 use monitord_compat::cluster_record::TaskRecord;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
-use pegasus_kickstart::serve::wire::{MOST_DESCRIPTORS, Request};
 use pmc_dag::{reason, words};
 use pmc_spawn::{Child, Spawn, Spawner};
+use pmc_wire::{MAX_DESCRIPTORS, Request};
 
 use super::environment::{TASK_VARIABLES, inherited, variable};
 use super::forward::{self, Pipes};
@@ -438,7 +438,7 @@ impl Execution<'_> {
     /// The task as a server understands it, if it is for one.
     fn served(&self, kickstart: &TaskServerClient) -> Option<Vec<u8>> {
         let wanted = kickstart.kickstart_command(self.words, self.path)?;
-        if self.memory().is_some() || self.keep.len() + 3 > MOST_DESCRIPTORS {
+        if self.memory().is_some() || self.keep.len() + 3 > MAX_DESCRIPTORS {
             return None;
         }
         let own = self.environment.get(self.piped..).unwrap_or_default();

@@ -17,9 +17,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use pegasus_kickstart::serve::wire::{self, Ends, Reply};
 use pmc_dag::reason;
 use pmc_spawn::{Child, Spawn, Spawner};
+use pmc_wire::{self as wire, PipeEnds, Reply};
 
 use super::kill::Leader;
 use super::process::{Ended, reap};
@@ -215,7 +215,7 @@ pub(super) struct TaskServer {
     /// Nobody has to wait for its end.
     gone: bool,
     /// For requests and replies, from when it is known to be ready.
-    pipes: Option<Ends>,
+    pipes: Option<PipeEnds>,
     /// It knows the worker's shared streams.
     has_streams: Cell<bool>,
     /// What came when the task had ended.
@@ -285,7 +285,7 @@ impl TaskServer {
         self.socket.as_ref().ok_or(io::ErrorKind::NotConnected.into())
     }
 
-    fn pipes(&self) -> io::Result<&Ends> {
+    fn pipes(&self) -> io::Result<&PipeEnds> {
         self.pipes.as_ref().ok_or(io::ErrorKind::NotConnected.into())
     }
 
@@ -331,7 +331,7 @@ impl TaskServer {
     /// Ends the server and waits until it has done all that it has to do. The system clears it away later, which takes as
     /// long as a small task.
     fn dismiss(mut self) {
-        if let Some(Ends { read, write }) = self.pipes.take() {
+        if let Some(PipeEnds { read, write }) = self.pipes.take() {
             drop(write);
             // Closed last of all.
             self.gone = is_readable(read, END_LIMIT);
