@@ -1,6 +1,6 @@
 //! Executing one task.
 
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +13,7 @@ use monitord_compat::cluster_record::TaskRecord;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use pmc_dag::{reason, words};
-use pmc_spawn::{Child, Spawn, Spawner};
+use pmc_spawn::{CStrings, Child, Spawn, Spawner};
 use pmc_wire::{MAX_DESCRIPTORS, Request};
 
 use super::environment::{TASK_VARIABLES, inherited, variable};
@@ -457,16 +457,16 @@ impl Execution<'_> {
     }
 
     fn start(&self, spawner: &mut Spawner) -> io::Result<Child> {
-        let words = self.words.iter().map(|word| CString::new(word.as_slice()));
-        let words = words.collect::<Result<Vec<_>, _>>()?;
+        let mut arguments = CStrings::default();
+        for word in self.words {
+            arguments.push_bytes(word)?;
+        }
         let program = super::program::find(self.words.first().map_or(b"", Vec::as_slice), self.path);
         let program = CString::new(program.as_os_str().as_bytes())?;
-        let mut argv: Vec<*const c_char> = words.iter().map(|word| word.as_ptr()).collect();
-        if argv.is_empty() {
+        if arguments.is_empty() {
             // Programs rely on having a name.
-            argv.push(program.as_ptr());
+            arguments.push(&program);
         }
-        argv.push(std::ptr::null());
         let set = |name: &CString| {
             let name = name_of(name.as_bytes());
             self.environment.iter().any(|v| name_of(v.as_bytes()) == name)
@@ -476,13 +476,11 @@ impl Execution<'_> {
         let task = self.task;
         let replaces = !task.pipe_forwards.is_empty() || !task.cpu_set.is_empty() || !task.gpu_set.is_empty();
         let inherited = self.inherited.iter().filter(|v| !replaces || !set(v));
-        let mut envp: Vec<*const c_char> = inherited.map(|v| v.as_ptr()).collect();
-        envp.extend(self.environment.iter().map(|v| v.as_ptr()));
-        envp.push(std::ptr::null());
+        let variables = inherited.chain(self.environment).map(CString::as_c_str);
         Spawn {
             program: &program,
-            argv: &argv,
-            envp: &envp,
+            arguments: &arguments,
+            environment: &variables.collect(),
             directory: None,
             stdio: self.files.descriptors(self.input),
             keep: &self.keep,

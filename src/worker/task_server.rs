@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::ffi::{CString, OsStr, c_char};
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd as _, RawFd};
@@ -228,13 +228,11 @@ impl TaskServer {
         let (watched, lifeline) = io::pipe()?;
         let file = CString::new(program.as_os_str().as_bytes())?;
         let name = CString::new(wire::SERVER_NAME)?;
-        let mut envp: Vec<*const c_char> = environment.iter().map(|v| v.as_ptr()).collect();
-        envp.push(std::ptr::null());
         let stderr = io::stderr().as_raw_fd();
         let mut child = Spawn {
             program: &file,
-            argv: &[name.as_ptr(), std::ptr::null()],
-            envp: &envp,
+            arguments: &[name.as_c_str()].into_iter().collect(),
+            environment: &environment.iter().map(CString::as_c_str).collect(),
             directory: None,
             stdio: [there.as_raw_fd(), watched.as_raw_fd(), stderr],
             keep: &[],
