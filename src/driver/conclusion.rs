@@ -30,7 +30,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         send_to_all(self.out.transport, &message);
         // Local workers that only have to stop their task servers can do so while the rest is written: their files are
         // complete, and this machine sees all of them. Other workers must close their files before these are read.
-        let close_later = aborted.is_none() && !self.options.host_script && !self.out.transport.is_distant();
+        let close_later =
+            aborted.is_none() && !self.options.host_script && !self.out.transport.supports_prefill();
         let unresponsive_workers = if close_later {
             Vec::new()
         } else {

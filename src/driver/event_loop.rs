@@ -7,7 +7,7 @@ use super::conclusion::End;
 use super::{Aborted, Driver, Loop, RunError, RunEvent};
 use crate::protocol::{Rank, ToMaster};
 use crate::scheduler::{Event, Summary};
-use crate::transport::{MasterTransport, Pace};
+use crate::transport::{MasterTransport, WaitPolicy};
 
 /// Maximum wait while workers hold prefilled tasks: they have work, but others may need an answer.
 const DEFERRED_SEND_DELAY: Duration = Duration::from_millis(3);
@@ -96,14 +96,14 @@ impl<T: MasterTransport> Driver<'_, T> {
         if self.master.has_prefilled() {
             timeout = timeout.min(DEFERRED_SEND_DELAY);
         }
-        let pace = if self.master.running() < self.cores {
-            Pace::CoreIsIdle
+        let wait_policy = if self.master.running() < self.cores {
+            WaitPolicy::IdleCore
         } else if self.master.has_prefilled() {
-            Pace::Leisurely
+            WaitPolicy::Batch
         } else {
-            Pace::Normal
+            WaitPolicy::Normal
         };
-        self.out.transport.set_pace(pace);
+        self.out.transport.set_wait_policy(wait_policy);
         // With a timeout of zero, the transport would not look at the network.
         timeout = timeout.max(Duration::from_micros(1));
         let mut inbox = std::mem::take(&mut self.inbox);

@@ -2,13 +2,14 @@
 //!
 //! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the observer.
 
+mod combine;
 mod conclusion;
 mod drain;
 mod durability;
 mod error;
 mod event_loop;
 mod events;
-mod lend;
+
 mod outbox;
 mod position;
 mod report;
@@ -35,7 +36,7 @@ use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::protocol::{Rank, ToMaster, ToWorker};
 use crate::scheduler::{Master, MasterError};
-use crate::transport::{LendingTransport, MasterTransport};
+use crate::transport::{CombiningTransport, MasterTransport};
 
 /// Maximum time for workers to exit, including the grace of tasks and host scripts.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -66,13 +67,13 @@ pub fn run<T: MasterTransport>(
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_lending<T: LendingTransport>(
+pub fn run_combining<T: CombiningTransport>(
     transport: &mut T,
     options: &Options,
     interrupt: &Interrupt,
     observer: &mut Observer<'_>,
 ) -> Result<RunSummary, RunError> {
-    start(transport, options, interrupt, observer, |driver| driver.lend())
+    start(transport, options, interrupt, observer, |driver| driver.combine())
 }
 
 /// Processes the messages of a run, from its first task to its end.
@@ -85,7 +86,7 @@ fn start<T: MasterTransport>(
     observer: &mut Observer<'_>,
     event_loop: Loop<T>,
 ) -> Result<RunSummary, RunError> {
-    let setup = Setup::new(options, transport.workers(), transport.is_distant());
+    let setup = Setup::new(options, transport.workers(), transport.supports_prefill());
     let result = setup.and_then(|mut setup| {
         let database = Database::start(options, &setup.dag)?;
         setup.reporter = database.as_ref().map(Database::reporter);

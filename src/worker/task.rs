@@ -1,6 +1,6 @@
 //! Executing one task.
 
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,18 +12,18 @@ use chrono::Local;
 use monitord_compat::cluster_record::TaskRecord;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
-use pegasus_kickstart::serve::wire::{MOST_DESCRIPTORS, Request};
 use pmc_dag::{reason, words};
-use pmc_spawn::{Child, Spawn, Spawner};
+use pmc_spawn::{CStrings, Child, Spawn, Spawner};
+use pmc_wire::{MAX_DESCRIPTORS, Request};
 
 use super::environment::{TASK_VARIABLES, inherited, variable};
 use super::forward::{self, Pipes};
 use super::gpus::Devices;
 use super::host_script::HostScript;
-use super::kickstart::Kickstart;
 use super::kill::KillSwitch;
 use super::process::{Ended, Process};
 use super::stdio::{self, Pair, SharedStdio};
+use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::options::WorkerOptions;
 use crate::protocol::{Assignment, EXECUTOR_FAILURE, ForwardedData, Outcome, QuietAttempt, Rank, TaskResult};
@@ -56,7 +56,7 @@ pub(super) struct Runner {
     devices: Devices,
     path: Vec<PathBuf>,
     spawner: Spawner,
-    kickstart: Kickstart,
+    kickstart: TaskServerClient,
     host_script: Option<HostScript>,
 }
 
@@ -93,7 +93,7 @@ impl Runner {
         let path = path
             .map(|value| std::env::split_paths(value).collect())
             .unwrap_or_default();
-        let kickstart = Kickstart::new(options.kickstart.as_deref());
+        let kickstart = TaskServerClient::new(options.kickstart.as_deref());
         Ok(Self {
             options,
             kill,
@@ -112,7 +112,7 @@ impl Runner {
     }
 
     /// Takes over the server of tasks that was started for it.
-    pub(super) fn take_over(&mut self, kickstart: Kickstart) {
+    pub(super) fn take_over(&mut self, kickstart: TaskServerClient) {
         self.kickstart = kickstart;
     }
 
@@ -405,7 +405,7 @@ impl Execution<'_> {
     fn begin(
         &self,
         kill: &KillSwitch,
-        kickstart: &mut Kickstart,
+        kickstart: &mut TaskServerClient,
         spawner: &mut Spawner,
     ) -> Option<io::Result<Process>> {
         if let Some(request) = self.served(kickstart) {
@@ -421,7 +421,7 @@ impl Execution<'_> {
                         .map(|()| server)
                 };
                 match kill.start(begin) {
-                    Some(Err(error)) => tracing::debug!("Kickstart is started anew: {}", reason(&error)),
+                    Some(Err(error)) => tracing::debug!("Restarting the task server: {}", reason(&error)),
                     started => return started.map(|server| server.map(Process::Served)),
                 }
             }
@@ -431,9 +431,9 @@ impl Execution<'_> {
     }
 
     /// The task as a server understands it, if it is for one.
-    fn served(&self, kickstart: &Kickstart) -> Option<Vec<u8>> {
-        let wanted = kickstart.wanted(self.words, self.path)?;
-        if self.memory().is_some() || self.keep.len() + 3 > MOST_DESCRIPTORS {
+    fn served(&self, kickstart: &TaskServerClient) -> Option<Vec<u8>> {
+        let wanted = kickstart.kickstart_command(self.words, self.path)?;
+        if self.memory().is_some() || self.keep.len() + 3 > MAX_DESCRIPTORS {
             return None;
         }
         let own = self.environment.get(self.piped..).unwrap_or_default();
@@ -452,16 +452,16 @@ impl Execution<'_> {
     }
 
     fn start(&self, spawner: &mut Spawner) -> io::Result<Child> {
-        let words = self.words.iter().map(|word| CString::new(word.as_slice()));
-        let words = words.collect::<Result<Vec<_>, _>>()?;
+        let mut arguments = CStrings::default();
+        for word in self.words {
+            arguments.push_bytes(word)?;
+        }
         let program = super::program::find(self.words.first().map_or(b"", Vec::as_slice), self.path);
         let program = CString::new(program.as_os_str().as_bytes())?;
-        let mut argv: Vec<*const c_char> = words.iter().map(|word| word.as_ptr()).collect();
-        if argv.is_empty() {
+        if arguments.is_empty() {
             // Programs rely on having a name.
-            argv.push(program.as_ptr());
+            arguments.push(&program);
         }
-        argv.push(std::ptr::null());
         let set = |name: &CString| {
             let name = name_of(name.as_bytes());
             self.environment.iter().any(|v| name_of(v.as_bytes()) == name)
@@ -471,13 +471,11 @@ impl Execution<'_> {
         let task = self.task;
         let replaces = !task.pipe_forwards.is_empty() || !task.cpu_set.is_empty() || !task.gpu_set.is_empty();
         let inherited = self.inherited.iter().filter(|v| !replaces || !set(v));
-        let mut envp: Vec<*const c_char> = inherited.map(|v| v.as_ptr()).collect();
-        envp.extend(self.environment.iter().map(|v| v.as_ptr()));
-        envp.push(std::ptr::null());
+        let variables = inherited.chain(self.environment).map(CString::as_c_str);
         Spawn {
             program: &program,
-            argv: &argv,
-            envp: &envp,
+            arguments: &arguments,
+            environment: &variables.collect(),
             directory: None,
             stdio: self.files.descriptors(self.input),
             keep: &self.keep,

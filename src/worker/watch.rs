@@ -71,7 +71,7 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
             self.give_back()?;
         }
         match self.early.front() {
-            Some(ToWorker::Run(_)) => self.transport.send_unhurriedly(message),
+            Some(ToWorker::Run(_)) => self.transport.send_deferred(message),
             _ => self.transport.send(message),
         }
     }

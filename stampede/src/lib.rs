@@ -6,14 +6,12 @@
 //! from whoever knows them.
 
 pub mod client;
-pub mod clock;
 pub mod dashboard;
 pub mod destination;
 pub mod error;
 pub mod facts;
 pub mod file_system;
 pub mod fixed_hash;
-pub mod holder;
 pub mod loader;
 pub mod log_reader;
 pub mod markers;

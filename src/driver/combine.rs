@@ -6,31 +6,31 @@ use std::time::Instant;
 use super::conclusion::End;
 use super::{Driver, RunError};
 use crate::protocol::{Rank, ToMaster};
-use crate::transport::exchange::Turn;
-use crate::transport::{LendingTransport, TransportError};
+use crate::transport::combiner::Combine;
+use crate::transport::{CombiningTransport, TransportError};
 
 /// A driver and how its run ended.
-struct Turns<'d, 'a, T> {
+struct CombinedLoop<'d, 'a, T> {
     driver: &'d mut Driver<'a, T>,
     end: Option<Result<End, RunError>>,
 }
 
-impl<T: LendingTransport> Driver<'_, T> {
+impl<T: CombiningTransport> Driver<'_, T> {
     /// Lets the threads of the workers process their messages.
-    pub(super) fn lend(&mut self) -> Result<End, RunError> {
-        let exchange = self.out.transport.exchange();
-        let mut turns = Turns {
+    pub(super) fn combine(&mut self) -> Result<End, RunError> {
+        let combiner = self.out.transport.combiner();
+        let mut combined = CombinedLoop {
             driver: self,
             end: None,
         };
-        exchange.lend(&mut turns);
+        combiner.run(&mut combined);
         let lost = || TransportError("A worker has ended in the middle of its work".to_owned());
-        turns.end.unwrap_or_else(|| Err(lost().into()))
+        combined.end.unwrap_or_else(|| Err(lost().into()))
     }
 }
 
-impl<T: LendingTransport> Turn for Turns<'_, '_, T> {
-    fn turn(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
+impl<T: CombiningTransport> Combine for CombinedLoop<'_, '_, T> {
+    fn combine(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
         let driver = &mut *self.driver;
         let mut work = || {
             while let Some((from, message)) = messages.pop_front() {
