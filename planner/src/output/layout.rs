@@ -1,8 +1,8 @@
 //! In which directory below the submit directory the files of each job lie (section 1.6 of the planner's
 //! specification).
 
+use crate::exec::{Exec, JobId, Task};
 use crate::model::{JobIndex, Workflow};
-use crate::refine::exec::{Exec, JobId, Task};
 use crate::refine::settings::SubmitMapper;
 
 /// Directories of all jobs.

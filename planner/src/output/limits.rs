@@ -1,8 +1,8 @@
 //! What profiles say about time, memory, CPUs and priority of a job (section 5.3 of the planner's
 //! specification).
 
+use crate::exec::JobId;
 use crate::profiles::{Namespace, Profiles};
-use crate::refine::exec::JobId;
 
 use super::Plan;
 use super::command::Command;

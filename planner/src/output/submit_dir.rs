@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-use crate::plan::PlanError;
+use crate::error::PlanError;
 
 /// A submit directory that is being made. Unless it is published, nothing is left of it.
 #[derive(Debug)]

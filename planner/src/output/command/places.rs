@@ -1,9 +1,9 @@
 //! Where a job works, and which files it is given.
 
+use crate::exec::{JobId, Task};
 use crate::model::JobIndex;
 use crate::output::Plan;
 use crate::profiles::{Namespace, parse_bool};
-use crate::refine::exec::{JobId, Task};
 use crate::refine::settings::Generator;
 
 use super::is_wrapped;
@@ -47,7 +47,7 @@ pub(super) fn is_delivery(plan: &Plan<'_>, id: JobId) -> bool {
         Task::StageOut(n) => plan.exec.transfers[n as usize].files.iter().all(|file| {
             file.sources
                 .iter()
-                .all(|(place, _)| matches!(place, crate::refine::exec::Place::Url(..)))
+                .all(|(place, _)| matches!(place, crate::exec::Place::Url(..)))
         }),
         Task::Register(n) => plan.exec.registrations[n as usize].producers.is_empty(),
         _ => false,

@@ -25,7 +25,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgrp, getpid, setpgid};
 
-use crate::context::{Context, Environment, Inherited, OwnUsage};
+use crate::context::{Context, Inherited, OwnUsage};
+use crate::environment::Environment;
 use crate::inside::Inside;
 use crate::interrupts::{Interrupt, Interrupts, ProcessSignals};
 use crate::invoke::{self, exit};
