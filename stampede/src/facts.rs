@@ -6,7 +6,7 @@ use monitord_compat::job_output_reader::JobOutput;
 use monitord_compat::record_reader::{OutputFile, Record};
 
 use crate::outcome_hints::OutcomeHint;
-use crate::rows::{HostRow, InvocationRow, TryEnd};
+use crate::rows::{HostRow, InvocationRow, AttemptEnd};
 use crate::text::{self, Column, Metric, MetricKind};
 
 /// The column of a try that printed nothing.
@@ -39,7 +39,7 @@ pub struct Background {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     /// The try itself; names of files and columns of text are the caller's and [`stderr_text`]'s.
-    pub end: TryEnd,
+    pub end: AttemptEnd,
     /// Its invocations, numbered from 1.
     pub invocations: Vec<InvocationRow>,
     /// Where it ran.
@@ -90,10 +90,10 @@ impl Facts {
     #[must_use]
     pub fn new(text: Option<&str>, output: JobOutput, errors: Option<ErrorText>, known: &Background) -> Self {
         let mut facts = Self {
-            end: TryEnd {
+            end: AttemptEnd {
                 local_duration: known.started.map(|started| known.done - started),
                 exitcode: known.status,
-                ..TryEnd::default()
+                ..AttemptEnd::default()
             },
             ..Self::default()
         };
@@ -150,7 +150,7 @@ impl Facts {
             ..InvocationRow::default()
         };
         Self {
-            end: TryEnd {
+            end: AttemptEnd {
                 site: site.unwrap_or_default(),
                 user: known.user,
                 work_dir: known.submit_dir,
@@ -158,7 +158,7 @@ impl Facts {
                 stdout_text: Some(NOTHING.to_owned()),
                 stderr_text: Some(String::new()),
                 exitcode: known.status,
-                ..TryEnd::default()
+                ..AttemptEnd::default()
             },
             invocations: vec![invocation],
             host: Some(host),

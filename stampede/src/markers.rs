@@ -62,9 +62,9 @@ impl Markers {
             writeln!(out, "monitord_dagman_out_sequence {lines}")?;
             writeln!(out, "monitord_workflow_restart_count {}", loader.starts())?;
             let mut result = Ok(());
-            let all = loader.tries_by_job(&mut |job, tries| {
+            let all = loader.store().attempts_by_job(&mut |job, attempts| {
                 if result.is_ok() {
-                    result = writeln!(out, "{job} {}", tries - 1);
+                    result = writeln!(out, "{job} {}", attempts - 1);
                 }
             });
             all.map_err(io::Error::other).and(result)

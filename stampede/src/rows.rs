@@ -75,7 +75,7 @@ pub struct HostRow {
 /// What is known of a try at its end.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the columns of the table")]
-pub struct TryEnd {
+pub struct AttemptEnd {
     pub site: String,
     pub user: Option<String>,
     pub work_dir: Option<String>,
@@ -92,7 +92,7 @@ pub struct TryEnd {
 /// A try in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the columns of the table")]
-pub struct TryRow {
+pub struct StoredAttempt {
     pub job_instance_id: i64,
     pub job_submit_seq: i64,
     pub sched_id: Option<String>,

@@ -254,13 +254,13 @@ impl<'o> Session<'o> {
         dag: Option<&Dag>,
         notice: Notices<'_>,
     ) -> Result<(), LoadError> {
-        store.workflow(&self.run.workflow)?;
+        store.insert_workflow(&self.run.workflow)?;
         match dag {
             _ if self.run.planned => static_part::load(&self.run.static_events, store, notice)?,
             Some(dag) => static_part::load_dag(dag, store)?,
             None => static_part::load_dag(&static_part::open_dag(&self.run.dag)?, store)?,
         }
-        Ok(store.plan_complete()?)
+        Ok(store.finish_plan()?)
     }
 
     /// One line of the log.
@@ -463,9 +463,9 @@ fn retire(database: &Path) -> Result<(), LoadError> {
 
 /// Tells of texts that did not fit.
 fn cut(loader: &Loader, notice: Notices<'_>) {
-    match loader.store().texts_cut() {
+    match loader.store().take_truncated() {
         0 => {}
-        count => notice(Notice::Cut { count }),
+        count => notice(Notice::Truncated { count }),
     }
 }
 

@@ -11,7 +11,7 @@ use pmc_dag::words::Words;
 use pmc_dag::{Dag, TaskId};
 
 use crate::error::{LoadError, Notice};
-use crate::loader::{base_name, option_of_kickstart};
+use crate::job_command::{base_name, kickstart_option};
 use crate::rows::JobRow;
 use crate::store::{Store, StoreError};
 use crate::text;
@@ -87,10 +87,10 @@ impl OwnTask {
         let program = words.next().unwrap_or_default();
         let arguments: Vec<_> = words.collect();
         let arguments = arguments.join(" ");
-        let transformation = option_of_kickstart(&arguments, "-n");
+        let transformation = kickstart_option(&arguments, "-n");
         Self {
             transformation: transformation.unwrap_or_else(|| base_name(&program).to_owned()),
-            task: option_of_kickstart(&arguments, "-N"),
+            task: kickstart_option(&arguments, "-N"),
             argv: Some(arguments).filter(|argv| !argv.is_empty()),
             program,
         }
@@ -132,9 +132,9 @@ pub fn load_dag(dag: &Dag, store: &dyn Store) -> Result<(), StoreError> {
             task_count: 1,
             ..JobRow::default()
         };
-        store.planned(&job, own.task.as_deref().unwrap_or(&name), &own.transformation)?;
+        store.insert_job_with_task(&job, own.task.as_deref().unwrap_or(&name), &own.transformation)?;
         for child in dag.children(id) {
-            store.job_edge(&name, &text(dag.name(*child)))?;
+            store.insert_job_edge(&name, &text(dag.name(*child)))?;
         }
     }
     Ok(())
@@ -151,18 +151,18 @@ fn insert(event: &Event<'_>, store: &dyn Store) -> Result<Option<()>, StoreError
         match &*event.name {
             "task.info" => {
                 let kind = get("type_desc").unwrap_or("unknown");
-                done(store.task(get("task.id")?, get("transformation")?, argv().as_deref(), kind))
+                done(store.insert_task(get("task.id")?, get("transformation")?, argv().as_deref(), kind))
             }
-            "task.edge" => done(store.task_edge(get("parent.task.id")?, get("child.task.id")?)),
-            "xwf.meta" => done(store.workflow_meta(get("key")?, get("value")?)),
-            "task.meta" => Some(store.task_meta(get("task.id")?, get("key")?, get("value")?)),
+            "task.edge" => done(store.insert_task_edge(get("parent.task.id")?, get("child.task.id")?)),
+            "xwf.meta" => done(store.set_workflow_meta(get("key")?, get("value")?)),
+            "task.meta" => Some(store.set_task_meta(get("task.id")?, get("key")?, get("value")?)),
             "rc.meta" => {
                 let (lfn, key, value) = (get("lfn.id")?, get("key")?, get("value")?);
-                done(store.file(lfn, &[(key, value)]))
+                done(store.set_file_meta(lfn, &[(key, value)]))
             }
-            "wf.map.file" => Some(store.workflow_file(get("task.id")?, get("lfn.id")?)),
+            "wf.map.file" => Some(store.insert_workflow_file(get("task.id")?, get("lfn.id")?)),
             "job.info" => done(
-                store.job(&JobRow {
+                store.insert_job(&JobRow {
                     exec_job_id: get("job.id")?,
                     submit_file: get("submit_file").unwrap_or_default(),
                     type_desc: get("type_desc")
@@ -175,8 +175,8 @@ fn insert(event: &Event<'_>, store: &dyn Store) -> Result<Option<()>, StoreError
                     task_count: number("task_count").unwrap_or(0),
                 }),
             ),
-            "wf.map.task_job" => Some(store.task_of_job(get("task.id")?, get("job.id")?)),
-            "job.edge" => done(store.job_edge(get("parent.job.id")?, get("child.job.id")?)),
+            "wf.map.task_job" => Some(store.assign_task(get("task.id")?, get("job.id")?)),
+            "job.edge" => done(store.insert_job_edge(get("parent.job.id")?, get("child.job.id")?)),
             // Marks between the parts, and events of versions to come.
             _ => Some(Ok(true)),
         }
@@ -201,7 +201,7 @@ mod tests {
         let dag = "TASK a -c 2 /bin/echo one \"two three\"\nTASK b /bin/pegasus-kickstart -n ns::b -N ID7 /bin/b\nEDGE a b\n";
         std::fs::write(&path, dag).unwrap();
         let mut store = Sqlite::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
-        store.workflow(&WorkflowRow::default()).unwrap();
+        store.insert_workflow(&WorkflowRow::default()).unwrap();
         load_dag(&open_dag(&path).unwrap(), &store).unwrap();
         let job = |name| store.job_id(name).unwrap();
         assert_eq!(
@@ -236,7 +236,7 @@ event=xwf.meta key=\"a\" \n\
 event=of.a.later.version x=\"y\" \n";
         std::fs::write(&path, text).unwrap();
         let mut store = Sqlite::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
-        store.workflow(&WorkflowRow::default()).unwrap();
+        store.insert_workflow(&WorkflowRow::default()).unwrap();
         let mut lines = Vec::new();
         load(&path, &store, &mut |notice| match notice {
             Notice::StaticLine { line, .. } => lines.push(line),

@@ -285,7 +285,7 @@ impl<'o> Follower<'o> {
             if self.committed.elapsed() >= COMMIT {
                 self.commit(notice)?;
             } else {
-                self.loader.store().advance()?;
+                self.loader.store().write_ended()?;
             }
             live.pause(wait);
         }

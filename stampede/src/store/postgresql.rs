@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio_postgres::Statement;
 use tokio_postgres::error::SqlState;
 
-use super::hosts::Hosts;
+use super::host_ids::HostIds;
 use super::{Position, Purpose, StoreError};
 use crate::client::SslMode;
 use crate::destination::Server;
@@ -165,7 +165,7 @@ pub struct Postgresql {
     client: RefCell<Client>,
     at: String,
     wf: i64,
-    hosts: Hosts,
+    hosts: HostIds,
     batches: RefCell<Batches>,
     in_transaction: Cell<bool>,
     /// Numbers for tries that were taken from the server, in order.
@@ -246,7 +246,7 @@ impl Postgresql {
                     client: RefCell::new(client),
                     at,
                     wf: known.map_or(0, |(wf, _)| wf),
-                    hosts: Hosts::default(),
+                    hosts: HostIds::default(),
                     batches: RefCell::default(),
                     in_transaction: Cell::new(true),
                     tries: RefCell::default(),

@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 use super::Postgresql;
 use super::client::Parameters;
 use super::rows::{END, JOB, STATE, TASK, TASK_JOB, TRY, WORKFLOW_STATE};
-use crate::rows::{TryRow, WorkflowState};
+use crate::rows::{StoredAttempt, WorkflowState};
 use crate::store::{JobFacts, Lookup, StoreError};
 
 /// Jobs to read with one that is asked for: those that were planned next, for they are likely to run next.
@@ -100,14 +100,14 @@ impl Lookup for Postgresql {
         Ok(found.first().map(|row| (row.get(0), row.get(1))))
     }
 
-    fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError> {
+    fn last_attempt(&self, job_id: i64, below: i64) -> Result<Option<StoredAttempt>, StoreError> {
         self.send_of(&[TRY, END])?;
         let found = self.cached(
             "SELECT job_instance_id, job_submit_seq::bigint, sched_id, stdout_file FROM job_instance
              WHERE job_id = $1 AND job_submit_seq < $2::bigint ORDER BY job_submit_seq DESC LIMIT 1",
             &[&job_id, &below],
         )?;
-        Ok(found.first().map(|row| TryRow {
+        Ok(found.first().map(|row| StoredAttempt {
             job_instance_id: row.get(0),
             job_submit_seq: row.get(1),
             sched_id: row.get(2),
@@ -115,7 +115,7 @@ impl Lookup for Postgresql {
         }))
     }
 
-    fn jobs_tried(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError> {
+    fn attempted_jobs(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError> {
         self.send_of(&[TRY])?;
         self.with(false, |client| {
             client.each(
@@ -135,7 +135,7 @@ impl Lookup for Postgresql {
         Ok(found.first().map_or(0, |row| row.get(0)))
     }
 
-    fn tries_by_job(&self, take: &mut dyn FnMut(&str, i64)) -> Result<(), StoreError> {
+    fn attempts_by_job(&self, take: &mut dyn FnMut(&str, i64)) -> Result<(), StoreError> {
         self.send_of(&[TRY])?;
         self.with(false, |client| {
             client.each(
@@ -147,11 +147,11 @@ impl Lookup for Postgresql {
         })
     }
 
-    fn states(&self, try_id: i64) -> Result<Vec<(String, i64)>, StoreError> {
+    fn states(&self, attempt: i64) -> Result<Vec<(String, i64)>, StoreError> {
         self.send_of(&[STATE])?;
         let rows = self.cached(
             "SELECT state, timestamp::bigint FROM jobstate WHERE job_instance_id = $1 ORDER BY jobstate_submit_seq",
-            &[&try_id],
+            &[&attempt],
         )?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }

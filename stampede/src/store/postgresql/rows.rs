@@ -6,8 +6,9 @@ use rustc_hash::FxHasher;
 
 use super::batch::{Kind, Table, Value};
 use super::{Postgresql, TRIES};
-use crate::rows::{HostRow, InvocationRow, JobRow, TryEnd, WorkflowRow, WorkflowState};
+use crate::rows::{HostRow, InvocationRow, JobRow, AttemptEnd, WorkflowRow, WorkflowState};
 use crate::store::{Position, Store, StoreError};
+use crate::text::{Metric, MetricKind};
 
 use Kind::{Id, Int, Real, Text, Varchar};
 
@@ -247,7 +248,7 @@ impl Store for Postgresql {
     }
 
     /// The indexes are there from the beginning: the tables are not of this workflow alone.
-    fn plan_complete(&self) -> Result<(), StoreError> {
+    fn finish_plan(&self) -> Result<(), StoreError> {
         self.planned.take();
         Ok(())
     }
@@ -260,7 +261,7 @@ impl Store for Postgresql {
         })
     }
 
-    fn workflow(&mut self, row: &WorkflowRow) -> Result<(), StoreError> {
+    fn insert_workflow(&mut self, row: &WorkflowRow) -> Result<(), StoreError> {
         let short = |text: &Option<String>| {
             text.as_ref()
                 .map(|text| text.chars().filter(|c| *c != '\0').take(255).collect::<String>())
@@ -299,7 +300,7 @@ impl Store for Postgresql {
         Ok(())
     }
 
-    fn workflow_state(&self, row: &WorkflowState) -> Result<(), StoreError> {
+    fn insert_workflow_state(&self, row: &WorkflowState) -> Result<(), StoreError> {
         let time = Value::Real(Some(row.timestamp));
         let status = Value::Int(row.status);
         self.push(
@@ -314,11 +315,11 @@ impl Store for Postgresql {
         )
     }
 
-    fn workflow_meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
+    fn set_workflow_meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
         self.push(WORKFLOW_META, [self.wf.into(), key.into(), value.into()])
     }
 
-    fn task(&self, id: &str, transformation: &str, argv: Option<&str>, kind: &str) -> Result<(), StoreError> {
+    fn insert_task(&self, id: &str, transformation: &str, argv: Option<&str>, kind: &str) -> Result<(), StoreError> {
         self.planned.borrow_mut().insert(hash(TASK, id));
         let row = [
             self.wf.into(),
@@ -330,16 +331,16 @@ impl Store for Postgresql {
         self.push(TASK, row)
     }
 
-    fn task_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
+    fn insert_task_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
         self.push(TASK_EDGE, [self.wf.into(), parent.into(), child.into()])
     }
 
-    fn task_meta(&self, task: &str, key: &str, value: &str) -> Result<bool, StoreError> {
+    fn set_task_meta(&self, task: &str, key: &str, value: &str) -> Result<bool, StoreError> {
         self.push(TASK_META, [self.wf.into(), task.into(), key.into(), value.into()])?;
         Ok(self.is_planned(TASK, task))
     }
 
-    fn job(&self, row: &JobRow<'_>) -> Result<(), StoreError> {
+    fn insert_job(&self, row: &JobRow<'_>) -> Result<(), StoreError> {
         self.planned.borrow_mut().insert(hash(JOB, row.exec_job_id));
         self.push(
             JOB,
@@ -357,22 +358,22 @@ impl Store for Postgresql {
         )
     }
 
-    fn job_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
+    fn insert_job_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
         self.push(JOB_EDGE, [self.wf.into(), parent.into(), child.into()])
     }
 
-    fn task_of_job(&self, task: &str, job: &str) -> Result<bool, StoreError> {
+    fn assign_task(&self, task: &str, job: &str) -> Result<bool, StoreError> {
         self.push(TASK_JOB, [self.wf.into(), task.into(), job.into()])?;
         Ok(self.is_planned(TASK, task) && self.is_planned(JOB, job))
     }
 
-    fn workflow_file(&self, task: &str, lfn: &str) -> Result<bool, StoreError> {
+    fn insert_workflow_file(&self, task: &str, lfn: &str) -> Result<bool, StoreError> {
         self.lfn(lfn)?;
         self.push(WORKFLOW_FILE, [self.wf.into(), task.into(), lfn.into()])?;
         Ok(self.is_planned(TASK, task))
     }
 
-    fn file(&self, lfn: &str, values: &[(&str, &str)]) -> Result<(), StoreError> {
+    fn set_file_meta(&self, lfn: &str, values: &[(&str, &str)]) -> Result<(), StoreError> {
         self.lfn(lfn)?;
         for (key, value) in values {
             self.push(FILE_META, [lfn.into(), (*key).into(), (*value).into()])?;
@@ -380,12 +381,12 @@ impl Store for Postgresql {
         Ok(())
     }
 
-    fn replica(&self, lfn: &str, pfn: &str, site: Option<&str>) -> Result<(), StoreError> {
+    fn insert_replica(&self, lfn: &str, pfn: &str, site: Option<&str>) -> Result<(), StoreError> {
         self.lfn(lfn)?;
         self.push(REPLICA, [lfn.into(), pfn.into(), site.into()])
     }
 
-    fn new_try(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
+    fn insert_attempt(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
         if self.tries.borrow().is_empty() {
             let rows = self.with(false, |client| {
                 client.query(
@@ -403,16 +404,16 @@ impl Store for Postgresql {
         Ok(id)
     }
 
-    fn state(&self, try_id: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError> {
-        self.push(STATE, [try_id.into(), state.into(), time.into(), seq.into()])
+    fn insert_state(&self, attempt: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError> {
+        self.push(STATE, [attempt.into(), state.into(), time.into(), seq.into()])
     }
 
-    fn invocation(&self, try_id: i64, row: InvocationRow) -> Result<(), StoreError> {
+    fn insert_invocation(&self, attempt: i64, row: InvocationRow) -> Result<(), StoreError> {
         self.push(
             INVOCATION,
             [
                 self.wf.into(),
-                try_id.into(),
+                attempt.into(),
                 row.task_submit_seq.into(),
                 Value::Real(Some(row.start_time)),
                 Value::Real(Some(row.remote_duration)),
@@ -427,7 +428,7 @@ impl Store for Postgresql {
         )
     }
 
-    fn host(&mut self, row: &HostRow) -> Result<i64, StoreError> {
+    fn host_id(&mut self, row: &HostRow) -> Result<i64, StoreError> {
         if let Some(id) = self.hosts.get(row) {
             return Ok(id);
         }
@@ -450,36 +451,34 @@ impl Store for Postgresql {
             )?;
             Ok(found.get(0))
         })?;
-        Ok(self.hosts.note(id))
+        Ok(self.hosts.insert(id))
     }
 
-    fn integrity(
+    fn insert_integrity(
         &self,
-        try_id: i64,
-        kind: &str,
-        files: &str,
-        count: i64,
-        seconds: f64,
+        attempt: i64,
+        (kind, files): MetricKind,
+        metric: Metric,
     ) -> Result<(), StoreError> {
-        let seconds = Value::Real(Some(seconds));
+        let seconds = Value::Real(Some(metric.seconds));
         self.push(
             INTEGRITY,
             [
                 self.wf.into(),
-                try_id.into(),
+                attempt.into(),
                 kind.into(),
                 files.into(),
-                count.into(),
+                metric.count.into(),
                 seconds,
             ],
         )
     }
 
-    fn integrity_errors(&self, try_id: i64, count: i64) -> Result<(), StoreError> {
-        self.push(TAG, [self.wf.into(), try_id.into(), count.into()])
+    fn insert_integrity_errors(&self, attempt: i64, count: i64) -> Result<(), StoreError> {
+        self.push(TAG, [self.wf.into(), attempt.into(), count.into()])
     }
 
-    fn end_try(&self, try_id: i64, end: TryEnd, host: Option<i64>) -> Result<(), StoreError> {
+    fn end_attempt(&self, attempt: i64, end: AttemptEnd, host: Option<i64>) -> Result<(), StoreError> {
         #[expect(
             clippy::cast_precision_loss,
             reason = "a duration in seconds is far below 2^53"
@@ -488,7 +487,7 @@ impl Store for Postgresql {
         self.push(
             END,
             [
-                try_id.into(),
+                attempt.into(),
                 Value::Int(host),
                 (&end.site).into(),
                 (&end.user).into(),
@@ -505,7 +504,7 @@ impl Store for Postgresql {
         )
     }
 
-    fn texts_cut(&self) -> u64 {
+    fn take_truncated(&self) -> u64 {
         self.cut.take()
     }
 }
