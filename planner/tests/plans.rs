@@ -48,7 +48,7 @@ fn jobs_and_edges_of_a_chain() -> Result<(), Box<dyn std::error::Error>> {
     let plan = chain().plan(LINE)?;
     let tasks: BTreeSet<String> = plan.tasks().into_iter().collect();
     let expected = [
-        "create_dir_two_0_local",
+        "create_dir_chain_0_local",
         "stage_in_local_local_0_0",
         "first_A",
         "second_B",
@@ -57,11 +57,11 @@ fn jobs_and_edges_of_a_chain() -> Result<(), Box<dyn std::error::Error>> {
         "clean_up_local_level_3_0",
         "clean_up_local_level_4_0",
         "clean_up_local_level_5_0",
-        "cleanup_two_0_local",
+        "cleanup_chain_0_local",
     ];
     assert_eq!(tasks, expected.iter().map(|t| (*t).to_owned()).collect());
     let expected = [
-        ("create_dir_two_0_local", "stage_in_local_local_0_0"),
+        ("create_dir_chain_0_local", "stage_in_local_local_0_0"),
         ("stage_in_local_local_0_0", "first_A"),
         ("first_A", "second_B"),
         ("first_A", "clean_up_local_level_3_0"),
@@ -69,9 +69,9 @@ fn jobs_and_edges_of_a_chain() -> Result<(), Box<dyn std::error::Error>> {
         ("second_B", "clean_up_local_level_4_0"),
         ("stage_out_local_local_1_0", "register_local_1_0"),
         ("stage_out_local_local_1_0", "clean_up_local_level_5_0"),
-        ("clean_up_local_level_3_0", "cleanup_two_0_local"),
-        ("clean_up_local_level_4_0", "cleanup_two_0_local"),
-        ("clean_up_local_level_5_0", "cleanup_two_0_local"),
+        ("clean_up_local_level_3_0", "cleanup_chain_0_local"),
+        ("clean_up_local_level_4_0", "cleanup_chain_0_local"),
+        ("clean_up_local_level_5_0", "cleanup_chain_0_local"),
     ];
     assert_eq!(
         plan.edges,
@@ -115,10 +115,13 @@ fn kickstart_wraps_every_job() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(words[words.len() - 5..], ["/bin/first", "-i", "in", "-o", "mid"]);
     assert_eq!(plan.file("00/00/first_A.in.lof"), "in=in\n");
     assert_eq!(plan.file("00/00/first_A.out.lof"), "mid=mid\n");
-    let words = plan.command("create_dir_two_0_local");
+    let words = plan.command("create_dir_chain_0_local");
     assert_eq!(
         words[1..3],
-        ["-i", format!("{submit}/00/00/create_dir_two_0_local.in").as_str()]
+        [
+            "-i",
+            format!("{submit}/00/00/create_dir_chain_0_local.in").as_str()
+        ]
     );
     assert_eq!(
         words.last().map(String::as_str),
@@ -291,8 +294,8 @@ fn jobs_whose_outputs_exist_need_not_run() -> Result<(), Box<dyn std::error::Err
     assert!(plan.command(tasks[0]).windows(2).any(|w| w == ["-w", "/tmp"]));
     assert_eq!(plan.orders(tasks[0])[0]["src_urls"][0]["url"], "/data/end");
     let plan = case.plan("--sites local --dir submit")?;
-    assert_eq!(plan.tasks(), ["noop_two_0"]);
-    assert_eq!(plan.command("noop_two_0"), ["/bin/true"]);
+    assert_eq!(plan.tasks(), ["noop_chain_0"]);
+    assert_eq!(plan.command("noop_chain_0"), ["/bin/true"]);
     let plan = case.plan(&format!("{LINE} --force"))?;
     assert_eq!(plan.planned.counts.compute, 2);
     case.replicas(&["in", "mid"]);
@@ -471,9 +474,9 @@ fn unsupported_features_are_refused() {
 #[test]
 fn the_strategy_hourglass_joins_all_create_dir_jobs() -> Result<(), Box<dyn std::error::Error>> {
     let plan = chain().plan(&format!("{LINE} -D pegasus.dir.create.strategy=HourGlass"))?;
-    assert!(plan.has_edge("create_dir_two_0_local", "pegasus_concat_two_0"));
-    assert!(plan.has_edge("pegasus_concat_two_0", "stage_in_local_local_0_0"));
-    assert!(!plan.has_edge("create_dir_two_0_local", "stage_in_local_local_0_0"));
+    assert!(plan.has_edge("create_dir_chain_0_local", "pegasus_concat_chain_0"));
+    assert!(plan.has_edge("pegasus_concat_chain_0", "stage_in_local_local_0_0"));
+    assert!(!plan.has_edge("create_dir_chain_0_local", "stage_in_local_local_0_0"));
     Ok(())
 }
 
@@ -491,7 +494,7 @@ fn the_refiner_empty_leaves_files_where_they_are() -> Result<(), Box<dyn std::er
         tasks,
         [
             "clean_up_local_level_3_0",
-            "create_dir_two_0_local",
+            "create_dir_chain_0_local",
             "first_A",
             "second_B"
         ]

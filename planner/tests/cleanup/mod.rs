@@ -1,11 +1,11 @@
 //! Files that clean-up removes, and files that stay.
 
 use crate::common::Case;
-use crate::{LINE, two};
+use crate::{LINE, chain};
 
 #[test]
 fn each_clean_up_strategy_removes_its_files() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+    let case = chain();
     let count = |line: &str, prefix: &str| -> Result<usize, Box<dyn std::error::Error>> {
         let plan = case.plan(&format!("{LINE} {line}"))?;
         Ok(plan.tasks().iter().filter(|t| t.starts_with(prefix)).count())
@@ -16,14 +16,14 @@ fn each_clean_up_strategy_removes_its_files() -> Result<(), Box<dyn std::error::
     assert_eq!(count("--cleanup leaf", "cleanup")?, 1);
     assert_eq!(count("--cleanup inplace", "clean_up")?, 3);
     let plan = case.plan(&format!("{LINE} --cleanup leaf"))?;
-    assert!(plan.has_edge("stage_out_local_local_1_0", "cleanup_two_0_local"));
-    assert!(plan.has_edge("register_local_1_0", "cleanup_two_0_local"));
+    assert!(plan.has_edge("stage_out_local_local_1_0", "cleanup_chain_0_local"));
+    assert!(plan.has_edge("register_local_1_0", "cleanup_chain_0_local"));
     Ok(())
 }
 
 #[test]
 fn without_an_output_site_outputs_stay() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+    let case = chain();
     let plan = case.plan("--sites local --dir submit")?;
     assert!(
         !plan
@@ -143,7 +143,7 @@ fn too_little_space_is_refused_with_the_space_needed() -> Result<(), Box<dyn std
 #[test]
 fn files_can_be_excluded_from_clean_up() -> Result<(), Box<dyn std::error::Error>> {
     let line = "--sites local --output-sites local --dir submit -D pegasus.file.cleanup.exclude=mid,*.log";
-    let case = two();
+    let case = chain();
     let plan = case.plan(line)?;
     let all: String = plan
         .files()

@@ -1,11 +1,11 @@
 //! Arguments, environment and standard streams of programs.
 
 use crate::common::Case;
-use crate::{LINE, two};
+use crate::{LINE, chain};
 
 #[test]
 fn environment_profiles_reach_the_job() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+    let case = chain();
     case.put(
         "transformations.yml",
         "pegasus: \"5.0\"\ntransformations:\n- name: first\n  profiles: {env: {WORD: a b, N: '1'}}\n  sites: \

@@ -78,7 +78,7 @@ fn kickstart_comes_from_the_catalog() -> Result<(), Box<dyn Error>> {
     let plan = case.plan(LINE)?;
     assert_eq!(plan.command("gen_A")[0], "/own/ks");
     assert_eq!(plan.command("use_B")[0], "/opt/ks");
-    assert_eq!(plan.command("create_dir_two_0_local")[0], "/opt/ks");
+    assert_eq!(plan.command("create_dir_chain_0_local")[0], "/opt/ks");
     Ok(())
 }
 

@@ -61,7 +61,7 @@ fn unusable_databases_are_refused() -> Result<(), Box<dyn std::error::Error>> {
         ("", "JDBCRC needs the property pegasus.catalog.replica.db.url"),
         (
             "jdbc:mysql://h/db",
-            "must be jdbc:sqlite:PATH, other sqlite_databases_are_read are not offered",
+            "must be jdbc:sqlite:PATH, other databases are not offered",
         ),
         ("jdbc:sqlite:none.db", "none.db: there is no such database"),
         (
@@ -79,7 +79,7 @@ fn unusable_databases_are_refused() -> Result<(), Box<dyn std::error::Error>> {
     assert!(!case.path().join("none.db").exists(), "no file is created");
     let message = case.fail(&format!("{JDBCRC} -Dpegasus.catalog.replica.db.driver=Postgres"));
     assert!(
-        message.contains("must be sqlite, other sqlite_databases_are_read are not offered"),
+        message.contains("must be sqlite, other databases are not offered"),
         "{message}"
     );
     Ok(())
