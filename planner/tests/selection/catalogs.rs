@@ -63,7 +63,7 @@ fn unusable_databases_are_refused() -> Result<(), Box<dyn std::error::Error>> {
             "jdbc:mysql://h/db",
             "must be jdbc:sqlite:PATH, other databases are not offered",
         ),
-        ("jdbc:sqlite:none.db", "none.db: there is no such database"),
+        ("jdbc:sqlite:none.db", "none.db: no such database"),
         (
             "jdbc:sqlite:text.db",
             "text.db: cannot be read as a replica catalog",

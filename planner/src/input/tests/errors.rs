@@ -123,7 +123,7 @@ fn cycles_are_named() {
         jobDependencies: [{id: C, children: [A]}, {id: A, children: [B, D]}, {id: Z, children: [A]}]\n";
     assert_eq!(
         refused(text),
-        "w:4:3: Abstract Workflow has cycles_are_named: t_A -> u_B -> v_C -> t_A\n  \
+        "w:4:3: Abstract Workflow has cycles: t_A -> u_B -> v_C -> t_A\n  \
          hint: each of these jobs waits for the one before it, through a dependency or a file"
     );
 }
