@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::cli::{self, Instead, Typed};
+use crate::cli::{self, EarlyExit, RawArgs};
 use crate::driver::{RunError, RunSummary};
 use crate::exit;
 use crate::interrupt::Interrupt;
@@ -32,7 +32,7 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
         .unwrap_or_else(|| "pegasus-mpi-cluster".into());
     let arguments = words.get(1..).unwrap_or_default();
     match cli::parse(&program, arguments, lookup, launch != Launch::Alone) {
-        Err(Instead::Print {
+        Err(EarlyExit::Print {
             text,
             code,
             everywhere,
@@ -42,32 +42,32 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
             }
             ExitCode::from(code)
         }
-        Ok(typed) => {
-            let worker = WorkerOptions::from_typed(&typed, environment);
+        Ok(args) => {
+            let worker = WorkerOptions::from_args(&args, environment);
             match launch {
-                Launch::Alone => alone(&typed, &program, worker),
-                Launch::Launched { .. } => launched(&typed, &program, worker, &launch),
+                Launch::Alone => alone(&args, &program, worker),
+                Launch::Launched { .. } => launched(&args, &program, worker, &launch),
             }
         }
     }
 }
 
 /// Without a launcher: everything in this process.
-fn alone(typed: &Typed, program: &OsStr, worker: WorkerOptions) -> ExitCode {
+fn alone(args: &RawArgs, program: &OsStr, worker: WorkerOptions) -> ExitCode {
     // Affinity is kept: whoever restricts a single process means it.
-    let workers = typed.workers.unwrap_or_else(host::usable_cpus);
-    if let Err(message) = check(typed, workers) {
+    let workers = args.workers.unwrap_or_else(host::usable_cpus);
+    if let Err(message) = check(args, workers) {
         return refuse(message);
     }
     let server = FirstServer::start(&worker);
     print(&cli::version());
-    logging::init(typed.verbosity);
+    logging::init(args.verbosity);
     let interrupt = Arc::new(Interrupt::new());
     if let Err(error) = signals::catch(&interrupt, Process::Alone) {
         return refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error)));
     }
     let run = LocalRun {
-        options: Options::from_typed(typed, program),
+        options: Options::from_args(args, program),
         worker,
         workers,
     };
@@ -75,23 +75,23 @@ fn alone(typed: &Typed, program: &OsStr, worker: WorkerOptions) -> ExitCode {
 }
 
 /// Checks that need to know how many workers there are. The error is the message.
-pub(crate) fn check(typed: &Typed, workers: u32) -> Result<(), &'static str> {
+pub(crate) fn check(args: &RawArgs, workers: u32) -> Result<(), &'static str> {
     if workers < 1 {
         return Err("At least one worker process is required");
     }
-    if typed.set_affinity && typed.host_cpus > 0 {
+    if args.set_affinity && args.host_cpus > 0 {
         return Err("--host-cpus is not compatible with --set-affinity");
     }
     Ok(())
 }
 
 #[cfg(not(feature = "mpi"))]
-fn launched(typed: &Typed, _: &OsStr, _: WorkerOptions, launch: &Launch) -> ExitCode {
+fn launched(args: &RawArgs, _: &OsStr, _: WorkerOptions, launch: &Launch) -> ExitCode {
     let Launch::Launched { sign, .. } = launch else {
         return ExitCode::from(exit::FAILURE);
     };
     if launch.is_first() {
-        let hint = if typed.workers.is_some() {
+        let hint = if args.workers.is_some() {
             "start it without the launcher to use --workers"
         } else {
             "build it with the feature `mpi`, or start it without the launcher to run on one machine"
@@ -104,8 +104,8 @@ fn launched(typed: &Typed, _: &OsStr, _: WorkerOptions, launch: &Launch) -> Exit
 }
 
 #[cfg(feature = "mpi")]
-fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, launch: &Launch) -> ExitCode {
-    crate::app_mpi::launched(typed, program, worker, launch)
+fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, launch: &Launch) -> ExitCode {
+    crate::app_mpi::launched(args, program, worker, launch)
 }
 
 /// Last words of a run, and its exit code.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::app::{check, conclude, print, refuse};
-use crate::cli::{self, Typed};
+use crate::cli::{self, RawArgs};
 use crate::interrupt::Interrupt;
 use crate::launch::Launch;
 use crate::options::{Options, WorkerOptions};
@@ -19,7 +19,7 @@ use crate::{driver, host, logging, worker};
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Runs master or worker, whatever this process is to be.
-pub(crate) fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, launch: &Launch) -> ExitCode {
+pub(crate) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, launch: &Launch) -> ExitCode {
     let Launch::Launched { sign, size, .. } = launch else {
         return ExitCode::FAILURE;
     };
@@ -30,7 +30,7 @@ pub(crate) fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, la
             ExitCode::FAILURE
         }
     };
-    if typed.workers.is_some() {
+    if args.workers.is_some() {
         return refuse_once(&format!(
             "--workers is for runs without an MPI launcher, but there is one ({sign} is set): \
              the launcher's number of processes counts"
@@ -48,7 +48,7 @@ pub(crate) fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, la
         ));
     }
     let first = mpi.rank() == Rank(0);
-    if let Err(message) = check(typed, mpi.size().saturating_sub(1)) {
+    if let Err(message) = check(args, mpi.size().saturating_sub(1)) {
         // The original lets every process complain about affinity.
         return if first || mpi.size() > 1 {
             refuse(message)
@@ -59,9 +59,9 @@ pub(crate) fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, la
     if first {
         print(&cli::version());
     }
-    logging::init(typed.verbosity);
+    logging::init(args.verbosity);
     // To bind tasks to any CPU of the host, a worker must be allowed all of them.
-    if !typed.keep_affinity || typed.set_affinity {
+    if !args.keep_affinity || args.set_affinity {
         tracing::debug!("Rank {}: Clearing CPU and memory affinity", mpi.rank().0);
         host::reset_affinity();
     }
@@ -74,13 +74,13 @@ pub(crate) fn launched(typed: &Typed, program: &OsStr, worker: WorkerOptions, la
         ));
         mpi.abort(1);
     }
-    let waiting = if typed.no_sleep_on_recv {
+    let waiting = if args.no_sleep_on_recv {
         Waiting::Busy
     } else {
         Waiting::Sleep
     };
     if first {
-        master(mpi, waiting, &interrupt, &Options::from_typed(typed, program))
+        master(mpi, waiting, &interrupt, &Options::from_args(args, program))
     } else {
         work(mpi, waiting, &interrupt, worker)
     }
@@ -90,12 +90,12 @@ fn master(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: &Opti
     let mut transport = mpi.master(waiting, Arc::clone(interrupt));
     let result = driver::run(&mut transport, options, interrupt, &mut |_| {});
     let code = conclude(&result);
-    let silent = match &result {
-        Ok(summary) => &summary.silent_workers,
-        Err(error) => &error.silent_workers,
+    let unresponsive = match &result {
+        Ok(summary) => &summary.unresponsive_workers,
+        Err(error) => &error.unresponsive_workers,
     };
-    if !silent.is_empty() {
-        tracing::error!("{} workers do not answer", silent.len());
+    if !unresponsive.is_empty() {
+        tracing::error!("{} workers do not answer", unresponsive.len());
         drop(transport);
         std::thread::sleep(LAST_WORDS);
         mpi.abort(1);

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::Typed;
+use crate::cli::RawArgs;
 
 /// How long what was written may take to be brought to the disk, unless the user says otherwise.
 const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
@@ -116,8 +116,8 @@ pub struct WorkerOptions {
     pub dag: PathBuf,
     /// Each try of a task has its own files.
     pub per_task_stdio: bool,
-    /// The master wants to know which of these hold nothing but the record of the try.
-    pub tell_silent: bool,
+    /// Report attempts that printed nothing: their files hold only the record.
+    pub report_quiet: bool,
     /// Memory of the host in MB; 0 to find out.
     pub host_memory: u32,
     /// CPUs of the host; 0 to find out.
@@ -170,49 +170,49 @@ impl Options {
 
     /// What the words of a command line mean.
     #[must_use]
-    pub fn from_typed(typed: &Typed, app: &OsStr) -> Self {
-        let mut options = Self::new(&typed.dag, app);
-        let dag = &typed.dag;
-        options.lock = !typed.no_lock;
-        if let Some(rescue) = &typed.rescue {
+    pub fn from_args(args: &RawArgs, app: &OsStr) -> Self {
+        let mut options = Self::new(&args.dag, app);
+        let dag = &args.dag;
+        options.lock = !args.no_lock;
+        if let Some(rescue) = &args.rescue {
             options.rescue.clone_from(rescue);
         }
-        options.skip_rescue = typed.skip_rescue;
-        options.tries = typed.tries.unwrap_or(1);
-        options.max_failures = typed.max_failures;
-        options.max_wall_minutes = typed.max_wall_time.filter(|minutes| *minutes > 0.0);
-        if let Some(seconds) = typed.drain_grace {
+        options.skip_rescue = args.skip_rescue;
+        options.tries = args.tries.unwrap_or(1);
+        options.max_failures = args.max_failures;
+        options.max_wall_minutes = args.max_wall_time.filter(|minutes| *minutes > 0.0);
+        if let Some(seconds) = args.drain_grace {
             // More than can be counted is as good as for ever.
             options.drain_grace = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         }
-        if typed.monitord_hack {
+        if args.monitord_hack {
             options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
         }
-        if typed.jobstate_log {
+        if args.jobstate_log {
             options.jobstate_log = Some(folder(dag).join("jobstate.log"));
         }
-        options.stampede = typed.stampede.then(|| Stampede {
-            home: typed.home.clone(),
-            variables: typed.server_variables.clone(),
+        options.stampede = args.stampede.then(|| Stampede {
+            home: args.home.clone(),
+            variables: args.server_variables.clone(),
         });
-        if typed.no_resource_log {
+        if args.no_resource_log {
             options.resource_log = None;
         }
-        options.stdio = if typed.per_task_stdio {
+        options.stdio = if args.per_task_stdio {
             Stdio::PerTask
         } else {
             Stdio::Merged {
-                stdout: Target::new(typed.stdout.clone(), Target::Stdout),
-                stderr: Target::new(typed.stderr.clone(), Target::Stderr),
+                stdout: Target::new(args.stdout.clone(), Target::Stdout),
+                stderr: Target::new(args.stderr.clone(), Target::Stderr),
             }
         };
-        options.max_fds = typed.max_fds;
-        options.forward_journal = !typed.no_forward_journal;
-        if let Some(milliseconds) = typed.sync_interval_ms {
+        options.max_fds = args.max_fds;
+        options.forward_journal = !args.no_forward_journal;
+        if let Some(milliseconds) = args.sync_interval_ms {
             let interval = Duration::from_millis(milliseconds.into());
             options.sync_interval = Some(interval).filter(|interval| !interval.is_zero());
         }
-        options.host_script = typed.host_script.is_some();
+        options.host_script = args.host_script.is_some();
         options
     }
 
@@ -227,22 +227,22 @@ impl Options {
 impl WorkerOptions {
     /// What the words of a command line mean for a worker.
     #[must_use]
-    pub fn from_typed(typed: &Typed, environment: Vec<(OsString, OsString)>) -> Self {
+    pub fn from_args(args: &RawArgs, environment: Vec<(OsString, OsString)>) -> Self {
         Self {
-            dag: typed.dag.clone(),
-            per_task_stdio: typed.per_task_stdio,
-            tell_silent: typed.stampede && typed.per_task_stdio,
-            host_memory: typed.host_memory,
-            host_cpus: typed.host_cpus,
-            host_gpus: typed.host_gpus,
-            strict_limits: typed.strict_limits,
-            set_affinity: typed.set_affinity,
-            host_script: typed.host_script.clone(),
+            dag: args.dag.clone(),
+            per_task_stdio: args.per_task_stdio,
+            report_quiet: args.stampede && args.per_task_stdio,
+            host_memory: args.host_memory,
+            host_cpus: args.host_cpus,
+            host_gpus: args.host_gpus,
+            strict_limits: args.strict_limits,
+            set_affinity: args.set_affinity,
+            host_script: args.host_script.clone(),
             // More than can be counted is no limit.
-            runtime_limit: typed
+            runtime_limit: args
                 .runtime_limit
                 .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
-            kickstart: (!typed.exec_kickstart).then(own_kickstart).flatten(),
+            kickstart: (!args.exec_kickstart).then(own_kickstart).flatten(),
             environment,
         }
     }
@@ -274,29 +274,29 @@ pub(crate) fn folder(path: &Path) -> &Path {
 mod tests {
     use super::*;
 
-    fn typed() -> Typed {
-        Typed {
+    fn args() -> RawArgs {
+        RawArgs {
             dag: "run/x.dag".into(),
-            ..Typed::default()
+            ..RawArgs::default()
         }
     }
 
     #[test]
     fn names_of_files() {
-        let options = Options::from_typed(&typed(), OsStr::new("pmc"));
+        let options = Options::from_args(&args(), OsStr::new("pmc"));
         assert_eq!(options.rescue, Path::new("run/x.dag.rescue"));
         assert_eq!(
             options.resource_log.as_deref(),
             Some(Path::new("run/x.dag.resource"))
         );
         assert_eq!((options.dagman_log, options.jobstate_log), (None, None));
-        let typed = Typed {
+        let args = RawArgs {
             monitord_hack: true,
             jobstate_log: true,
             no_resource_log: true,
-            ..typed()
+            ..args()
         };
-        let options = Options::from_typed(&typed, OsStr::new("pmc"));
+        let options = Options::from_args(&args, OsStr::new("pmc"));
         assert_eq!(
             options.dagman_log.as_deref(),
             Some(Path::new("run/x.dag.dagman.out"))
@@ -311,12 +311,12 @@ mod tests {
 
     #[test]
     fn words_for_the_streams() {
-        let typed = Typed {
+        let args = RawArgs {
             stdout: Some("stderr".into()),
             stderr: Some("e.txt".into()),
-            ..typed()
+            ..args()
         };
-        let Stdio::Merged { stdout, stderr } = Options::from_typed(&typed, OsStr::new("pmc")).stdio else {
+        let Stdio::Merged { stdout, stderr } = Options::from_args(&args, OsStr::new("pmc")).stdio else {
             panic!("not merged");
         };
         assert_eq!((stdout, stderr), (Target::Stderr, Target::File("e.txt".into())));
@@ -325,11 +325,11 @@ mod tests {
     #[test]
     fn wall_limits() {
         let limit = |minutes| {
-            let typed = Typed {
+            let args = RawArgs {
                 max_wall_time: Some(minutes),
-                ..typed()
+                ..args()
             };
-            Options::from_typed(&typed, OsStr::new("pmc")).wall_limit()
+            Options::from_args(&args, OsStr::new("pmc")).wall_limit()
         };
         assert_eq!(limit(0.05), Some(Duration::from_secs(3)));
         for none in [-1.0, 0.0, f64::NAN, f64::INFINITY, 1e300] {

@@ -46,5 +46,5 @@ pub fn run_with(
 ) -> Result<RunSummary, RunError> {
     let worker = Arc::new(run.worker.clone());
     let mut transport = LocalMaster::start(run.workers, &worker, interrupt, server)?;
-    driver::run_lending(&mut transport, &run.options, interrupt, observer)
+    driver::run_combining(&mut transport, &run.options, interrupt, observer)
 }

@@ -12,7 +12,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use pmc_dag::reason;
-use pmc_stampede::holder::is_locked;
+use monitord_compat::run_lock::is_locked;
 
 use crate::dir::RunDir;
 use crate::events::{Batch, EventLog, Micros, SECOND};

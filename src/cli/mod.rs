@@ -1,4 +1,4 @@
-//! The command line: what was typed ([`Typed`]) and what it means ([`crate::options::Options`]).
+//! The command line: what was args ([`RawArgs`]) and what it means ([`crate::options::Options`]).
 //!
 //! The grammar is that of pegasus-mpi-cluster 5.1: every option is a word of its own, its value
 //! the next word; options may stand before or after the DAG file and the last one wins.
@@ -16,7 +16,7 @@ pub use help::version;
 
 /// What the words of the command line and the environment say, not yet interpreted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Typed {
+pub struct RawArgs {
     /// The DAG file.
     pub dag: PathBuf,
     /// `-v` less `-q`.
@@ -85,7 +85,7 @@ pub struct Typed {
 
 /// What to do instead of running a DAG.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Instead {
+pub enum EarlyExit {
     /// Print a text to stderr and end with this exit code. In a parallel run every process
     /// does so, or only the first one.
     Print {
@@ -98,7 +98,7 @@ pub enum Instead {
     },
 }
 
-impl Instead {
+impl EarlyExit {
     fn refuse(message: &str) -> Self {
         Self::Print {
             text: format!("{message}\n"),
@@ -118,13 +118,13 @@ pub fn parse(
     words: &[OsString],
     environment: impl Fn(&str) -> Option<OsString>,
     launched: bool,
-) -> Result<Typed, Instead> {
+) -> Result<RawArgs, EarlyExit> {
     let help = |code| {
         let mut text = help::help(program);
         if !launched && !words.iter().any(|w| w == "--workers") {
             text.push_str(help::LOCAL);
         }
-        Instead::Print {
+        EarlyExit::Print {
             text,
             code,
             everywhere: true,
@@ -136,46 +136,46 @@ pub fn parse(
     if words.iter().any(|w| w == "-h" || w == "--help") {
         return Err(help(0));
     }
-    let mut typed = Typed::default();
-    read_environment(&mut typed, environment)?;
-    if read_words(&mut typed, words)?.is_none() {
+    let mut args = RawArgs::default();
+    read_environment(&mut args, environment)?;
+    if read_words(&mut args, words)?.is_none() {
         return Err(help(1));
     }
-    Ok(typed)
+    Ok(args)
 }
 
 fn read_environment(
-    typed: &mut Typed,
+    args: &mut RawArgs,
     environment: impl Fn(&str) -> Option<OsString>,
-) -> Result<(), Instead> {
-    let invalid = |name| Instead::refuse(&format!("Invalid value for {name}"));
+) -> Result<(), EarlyExit> {
+    let invalid = |name| EarlyExit::refuse(&format!("Invalid value for {name}"));
     let value = |name| environment(name).map(OsString::into_vec);
-    typed.host_script = environment("PMC_HOST_SCRIPT").and_then(path);
-    typed.home = environment("HOME").map(PathBuf::from);
-    typed.server_variables = SERVER_VARIABLES
+    args.host_script = environment("PMC_HOST_SCRIPT").and_then(path);
+    args.home = environment("HOME").map(PathBuf::from);
+    args.server_variables = SERVER_VARIABLES
         .into_iter()
         .filter_map(|name| Some((name, environment(name)?)))
         .collect();
     if let Some(text) = value("PMC_HOST_MEMORY") {
-        typed.host_memory = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_MEMORY"))?;
+        args.host_memory = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_MEMORY"))?;
     }
     if let Some(text) = value("PMC_HOST_CPUS") {
-        typed.host_cpus = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_CPUS"))?;
+        args.host_cpus = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_CPUS"))?;
     }
     if let Some(text) = value("PMC_HOST_GPUS") {
-        typed.host_gpus = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_GPUS"))?;
+        args.host_gpus = number::unsigned(&text).ok_or_else(|| invalid("PMC_HOST_GPUS"))?;
     }
     if let Some(text) = value("PMC_MAX_WALL_TIME") {
         let minutes = number::float(&text).ok_or_else(|| invalid("PMC_MAX_WALL_TIME"))?;
-        typed.max_wall_time = Some(minutes);
+        args.max_wall_time = Some(minutes);
     }
     if let Some(text) = value("PMC_KICKSTART") {
-        typed.exec_kickstart = match text.as_slice() {
+        args.exec_kickstart = match text.as_slice() {
             b"exec" => true,
             b"serve" => false,
             _ => {
                 let message = "Invalid value for PMC_KICKSTART: give exec or serve";
-                return Err(Instead::refuse(message));
+                return Err(EarlyExit::refuse(message));
             }
         };
     }
@@ -183,133 +183,134 @@ fn read_environment(
 }
 
 /// Gives whether there was a DAG file.
-fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Instead> {
+fn read_words(args: &mut RawArgs, words: &[OsString]) -> Result<Option<()>, EarlyExit> {
     let mut dags = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        let mut value = |message| words.next().ok_or_else(|| Instead::refuse(message));
+        let mut value = |message| words.next().ok_or_else(|| EarlyExit::refuse(message));
         match word.as_bytes() {
             b"-V" | b"--version" => {
-                return Err(Instead::Print {
+                return Err(EarlyExit::Print {
                     text: version(),
                     code: 0,
                     everywhere: false,
                 });
             }
-            b"-v" | b"--verbose" => typed.verbosity += 1,
-            b"-q" | b"--quiet" => typed.verbosity -= 1,
-            b"-o" | b"--stdout" => typed.stdout = Some(value("-o/--stdout requires PATH")?.into()),
-            b"-e" | b"--stderr" => typed.stderr = Some(value("-e/--stderr requires PATH")?.into()),
-            b"-s" | b"--skip-rescue" => typed.skip_rescue = true,
+            b"-v" | b"--verbose" => args.verbosity += 1,
+            b"-q" | b"--quiet" => args.verbosity -= 1,
+            b"-o" | b"--stdout" => args.stdout = Some(value("-o/--stdout requires PATH")?.into()),
+            b"-e" | b"--stderr" => args.stderr = Some(value("-e/--stderr requires PATH")?.into()),
+            b"-s" | b"--skip-rescue" => args.skip_rescue = true,
             b"-m" | b"--max-failures" => {
                 let n = value("-m/--max-failures requires N")?;
                 let n = number::integer(n.as_bytes())
-                    .ok_or_else(|| Instead::refuse("N for -m/--max-failures is invalid"))?;
+                    .ok_or_else(|| EarlyExit::refuse("N for -m/--max-failures is invalid"))?;
                 if n < 0 {
-                    return Err(Instead::refuse("N for -m/--max-failures must be >= 0"));
+                    return Err(EarlyExit::refuse("N for -m/--max-failures must be >= 0"));
                 }
-                typed.max_failures = u32::try_from(n).unwrap_or(u32::MAX);
+                args.max_failures = u32::try_from(n).unwrap_or(u32::MAX);
             }
             b"-t" | b"--tries" => {
                 let n = value("-t/--tries requires N")?;
                 let n = number::integer(n.as_bytes())
-                    .ok_or_else(|| Instead::refuse("N for -t/--tries is invalid"))?;
+                    .ok_or_else(|| EarlyExit::refuse("N for -t/--tries is invalid"))?;
                 if n < 1 {
-                    return Err(Instead::refuse("N for -t/--tries must be >= 1"));
+                    return Err(EarlyExit::refuse("N for -t/--tries must be >= 1"));
                 }
-                typed.tries = Some(u32::try_from(n).unwrap_or(u32::MAX));
+                args.tries = Some(u32::try_from(n).unwrap_or(u32::MAX));
             }
-            b"-n" | b"--nolock" => typed.no_lock = true,
-            b"-r" | b"--rescue" => typed.rescue = path(value("-r/--rescue requires PATH")?.clone()),
-            b"--host-script" => typed.host_script = path(value("--host-script requires PATH")?.clone()),
+            b"-n" | b"--nolock" => args.no_lock = true,
+            b"-r" | b"--rescue" => args.rescue = path(value("-r/--rescue requires PATH")?.clone()),
+            b"--host-script" => args.host_script = path(value("--host-script requires PATH")?.clone()),
             b"--host-memory" => {
                 let n = value("--host-memory requires N")?;
-                typed.host_memory = number::unsigned(n.as_bytes())
-                    .ok_or_else(|| Instead::refuse("Invalid value for --host-memory"))?;
-                if typed.host_memory < 1 {
-                    return Err(Instead::refuse("--host-memory must be an integer >= 1"));
+                args.host_memory = number::unsigned(n.as_bytes())
+                    .ok_or_else(|| EarlyExit::refuse("Invalid value for --host-memory"))?;
+                if args.host_memory < 1 {
+                    return Err(EarlyExit::refuse("--host-memory must be an integer >= 1"));
                 }
             }
             b"--host-cpus" => {
                 let n = value("--host-cpus requires N")?;
-                typed.host_cpus = number::unsigned(n.as_bytes())
-                    .ok_or_else(|| Instead::refuse("Invalid value for --host-cpus"))?;
+                args.host_cpus = number::unsigned(n.as_bytes())
+                    .ok_or_else(|| EarlyExit::refuse("Invalid value for --host-cpus"))?;
             }
             b"--host-gpus" => {
                 let n = value("--host-gpus requires N")?;
-                typed.host_gpus = number::unsigned(n.as_bytes())
-                    .ok_or_else(|| Instead::refuse("Invalid value for --host-gpus"))?;
+                args.host_gpus = number::unsigned(n.as_bytes())
+                    .ok_or_else(|| EarlyExit::refuse("Invalid value for --host-gpus"))?;
             }
-            b"--strict-limits" => typed.strict_limits = true,
+            b"--strict-limits" => args.strict_limits = true,
             b"--max-wall-time" => {
                 let t = value("--max-wall-time requires T")?;
                 let minutes = number::float(t.as_bytes())
-                    .ok_or_else(|| Instead::refuse("Invalid value for --max-wall-time"))?;
-                typed.max_wall_time = Some(minutes);
+                    .ok_or_else(|| EarlyExit::refuse("Invalid value for --max-wall-time"))?;
+                args.max_wall_time = Some(minutes);
             }
-            b"--per-task-stdio" => typed.per_task_stdio = true,
-            b"--jobstate-log" => typed.jobstate_log = true,
+            b"--per-task-stdio" => args.per_task_stdio = true,
+            b"--jobstate-log" => args.jobstate_log = true,
             b"--monitord-hack" => {
-                typed.monitord_hack = true;
-                typed.per_task_stdio = true;
+                args.monitord_hack = true;
+                args.per_task_stdio = true;
             }
             b"--stampede" if cfg!(feature = "stampede") => {
-                typed.stampede = true;
-                typed.monitord_hack = true;
-                typed.per_task_stdio = true;
+                args.stampede = true;
+                args.monitord_hack = true;
+                args.per_task_stdio = true;
             }
             b"--stampede" => {
-                return Err(Instead::refuse(
+                return Err(EarlyExit::refuse(
                     "--stampede: this program was built without the feature `stampede`; use pmc-monitord",
                 ));
             }
-            b"--no-resource-log" => typed.no_resource_log = true,
-            b"--no-sleep-on-recv" => typed.no_sleep_on_recv = true,
+            b"--no-resource-log" => args.no_resource_log = true,
+            b"--no-sleep-on-recv" => args.no_sleep_on_recv = true,
             b"--maxfds" => {
                 let n = value("--maxfds requires N")?;
                 let n = number::integer(n.as_bytes())
-                    .ok_or_else(|| Instead::refuse("Invalid value for --maxfds"))?;
+                    .ok_or_else(|| EarlyExit::refuse("Invalid value for --maxfds"))?;
                 if n < 1 {
-                    return Err(Instead::refuse("--maxfds must be at least 1"));
+                    return Err(EarlyExit::refuse("--maxfds must be at least 1"));
                 }
-                typed.max_fds = Some(u32::try_from(n).unwrap_or(u32::MAX));
+                args.max_fds = Some(u32::try_from(n).unwrap_or(u32::MAX));
             }
-            b"--keep-affinity" => typed.keep_affinity = true,
-            b"--set-affinity" => typed.set_affinity = true,
-            b"--no-forward-journal" => typed.no_forward_journal = true,
+            b"--keep-affinity" => args.keep_affinity = true,
+            b"--set-affinity" => args.set_affinity = true,
+            b"--no-forward-journal" => args.no_forward_journal = true,
             b"--sync-interval" => {
                 let n = value("--sync-interval requires MS")?;
                 let n = number::integer(n.as_bytes())
-                    .ok_or_else(|| Instead::refuse("Invalid value for --sync-interval"))?;
+                    .ok_or_else(|| EarlyExit::refuse("Invalid value for --sync-interval"))?;
                 let n = u32::try_from(n)
-                    .map_err(|_| Instead::refuse("--sync-interval must be a number of milliseconds"))?;
-                typed.sync_interval_ms = Some(n);
+                    .map_err(|_| EarlyExit::refuse("--sync-interval must be a number of milliseconds"))?;
+                args.sync_interval_ms = Some(n);
             }
             b"--runtime-limit" => {
                 let t = value("--runtime-limit requires SECONDS")?;
                 let seconds = number::float(t.as_bytes()).filter(|seconds| *seconds >= 0.0);
-                let seconds = seconds.ok_or_else(|| Instead::refuse("Invalid value for --runtime-limit"))?;
-                typed.runtime_limit = Some(seconds);
+                let seconds =
+                    seconds.ok_or_else(|| EarlyExit::refuse("Invalid value for --runtime-limit"))?;
+                args.runtime_limit = Some(seconds);
             }
             b"--drain-grace" => {
                 let t = value("--drain-grace requires SECONDS")?;
                 let seconds = number::float(t.as_bytes()).filter(|seconds| *seconds >= 0.0);
-                let seconds = seconds.ok_or_else(|| Instead::refuse("Invalid value for --drain-grace"))?;
-                typed.drain_grace = Some(seconds);
+                let seconds = seconds.ok_or_else(|| EarlyExit::refuse("Invalid value for --drain-grace"))?;
+                args.drain_grace = Some(seconds);
             }
             b"--workers" => {
                 let n = value("--workers requires N")?;
                 let n = number::integer(n.as_bytes())
-                    .ok_or_else(|| Instead::refuse("Invalid value for --workers"))?;
+                    .ok_or_else(|| EarlyExit::refuse("Invalid value for --workers"))?;
                 if !(0..=MOST_WORKERS).contains(&n) {
-                    return Err(Instead::refuse(&format!(
+                    return Err(EarlyExit::refuse(&format!(
                         "--workers must be at most {MOST_WORKERS}"
                     )));
                 }
-                typed.workers = u32::try_from(n).ok();
+                args.workers = u32::try_from(n).ok();
             }
             [b'-', ..] => {
-                return Err(Instead::refuse(&format!(
+                return Err(EarlyExit::refuse(&format!(
                     "Unrecognized argument: {}",
                     word.display()
                 )));
@@ -320,11 +321,11 @@ fn read_words(typed: &mut Typed, words: &[OsString]) -> Result<Option<()>, Inste
     match dags.as_slice() {
         [] => Ok(None),
         [dag] => {
-            typed.dag = PathBuf::from(dag);
+            args.dag = PathBuf::from(dag);
             Ok(Some(()))
         }
         // Told last: what is wrong with an option says more.
-        _ => Err(Instead::refuse("Invalid argument\n")),
+        _ => Err(EarlyExit::refuse("Invalid argument\n")),
     }
 }
 
@@ -340,7 +341,7 @@ const MOST_WORKERS: i64 = 10_000;
 mod tests {
     use super::*;
 
-    fn parse_with(line: &str, variables: &[(&str, &str)]) -> Result<Typed, Instead> {
+    fn parse_with(line: &str, variables: &[(&str, &str)]) -> Result<RawArgs, EarlyExit> {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         let lookup = |name: &str| {
             variables
@@ -353,7 +354,7 @@ mod tests {
 
     fn refusal(line: &str) -> String {
         match parse_with(line, &[]) {
-            Err(Instead::Print {
+            Err(EarlyExit::Print {
                 text,
                 code: 1,
                 everywhere: false,
@@ -424,8 +425,8 @@ mod tests {
                     --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
                     --no-forward-journal --sync-interval 20 --drain-grace 2.5 \
                     --runtime-limit 60";
-        let typed = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
-        let expected = Typed {
+        let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
+        let expected = RawArgs {
             dag: "a.dag".into(),
             verbosity: 1,
             stdout: Some("out".into()),
@@ -459,17 +460,17 @@ mod tests {
             drain_grace: Some(2.5),
             workers: Some(3),
         };
-        assert_eq!(typed, expected);
+        assert_eq!(args, expected);
     }
 
     #[cfg(feature = "stampede")]
     #[test]
     fn the_database_needs_the_log_and_the_files_of_the_tasks() {
         let environment = [("HOME", "/home/u"), ("PGSSLMODE", "require"), ("PGHOST", "h")];
-        let typed = parse_with("--stampede a.dag", &environment).unwrap();
-        assert!(typed.stampede && typed.monitord_hack && typed.per_task_stdio);
-        assert_eq!(typed.home, Some("/home/u".into()));
-        assert_eq!(typed.server_variables, [("PGSSLMODE", "require".into())]);
+        let args = parse_with("--stampede a.dag", &environment).unwrap();
+        assert!(args.stampede && args.monitord_hack && args.per_task_stdio);
+        assert_eq!(args.home, Some("/home/u".into()));
+        assert_eq!(args.server_variables, [("PGSSLMODE", "require".into())]);
     }
 
     #[test]
@@ -477,7 +478,7 @@ mod tests {
         assert_eq!(parse_with("-t 2 a.dag -t 3", &[]).unwrap().tries, Some(3));
         assert_eq!(
             parse_with("a.dag -o", &[]),
-            Err(Instead::refuse("-o/--stdout requires PATH"))
+            Err(EarlyExit::refuse("-o/--stdout requires PATH"))
         );
     }
 
@@ -488,9 +489,9 @@ mod tests {
             ("PMC_HOST_MEMORY", "0"),
             ("PMC_MAX_WALL_TIME", "2.5"),
         ];
-        let typed = parse_with("--host-cpus 2 a.dag", &variables).unwrap();
+        let args = parse_with("--host-cpus 2 a.dag", &variables).unwrap();
         assert_eq!(
-            (typed.host_cpus, typed.host_memory, typed.max_wall_time),
+            (args.host_cpus, args.host_memory, args.max_wall_time),
             (2, 0, Some(2.5))
         );
         for name in [
@@ -502,7 +503,7 @@ mod tests {
             let refused = parse_with("--host-cpus 2 a.dag", &[(name, "x")]);
             assert_eq!(
                 refused,
-                Err(Instead::refuse(&format!("Invalid value for {name}")))
+                Err(EarlyExit::refuse(&format!("Invalid value for {name}")))
             );
         }
         assert_eq!(
@@ -517,17 +518,17 @@ mod tests {
     fn an_empty_path_is_none() {
         let words = ["-r", "", "--host-script", "", "a.dag"].map(OsString::from);
         let lookup = |name: &str| (name == "PMC_HOST_SCRIPT").then(|| OsString::from("hs"));
-        let typed = parse(OsStr::new("pmc"), &words, lookup, true).unwrap();
-        assert_eq!((typed.rescue, typed.host_script), (None, None));
-        let typed = parse_with("a.dag", &[("PMC_HOST_SCRIPT", "")]).unwrap();
-        assert_eq!(typed.host_script, None);
+        let args = parse(OsStr::new("pmc"), &words, lookup, true).unwrap();
+        assert_eq!((args.rescue, args.host_script), (None, None));
+        let args = parse_with("a.dag", &[("PMC_HOST_SCRIPT", "")]).unwrap();
+        assert_eq!(args.host_script, None);
     }
 
     #[test]
     fn help_comes_before_everything() {
         for (line, wanted) in [("", 1), ("-x -o -h", 0), ("a.dag --help", 0), ("-s", 1)] {
             match parse_with(line, &[("PMC_HOST_CPUS", if wanted == 0 { "x" } else { "1" })]) {
-                Err(Instead::Print {
+                Err(EarlyExit::Print {
                     text,
                     code,
                     everywhere: true,
@@ -543,7 +544,7 @@ mod tests {
     #[test]
     fn version_ends_the_reading() {
         match parse_with("-s -V -x", &[]) {
-            Err(Instead::Print {
+            Err(EarlyExit::Print {
                 text,
                 code: 0,
                 everywhere: false,
@@ -557,7 +558,7 @@ mod tests {
         let text = |words: &[&str], launched| {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
             match parse(OsStr::new("pmc"), &words, |_| None, launched) {
-                Err(Instead::Print { text, .. }) => text,
+                Err(EarlyExit::Print { text, .. }) => text,
                 other => panic!("{other:?}"),
             }
         };

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
-use super::exchange::Exchange;
-use super::{LendingTransport, MasterTransport, Traffic, TransportError, WorkerTransport};
+use super::combiner::Combiner;
+use super::{CombiningTransport, MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
 use crate::protocol::{Rank, ToMaster, ToWorker};
@@ -15,7 +15,7 @@ use crate::worker::{self, FirstServer, KillSwitch, Shared};
 
 /// The master's side; owns the workers' threads.
 pub struct LocalMaster {
-    exchange: Arc<Exchange>,
+    combiner: Arc<Combiner>,
     workers: Vec<Worker>,
     traffic: Traffic,
 }
@@ -30,7 +30,7 @@ struct Worker {
 struct LocalWorker {
     rank: Rank,
     inbound: Receiver<ToWorker>,
-    exchange: Arc<Exchange>,
+    combiner: Arc<Combiner>,
 }
 
 impl LocalMaster {
@@ -45,11 +45,11 @@ impl LocalMaster {
         mut server: Option<FirstServer>,
     ) -> Result<Self, TransportError> {
         let shared = Arc::new(Shared::default());
-        let exchange = Arc::new(Exchange::default());
-        let waker = Arc::clone(&exchange);
+        let combiner = Arc::new(Combiner::default());
+        let waker = Arc::clone(&combiner);
         interrupt.on_raise(move || waker.call());
         let mut master = Self {
-            exchange,
+            combiner,
             workers: Vec::new(),
             traffic: Traffic::default(),
         };
@@ -59,7 +59,7 @@ impl LocalMaster {
             let mut side = LocalWorker {
                 rank: Rank(rank),
                 inbound,
-                exchange: Arc::clone(&master.exchange),
+                combiner: Arc::clone(&master.combiner),
             };
             let (options, switch) = (Arc::clone(options), Arc::clone(&kill));
             let (shared, server) = (Arc::clone(&shared), server.take());
@@ -103,14 +103,14 @@ impl MasterTransport for LocalMaster {
     }
 
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError> {
-        let received = self.exchange.receive(timeout);
+        let received = self.combiner.receive(timeout);
         if let Some((_, message)) = &received {
             self.traffic.received += message.encoded_len() as u64;
         }
         Ok(received)
     }
 
-    fn is_distant(&self) -> bool {
+    fn supports_prefill(&self) -> bool {
         false
     }
 
@@ -146,9 +146,9 @@ impl MasterTransport for LocalMaster {
     }
 }
 
-impl LendingTransport for LocalMaster {
-    fn exchange(&self) -> Arc<Exchange> {
-        Arc::clone(&self.exchange)
+impl CombiningTransport for LocalMaster {
+    fn combiner(&self) -> Arc<Combiner> {
+        Arc::clone(&self.combiner)
     }
 
     fn note_received(&mut self, message: &ToMaster) {
@@ -172,7 +172,7 @@ impl WorkerTransport for LocalWorker {
     }
 
     fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
-        self.exchange.bring(self.rank, message);
+        self.combiner.submit(self.rank, message);
         Ok(())
     }
 

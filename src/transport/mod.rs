@@ -1,6 +1,6 @@
 //! How messages travel. One trait for each side; everything that knows MPI is in `mpi`.
 
-pub mod exchange;
+pub mod combiner;
 pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
@@ -8,7 +8,7 @@ pub mod mpi;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exchange::Exchange;
+use combiner::Combiner;
 
 use crate::protocol::{Rank, ToMaster, ToWorker};
 
@@ -19,13 +19,13 @@ pub struct TransportError(pub String);
 
 /// How the master waits for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum WaitPolicy {
     /// A core of this host has nothing to do but to wait for the next message.
-    CoreIsIdle,
+    IdleCore,
     /// Somebody may wait for the answer to the next message.
     Normal,
     /// Everybody has work; the cores are theirs.
-    Leisurely,
+    Batch,
 }
 
 /// The master's side.
@@ -38,10 +38,10 @@ pub trait MasterTransport {
     /// or when a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
     /// Says how to wait from now on.
-    fn set_pace(&mut self, _pace: Pace) {}
+    fn set_wait_policy(&mut self, _wait_policy: WaitPolicy) {}
     /// Whether messages take so long that workers should have short tasks in advance. They then
     /// give back what they do not get round to.
-    fn is_distant(&self) -> bool;
+    fn supports_prefill(&self) -> bool;
     /// Bytes sent to and received from workers so far.
     fn traffic(&self) -> Traffic;
     /// Waits until all workers, which have been sent [`ToWorker::Shutdown`] or
@@ -51,10 +51,10 @@ pub trait MasterTransport {
 }
 
 /// The master's side, where the workers are threads that can do its work.
-pub trait LendingTransport: MasterTransport + Send {
+pub trait CombiningTransport: MasterTransport + Send {
     /// Where the workers bring their messages.
-    fn exchange(&self) -> Arc<Exchange>;
-    /// A message was received through the exchange.
+    fn combiner(&self) -> Arc<Combiner>;
+    /// A message was received through the combiner.
     fn note_received(&mut self, message: &ToMaster);
 }
 
@@ -65,7 +65,7 @@ pub trait WorkerTransport {
     /// Sends to the master.
     fn send(&mut self, message: ToMaster) -> Result<(), TransportError>;
     /// Sends to the master a message that can wait a millisecond: the worker has another task.
-    fn send_unhurriedly(&mut self, message: ToMaster) -> Result<(), TransportError> {
+    fn send_deferred(&mut self, message: ToMaster) -> Result<(), TransportError> {
         self.send(message)
     }
     /// The next message of the master. Waits at most `timeout`.

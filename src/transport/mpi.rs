@@ -25,7 +25,7 @@ use mpi::traits::{Equivalence as _, Source as _};
 
 use self::doorbell::Doorbells;
 use self::patience::Patience;
-use super::{MasterTransport, Pace, Traffic, TransportError, WorkerTransport};
+use super::{MasterTransport, Traffic, TransportError, WaitPolicy, WorkerTransport};
 use crate::interrupt::Interrupt;
 use crate::protocol::{Rank, ToMaster, ToWorker};
 
@@ -79,7 +79,7 @@ pub fn library_version() -> String {
         .split(',')
         .next()
         .unwrap_or_default()
-        .split_whitespace()
+        .split_whiteswait_policy()
         .collect();
     format!("{major}.{minor} ({})", words.join(" "))
 }
@@ -460,15 +460,15 @@ impl MasterTransport for MpiMaster<'_> {
         }
     }
 
-    fn set_pace(&mut self, pace: Pace) {
-        self.endpoint.spin = match pace {
-            Pace::CoreIsIdle if self.endpoint.lively => IDLE_CORE_SPIN,
-            Pace::CoreIsIdle | Pace::Normal => MASTER_SPIN,
-            Pace::Leisurely => Duration::ZERO,
+    fn set_wait_policy(&mut self, wait_policy: WaitPolicy) {
+        self.endpoint.spin = match wait_policy {
+            WaitPolicy::IdleCore if self.endpoint.lively => IDLE_CORE_SPIN,
+            WaitPolicy::IdleCore | WaitPolicy::Normal => MASTER_SPIN,
+            WaitPolicy::Batch => Duration::ZERO,
         };
     }
 
-    fn is_distant(&self) -> bool {
+    fn supports_prefill(&self) -> bool {
         true
     }
 
@@ -552,12 +552,12 @@ impl WorkerTransport for MpiWorker<'_> {
     }
 
     fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
-        self.send_unhurriedly(message)?;
+        self.send_deferred(message)?;
         self.endpoint.ring(MASTER);
         Ok(())
     }
 
-    fn send_unhurriedly(&mut self, message: ToMaster) -> Result<(), TransportError> {
+    fn send_deferred(&mut self, message: ToMaster) -> Result<(), TransportError> {
         let mut bytes = Vec::with_capacity(message.encoded_len());
         message.encode(&mut bytes);
         self.endpoint.send(MASTER, MESSAGE, bytes)

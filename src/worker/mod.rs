@@ -4,12 +4,12 @@ mod environment;
 mod forward;
 mod gpus;
 mod host_script;
-mod kickstart;
 mod kill;
 mod process;
 mod program;
 mod stdio;
 mod task;
+mod task_server;
 mod watch;
 
 use std::ffi::OsString;
@@ -20,12 +20,12 @@ use std::time::Duration;
 use environment::inherited;
 pub use forward::LONGEST_FILE;
 use gpus::Devices;
-use kickstart::Kickstart;
 pub use kill::KillSwitch;
 use pmc_spawn::Spawner;
 pub(crate) use stdio::fill_numbers;
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
 use task::{Failure, Runner};
+use task_server::TaskServerClient;
 use watch::{Messages, Nothing};
 
 use crate::interrupt::Interrupt;
@@ -52,14 +52,14 @@ pub fn describe_host(options: &WorkerOptions) -> Registration {
 /// The server that does the tasks of the first worker, started by a thread: whoever starts a process waits until that
 /// runs its own program, and then shares a CPU with it where the system does not see that another one is free.
 #[derive(Debug)]
-pub struct FirstServer(JoinHandle<Option<Kickstart>>);
+pub struct FirstServer(JoinHandle<Option<TaskServerClient>>);
 
 impl FirstServer {
     /// Has the server started if the DAG begins with tasks for it, and does not wait for it. The first task waits for
     /// this, so it is the first thing to do.
     #[must_use]
     pub fn start(options: &WorkerOptions) -> Option<Self> {
-        let mut kickstart = Kickstart::new(options.kickstart.as_deref());
+        let mut kickstart = TaskServerClient::new(options.kickstart.as_deref());
         if !kickstart.is_wanted(&options.dag) {
             return None;
         }
@@ -73,7 +73,7 @@ impl FirstServer {
     }
 
     /// Nothing if it could not be started.
-    fn take(self) -> Option<Kickstart> {
+    fn take(self) -> Option<TaskServerClient> {
         self.0.join().ok().flatten()
     }
 }
@@ -131,7 +131,7 @@ fn serve_with(
             }
             Some(ToWorker::Run(task)) => Done::Task(runner.run(&task, &mut Nothing)),
             // Nothing is sent to these workers in advance.
-            Some(ToWorker::Recall) => continue,
+            Some(ToWorker::Retract) => continue,
             Some(ToWorker::Shutdown | ToWorker::Abort) => return Ok(()),
         };
         match done.message() {
@@ -195,7 +195,7 @@ pub fn serve_watchfully(
         let done = match (message, &mut runner) {
             (ToWorker::Shutdown | ToWorker::Abort, _) => break,
             // What came before was begun already.
-            (ToWorker::Recall, _) => continue,
+            (ToWorker::Retract, _) => continue,
             // Its end was announced.
             (_, None) => continue,
             (ToWorker::Setup { host_rank }, Some(runner)) => {

@@ -1,35 +1,36 @@
-//! What lets a run be killed at any moment: the forward journal and the way to the disk.
+//! Keeps the files of a run consistent, so that it can be killed at any moment.
 
 use std::path::Path;
 
 use pmc_dag::Dag;
 use pmc_dag::rescue::{self, DoneSet};
 
-use super::{Driver, NOT_FORWARDED, RunError, is_device};
+use super::setup::is_device;
+use super::{Driver, RunError};
 use crate::durability::forward_journal::{self, JournalError, Recovered};
 use crate::durability::shared_files::SharedFiles;
 use crate::durability::sync::Syncer;
 use crate::forwarding::{Forwarding, NotForwarded};
 use crate::logs::Logs;
 use crate::options::Options;
-use crate::protocol::{Rank, TaskResult};
+use crate::protocol::{EXECUTOR_FAILURE, Rank, TaskResult};
 use crate::transport::MasterTransport;
 
-/// Reads which tasks are done, after completing what a killed run has left.
+/// Reads which tasks are done, and completes forwarding that a killed run has left.
 pub(super) fn read_done(options: &Options, dag: &Dag) -> Result<(DoneSet, Option<Recovered>), RunError> {
     let path = &options.rescue;
     if is_device(path) {
         return Ok((DoneSet::new(), None));
     }
     let read = |path: &Path| rescue::read(path, dag).map_err(|error| RunError::rescue(path, error));
-    // A rescue file that is refused must leave everything as it is.
+    // An invalid rescue file must leave all files unchanged.
     let mut done = if options.skip_rescue {
         rescue::skip(path, dag)
     } else {
         read(path)?
     };
     let recovered = match forward_journal::recover(path, dag) {
-        // It belongs to a run that goes on; whoever wants no journal wants not to know.
+        // The journal belongs to a live run. A run without a journal ignores it.
         Err(JournalError::InUse { .. }) if !options.forward_journal => None,
         recovered => recovered?,
     };
@@ -46,8 +47,8 @@ pub(super) fn read_done(options: &Options, dag: &Dag) -> Result<(DoneSet, Option
     Ok((done, recovered))
 }
 
-/// Ends the recovery: the rescue file names all tasks that are done.
-pub(super) fn forget(recovered: Option<Recovered>, logs: &mut Logs) -> Result<(), RunError> {
+/// Removes the journal of a killed run, after the rescue file names all tasks that are done.
+pub(super) fn end_recovery(recovered: Option<Recovered>, logs: &mut Logs) -> Result<(), RunError> {
     if let Some(recovered) = recovered {
         logs.sync_rescue()?;
         recovered.forget()?;
@@ -55,13 +56,13 @@ pub(super) fn forget(recovered: Option<Recovered>, logs: &mut Logs) -> Result<()
     Ok(())
 }
 
-pub(super) fn forwarding(options: &Options, most_open: usize) -> Forwarding {
+pub(super) fn forwarding(options: &Options, max_open: usize) -> Forwarding {
     let keep = options.forward_journal && !is_device(&options.rescue);
     let rescue = keep.then(|| options.rescue.clone());
-    Forwarding::new(SharedFiles::new(most_open), rescue)
+    Forwarding::new(SharedFiles::new(max_open), rescue)
 }
 
-pub(super) fn syncer(options: &Options, logs: &Logs) -> Result<Option<Syncer>, RunError> {
+pub(super) fn start_syncer(options: &Options, logs: &Logs) -> Result<Option<Syncer>, RunError> {
     let Some(interval) = options.sync_interval else {
         return Ok(None);
     };
@@ -71,13 +72,13 @@ pub(super) fn syncer(options: &Options, logs: &Logs) -> Result<Option<Syncer>, R
 }
 
 impl<T: MasterTransport> Driver<'_, T> {
-    /// Writes the data that a task wants to be forwarded; if that fails, so does the task.
+    /// Writes the forwarded data of a task. If that fails, the attempt fails.
     pub(super) fn forward(&mut self, from: Rank, mut result: TaskResult) -> Result<TaskResult, RunError> {
         let data = std::mem::take(&mut result.forwards);
         let Some((task, submit)) = self.master.running_on(from) else {
             return Ok(result);
         };
-        if result.status != 0 || submit != result.submit {
+        if !result.outcome.succeeded() || submit != result.submit {
             return Ok(result);
         }
         if data.is_empty() {
@@ -101,24 +102,24 @@ impl<T: MasterTransport> Driver<'_, T> {
                 ),
                 NotForwarded::Journal => tracing::error!("Nothing was forwarded for task {name}"),
             }
-            self.out.not_forwarded = Some(result.submit);
-            result.status = NOT_FORWARDED;
+            result.outcome.status = EXECUTOR_FAILURE;
+            result.outcome.not_forwarded = true;
         }
         Ok(result)
     }
 
-    /// Lets what was written reach the disk, some time later.
+    /// Has recent writes synced to the disk in the background.
     pub(super) fn note_written(&mut self) -> Result<(), RunError> {
         let rescue_len = self.out.logs.rescue_len();
         let targets = self.forwarding.take_fresh();
-        if rescue_len == self.noted && targets.is_empty() {
+        if rescue_len == self.synced_rescue_len && targets.is_empty() {
             return Ok(());
         }
         if let Some(syncer) = &self.syncer {
-            let rescue = rescue_len != self.noted;
+            let rescue = rescue_len != self.synced_rescue_len;
             syncer.note(self.forwarding.journal_file(), targets, rescue)?;
         }
-        self.noted = rescue_len;
+        self.synced_rescue_len = rescue_len;
         if self.forwarding.wants_checkpoint() {
             self.checkpoint()?;
         }
@@ -127,22 +128,22 @@ impl<T: MasterTransport> Driver<'_, T> {
 
     fn checkpoint(&mut self) -> Result<(), RunError> {
         tracing::debug!("Checkpoint of the forward journal");
-        self.bring_to_disk()?;
+        self.sync_to_disk()?;
         Ok(self.forwarding.begin_journal(self.out.logs.rescue_len())?)
     }
 
-    fn bring_to_disk(&mut self) -> Result<(), RunError> {
+    fn sync_to_disk(&mut self) -> Result<(), RunError> {
         if self.options.sync_interval.is_some() {
-            self.forwarding.synchronise()?;
+            self.forwarding.sync_targets()?;
             self.out.logs.sync_rescue()?;
         }
         Ok(())
     }
 
-    /// The end, in good order or not, after everything was written.
+    /// Syncs everything and ends the journal. To be called when all files are written.
     pub(super) fn settle(&mut self) -> Result<(), RunError> {
         self.syncer = None;
-        self.bring_to_disk()?;
+        self.sync_to_disk()?;
         Ok(self.forwarding.end_journal()?)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Waking a thread takes about as long as starting a small task, twice for each task if the
 //! master has a thread of its own. So whoever brings a message does the master's work with it,
-//! and finds its next task when it is done: the master is lent ([`Exchange::lend`]) to the
+//! and finds its next task when it is done: the master is lent ([`Combiner::lend`]) to the
 //! threads of the workers, one at a time. A worker that comes while another one is at it leaves
 //! its message there and goes on; the other one looks again before it ends its turn. So nobody
 //! waits for the master, and under load many messages are worked off in one go.
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use crate::protocol::{Rank, ToMaster};
 
 /// What is to be done with messages.
-pub trait Turn {
+pub trait Combine {
     /// Works off these messages, of which there may be none. True when nothing more is to be done.
-    fn turn(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool;
+    fn combine(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool;
 
     /// When the next turn is due even if no message comes.
     fn deadline(&self) -> Option<Instant>;
@@ -24,7 +24,7 @@ pub trait Turn {
 
 /// Where messages to the master go.
 #[derive(Default)]
-pub struct Exchange {
+pub struct Combiner {
     inbox: Mutex<Inbox>,
     /// For the thread that lends the master, or receives messages itself.
     wake: Condvar,
@@ -42,16 +42,16 @@ struct Inbox {
     over: bool,
 }
 
-/// A borrowed [`Turn`] whose borrower's name is not known to the compiler.
-struct Lent(*mut (dyn Turn + Send));
+/// A borrowed [`Combine`] whose borrower's name is not known to the compiler.
+struct Lent(*mut (dyn Combine + Send));
 
-#[expect(unsafe_code, reason = "see `Exchange::lend`")]
+#[expect(unsafe_code, reason = "see `Combiner::lend`")]
 // SAFETY: the pointer is to something that may be used by any thread, one at a time.
 unsafe impl Send for Lent {}
 
-impl Exchange {
+impl Combiner {
     /// Brings a message, and takes turns if the master is lent.
-    pub fn bring(&self, from: Rank, message: ToMaster) {
+    pub fn submit(&self, from: Rank, message: ToMaster) {
         let mut inbox = self.inbox();
         inbox.messages.push_back((from, message));
         if inbox.lending {
@@ -85,8 +85,8 @@ impl Exchange {
 
     /// Lets the threads that bring messages take turns, until one says that nothing more is to be
     /// done. Begins with a turn of this thread.
-    pub fn lend(&self, master: &mut (dyn Turn + Send)) {
-        let lending = Lending { exchange: self };
+    pub fn run(&self, master: &mut (dyn Combine + Send)) {
+        let lending = Lending { combiner: self };
         *self.lent() = Some(Lent(outlive(master)));
         {
             let mut inbox = self.inbox();
@@ -112,7 +112,7 @@ impl Exchange {
             }
             inbox.called = false;
             drop(inbox);
-            self.turn(&mut self.lent());
+            self.combine(&mut self.lent());
         }
         drop(lending);
     }
@@ -121,8 +121,8 @@ impl Exchange {
     fn work(&self) {
         loop {
             match self.lent.try_lock() {
-                Ok(mut lent) => self.turn(&mut lent),
-                Err(TryLockError::Poisoned(error)) => self.turn(&mut error.into_inner()),
+                Ok(mut lent) => self.combine(&mut lent),
+                Err(TryLockError::Poisoned(error)) => self.combine(&mut error.into_inner()),
                 // Who has it looks at the messages once more afterwards.
                 Err(TryLockError::WouldBlock) => return,
             }
@@ -133,7 +133,7 @@ impl Exchange {
         }
     }
 
-    fn turn(&self, lent: &mut Option<Lent>) {
+    fn combine(&self, lent: &mut Option<Lent>) {
         let Some(lent) = lent else { return };
         let mut messages = {
             let mut inbox = self.inbox();
@@ -143,8 +143,8 @@ impl Exchange {
             std::mem::take(&mut inbox.messages)
         };
         // If the turn panics, its thread ends, and the one that lends must not wait for ever.
-        let ending = Ending { exchange: self };
-        let over = lent.get().turn(&mut messages);
+        let ending = Ending { combiner: self };
+        let over = lent.get().combine(&mut messages);
         if !messages.is_empty() {
             let mut inbox = self.inbox();
             messages.append(&mut inbox.messages);
@@ -155,7 +155,7 @@ impl Exchange {
         }
     }
 
-    fn with_lent<R>(&self, ask: impl FnOnce(&mut dyn Turn) -> Option<R>) -> Option<R> {
+    fn with_lent<R>(&self, ask: impl FnOnce(&mut dyn Combine) -> Option<R>) -> Option<R> {
         self.lent().as_mut().and_then(|lent| ask(lent.get()))
     }
 
@@ -171,39 +171,41 @@ impl Exchange {
 
 /// Takes the master back, whatever happens.
 struct Lending<'a> {
-    exchange: &'a Exchange,
+    combiner: &'a Combiner,
 }
 
 impl Drop for Lending<'_> {
     fn drop(&mut self) {
-        self.exchange.inbox().lending = false;
+        self.combiner.inbox().lending = false;
         // Waits for whoever has it.
-        *self.exchange.lent() = None;
+        *self.combiner.lent() = None;
     }
 }
 
 /// Says that the last turn was taken.
 struct Ending<'a> {
-    exchange: &'a Exchange,
+    combiner: &'a Combiner,
 }
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
-        self.exchange.inbox().over = true;
-        self.exchange.wake.notify_all();
+        self.combiner.inbox().over = true;
+        self.combiner.wake.notify_all();
     }
 }
 
 #[expect(unsafe_code, reason = "only the lifetime changes; see the comments")]
-fn outlive<'a>(master: &'a mut (dyn Turn + Send + 'a)) -> *mut (dyn Turn + Send + 'static) {
+fn outlive<'a>(master: &'a mut (dyn Combine + Send + 'a)) -> *mut (dyn Combine + Send + 'static) {
     // SAFETY: the types differ in the lifetime only. The pointer is used under the lock of `lent`,
     // and `Lending` removes it from there before `lend`, which holds the borrow, returns.
-    unsafe { std::mem::transmute::<*mut (dyn Turn + Send + 'a), *mut (dyn Turn + Send + 'static)>(master) }
+    unsafe {
+        std::mem::transmute::<*mut (dyn Combine + Send + 'a), *mut (dyn Combine + Send + 'static)>(master)
+    }
 }
 
 impl Lent {
     #[expect(unsafe_code, reason = "see `outlive`")]
-    fn get(&mut self) -> &mut (dyn Turn + Send) {
+    fn get(&mut self) -> &mut (dyn Combine + Send) {
         // SAFETY: `lend` still holds the borrow, and the lock through which this was reached makes
         // sure that nobody else has it now.
         unsafe { &mut *self.0 }
@@ -231,8 +233,8 @@ mod tests {
         deadline: Option<Instant>,
     }
 
-    impl Turn for Count {
-        fn turn(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
+    impl Combine for Count {
+        fn combine(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
             self.turns += 1;
             while self.seen < self.until && messages.pop_front().is_some() {
                 self.seen += 1;
@@ -259,22 +261,22 @@ mod tests {
 
     #[test]
     fn no_message_is_lost_or_seen_twice() {
-        let exchange = Exchange::default();
+        let combiner = Combiner::default();
         let mut master = count(4 * 5_000);
         thread::scope(|scope| {
             for rank in 1..=4 {
-                let exchange = &exchange;
+                let combiner = &combiner;
                 scope.spawn(move || {
                     for _ in 0..5_010 {
-                        exchange.bring(Rank(rank), failed("x"));
+                        combiner.submit(Rank(rank), failed("x"));
                     }
                 });
             }
-            exchange.lend(&mut master);
+            combiner.run(&mut master);
         });
         assert_eq!(master.seen, 20_000);
         let mut left = 0;
-        while exchange.receive(Duration::ZERO).is_some() {
+        while combiner.receive(Duration::ZERO).is_some() {
             left += 1;
         }
         assert_eq!(left, 40, "what came too late is still there");
@@ -282,30 +284,30 @@ mod tests {
 
     #[test]
     fn messages_that_are_there_are_worked_off_first() {
-        let exchange = Exchange::default();
-        exchange.bring(Rank(1), failed("early"));
+        let combiner = Combiner::default();
+        combiner.submit(Rank(1), failed("early"));
         let mut master = count(1);
-        exchange.lend(&mut master);
+        combiner.run(&mut master);
         assert_eq!((master.seen, master.turns), (1, 1));
     }
 
     #[test]
     fn a_call_and_a_deadline_are_turns() {
-        let exchange = Exchange::default();
-        exchange.call();
-        assert_eq!(exchange.receive(Duration::MAX), None);
+        let combiner = Combiner::default();
+        combiner.call();
+        assert_eq!(combiner.receive(Duration::MAX), None);
         let mut master = count(1);
         master.deadline = Some(Instant::now() + Duration::from_millis(20));
         thread::scope(|scope| {
-            scope.spawn(|| exchange.call());
-            exchange.lend(&mut master);
+            scope.spawn(|| combiner.call());
+            combiner.run(&mut master);
         });
         assert_eq!((master.seen, master.until), (0, 0));
     }
 
     /// Another thread brings a message while the owner has the master, for a turn or to ask for the deadline.
     struct Busy<'a> {
-        exchange: &'a Exchange,
+        combiner: &'a Combiner,
         in_turn: bool,
         brought: AtomicBool,
         until: Instant,
@@ -315,14 +317,14 @@ mod tests {
     impl Busy<'_> {
         fn bring_meanwhile(&self) {
             if !self.brought.swap(true, Ordering::Relaxed) {
-                thread::scope(|scope| scope.spawn(|| self.exchange.bring(Rank(1), failed("x"))).join())
+                thread::scope(|scope| scope.spawn(|| self.combiner.submit(Rank(1), failed("x"))).join())
                     .expect("the thread ends");
             }
         }
     }
 
-    impl Turn for Busy<'_> {
-        fn turn(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
+    impl Combine for Busy<'_> {
+        fn combine(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
             if self.in_turn {
                 self.bring_meanwhile();
             }
@@ -342,15 +344,15 @@ mod tests {
     #[test]
     fn a_message_brought_while_the_owner_has_the_master_is_seen() {
         for in_turn in [true, false] {
-            let exchange = Exchange::default();
+            let combiner = Combiner::default();
             let mut master = Busy {
-                exchange: &exchange,
+                combiner: &combiner,
                 in_turn,
                 brought: AtomicBool::new(false),
                 until: Instant::now() + Duration::from_secs(20),
                 seen: false,
             };
-            exchange.lend(&mut master);
+            combiner.run(&mut master);
             assert!(master.seen, "in a turn: {in_turn}");
         }
     }
@@ -358,8 +360,8 @@ mod tests {
     #[test]
     fn a_turn_that_panics_ends_the_lending() {
         struct Panics;
-        impl Turn for Panics {
-            fn turn(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
+        impl Combine for Panics {
+            fn combine(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
                 assert!(messages.is_empty(), "on purpose");
                 false
             }
@@ -367,13 +369,13 @@ mod tests {
                 None
             }
         }
-        let exchange = Exchange::default();
+        let combiner = Combiner::default();
         let ended = thread::scope(|scope| {
             let brings = scope.spawn(|| {
                 thread::sleep(Duration::from_millis(5));
-                exchange.bring(Rank(1), failed("x"));
+                combiner.submit(Rank(1), failed("x"));
             });
-            exchange.lend(&mut Panics);
+            combiner.run(&mut Panics);
             brings.join()
         });
         assert!(ended.is_err());

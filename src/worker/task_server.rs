@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::ffi::{CString, OsStr, c_char};
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd as _, RawFd};
@@ -17,9 +17,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use pegasus_kickstart::serve::wire::{self, Ends, Reply};
 use pmc_dag::reason;
 use pmc_spawn::{Child, Spawn, Spawner};
+use pmc_wire::{self as wire, PipeEnds, Reply};
 
 use super::kill::Leader;
 use super::process::{Ended, reap};
@@ -35,11 +35,11 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 const ENV: [&str; 2] = ["/usr/bin/env", "/bin/env"];
 
 /// Starts servers, and knows which tasks are for them.
-pub(super) struct Kickstart {
+pub(super) struct TaskServerClient {
     /// The program and what identifies its file.
     program: Option<(PathBuf, FileId)>,
     /// The server at rest, if there is one.
-    server: Option<Server>,
+    server: Option<TaskServer>,
     /// The path by which the last task named the program.
     named: RefCell<Option<PathBuf>>,
 }
@@ -57,14 +57,14 @@ impl FileId {
 
 /// What a task wants from kickstart.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wanted<'a> {
+pub(super) struct KickstartCommand<'a> {
     /// `NAME=value`, from a leading `env`.
     pub(super) variables: &'a [Vec<u8>],
     /// Arguments of kickstart.
     pub(super) words: &'a [Vec<u8>],
 }
 
-impl Kickstart {
+impl TaskServerClient {
     /// For tasks of `program`, if it is there, and beside it the one that serves.
     pub(super) fn new(program: Option<&Path>) -> Self {
         let program = program.filter(|program| program.with_file_name(wire::SERVER_NAME).is_file());
@@ -90,7 +90,11 @@ impl Kickstart {
 
     /// What the task with these words wants, if it is for a server. A task that sets variables which
     /// kickstart itself would notice is not.
-    pub(super) fn wanted<'a>(&self, words: &'a [Vec<u8>], path: &[PathBuf]) -> Option<Wanted<'a>> {
+    pub(super) fn kickstart_command<'a>(
+        &self,
+        words: &'a [Vec<u8>],
+        path: &[PathBuf],
+    ) -> Option<KickstartCommand<'a>> {
         let (_, ours) = self.program.as_ref()?;
         let (first, mut rest) = words.split_first()?;
         // A word with a slash is a path, whatever is there.
@@ -117,14 +121,14 @@ impl Kickstart {
             file = find(kickstart);
             rest = arguments;
         }
-        self.is_program(&file, *ours).then_some(Wanted {
+        self.is_program(&file, *ours).then_some(KickstartCommand {
             variables,
             words: rest,
         })
     }
 
     /// The server at rest, or a new one. Without one, tasks have to start their own kickstart.
-    pub(super) fn server(&mut self, environment: &[CString], spawner: &mut Spawner) -> Option<Server> {
+    pub(super) fn server(&mut self, environment: &[CString], spawner: &mut Spawner) -> Option<TaskServer> {
         let server = self
             .server
             .take()
@@ -149,13 +153,13 @@ impl Kickstart {
         self.server.is_some()
     }
 
-    fn start(&self, environment: &[CString], spawner: &mut Spawner) -> io::Result<Server> {
+    fn start(&self, environment: &[CString], spawner: &mut Spawner) -> io::Result<TaskServer> {
         let (program, _) = self.program.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        Server::start(&program.with_file_name(wire::SERVER_NAME), environment, spawner)
+        TaskServer::start(&program.with_file_name(wire::SERVER_NAME), environment, spawner)
     }
 
     /// The server, if it could be started; else no other is. What is wrong is told once: it is the same for all workers.
-    fn or_give_up(&mut self, server: io::Result<Server>) -> Option<Server> {
+    fn or_give_up(&mut self, server: io::Result<TaskServer>) -> Option<TaskServer> {
         server
             .inspect_err(|error| {
                 static TOLD: Once = Once::new();
@@ -173,7 +177,7 @@ impl Kickstart {
     }
 
     /// Takes back a server that can go on.
-    pub(super) fn keep(&mut self, server: Server) {
+    pub(super) fn keep(&mut self, server: TaskServer) {
         self.server = Some(server);
     }
 
@@ -203,7 +207,7 @@ fn mentions(file: &Path, word: &[u8]) -> bool {
 }
 
 /// A kickstart that stays. It ends when this is dropped.
-pub(super) struct Server {
+pub(super) struct TaskServer {
     child: Child,
     socket: Option<UnixStream>,
     /// The server ends the task when this is closed.
@@ -211,26 +215,24 @@ pub(super) struct Server {
     /// Nobody has to wait for its end.
     gone: bool,
     /// For requests and replies, from when it is known to be ready.
-    pipes: Option<Ends>,
+    pipes: Option<PipeEnds>,
     /// It knows the worker's shared streams.
     has_streams: Cell<bool>,
     /// What came when the task had ended.
     reply: Cell<Option<io::Result<Option<Reply>>>>,
 }
 
-impl Server {
+impl TaskServer {
     fn start(program: &Path, environment: &[CString], spawner: &mut Spawner) -> io::Result<Self> {
         let (here, there) = UnixStream::pair()?;
         let (watched, lifeline) = io::pipe()?;
         let file = CString::new(program.as_os_str().as_bytes())?;
         let name = CString::new(wire::SERVER_NAME)?;
-        let mut envp: Vec<*const c_char> = environment.iter().map(|v| v.as_ptr()).collect();
-        envp.push(std::ptr::null());
         let stderr = io::stderr().as_raw_fd();
         let mut child = Spawn {
             program: &file,
-            argv: &[name.as_ptr(), std::ptr::null()],
-            envp: &envp,
+            arguments: &[name.as_c_str()].into_iter().collect(),
+            environment: &environment.iter().map(CString::as_c_str).collect(),
             directory: None,
             stdio: [there.as_raw_fd(), watched.as_raw_fd(), stderr],
             keep: &[],
@@ -281,7 +283,7 @@ impl Server {
         self.socket.as_ref().ok_or(io::ErrorKind::NotConnected.into())
     }
 
-    fn pipes(&self) -> io::Result<&Ends> {
+    fn pipes(&self) -> io::Result<&PipeEnds> {
         self.pipes.as_ref().ok_or(io::ErrorKind::NotConnected.into())
     }
 
@@ -327,7 +329,7 @@ impl Server {
     /// Ends the server and waits until it has done all that it has to do. The system clears it away later, which takes as
     /// long as a small task.
     fn dismiss(mut self) {
-        if let Some(Ends { read, write }) = self.pipes.take() {
+        if let Some(PipeEnds { read, write }) = self.pipes.take() {
             drop(write);
             // Closed last of all.
             self.gone = is_readable(read, END_LIMIT);
@@ -361,7 +363,7 @@ impl Server {
     }
 }
 
-impl Leader for Server {
+impl Leader for TaskServer {
     fn pid(&self) -> Pid {
         self.child.pid
     }
@@ -378,7 +380,7 @@ impl Leader for Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for TaskServer {
     fn drop(&mut self) {
         (self.socket, self.pipes, self.lifeline) = (None, None, None);
         if self.gone || self.reap_soon(END_LIMIT) {
@@ -412,15 +414,15 @@ mod tests {
         std::fs::copy("/bin/true", folder.path().join("other/pegasus-kickstart")).unwrap();
         std::os::unix::fs::symlink(&own, folder.path().join("link")).unwrap();
         assert_eq!(
-            Kickstart::new(Some(&own)).wanted(&words("pegasus-kickstart"), &path),
+            TaskServerClient::new(Some(&own)).kickstart_command(&words("pegasus-kickstart"), &path),
             None
         );
         std::fs::copy("/bin/true", folder.path().join(wire::SERVER_NAME)).unwrap();
-        let kickstart = Kickstart::new(Some(&own));
+        let kickstart = TaskServerClient::new(Some(&own));
         let own = own.display().to_string();
         let wanted = |line: &str| {
             let words = words(line);
-            let wanted = kickstart.wanted(&words, &path)?;
+            let wanted = kickstart.kickstart_command(&words, &path)?;
             let join = |words: &[Vec<u8>]| String::from_utf8(words.join(&b' ')).unwrap();
             Some((join(wanted.variables), join(wanted.words)))
         };
@@ -446,8 +448,11 @@ mod tests {
         ] {
             assert_eq!(wanted(&other), None, "{other}");
         }
-        assert_eq!(kickstart.wanted(&[Vec::new()], &path), None);
-        assert_eq!(Kickstart::new(None).wanted(&words(&own), &path), None);
+        assert_eq!(kickstart.kickstart_command(&[Vec::new()], &path), None);
+        assert_eq!(
+            TaskServerClient::new(None).kickstart_command(&words(&own), &path),
+            None
+        );
     }
 
     #[test]
@@ -475,9 +480,9 @@ mod tests {
             std::fs::copy("/bin/true", file).unwrap();
         }
         let task = words(&format!("{} x", own.display()));
-        let mut kickstart = Kickstart::new(Some(&own));
-        assert!(kickstart.wanted(&task, &[]).is_some());
+        let mut kickstart = TaskServerClient::new(Some(&own));
+        assert!(kickstart.kickstart_command(&task, &[]).is_some());
         assert!(kickstart.server(&[], &mut Spawner::new()).is_none());
-        assert_eq!(kickstart.wanted(&task, &[]), None);
+        assert_eq!(kickstart.kickstart_command(&task, &[]), None);
     }
 }

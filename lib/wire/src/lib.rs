@@ -1,12 +1,14 @@
-//! What an executor and a server of [`super`] say to each other over a pair of sockets and two pipes.
+//! The wire format between the executor and its task server: one pair of sockets and two pipes.
 //!
-//! The server makes the pipes and sends the executor's ends of them over the socket with [`GREETING`]. For each task
-//! the executor writes one [`Request`], and the server one [`Reply`] when everything is over: a message through a
-//! pipe and back takes half as long as over a socket. Descriptors cannot go through a pipe; they are sent over the
-//! socket before the request, as `SCM_RIGHTS` of one byte. A request without descriptors is for a task with the same
-//! streams as the one before. Lengths and numbers are 32 bits, little endian; a request is the number of descriptors,
-//! the length of the rest, and then, in the order of the fields, lists with their number of entries.
-//! Both sides come from one installation: the greeting changes with every change of the format.
+//! The server makes the pipes and sends the executor's ends over the socket with [`GREETING`]. For each task
+//! the executor writes one [`Request`], and the server answers with one [`Reply`] when the task has ended.
+//! Requests and replies go through the pipes: a round trip takes half as long as over a socket. Descriptors
+//! cannot go through a pipe, so they precede the request over the socket, as `SCM_RIGHTS` of one byte. A
+//! request without descriptors reuses the streams of the request before.
+//!
+//! Lengths and numbers are 32 bits, little endian. A request is the number of descriptors, the length of the
+//! rest, and then the fields in order, each as a list with its number of entries. Executor and server come
+//! from one installation, so the greeting changes with every change of the format.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
@@ -17,37 +19,37 @@ use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
-/// Name of the program that serves, in the directory of `pegasus-kickstart`; its standard input is the socket, its
-/// standard output a pipe that is closed when the running task is not wanted any more.
+/// Name of the server program, which lies beside `pegasus-kickstart`. Its standard input is the socket. Its
+/// standard output is a pipe that the executor closes to cancel the running task.
 pub const SERVER_NAME: &str = "pegasus-kickstart-server";
 
-/// First words of a server.
+/// The first message of a server.
 pub const GREETING: [u8; 8] = *b"pmc-ks04";
 
-/// Most descriptors that go with a message: a limit of the kernel.
-pub const MOST_DESCRIPTORS: usize = 253;
+/// Maximum descriptors sent with a message: a limit of the kernel.
+pub const MAX_DESCRIPTORS: usize = 253;
 
-/// Longest request: more than any system lets a program have as arguments and environment.
-const LONGEST: usize = 64 << 20;
+/// Maximum bytes of a request: more than any system allows for arguments and environment.
+const MAX_REQUEST: usize = 64 << 20;
 
-/// Bytes before a request: the number of descriptors.
-const COUNT: usize = 4;
+/// Bytes of the number of descriptors, which precedes a request.
+const COUNT_BYTES: usize = 4;
 
-/// Most requests have fewer bytes.
-const USUAL: usize = 2 << 10;
+/// Bytes read at first; most requests are shorter.
+const TYPICAL_REQUEST: usize = 2 << 10;
 
-/// Most lists have fewer entries.
-const USUAL_COUNT: usize = 16;
+/// Maximum entries for which a list reserves memory at once.
+const TYPICAL_ENTRIES: usize = 16;
 
 /// Bytes of a reply.
-const REPLY: usize = 2;
+const REPLY_BYTES: usize = 2;
 
-/// What one side has of the two pipes.
+/// One side's ends of the two pipes.
 #[derive(Debug)]
-pub struct Ends {
-    /// What the other side says.
+pub struct PipeEnds {
+    /// Messages of the other side.
     pub read: PipeReader,
-    /// What this side says.
+    /// Messages of this side.
     pub write: PipeWriter,
 }
 
@@ -56,17 +58,17 @@ pub struct Ends {
 pub struct Request<'a> {
     /// Arguments of kickstart, without its name.
     pub words: &'a [&'a [u8]],
-    /// `NAME=value`: variables besides those that the server inherited; later ones count.
+    /// Variables as `NAME=value`, added to those that the server inherited; the last of equal names counts.
     pub variables: &'a [&'a [u8]],
-    /// Variables that get the number of a descriptor as their value, for the descriptors after the first three.
-    /// `variables` go before. One without a name has a descriptor, too.
+    /// Variables whose values are descriptor numbers, one for each descriptor after the first three.
+    /// `variables` take precedence. An empty name sets no variable.
     pub pipes: &'a [&'a [u8]],
-    /// CPUs to run on; empty for those of the server.
+    /// CPUs to run on; empty means those of the server.
     pub cpus: &'a [u32],
 }
 
 impl Request<'_> {
-    /// The request as it is sent.
+    /// Encodes the request for [`send_request`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut message = vec![0; 4];
@@ -88,22 +90,24 @@ impl Request<'_> {
 }
 
 fn put(message: &mut Vec<u8>, number: usize) {
-    // Too long a message is refused when it is sent.
+    // `send_request` refuses a message that is too long.
     message.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
 }
 
-/// Sends an encoded request. `descriptors` are standard input, output and error, and those of the pipes; none for
-/// the streams that the server was sent last, if there are no pipes.
+/// Sends an encoded request. `descriptors` are standard input, output and error, then those of the pipes. It
+/// may be empty if there are no pipes: the server then reuses the streams it got last.
+///
+/// The calling process must ignore `SIGPIPE`.
 ///
 /// # Errors
-/// Those of socket and pipe; the server has not begun the task then. The calling process must ignore `SIGPIPE`.
+/// Socket or pipe fail. The server has not begun the task then.
 pub fn send_request(
     socket: impl AsFd,
     pipe: &PipeWriter,
     message: &[u8],
     descriptors: &[RawFd],
 ) -> io::Result<()> {
-    if message.len() > LONGEST {
+    if message.len() > MAX_REQUEST {
         return Err(Errno::E2BIG.into());
     }
     if !descriptors.is_empty() {
@@ -112,17 +116,17 @@ pub fn send_request(
     let count = u32::try_from(descriptors.len()).map_err(|_| malformed())?;
     let count = count.to_le_bytes();
     let mut pipe = pipe;
-    // So little goes at once.
-    let sent = again(|| pipe.write_vectored(&[IoSlice::new(&count), IoSlice::new(message)]))?;
-    let rest = sent.checked_sub(COUNT).and_then(|sent| message.get(sent..));
+    // A pipe takes the first bytes in one piece.
+    let sent = retry_interrupted(|| pipe.write_vectored(&[IoSlice::new(&count), IoSlice::new(message)]))?;
+    let rest = sent.checked_sub(COUNT_BYTES).and_then(|sent| message.get(sent..));
     pipe.write_all(rest.ok_or(ErrorKind::WriteZero)?)
 }
 
-/// Sends descriptors with so few bytes that they go at once.
+/// Sends descriptors. `bytes` are few, so that one call sends them all.
 fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
     let (vector, rights) = ([IoSlice::new(bytes)], [ControlMessage::ScmRights(descriptors)]);
     let socket = socket.as_fd().as_raw_fd();
-    again(|| {
+    retry_interrupted(|| {
         Ok(sendmsg::<()>(
             socket,
             &vector,
@@ -134,7 +138,7 @@ fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[RawFd]) -> i
     .map(drop)
 }
 
-/// A task as the server gets it.
+/// A task as the server receives it.
 #[derive(Debug, Default)]
 pub struct Received<'a> {
     /// As [`Request::words`].
@@ -145,27 +149,27 @@ pub struct Received<'a> {
     pub pipes: Vec<&'a [u8]>,
     /// As [`Request::cpus`].
     pub cpus: Vec<u32>,
-    /// Standard input, output and error, if they are not those of the request before.
+    /// Standard input, output and error; `None` means those of the request before.
     pub streams: Option<[OwnedFd; 3]>,
-    /// The descriptors of the pipes.
+    /// Descriptors of the pipes.
     pub descriptors: Vec<OwnedFd>,
-    /// Bytes of the message.
+    /// Size of the message in bytes.
     pub size: usize,
 }
 
-/// Waits for a request; `None` if the executor is gone. The message is gathered in `buffer`.
+/// Waits for a request and reads it into `buffer`. Returns `None` if the executor has ended.
 ///
 /// # Errors
-/// Those of socket and pipe, or the message is none.
+/// Socket or pipe fail, or the message is malformed.
 pub fn receive_request<'a>(
     socket: impl AsFd,
     pipe: &PipeReader,
     buffer: &'a mut Vec<u8>,
 ) -> io::Result<Option<Received<'a>>> {
-    const HEAD: usize = COUNT + 4;
+    const HEAD: usize = COUNT_BYTES + 4;
     let (mut pipe, message) = (pipe, buffer);
-    message.resize(USUAL.max(message.len()), 0);
-    let mut filled = again(|| pipe.read(message))?;
+    message.resize(TYPICAL_REQUEST.max(message.len()), 0);
+    let mut filled = retry_interrupted(|| pipe.read(message))?;
     if filled == 0 {
         return Ok(None);
     }
@@ -180,7 +184,7 @@ pub fn receive_request<'a>(
     let mut head = Reader(message);
     let mut number = || head.number().unwrap_or(0) as usize;
     let (count, length) = (number(), number());
-    if length > LONGEST || count > MOST_DESCRIPTORS {
+    if length > MAX_REQUEST || count > MAX_DESCRIPTORS {
         return Err(malformed());
     }
     message.resize((HEAD + length).max(message.len()), 0);
@@ -211,10 +215,10 @@ pub fn receive_request<'a>(
     Ok(Some(received))
 }
 
-/// Some bytes, and the descriptors that came with them.
+/// Receives bytes into `buffer` and the descriptors sent with them. Returns the number of bytes, too.
 fn receive_descriptors(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let socket = socket.as_fd().as_raw_fd();
-    let mut space = cmsg_space!([RawFd; MOST_DESCRIPTORS]);
+    let mut space = cmsg_space!([RawFd; MAX_DESCRIPTORS]);
     let mut descriptors = Vec::new();
     let count = loop {
         let mut vector = [IoSliceMut::new(buffer)];
@@ -223,7 +227,9 @@ fn receive_descriptors(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usiz
             Ok(received) => {
                 for control in received.cmsgs()? {
                     if let ControlMessageOwned::ScmRights(numbers) = control {
-                        #[expect(unsafe_code, reason = "the kernel has just made them for this process")]
+                        #[expect(unsafe_code, reason = "descriptors arrive as plain numbers")]
+                        // SAFETY: the kernel has just opened these descriptors for this call; nothing else
+                        // owns them.
                         descriptors.extend(numbers.iter().map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }));
                     }
                 }
@@ -236,7 +242,8 @@ fn receive_descriptors(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usiz
     Ok((count, descriptors))
 }
 
-fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Repeats a system call that a signal interrupts.
+fn retry_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -249,7 +256,7 @@ fn malformed() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "malformed request")
 }
 
-/// Takes a message apart; `None` where it ends too early.
+/// Decodes a message; `None` where it ends too early.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -266,7 +273,7 @@ impl<'a> Reader<'a> {
 
     fn texts<T>(&mut self, make: impl Fn(&'a [u8]) -> T) -> Option<Vec<T>> {
         let count = self.number()? as usize;
-        let mut texts = Vec::with_capacity(count.min(USUAL_COUNT));
+        let mut texts = Vec::with_capacity(count.min(TYPICAL_ENTRIES));
         for _ in 0..count {
             let length = self.number()? as usize;
             texts.push(make(self.bytes(length)?));
@@ -288,31 +295,31 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How a task went.
+/// The outcome of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// Exit code of kickstart.
     pub code: u8,
-    /// The server ends: it has become large, or a process of the task is still there.
+    /// True if the server ends after this task: it has become large, or processes of the task live on.
     pub last: bool,
 }
 
-/// Sends the reply.
+/// Sends a reply. The calling process must ignore `SIGPIPE`.
 ///
 /// # Errors
-/// Those of the pipe. The calling process must ignore `SIGPIPE`.
+/// The pipe fails.
 pub fn send_reply(pipe: &PipeWriter, reply: Reply) -> io::Result<()> {
     let mut pipe = pipe;
     pipe.write_all(&[reply.code, u8::from(reply.last)])
 }
 
-/// Waits for the reply; `None` if the server has ended without one.
+/// Waits for the reply. Returns `None` if the server has ended without one.
 ///
 /// # Errors
-/// Those of the pipe.
+/// The pipe fails.
 pub fn receive_reply(pipe: &PipeReader) -> io::Result<Option<Reply>> {
     let mut pipe = pipe;
-    let mut message = [0; REPLY];
+    let mut message = [0; REPLY_BYTES];
     match pipe.read_exact(&mut message) {
         Ok(()) => Ok(Some(Reply {
             code: message[0],
@@ -323,23 +330,22 @@ pub fn receive_reply(pipe: &PipeReader) -> io::Result<Option<Reply>> {
     }
 }
 
-/// Greets the executor. Gives the pipes to hear its requests and to answer.
+/// Greets the executor. Returns the server's ends of the pipes.
 ///
 /// # Errors
-/// Those of the socket, or no pipe can be made.
-pub fn greet(socket: impl AsFd) -> io::Result<Ends> {
+/// The socket fails, or no pipe can be made.
+pub fn send_greeting(socket: impl AsFd) -> io::Result<PipeEnds> {
     let (read, requests) = io::pipe()?;
     let (replies, write) = io::pipe()?;
     send_descriptors(socket, &GREETING, &[replies.as_raw_fd(), requests.as_raw_fd()])?;
-    Ok(Ends { read, write })
+    Ok(PipeEnds { read, write })
 }
 
-/// Waits for the greeting; `None` if something else came, or nothing. Gives the pipes to hear the replies and to send
-/// requests.
+/// Waits for the greeting. Returns the executor's ends of the pipes, or `None` if anything else arrives.
 ///
 /// # Errors
-/// Those of the socket.
-pub fn receive_greeting(socket: impl AsFd) -> io::Result<Option<Ends>> {
+/// The socket fails.
+pub fn receive_greeting(socket: impl AsFd) -> io::Result<Option<PipeEnds>> {
     let mut message = [0; GREETING.len()];
     let (count, descriptors) = match receive_descriptors(socket, &mut message) {
         Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
@@ -348,7 +354,7 @@ pub fn receive_greeting(socket: impl AsFd) -> io::Result<Option<Ends>> {
     let Ok([replies, requests]) = <[OwnedFd; 2]>::try_from(descriptors) else {
         return Ok(None);
     };
-    Ok((count == message.len() && message == GREETING).then(|| Ends {
+    Ok((count == message.len() && message == GREETING).then(|| PipeEnds {
         read: replies.into(),
         write: requests.into(),
     }))
@@ -365,7 +371,7 @@ mod tests {
 
     use super::*;
 
-    fn sent<'a>(
+    fn transmit<'a>(
         request: Request<'_>,
         descriptors: &[RawFd],
         buffer: &'a mut Vec<u8>,
@@ -389,7 +395,7 @@ mod tests {
             let variables: Vec<&[u8]> = variables.iter().map(Vec::as_slice).collect();
             let request = Request { words: &words, variables: &variables, pipes: &[b"P"], cpus: &cpus };
             let mut buffer = Vec::new();
-            let received = sent(request, &[null.as_raw_fd(); 4], &mut buffer).unwrap().unwrap();
+            let received = transmit(request, &[null.as_raw_fd(); 4], &mut buffer).unwrap().unwrap();
             prop_assert!(received.words.iter().map(|word| word.as_bytes()).eq(words));
             prop_assert!(received.variables == variables);
             prop_assert_eq!(&received.cpus, &cpus);
@@ -398,7 +404,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_else_does_no_harm(bytes: Vec<u8>) {
+        fn malformed_requests_do_no_harm(bytes: Vec<u8>) {
             let (_, there) = UnixStream::pair().unwrap();
             let (read, mut write) = io::pipe().unwrap();
             write.write_all(&bytes).unwrap();
@@ -422,7 +428,7 @@ mod tests {
             cpus: &[],
         };
         let mut buffer = Vec::new();
-        let received = sent(request, &[write.as_raw_fd(); 3], &mut buffer)
+        let received = transmit(request, &[write.as_raw_fd(); 3], &mut buffer)
             .unwrap()
             .unwrap();
         drop(write);
@@ -435,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_need_not_be_sent_again() {
+    fn a_request_without_descriptors_reuses_the_streams() {
         let words: Vec<&[u8]> = vec![b"x"];
         let request = Request {
             words: &words,
@@ -444,25 +450,25 @@ mod tests {
             cpus: &[],
         };
         let mut buffer = Vec::new();
-        let received = sent(request, &[], &mut buffer).unwrap().unwrap();
+        let received = transmit(request, &[], &mut buffer).unwrap().unwrap();
         assert!(received.streams.is_none() && received.words == ["x"]);
         let null = File::open("/dev/null").unwrap();
-        assert!(sent(request, &[null.as_raw_fd(); 2], &mut buffer).is_err());
+        assert!(transmit(request, &[null.as_raw_fd(); 2], &mut buffer).is_err());
         let pipe = Request {
             pipes: &[b"P"],
             ..request
         };
-        assert!(sent(pipe, &[], &mut buffer).is_err());
+        assert!(transmit(pipe, &[], &mut buffer).is_err());
     }
 
     #[test]
-    fn replies_and_ends_are_told_apart() {
+    fn a_server_that_ends_differs_from_one_that_replies() {
         let (here, there) = UnixStream::pair().unwrap();
         let reply = Reply {
             code: 143,
             last: true,
         };
-        let server = greet(&there).unwrap();
+        let server = send_greeting(&there).unwrap();
         let executor = receive_greeting(&here).unwrap().unwrap();
         send_reply(&server.write, reply).unwrap();
         assert_eq!(receive_reply(&executor.read).unwrap(), Some(reply));
@@ -472,25 +478,24 @@ mod tests {
     }
 
     #[test]
-    fn other_greetings_are_none() {
+    fn other_greetings_are_refused() {
         for greeting in [&b"pmc-ks03"[..], b"pmc", b""] {
             let (here, mut there) = UnixStream::pair().unwrap();
             there.write_all(greeting).unwrap();
             drop(there);
             assert!(receive_greeting(&here).unwrap().is_none());
         }
-        // With descriptors, but of another version.
+        // Descriptors with the greeting of another version.
         let (here, there) = UnixStream::pair().unwrap();
         send_descriptors(&there, b"pmc-ks99", &[there.as_raw_fd(); 2]).unwrap();
         assert!(receive_greeting(&here).unwrap().is_none());
     }
 
     #[test]
-    fn an_executor_that_is_gone_asks_for_nothing() {
+    fn an_incomplete_request_of_a_dead_executor_is_an_error() {
         let (here, there) = UnixStream::pair().unwrap();
-        let server = greet(&there).unwrap();
+        let server = send_greeting(&there).unwrap();
         let executor = receive_greeting(&here).unwrap().unwrap();
-        // What it has not finished saying is no request.
         (&executor.write).write_all(&[0; 6]).unwrap();
         drop((here, executor));
         let mut buffer = Vec::new();
