@@ -14,7 +14,7 @@ use crate::refine::graph::Adjacency;
 use super::Plan;
 use super::batch::NodeSize;
 use super::command::{Command, Commands};
-use super::events::{Heads, JobEvents};
+use super::events::{Prefixes, JobEvents};
 use super::in_order::in_order;
 
 /// Maximum jobs whose problems are shown.
@@ -120,7 +120,7 @@ fn jobs(
     plan: &Plan<'_>,
     dir: &Path,
     node: NodeSize,
-    heads: &Heads,
+    heads: &Prefixes,
     range: Range<usize>,
     rendered: &mut Rendered,
 ) {
