@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{InputError, InputErrors};
 use crate::expand::{ExpandEnv, expand};
-use crate::input::text;
-use crate::input::yaml::{Node, Yaml};
 use crate::properties::Properties;
+use crate::syntax::text;
+use crate::syntax::yaml::{Node, Yaml};
 
 /// A catalog with its file.
 #[derive(Clone, Debug, Default)]
@@ -88,7 +88,7 @@ fn unknown_kind(path: &Path, kind: &str, catalog: &str, known: &str) -> InputErr
 fn read_yaml<T>(
     path: &Path,
     text: &str,
-    read: impl FnOnce(&mut Yaml<'_>) -> crate::input::yaml::Result<T>,
+    read: impl FnOnce(&mut Yaml<'_>) -> crate::syntax::yaml::Result<T>,
 ) -> Result<T, InputErrors> {
     let mut yaml = Yaml::new(path, text);
     let found = read(&mut yaml).and_then(|catalog| yaml.end().map(|()| catalog));

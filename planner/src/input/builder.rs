@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::interner::Interner;
 use super::{ReadOptions, graph};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, Link, Position, TransferFlag, TransformationName, Workflow,
 };
 use crate::profiles::{Checker, Namespace};
+use crate::syntax::interner::Interner;
 
 /// Maximum problems that get a spelling hint: each hint costs a walk over all ids.
 const MAX_HINTS: usize = 10;

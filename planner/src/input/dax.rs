@@ -9,10 +9,10 @@ use ahead::Ahead;
 
 use super::ReadOptions;
 use super::builder::Builder;
-use super::xml::{Element, Result, Xml};
 use crate::error::InputError;
 use crate::model::{Hook, Position, TransformationName};
 use crate::profiles::{Namespace, Profiles};
+use crate::syntax::xml::{Element, Result, Xml};
 
 /// Newest supported version.
 const NEWEST: Version = Version { major: 3, minor: 6 };

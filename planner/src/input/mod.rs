@@ -3,11 +3,7 @@
 mod builder;
 mod dax;
 mod graph;
-pub mod interner;
-pub(crate) mod text;
 mod workflow_yaml;
-pub(crate) mod xml;
-pub(crate) mod yaml;
 
 use std::path::Path;
 
@@ -16,6 +12,7 @@ use builder::Builder;
 use crate::error::{InputError, InputErrors};
 use crate::expand::{ExpandEnv, expand};
 use crate::model::{Arguments, Workflow};
+use crate::syntax::{text, xml, yaml};
 
 /// Options for reading a workflow.
 #[derive(Clone, Debug)]

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use super::builder::{Builder, default_use};
-use super::yaml::{Fields, Node, Result, Scalar, Yaml};
 use crate::catalog;
 use crate::model::{
     Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, Position, TransferFlag, TransformationName,
     Words,
 };
+use crate::syntax::yaml::{Fields, Node, Result, Scalar, Yaml};
 
 const WORKFLOW: &[&str] = &[
     "pegasus",

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use pmc_dag::write::{self, TaskLine};
 
-use crate::plan::PlanError;
-use crate::refine::graph::Adjacency;
+use crate::error::PlanError;
+use crate::graph::Adjacency;
 
 use super::Plan;
 use super::batch::NodeSize;

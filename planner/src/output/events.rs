@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use monitord_compat::static_bp::{Events, Group, Head};
 
+use crate::error::PlanError;
+use crate::exec::{JobId, Task};
 use crate::model::{Arguments, FileUse, Job, JobIndex, Workflow};
-use crate::plan::PlanError;
 use crate::profiles::Namespace;
-use crate::refine::exec::{JobId, Task};
 
 use super::Plan;
 use super::command::Command;

@@ -1,7 +1,7 @@
 //! Directories of the jobs' files below the submit directory (section 1.6 of the planner's specification).
 
+use crate::exec::{Exec, JobId, Task};
 use crate::model::{JobIndex, Workflow};
-use crate::refine::exec::{Exec, JobId, Task};
 use crate::refine::settings::SubmitMapper;
 
 /// Directory of each job.

@@ -1,7 +1,7 @@
 //! Time, memory, CPUs and priority of a job, from its profiles (section 5.3 of the planner's specification).
 
+use crate::exec::JobId;
 use crate::profiles::{Namespace, Profiles};
-use crate::refine::exec::JobId;
 
 use super::Plan;
 use super::command::Command;

@@ -7,9 +7,9 @@ use std::path::Path;
 
 use rustc_hash::FxHashSet;
 
+use crate::error::PlanError;
+use crate::exec::{ExecJob, FileTransfer, JobId, Place, Task};
 use crate::model::FileId;
-use crate::plan::PlanError;
-use crate::refine::exec::{ExecJob, FileTransfer, JobId, Place, Task};
 
 use super::Plan;
 use super::in_order::in_order;

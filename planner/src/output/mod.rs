@@ -14,8 +14,8 @@ pub(crate) mod shell;
 pub(crate) mod stat;
 pub(crate) mod submit_dir;
 
+use crate::exec::{Exec, ExecJob, JobId, Place, Task};
 use crate::model::{JobIndex, Workflow};
-use crate::refine::exec::{Exec, ExecJob, JobId, Place, Task};
 use crate::refine::settings::Settings;
 use crate::refine::sites::Sites;
 

@@ -9,11 +9,13 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::error::PlanError;
+use crate::exec::{Exec, ExecJob, Place, Task};
 use crate::model::{Hook, Link, Workflow};
-use crate::plan::{Counts, PlanError, Request};
+use crate::plan::Counts;
 use crate::properties::Properties;
-use crate::refine::exec::{Exec, ExecJob, Place, Task};
 use crate::refine::settings::Generator;
+use crate::request::Request;
 
 use super::in_order::in_order;
 use super::lists::catalog_word;
@@ -52,7 +54,7 @@ pub(crate) fn count(exec: &Exec, tasks: usize) -> Counts {
 /// Returns keys and values of the braindump, in order.
 pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Option<String>)> {
     let workflow = plan.workflow;
-    let surroundings = &request.surroundings;
+    let environment = &request.environment;
     let text = |s: &str| Some(s.to_owned());
     let file = |suffix: &str| Some(format!("{}/{}{suffix}", plan.submit, plan.base));
     let rundir = plan.submit.rsplit('/').next().unwrap_or_default();
@@ -69,9 +71,9 @@ pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Opti
         ],
     };
     [
-        ("user", text(&surroundings.user)),
+        ("user", text(&environment.user)),
         ("grid_dn", None),
-        ("submit_hostname", text(&surroundings.host)),
+        ("submit_hostname", text(&environment.host)),
         ("root_wf_uuid", text(plan.uuid)),
         ("wf_uuid", text(plan.uuid)),
         ("dax", Some(request.workflow.display().to_string())),
@@ -84,7 +86,7 @@ pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Opti
         ),
         (
             "timestamp",
-            Some(surroundings.now.format("%Y%m%dT%H%M%S%z").to_string()),
+            Some(environment.now.format("%Y%m%dT%H%M%S%z").to_string()),
         ),
         ("basedir", Some(request.dir.display().to_string())),
         ("submit_dir", text(&plan.submit)),
@@ -114,7 +116,7 @@ pub(crate) fn metrics(
     properties: &Properties,
     counts: &Counts,
 ) -> String {
-    let start = request.surroundings.now.timestamp_millis() as f64 / 1000.0;
+    let start = request.environment.now.timestamp_millis() as f64 / 1000.0;
     let [inputs, between, outputs] = plan.files;
     let api = plan
         .workflow
@@ -320,7 +322,7 @@ pub(crate) fn properties(
     if let Some(file) = all.get_mut("pegasus.catalog.replica.file")
         && !file.trim().is_empty()
     {
-        let absolute = request.surroundings.working_dir.join(file.trim());
+        let absolute = request.environment.working_dir.join(file.trim());
         *file = absolute.display().to_string();
     }
     for (key, value) in plan.settings.mode.properties() {
@@ -343,7 +345,7 @@ pub(crate) fn properties(
     }
     let mut text = format!(
         "#Properties of the run, escaped as Java reads them.\n#{}\n",
-        request.surroundings.now.format("%a %b %d %H:%M:%S UTC%:z %Y")
+        request.environment.now.format("%a %b %d %H:%M:%S UTC%:z %Y")
     );
     if !request.line.is_empty() {
         let again = crate::recipe::Recipe::of(request);

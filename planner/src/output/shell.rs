@@ -9,9 +9,9 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::plan::PlanError;
+use crate::error::PlanError;
+use crate::exec::{JobId, Task};
 use crate::profiles::Namespace;
-use crate::refine::exec::{JobId, Task};
 
 use super::Plan;
 use super::command::{Command, command, is_wrapped, makes_dir, shell_quote, work_dir};

@@ -11,9 +11,9 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use crate::error::PlanError;
+use crate::exec::{FileTransfer, JobId, Task};
 use crate::model::{FileId, FileUse, JobIndex, Link};
-use crate::plan::PlanError;
-use crate::refine::exec::{FileTransfer, JobId, Task};
 
 use super::Plan;
 use super::command::quote;

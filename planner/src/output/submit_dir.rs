@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-use crate::plan::PlanError;
+use crate::error::PlanError;
 
 /// A submit directory under construction. It is removed unless it is published.
 #[derive(Debug)]

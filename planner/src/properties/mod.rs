@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
-use crate::input::text;
 use crate::model::Position;
 use crate::profiles::{Checker, Namespace, Profiles, is_pegasus_key};
+use crate::syntax::text;
 
 /// Sources of properties, weakest first. The caller reads the environment and the command line.
 #[derive(Clone, Debug, Default)]

@@ -11,7 +11,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pmc_plan::cli::{self, Wish};
-use pmc_plan::plan::{PlanError, Planned, Surroundings, plan};
+use pmc_plan::error::PlanError;
+use pmc_plan::plan::{Planned, plan};
+use pmc_plan::request::Environment;
 
 /// Planner inputs in a temporary directory.
 pub struct Case {
@@ -80,8 +82,8 @@ impl Case {
             .chain(line.split_whitespace())
             .map(str::to_owned)
             .collect();
-        let surroundings = Surroundings {
-            environment: BTreeMap::new(),
+        let environment = Environment {
+            variables: BTreeMap::new(),
             working_dir: self.path().to_owned(),
             user: "tester".into(),
             host: "here".into(),
@@ -91,7 +93,7 @@ impl Case {
                 .fixed_offset(),
             uuid: "01234567-89ab-cdef-0123-456789abcdef".into(),
         };
-        let Wish::Plan(request, _) = cli::parse(&arguments, surroundings).unwrap() else {
+        let Wish::Plan(request, _) = cli::parse(&arguments, environment).unwrap() else {
             panic!("not a planning request: {line}");
         };
         plan(&request)

@@ -8,9 +8,9 @@ use super::{DirectoryOptions, FILE_KINDS, ReplicaCatalog, database, from_directo
 use crate::catalog::{expansion, locate};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
-use crate::input::text;
 use crate::model::Files;
 use crate::properties::{Properties, PropertySources};
+use crate::syntax::text;
 
 const KEY: &str = "pegasus.catalog.replica";
 /// Types that are not single files.

@@ -2,8 +2,8 @@
 
 use super::{Replica, ReplicaCatalog, ReplicaEntry};
 use crate::catalog::transformation::yaml::checksum;
-use crate::input::yaml::{Fields, Result, Yaml};
 use crate::model::Position;
+use crate::syntax::yaml::{Fields, Result, Yaml};
 
 /// Reads the next node: a mapping with the key `replicas`.
 pub(crate) fn read(yaml: &mut Yaml<'_>) -> Result<ReplicaCatalog> {

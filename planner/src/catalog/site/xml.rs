@@ -6,9 +6,9 @@ use std::path::Path;
 
 use super::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog};
 use crate::error::{InputError, InputErrors};
-use crate::input::xml::{Element, Result, Xml};
 use crate::model::Position;
 use crate::profiles::{Checker, Namespace, Profiles};
+use crate::syntax::xml::{Element, Result, Xml};
 
 /// Reads a whole file.
 pub(super) fn read(path: &Path, text: &str) -> std::result::Result<SiteCatalog, InputErrors> {

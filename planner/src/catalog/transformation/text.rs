@@ -17,7 +17,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<TransformationCatalog, Inp
     let mut parser = Parser {
         file: path,
         tokens: tokens(path, text)?.into_iter().peekable(),
-        end: crate::expand::position_of(text, text.len()),
+        end: crate::error::position_of(text, text.len()),
         checker: Checker::default(),
         catalog: TransformationCatalog::default(),
         problems: Vec::new(),

@@ -3,10 +3,10 @@
 use super::{TransformationCatalog, TransformationEntry, TransformationKind, normal_pfn};
 use crate::catalog::site::SysInfo;
 use crate::catalog::site::yaml::system;
-use crate::input::yaml::common::Pairs;
-use crate::input::yaml::{Fields, Result, Scalar, Yaml};
 use crate::model::{Hook, Position, TransformationName};
 use crate::profiles::{Checker, Profiles};
+use crate::syntax::yaml::common::Pairs;
+use crate::syntax::yaml::{Fields, Result, Scalar, Yaml};
 
 /// Reads the next node: a mapping with the key `transformations`.
 pub(crate) fn read(yaml: &mut Yaml<'_>) -> Result<TransformationCatalog> {
@@ -157,7 +157,7 @@ fn names(yaml: &mut Yaml<'_>, names: &mut Vec<TransformationName>) -> Result<()>
     if yaml.sequence("requires")? {
         while let Some(item) = yaml.item()? {
             match item {
-                crate::input::yaml::Node::Scalar(name) => names.push(TransformationName::parse(&name.text)),
+                crate::syntax::yaml::Node::Scalar(name) => names.push(TransformationName::parse(&name.text)),
                 node => {
                     yaml.problem(node.position(), "a required transformation must be a name");
                     yaml.skip(&node)?;

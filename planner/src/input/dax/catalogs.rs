@@ -4,9 +4,9 @@ use super::{Dax, put};
 use crate::catalog::replica::{Replica, ReplicaEntry};
 use crate::catalog::site::SysInfo;
 use crate::catalog::transformation::{TransformationEntry, TransformationKind, normal_pfn};
-use crate::input::xml::{Element, Result};
 use crate::model::TransformationName;
 use crate::profiles::{Profiles, parse_bool};
+use crate::syntax::xml::{Element, Result};
 
 /// A physical location of a file or an executable.
 struct Pfn {

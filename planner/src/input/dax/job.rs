@@ -3,11 +3,11 @@
 use super::{Dax, put};
 use crate::error::InputError;
 use crate::input::builder::default_use;
-use crate::input::xml::{Element, Part, Result};
 use crate::model::{
     Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, TransferFlag, TransformationName,
 };
 use crate::profiles::Namespace;
+use crate::syntax::xml::{Element, Part, Result};
 
 const LEGAL_CHILDREN: &str = "argument, profile, metadata, stdin, stdout, stderr, uses, invoke";
 

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use super::job::{Rules, finish_use, link, parse_size, xml_transfer};
 use super::{Dax, put};
 use crate::input::builder::{Builder, default_use};
-use crate::input::xml::Xml;
 use crate::model::{
     Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, Position, TransferFlag, TransformationName,
 };
 use crate::profiles::{Namespace, Profiles, is_pegasus_key, parse_bool};
+use crate::syntax::xml::Xml;
 
 /// Maximum attributes of an element; the full reader handles more.
 const MAX_ATTRIBUTES: usize = 8;

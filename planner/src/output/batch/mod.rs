@@ -11,7 +11,8 @@ use std::path::Path;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, context};
 
-use crate::plan::{PlanError, Script};
+use crate::error::PlanError;
+use crate::plan::Script;
 use crate::scheduler::Scheduler;
 
 use super::Plan;

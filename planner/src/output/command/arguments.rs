@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use crate::exec::{JobId, Task};
 use crate::model::{Arguments, Job, JobIndex};
 use crate::output::lists::Orders;
 use crate::output::{PROPERTIES, Plan};
-use crate::refine::exec::{JobId, Task};
 use crate::refine::settings::Mode;
 
 use super::places::part;

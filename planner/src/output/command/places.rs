@@ -1,9 +1,9 @@
 //! Work directory and input files of a job.
 
+use crate::exec::{JobId, Task};
 use crate::model::JobIndex;
 use crate::output::Plan;
 use crate::profiles::{Namespace, parse_bool};
-use crate::refine::exec::{JobId, Task};
 use crate::refine::settings::Generator;
 
 use super::is_wrapped;
@@ -49,7 +49,7 @@ pub(super) fn is_delivery(plan: &Plan<'_>, id: JobId) -> bool {
         Task::StageOut(n) => plan.exec.transfers[n as usize].files.iter().all(|file| {
             file.sources
                 .iter()
-                .all(|(place, _)| matches!(place, crate::refine::exec::Place::Url(..)))
+                .all(|(place, _)| matches!(place, crate::exec::Place::Url(..)))
         }),
         Task::Register(n) => plan.exec.registrations[n as usize].producers.is_empty(),
         _ => false,

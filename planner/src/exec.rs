@@ -1,14 +1,14 @@
 //! The executable workflow: the jobs of the abstract workflow plus those that move, register and
 //! remove files. Jobs, sites and sets of files are dense numbers, so that a million jobs fit.
 
-use crate::model::{FileId, FileUse, JobIndex, Workflow};
+use std::ops::Range;
 
-use super::cluster::{Aggregator, Cluster};
+use crate::model::{FileId, FileUse, JobIndex, Workflow};
 
 /// Number of a job of the executable workflow, in order of creation.
 pub(crate) type JobId = u32;
 
-/// Number of a site that takes part in the run, see [`super::sites::Sites`].
+/// Number of a site that takes part in the run, see [`crate::refine::sites::Sites`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SiteId(pub(crate) u16);
 
@@ -82,6 +82,49 @@ impl Task {
             Task::NoOp => "pegasus::noop",
         }
     }
+}
+
+/// What runs the jobs of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Aggregator {
+    /// pegasus-cluster, one after the other.
+    #[default]
+    SeqExec,
+    /// pegasus-mpi-cluster, on a DAG of its own.
+    MpiExec,
+}
+
+impl Aggregator {
+    /// By its name in properties and profiles.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        match name.trim().to_ascii_lowercase().as_str() {
+            "seqexec" | "pegasus-cluster" => Some(Aggregator::SeqExec),
+            "mpiexec" | "pegasus-mpi-cluster" => Some(Aggregator::MpiExec),
+            _ => None,
+        }
+    }
+    /// Its transformation.
+    pub(crate) fn transformation(self) -> &'static str {
+        match self {
+            Aggregator::SeqExec => "pegasus::seqexec",
+            Aggregator::MpiExec => "pegasus::mpiexec",
+        }
+    }
+}
+
+/// Jobs that run as one.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    /// Its jobs, parents before children: a part of [`Exec::members`].
+    pub(crate) members: Range<u32>,
+    /// The job that they run as.
+    pub(crate) job: JobId,
+    /// What runs them.
+    pub(crate) aggregator: Aggregator,
+    /// Files that they use together.
+    pub(crate) uses: Vec<FileUse>,
+    /// (parent, child) among them: positions in [`Exec::members`].
+    pub(crate) edges: Vec<(u32, u32)>,
 }
 
 /// Where a file is or goes to. The name of the file is added when the URL is written.
@@ -230,8 +273,8 @@ impl Exec {
         self.edges.dedup();
     }
     /// Parents and children of every job as it is now.
-    pub(crate) fn graph(&mut self) -> super::graph::Graph {
+    pub(crate) fn graph(&mut self) -> crate::graph::Graph {
         self.tidy_edges();
-        super::graph::Graph::new(self.jobs.len(), &self.edges)
+        crate::graph::Graph::new(self.jobs.len(), &self.edges)
     }
 }

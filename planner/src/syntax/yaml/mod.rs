@@ -7,8 +7,8 @@ mod full;
 use std::borrow::Cow;
 use std::path::Path;
 
+use crate::error::Position;
 use crate::error::{InputError, near_spelling};
-use crate::model::Position;
 
 use block::Block;
 use full::Full;

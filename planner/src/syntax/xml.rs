@@ -9,7 +9,7 @@ use quick_xml::events::{BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
 
 use crate::error::InputError;
-use crate::model::Position;
+use crate::error::Position;
 
 /// Maximum depth of nested elements.
 const DEPTH_LIMIT: usize = 64;
@@ -100,7 +100,7 @@ impl<'a> Xml<'a> {
         let byte = byte.min(self.text.len());
         let bytes = self.text.as_bytes();
         if byte < self.counted {
-            return crate::expand::position_of(self.text, byte);
+            return crate::error::position_of(self.text, byte);
         }
         for newline in memchr::memchr_iter(b'\n', &bytes[self.counted..byte]) {
             self.line += 1;

@@ -2,10 +2,10 @@
 
 use rustc_hash::FxHashMap;
 
-use super::super::exec::{JobId, SiteId};
 use super::super::select::Side;
 use super::super::settings::{Refiner, Settings};
 use super::super::sites::Sites;
+use crate::exec::{JobId, SiteId};
 
 /// Transfer level of outputs of deleted jobs.
 pub(super) const DELETED_LEVEL: u32 = 1000;

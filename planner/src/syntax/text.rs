@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 
 use crate::error::InputError;
-use crate::expand::position_of;
+use crate::error::position_of;
 
 /// Formats an error without its number.
 pub(crate) fn io_message(error: &io::Error) -> String {

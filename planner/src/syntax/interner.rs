@@ -64,10 +64,6 @@ impl Interner {
     pub fn len(&self) -> usize {
         self.ends.len()
     }
-    /// Returns whether there are no texts.
-    pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
-    }
 }
 
 #[cfg(test)]

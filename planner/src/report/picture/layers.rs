@@ -1,7 +1,7 @@
 //! Layout in layers: every box is below all boxes that lead to it. Edges that pass layers go through places
 //! that are kept free for them. Within a layer, boxes stand near the middle of their neighbours.
 
-use crate::refine::graph::{Graph, by_depth};
+use crate::graph::{Graph, by_depth};
 
 /// Height of a box.
 pub(super) const BOX_HEIGHT: f64 = 34.0;

@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 
 use super::{Event, Scalar};
-use crate::model::Position;
+use crate::error::Position;
 
 /// A construct outside the subset.
 #[derive(Debug)]

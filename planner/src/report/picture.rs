@@ -3,43 +3,14 @@
 mod layers;
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
+use crate::exec::{Exec, Task};
+use crate::graph::Graph;
 use crate::model::Workflow;
-use crate::refine::exec::{Exec, Task};
-use crate::refine::graph::Graph;
+use crate::request::{Format, Subject};
 
 /// More jobs than this are drawn as groups: jobs of one level that run the same.
 const DRAWN: usize = 300;
-
-/// Which workflow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
-    /// As its author wrote it.
-    Abstract,
-    /// As it will run.
-    Executable,
-}
-
-/// How it is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// For graphviz.
-    Dot,
-    /// For browsers.
-    Svg,
-}
-
-/// A picture that is asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
-    /// Of what.
-    pub subject: Subject,
-    /// How.
-    pub format: Format,
-    /// Where it goes, absolute.
-    pub path: PathBuf,
-}
 
 /// One box.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ pub(crate) fn sort_hashed<T: Copy>(entries: &mut [T], size: usize, hash: impl Fn
 }
 
 /// Sorts entries of a table of `size`, and then as a table of their own, in one go.
-pub(crate) fn sort_twice<'n, T: Copy>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
+pub(crate) fn sort_by_buckets<'n, T: Copy>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
     let then = buckets(entries.len());
     let (then_bits, first_bits) = (then.trailing_zeros(), buckets(size).max(then).trailing_zeros());
     let more = first_bits - then_bits;
@@ -145,7 +145,7 @@ mod tests {
             for size in [length, 20_000, 1_000_000] {
                 let mut at_once: Vec<&str> = names[..length].iter().map(String::as_str).collect();
                 let mut twice = at_once.clone();
-                sort_twice(&mut at_once, size, |name| name);
+                sort_by_buckets(&mut at_once, size, |name| name);
                 twice.sort_by_key(|name| bucket(name, buckets(size)));
                 twice.sort_by_key(|name| bucket(name, buckets(length)));
                 assert_eq!(at_once, twice);

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
+use crate::exec::{Task, TransferSet};
+use crate::graph::{Graph, by_depth};
 use crate::output::Plan;
 use crate::plan::Counts;
 use crate::refine::cleanup::space::{Sizes, short_bytes};
-use crate::refine::exec::{Task, TransferSet};
-use crate::refine::graph::{Graph, by_depth};
 
 /// Figures of a plan.
 #[derive(Clone, Debug, PartialEq)]
