@@ -66,7 +66,7 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         let braindump = records::braindump(plan, request);
         let text = monitord_compat::braindump::write(&braindump);
         put(&staging.join("braindump.yml"), &text)?;
-        if plan.exec.jobs.len() <= output::APART_LIMIT {
+        if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
             directory.sync()?;
         }
         let path = directory.publish()?;
@@ -258,7 +258,7 @@ fn make<D: Sync, B: Send, R>(
         files,
         files_apart: settings.lists_apart
             || settings.generator == Generator::Shell
-            || exec.jobs.len() <= output::APART_LIMIT,
+            || exec.jobs.len() <= output::MAX_SMALL_PLAN,
         orders: std::sync::OnceLock::new(),
         order,
         submit,
