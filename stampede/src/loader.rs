@@ -269,7 +269,11 @@ impl Loader {
         sched_id: &str,
         notice: &mut dyn FnMut(Notice),
     ) -> Result<(), StoreError> {
-        if self.attempts.get(job).is_some_and(|open| open.sched_id == sched_id) {
+        if self
+            .attempts
+            .get(job)
+            .is_some_and(|open| open.sched_id == sched_id)
+        {
             return Ok(());
         }
         // An earlier attempt that never ended keeps the rows that it has.

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 
 use rustc_hash::FxHashMap;
 
-use crate::rows::{
-    AttemptEnd, HostRow, InvocationRow, JobRow, StoredAttempt, WorkflowRow, WorkflowState,
-};
+use crate::rows::{AttemptEnd, HostRow, InvocationRow, JobRow, StoredAttempt, WorkflowRow, WorkflowState};
 use crate::text::{Metric, MetricKind};
 
 mod host_ids;

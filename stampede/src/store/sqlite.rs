@@ -7,7 +7,7 @@ use rusqlite::{CachedStatement, Connection, ErrorCode, OptionalExtension as _, P
 
 use super::host_ids::HostIds;
 use super::{Lookup as _, Position, Purpose, QueueMode, Store, StoreError};
-use crate::rows::{HostRow, InvocationRow, JobRow, AttemptEnd, WorkflowRow, WorkflowState};
+use crate::rows::{AttemptEnd, HostRow, InvocationRow, JobRow, WorkflowRow, WorkflowState};
 use crate::schema;
 use crate::text::{Metric, MetricKind};
 
@@ -207,7 +207,13 @@ impl Store for Sqlite {
         .map(drop)
     }
 
-    fn insert_task(&self, id: &str, transformation: &str, argv: Option<&str>, kind: &str) -> Result<(), StoreError> {
+    fn insert_task(
+        &self,
+        id: &str,
+        transformation: &str,
+        argv: Option<&str>,
+        kind: &str,
+    ) -> Result<(), StoreError> {
         self.execute(
             "INSERT OR IGNORE INTO task (wf_id, abs_task_id, transformation, argv, type_desc)
              VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -302,7 +308,12 @@ impl Store for Sqlite {
         .map(drop)
     }
 
-    fn insert_job_with_task(&self, job: &JobRow<'_>, task: &str, transformation: &str) -> Result<(), StoreError> {
+    fn insert_job_with_task(
+        &self,
+        job: &JobRow<'_>,
+        task: &str,
+        transformation: &str,
+    ) -> Result<(), StoreError> {
         let last = self.buffer.borrow().last_job();
         let last = match last {
             Some(last) => last,

@@ -93,7 +93,7 @@ fn damage_costs_the_damaged_only() {
     );
     run.log = text.replace("work_ID5 ", "other ").into_bytes();
     run.write_log();
-    let said = run.load(&["-r"]);
+    let stderr = run.load(&["-r"]);
     for part in [
         "dagman.out:1: not a line of a log",
         "work_ID0.out.000:1: damaged record: the record ends before the status",
@@ -101,7 +101,7 @@ fn damage_costs_the_damaged_only() {
         "cannot read ",
         "job other is in the log but not among the jobs that were planned",
     ] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(stderr.contains(part), "{part}: {stderr}");
     }
     assert_eq!(
         run.count("SELECT count(*) FROM job_instance WHERE exitcode IS NOT NULL"),
@@ -127,8 +127,11 @@ fn a_log_without_end() {
     let end = run.log.len() - 20;
     run.log.truncate(end);
     run.write_log();
-    let said = run.load(&["-r"]);
-    assert!(said.contains("the log ends before the end of the run"), "{said}");
+    let stderr = run.load(&["-r"]);
+    assert!(
+        stderr.contains("the log ends before the end of the run"),
+        "{stderr}"
+    );
     assert_eq!(run.count("SELECT count(*) FROM workflowstate"), 1);
     // Its last line without line feed tells the end.
     let mut run = Fixture::run(3);
@@ -212,8 +215,8 @@ fn what_is_refused() {
     run.write_log();
     assert!(refused(&["-r", "--unheard-of"]).contains("--unheard-of"));
     fs::remove_file(run.dir.join("x-0.static.bp")).unwrap();
-    let said = refused(&["-r"]);
-    assert!(said.contains("x-0.static.bp: No such file"), "{said}");
+    let stderr = refused(&["-r"]);
+    assert!(stderr.contains("x-0.static.bp: No such file"), "{stderr}");
     assert!(!run.database().exists() && !run.dir.join("x-0.stampede.db.part").exists());
     fs::write(run.dir.join("braindump.yml"), "dag: x-0.dag\n").unwrap();
     assert!(refused(&["-r"]).contains("braindump.yml: no wf_uuid"));

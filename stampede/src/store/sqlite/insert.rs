@@ -78,7 +78,8 @@ pub(super) fn jobs_with_tasks(connection: &Connection, wf: i64, rows: &[JobWithT
 pub(super) fn attempts(connection: &Connection, rows: &[AttemptRow]) -> Result<()> {
     let insertion = Insertion {
         // A refused row, which cannot occur, must not leave half of the rows.
-        head: "INSERT OR ROLLBACK INTO job_instance (multiplier_factor, job_instance_id, job_id, job_submit_seq,
+        head:
+            "INSERT OR ROLLBACK INTO job_instance (multiplier_factor, job_instance_id, job_id, job_submit_seq,
                    sched_id, host_id, site, user, work_dir, cluster_start, cluster_duration, local_duration,
                    stdout_file, stdout_text, stderr_file, stderr_text, exitcode)",
         constants: "1,",

@@ -106,7 +106,8 @@ impl Sqlite {
             path: path.to_owned(),
             source,
         })?;
-        Ok(opened.map(|(connection, wf, position)| (Self::new(connection, path, Purpose::Live, wf), position)))
+        Ok(opened
+            .map(|(connection, wf, position)| (Self::new(connection, path, Purpose::Live, wf), position)))
     }
 
     /// Returns the UUID of the workflow in a database that this loader made.

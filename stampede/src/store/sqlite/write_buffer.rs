@@ -72,7 +72,12 @@ impl WriteBuffer {
     pub fn add_state(&mut self, attempt: i64, name: &str, time: i64, seq: i64) {
         self.rows += 1;
         let name = name.to_owned();
-        self.states.push(State { attempt, name, time, seq });
+        self.states.push(State {
+            attempt,
+            name,
+            time,
+            seq,
+        });
     }
 
     pub fn add_invocation(&mut self, attempt: i64, row: InvocationRow) {
