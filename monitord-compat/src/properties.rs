@@ -1,4 +1,4 @@
-//! A reader of Java properties files, as Pegasus keeps its settings in.
+//! Reads Java properties files, which hold the settings of Pegasus.
 //!
 //! `key = value`, `key: value` or `key value`; comments start with `#` or `!`; a backslash continues a line
 //! or escapes a character (`\t \n \r \f \uXXXX`). `${name}` in a value is the value of an earlier property.
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub struct Properties(HashMap<String, String>);
 
 impl Properties {
-    /// Reads properties. There is no wrong input: every line means something.
+    /// Reads the text of a file. Every text is valid.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut properties = Self::default();
@@ -21,13 +21,13 @@ impl Properties {
         properties
     }
 
-    /// Sets a property; `${name}` in the value is replaced.
+    /// Sets a property. Replaces `${name}` in the value.
     pub fn set(&mut self, key: &str, value: &str) {
         let value = self.expand(value.trim());
         self.0.insert(key.to_owned(), value);
     }
 
-    /// The value of a property, if it is set and not empty.
+    /// Returns the value of a property, if it is set and not empty.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0
@@ -54,7 +54,7 @@ impl Properties {
     }
 }
 
-/// Lines with continuations joined; without comments and blank lines.
+/// Returns the lines with continuations joined, without comments and blank lines.
 fn logical_lines(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut open: Option<String> = None;
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_forms_of_a_line() {
+    fn all_forms_of_a_line_are_read() {
         let text = "# comment\n! comment\n\na=1\nb : 2\nc\t3\n d = x\\\n   y\ne\\ f=jdbc\\:sqlite\\:/p/a\\=b \n\
                     base=/data\npath=${base}/x${none}\nu=\\u00e9\\u12\nempty\nhash=a#b\\\\\n";
         let p = Properties::parse(text);

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 use crate::error::{LoadError, Notice};
 use crate::outcome_hints::OutcomeHints;
 use crate::rows::WorkflowState;
-use crate::state_log::StateLog;
+use crate::state_log::{JobLine, StateLog};
 use crate::store::{Position, QueueMode, Store, StoreError};
 
 mod attempt;
@@ -292,7 +292,14 @@ impl Loader {
             time,
             sched_id: sched_id.into(),
         };
-        self.log.job(time, job, "SUBMIT", sched_id, "", queued.seq);
+        let line = JobLine {
+            job,
+            state: "SUBMIT",
+            value: sched_id,
+            site: "",
+            seq: queued.seq,
+        };
+        self.log.job(time, &line);
         match &mut self.queue {
             Some(queue) => queue.insert(job, queued),
             None => {
@@ -322,7 +329,14 @@ impl Loader {
         attempt.states += 1;
         let (id, seq, states) = (attempt.id, attempt.seq, attempt.states);
         self.store.insert_state(id, state, time, states)?;
-        self.log.job(time, job, state, sched_id, "", seq);
+        let line = JobLine {
+            job,
+            state,
+            value: sched_id,
+            site: "",
+            seq,
+        };
+        self.log.job(time, &line);
         Ok(())
     }
 }

@@ -113,15 +113,7 @@ impl Run {
             source,
         })?;
         let path = dir.join("braindump.yml");
-        let bytes = fs::read(&path).map_err(|source| LoadError::Read {
-            path: path.clone(),
-            source,
-        })?;
-        let braindump =
-            Braindump::read(&String::from_utf8_lossy(&bytes)).map_err(|source| LoadError::Braindump {
-                path: path.clone(),
-                source,
-            })?;
+        let braindump = read_braindump(&path)?;
         let need = |key: &'static str| {
             let missing = || LoadError::BraindumpKey {
                 path: path.clone(),
@@ -141,23 +133,7 @@ impl Run {
             }
         };
         let get = |key: &str| braindump.get(key).map(str::to_owned);
-        let workflow = WorkflowRow {
-            wf_uuid: uuid,
-            dag_file_name: Some(planned_dag),
-            timestamp: get("timestamp")
-                .and_then(|text| parse_timestamp(&text))
-                .unwrap_or(0),
-            submit_hostname: get("submit_hostname"),
-            submit_dir: get("submit_dir"),
-            // The planner adds quotes.
-            planner_arguments: get("planner_arguments").map(|text| text.trim_matches([' ', '"']).to_owned()),
-            user: get("user"),
-            grid_dn: get("grid_dn"),
-            planner_version: get("planner_version").or_else(|| get("pegasus_version")),
-            dax_label: get("dax_label").or_else(|| get("label")),
-            dax_version: get("dax_version"),
-            dax_file: get("dax"),
-        };
+        let workflow = workflow_row(&braindump, uuid, planned_dag);
         let dag = choose(".dag");
         if is_for_htcondor(&dag) {
             return Err(LoadError::HtCondor { path: dag });
@@ -246,6 +222,39 @@ impl Run {
         };
         notice(Notice::Dashboard { reason });
         None
+    }
+}
+
+/// Reads `braindump.yml`.
+fn read_braindump(path: &Path) -> Result<Braindump, LoadError> {
+    let bytes = fs::read(path).map_err(|source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    Braindump::read(&String::from_utf8_lossy(&bytes)).map_err(|source| LoadError::Braindump {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn workflow_row(braindump: &Braindump, uuid: String, dag: String) -> WorkflowRow {
+    let get = |key: &str| braindump.get(key).map(str::to_owned);
+    WorkflowRow {
+        wf_uuid: uuid,
+        dag_file_name: Some(dag),
+        timestamp: get("timestamp")
+            .and_then(|text| parse_timestamp(&text))
+            .unwrap_or(0),
+        submit_hostname: get("submit_hostname"),
+        submit_dir: get("submit_dir"),
+        // The planner adds quotes.
+        planner_arguments: get("planner_arguments").map(|text| text.trim_matches([' ', '"']).to_owned()),
+        user: get("user"),
+        grid_dn: get("grid_dn"),
+        planner_version: get("planner_version").or_else(|| get("pegasus_version")),
+        dax_label: get("dax_label").or_else(|| get("label")),
+        dax_version: get("dax_version"),
+        dax_file: get("dax"),
     }
 }
 

@@ -13,6 +13,21 @@ pub struct StateLog {
     length: u64,
 }
 
+/// A line about a job.
+#[derive(Clone, Copy, Debug)]
+pub struct JobLine<'a> {
+    /// Job.
+    pub job: &'a str,
+    /// State.
+    pub state: &'a str,
+    /// Status, or the HTCondor id of the attempt.
+    pub value: &'a str,
+    /// Site, or nothing.
+    pub site: &'a str,
+    /// Sequence number of the attempt.
+    pub seq: i64,
+}
+
 impl StateLog {
     /// Opens the file to continue after its first `length` bytes. Later bytes, from before an interruption, are
     /// removed and will be written again.
@@ -43,8 +58,15 @@ impl StateLog {
         &self.path
     }
 
-    /// Adds a state of a job. `value` is a status or the HTCondor id of the attempt.
-    pub fn job(&mut self, time: i64, job: &str, state: &str, value: &str, site: &str, seq: i64) {
+    /// Adds a state of a job. `time` is in seconds since the epoch.
+    pub fn job(&mut self, time: i64, line: &JobLine<'_>) {
+        let JobLine {
+            job,
+            state,
+            value,
+            site,
+            seq,
+        } = line;
         let site = if site.is_empty() { "-" } else { site };
         self.line(format_args!("{time} {job} {state} {value} {site} - {seq}"));
     }
@@ -82,10 +104,24 @@ mod tests {
         let mut log = StateLog::open(&path, None).unwrap();
         log.internal(5, "DAGMAN_STARTED", "0.0");
         let length = log.flush().unwrap();
-        log.job(6, "a", "SUBMIT", "1.0", "", 1);
+        let submit = JobLine {
+            job: "a",
+            state: "SUBMIT",
+            value: "1.0",
+            site: "",
+            seq: 1,
+        };
+        log.job(6, &submit);
         log.flush().unwrap();
         let mut log = StateLog::open(&path, Some(length)).unwrap();
-        log.job(7, "b", "JOB_SUCCESS", "0", "local", 1);
+        let success = JobLine {
+            job: "b",
+            state: "JOB_SUCCESS",
+            value: "0",
+            site: "local",
+            seq: 1,
+        };
+        log.job(7, &success);
         log.internal(8, "MONITORD_STARTED", "");
         log.flush().unwrap();
         let expected = "5 INTERNAL *** DAGMAN_STARTED 0.0 ***\n7 b JOB_SUCCESS 0 local - 1\n\

@@ -8,6 +8,7 @@ use crate::facts::{Background, ErrorText, Facts};
 use crate::job_command::{base_name, kickstart_option};
 use crate::outcome_hints::OutcomeHint;
 use crate::outputs::{self, LogFacts};
+use crate::state_log::JobLine;
 use crate::store::StoreError;
 
 impl Loader {
@@ -58,8 +59,14 @@ impl Loader {
         let state = if status == 0 { "JOB_SUCCESS" } else { "JOB_FAILURE" };
         self.store
             .insert_state(attempt.id, state, time, attempt.states + 1)?;
-        self.log
-            .job(time, job, state, &status.to_string(), &site, attempt.seq);
+        let line = JobLine {
+            job,
+            state,
+            value: &status.to_string(),
+            site: &site,
+            seq: attempt.seq,
+        };
+        self.log.job(time, &line);
         Ok(())
     }
 

@@ -24,6 +24,12 @@ pub fn wait(child: &mut Child) -> i32 {
     panic!("the loader does not end");
 }
 
+fn remove(run: &Fixture, names: &[&str]) {
+    for name in names {
+        fs::remove_file(run.dir.join(name)).unwrap();
+    }
+}
+
 pub fn replayed(run: &Fixture) -> String {
     run.load(&["-r", "--no-dashboard"]);
     dump(&run.database())
@@ -63,10 +69,15 @@ fn a_killed_loader_continues_where_it_stopped() {
     };
     // The time for the whole log is enough for the part of any round.
     let longest = usize::try_from(start.elapsed().as_micros()).unwrap_or(usize::MAX);
-    fs::remove_file(run.database()).unwrap();
-    fs::remove_file(run.dir.join("jobstate.log")).unwrap();
-    fs::remove_file(run.dir.join("monitord.done")).unwrap();
-    fs::remove_file(run.log_path()).unwrap();
+    remove(
+        &run,
+        &[
+            "x-0.stampede.db",
+            "jobstate.log",
+            "monitord.done",
+            "x-0.dag.dagman.out",
+        ],
+    );
 
     let seed = u64::from(std::process::id());
     let mut random = Random(seed);
@@ -168,9 +179,7 @@ fn queued_attempts_survive_a_kill() {
     run.log = (early.clone() + &late).into_bytes();
     run.write_log();
     let expected = replayed(&run);
-    for name in ["x-0.stampede.db", "jobstate.log", "monitord.done"] {
-        fs::remove_file(run.dir.join(name)).unwrap();
-    }
+    remove(&run, &["x-0.stampede.db", "jobstate.log", "monitord.done"]);
     fs::write(run.log_path(), &early).unwrap();
     for _ in 0..2 {
         let mut loader = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
@@ -247,9 +256,7 @@ fn assert_same_dump(found: &str, expected: &str, seed: u64) {
 #[test]
 fn an_unplanned_run_is_followed_to_its_end() {
     let run = Fixture::run(3);
-    for name in ["braindump.yml", "x-0.static.bp"] {
-        fs::remove_file(run.dir.join(name)).unwrap();
-    }
+    remove(&run, &["braindump.yml", "x-0.static.bp"]);
     let mut loader = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(150));
     assert!(loader.try_wait().unwrap().is_none(), "the loader waits for a run");

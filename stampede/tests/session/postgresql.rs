@@ -87,7 +87,7 @@ fn the_settings_of_the_run_name_it() {
     let output = run.monitord(&["-r"]).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
-        stderr.contains("pegasus.1.properties: pegasus.monitord.output: MySQL is not written"),
+        stderr.contains("pegasus.1.properties: pegasus.monitord.output: MySQL is not supported"),
         "{stderr}"
     );
     assert!(!output.status.success() && !stderr.contains(PASSWORD));

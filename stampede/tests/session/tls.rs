@@ -138,6 +138,10 @@ impl Case {
 }
 
 #[test]
+#[expect(
+    clippy::too_many_lines,
+    reason = "all cases share one server, which starts slowly"
+)]
 fn each_mode_checks_what_it_promises() {
     let made = Certificates::new();
     made.make("ca", "/CN=Test authority", "", None);
