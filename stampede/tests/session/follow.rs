@@ -2,6 +2,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,21 @@ fn a_growing_log_is_followed() {
     assert_eq!(followed, replayed(&run));
 }
 
+/// Waits until all complete lines are in the database.
+fn wait_until_loaded(run: &Fixture, stderr: &Path) {
+    let start = Instant::now();
+    while position(run) < complete_lines(run) {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "the loader read {} of {} bytes and makes no progress: {}",
+            position(run),
+            complete_lines(run),
+            fs::read_to_string(stderr).unwrap()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn a_killed_loader_continues_where_it_stopped() {
     const ROUNDS: usize = 100;
@@ -101,17 +117,8 @@ fn a_killed_loader_continues_where_it_stopped() {
         rest = &rest[part..];
         std::thread::sleep(Duration::from_micros(random.index(longest) as u64));
         // Even on a busy machine, some rounds make progress.
-        let start = Instant::now();
-        let patient = rounds % 4 == 0;
-        while patient && position(&run) < complete_lines(&run) {
-            assert!(
-                start.elapsed() < Duration::from_secs(30),
-                "seed {seed}, round {rounds}: the loader read {} of {} bytes and makes no progress: {}",
-                position(&run),
-                complete_lines(&run),
-                fs::read_to_string(&stderr_path).unwrap()
-            );
-            std::thread::sleep(Duration::from_millis(1));
+        if rounds % 4 == 0 {
+            wait_until_loaded(&run, &stderr_path);
         }
         loader.kill().unwrap();
         assert_eq!(
