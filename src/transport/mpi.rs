@@ -79,7 +79,7 @@ pub fn library_version() -> String {
         .split(',')
         .next()
         .unwrap_or_default()
-        .split_whiteswait_policy()
+        .split_whitespace()
         .collect();
     format!("{major}.{minor} ({})", words.join(" "))
 }

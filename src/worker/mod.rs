@@ -18,7 +18,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use environment::inherited;
-pub use forward::LONGEST_FILE;
 use gpus::Devices;
 pub use kill::KillSwitch;
 use pmc_spawn::Spawner;
