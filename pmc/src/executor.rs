@@ -103,7 +103,7 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
         worker: WorkerOptions {
             dag: dag.to_owned(),
             per_task_stdio: true,
-            tell_silent: execution.stampede,
+            report_quiet: execution.stampede,
             host_memory: execution.host_memory.unwrap_or(0),
             host_cpus: execution.host_cpus.unwrap_or(0),
             host_gpus: execution.host_gpus.unwrap_or(0),

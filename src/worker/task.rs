@@ -255,7 +255,7 @@ impl Runner {
             status,
             runtime,
             forwards,
-            silent: if self.options.tell_silent && files.hold_only(text.len()) {
+            silent: if self.options.report_quiet && files.hold_only(text.len()) {
                 silent(&record, files.number)
             } else {
                 None
