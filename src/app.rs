@@ -11,9 +11,8 @@ use crate::exit;
 use crate::interrupt::Interrupt;
 use crate::launch::{self, Launch};
 use crate::options::WorkerOptions;
-use crate::run::{LocalRun, run_with};
+use crate::run::{LocalRun, run_local};
 use crate::signals::{self, Process};
-use crate::worker::FirstServer;
 use crate::{host, logging};
 
 /// Runs the program. `words` is the command line, the program's name included.
@@ -59,7 +58,6 @@ fn alone(args: &RawArgs, program: &OsStr, worker: WorkerOptions) -> ExitCode {
     if let Err(message) = check(args, workers) {
         return refuse(message);
     }
-    let server = FirstServer::start(&worker);
     print(&cli::version());
     logging::init(args.verbosity);
     let interrupt = Arc::new(Interrupt::new());
@@ -71,7 +69,7 @@ fn alone(args: &RawArgs, program: &OsStr, worker: WorkerOptions) -> ExitCode {
         worker,
         workers,
     };
-    conclude(&run_with(&run, server, &interrupt, &mut |_| {}))
+    conclude(&run_local(&run, &interrupt, &mut |_| {}))
 }
 
 /// Checks that need to know how many workers there are. The error is the message.

@@ -6,7 +6,6 @@ use crate::driver::{self, RunError, RunEvent, RunSummary};
 use crate::interrupt::Interrupt;
 use crate::options::{Options, WorkerOptions};
 use crate::transport::local::LocalMaster;
-use crate::worker::FirstServer;
 
 /// A run with worker threads in this process.
 #[derive(Clone, Debug)]
@@ -31,20 +30,7 @@ pub fn run_local(
     interrupt: &Interrupt,
     observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
 ) -> Result<RunSummary, RunError> {
-    run_with(run, FirstServer::start(&run.worker), interrupt, observer)
-}
-
-/// As [`run_local`], with a server for the first worker that has been started already.
-///
-/// # Errors
-/// Those of [`run_local`].
-pub fn run_with(
-    run: &LocalRun,
-    server: Option<FirstServer>,
-    interrupt: &Interrupt,
-    observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
-) -> Result<RunSummary, RunError> {
     let worker = Arc::new(run.worker.clone());
-    let mut transport = LocalMaster::start(run.workers, &worker, interrupt, server)?;
+    let mut transport = LocalMaster::start(run.workers, &worker, interrupt)?;
     driver::run_lending(&mut transport, &run.options, interrupt, observer)
 }

@@ -11,7 +11,7 @@ use super::{CombiningTransport, MasterTransport, Traffic, TransportError, Worker
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
 use crate::protocol::{Rank, ToMaster, ToWorker};
-use crate::worker::{self, FirstServer, KillSwitch, Shared};
+use crate::worker::{self, KillSwitch, Shared};
 
 /// The master's side; owns the workers' threads.
 pub struct LocalMaster {
@@ -34,7 +34,7 @@ struct LocalWorker {
 }
 
 impl LocalMaster {
-    /// Starts so many workers, the first with `server`. `interrupt` ends the waiting of [`MasterTransport::receive`].
+    /// Starts the workers. `interrupt` ends the waiting of [`MasterTransport::receive`].
     ///
     /// # Errors
     /// The system does not allow so many threads.
@@ -42,7 +42,6 @@ impl LocalMaster {
         workers: u32,
         options: &Arc<WorkerOptions>,
         interrupt: &Interrupt,
-        mut server: Option<FirstServer>,
     ) -> Result<Self, TransportError> {
         let shared = Arc::new(Shared::default());
         let combiner = Arc::new(Combiner::default());
@@ -62,12 +61,12 @@ impl LocalMaster {
                 combiner: Arc::clone(&master.combiner),
             };
             let (options, switch) = (Arc::clone(options), Arc::clone(&kill));
-            let (shared, server) = (Arc::clone(&shared), server.take());
+            let shared = Arc::clone(&shared);
             let thread = std::thread::Builder::new()
                 .name(format!("worker-{rank}"))
                 .spawn(move || {
                     // An error means that the master is gone, and with it whoever could be told.
-                    let _ = worker::serve(&mut side, options, switch, &shared, server);
+                    let _ = worker::serve(&mut side, options, switch, &shared);
                 });
             let thread = thread.map_err(|error| {
                 TransportError(format!(

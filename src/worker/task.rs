@@ -34,9 +34,6 @@ const OWN_FAILURE: i32 = 256;
 /// How long a task whose time is over may take to end before it is killed.
 const LIMIT_GRACE: Duration = Duration::from_secs(5);
 
-/// So many workers start a server before their first task. The others may get none, and have time while these work.
-const EARLY: u32 = 4;
-
 /// Why a worker cannot go on.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -112,18 +109,6 @@ impl Runner {
             kickstart,
             host_script: None,
         })
-    }
-
-    /// Takes over the server of tasks that was started for it.
-    pub(super) fn take_over(&mut self, kickstart: TaskServerClient) {
-        self.kickstart = kickstart;
-    }
-
-    /// Starts the server of tasks before the first of them comes, if there are tasks for it.
-    pub(super) fn start_early(&mut self) {
-        if self.rank.0 <= EARLY && self.kickstart.is_wanted(&self.options.dag) {
-            self.kickstart.start_early(&self.environment, &mut self.spawner);
-        }
     }
 
     /// Takes note of the worker's number among those of its host. The first one runs the host
