@@ -27,6 +27,7 @@ use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::options::WorkerOptions;
 use crate::protocol::{Assignment, ForwardedData, Rank, Silent, TaskResult};
+use crate::transport::local::StopTask as _;
 
 /// Status of a task that could not be executed as it should: as if it had ended with 1.
 const OWN_FAILURE: i32 = 256;
@@ -187,7 +188,7 @@ impl Runner {
             inherited: &self.environment,
             path: &self.path,
             options: &self.options,
-            watched: watch.every().is_some(),
+            watched: watch.interval().is_some(),
         };
         let started = spawn.begin(&self.kill, &mut self.kickstart, &mut self.spawner);
         let mut process = match started {
