@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use pegasus_mpi_cluster::protocol::{Rank, Registration, SubmitId, TaskResult, ToWorker};
+use pegasus_mpi_cluster::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use pegasus_mpi_cluster::scheduler::{Event, Master, MasterConfig, Outbox, Record};
 use pmc_dag::Dag;
 use pmc_dag::rescue::DoneSet;
@@ -202,10 +202,8 @@ impl Outbox for Asked {
 fn result(submit: SubmitId) -> TaskResult {
     TaskResult {
         submit,
-        status: 0,
-        runtime: Duration::from_millis(1),
+        outcome: Outcome::new(0, Duration::from_millis(1)),
         forwards: Vec::new(),
-        silent: None,
     }
 }
 
@@ -236,7 +234,6 @@ fn run(dag: &Arc<Dag>) -> Duration {
     let start = cpu_time();
     master.schedule(&mut asked);
     while let Some((rank, submit)) = asked.queue.pop_front() {
-        master.look_ahead(|n| asked.queue.get(n).map(|(rank, _)| *rank));
         master
             .handle(Event::Finished(rank, result(submit)), &mut asked)
             .expect("it runs there");

@@ -90,12 +90,12 @@ fn master(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: &Opti
     let mut transport = mpi.master(waiting, Arc::clone(interrupt));
     let result = driver::run(&mut transport, options, interrupt, &mut |_| {});
     let code = conclude(&result);
-    let silent = match &result {
-        Ok(summary) => &summary.silent_workers,
-        Err(error) => &error.silent_workers,
+    let unresponsive = match &result {
+        Ok(summary) => &summary.unresponsive_workers,
+        Err(error) => &error.unresponsive_workers,
     };
-    if !silent.is_empty() {
-        tracing::error!("{} workers do not answer", silent.len());
+    if !unresponsive.is_empty() {
+        tracing::error!("{} workers do not answer", unresponsive.len());
         drop(transport);
         std::thread::sleep(LAST_WORDS);
         mpi.abort(1);

@@ -80,7 +80,7 @@ impl Forwarding {
         self.rescue.is_some() && self.journal.is_none()
     }
 
-    /// The journal is large: time for a checkpoint, which is [`Forwarding::synchronise`],
+    /// The journal is large: time for a checkpoint, which is [`Forwarding::sync_targets`],
     /// synchronising the rescue file, and [`Forwarding::begin_journal`].
     #[must_use]
     pub fn wants_checkpoint(&self) -> bool {
@@ -119,7 +119,7 @@ impl Forwarding {
     ///
     /// # Errors
     /// A disk reports an error.
-    pub fn synchronise(&self) -> Result<(), JournalError> {
+    pub fn sync_targets(&self) -> Result<(), JournalError> {
         for path in &self.written {
             crate::durability::sync::file_and_folder(path).map_err(|source| JournalError::Complete {
                 path: path.to_path_buf(),

@@ -4,7 +4,7 @@ pub mod app;
 #[cfg(feature = "mpi")]
 mod app_mpi;
 pub mod cli;
-#[cfg(feature = "stampede")]
+#[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]
 mod database;
 pub mod driver;
 pub mod durability;

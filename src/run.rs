@@ -43,5 +43,5 @@ pub fn run_local(
         }
     };
     let mut transport = LocalMaster::start(run.workers, interrupt, worker::GRACE, setup)?;
-    driver::run_lending(&mut transport, &run.options, interrupt, observer)
+    driver::run_combining(&mut transport, &run.options, interrupt, observer)
 }

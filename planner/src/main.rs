@@ -6,19 +6,20 @@ use std::process::ExitCode;
 
 use pmc_plan::cli::{self, Voice, Wish};
 use pmc_plan::error::readable;
-use pmc_plan::plan::{Looked, Surroundings, look, plan, wants_shell};
+use pmc_plan::plan::{Looked, look, plan, wants_shell};
 use pmc_plan::recipe::{self, Recipe};
+use pmc_plan::request::Environment;
 use pmc_plan::submit;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args_os()
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
-    let surroundings = match Surroundings::read() {
-        Ok(surroundings) => surroundings,
+    let environment = match Environment::read() {
+        Ok(environment) => environment,
         Err(e) => return fail(&format!("cannot find out the working directory: {e}"), 1),
     };
-    let (mut request, voice) = match cli::parse(&arguments, surroundings) {
+    let (mut request, voice) = match cli::parse(&arguments, environment) {
         Ok(Wish::Plan(request, voice)) => (*request, voice),
         Ok(Wish::Look(request, voice, jobs)) => {
             return match look(&request, None, &jobs) {
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
         Err(message) => return fail(message.strip_prefix("error: ").unwrap_or(&message), 1),
     };
     if voice.submit && !wants_shell(&request) {
-        match submit::prepare(&request.batch.schedulers, &request.surroundings.environment) {
+        match submit::prepare(&request.batch.schedulers, &request.environment.variables) {
             Ok(detected) => request.batch.detected = detected,
             Err(e) => return fail(&e.to_string(), 1),
         }
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
             }
             let mut submitted = None;
             if voice.submit {
-                match submit::submit(&planned, &request.surroundings.environment) {
+                match submit::submit(&planned, &request.environment.variables) {
                     Ok(job) => submitted = Some(job),
                     Err(e) => return fail(&e.to_string(), 1),
                 }
@@ -102,18 +103,18 @@ fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
         Ok(recipe) => recipe,
         Err(e) => return fail(&e.to_string(), 1),
     };
-    let surroundings = match Surroundings::read() {
-        Ok(surroundings) => Surroundings {
+    let environment = match Environment::read() {
+        Ok(environment) => Environment {
             working_dir: recipe.directory,
             user: recipe.user,
             uuid: recipe.uuid,
-            ..surroundings
+            ..environment
         },
         Err(e) => return fail(&format!("cannot find out the working directory: {e}"), 1),
     };
     let mut line = vec!["pmc-plan".to_owned()];
     line.extend(recipe.arguments);
-    let mut request = match cli::parse(&line, surroundings) {
+    let mut request = match cli::parse(&line, environment) {
         Ok(Wish::Plan(request, _)) => *request,
         Ok(_) => return fail("the recorded command line is none that plans", 1),
         Err(message) => return fail(&message, 1),

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use super::{Assignment, ForwardedData, Registration, Silent, SubmitId, TaskResult, ToMaster, ToWorker};
+use super::{
+    Assignment, ForwardedData, Outcome, QuietAttempt, Registration, SubmitId, TaskResult, ToMaster, ToWorker,
+};
 
 /// Version of the encoding.
 const VERSION: u8 = 4;
@@ -21,12 +23,12 @@ const REGISTER: u8 = 1;
 const FINISHED: u8 = 2;
 const FAILED: u8 = 3;
 const READY: u8 = 4;
-const RETURNED: u8 = 5;
+const RETRACTED: u8 = 5;
 const SETUP: u8 = 17;
 const RUN: u8 = 18;
 const SHUTDOWN: u8 = 19;
 const ABORT: u8 = 20;
-const RECALL: u8 = 21;
+const RETRACT: u8 = 21;
 
 /// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -84,26 +86,27 @@ impl ToMaster {
                 out.bytes(&[FINISHED]);
                 out.number(result.submit.0);
                 // The sign goes into the lowest bit, so that small statuses of both signs are short.
-                out.number(u64::from((result.status << 1 ^ result.status >> 31) as u32));
-                out.number(result.runtime.as_secs());
-                out.number(result.runtime.subsec_nanos().into());
+                let status = result.outcome.status;
+                out.number(u64::from((status << 1 ^ status >> 31) as u32));
+                out.number(result.outcome.runtime.as_secs());
+                out.number(result.outcome.runtime.subsec_nanos().into());
                 out.number(result.forwards.len() as u64);
                 for forward in &result.forwards {
                     out.string(&forward.target);
                     out.string(&forward.data);
                 }
-                match result.silent {
-                    Some(silent) => {
+                match result.outcome.quiet {
+                    Some(quiet) => {
                         // 0 is none.
-                        out.number(u64::from(silent.file) + 1);
-                        out.number(silent.start_ms);
+                        out.number(u64::from(quiet.file) + 1);
+                        out.number(quiet.start_ms);
                     }
                     None => out.number(0),
                 }
             }
             Self::Ready => out.bytes(&[READY]),
-            Self::Returned { submits } => {
-                out.bytes(&[RETURNED]);
+            Self::Retracted { submits } => {
+                out.bytes(&[RETRACTED]);
                 out.number(submits.len() as u64);
                 for submit in submits {
                     out.number(submit.0);
@@ -131,39 +134,39 @@ impl ToMaster {
                 sockets: input.small()?,
                 gpus: input.small()?,
             }),
-            FINISHED => Self::Finished(TaskResult {
-                submit: SubmitId(input.number()?),
-                status: {
-                    let bits: u32 = input.small()?;
-                    (bits >> 1) as i32 ^ -((bits & 1) as i32)
-                },
-                runtime: {
-                    let seconds = input.number()?;
-                    let nanoseconds: u32 = input.small()?;
-                    if nanoseconds >= 1_000_000_000 {
-                        return Err(DecodeError::Number);
-                    }
-                    Duration::new(seconds, nanoseconds)
-                },
-                forwards: input.list(2, |input| {
+            FINISHED => {
+                let submit = SubmitId(input.number()?);
+                let bits: u32 = input.small()?;
+                let status = (bits >> 1) as i32 ^ -((bits & 1) as i32);
+                let seconds = input.number()?;
+                let nanoseconds: u32 = input.small()?;
+                if nanoseconds >= 1_000_000_000 {
+                    return Err(DecodeError::Number);
+                }
+                let mut outcome = Outcome::new(status, Duration::new(seconds, nanoseconds));
+                let forwards = input.list(2, |input| {
                     Ok(ForwardedData {
                         target: input.string()?.to_vec(),
                         data: input.string()?.to_vec(),
                     })
-                })?,
-                silent: match input.number()?.checked_sub(1) {
-                    Some(file) => Some(Silent {
+                })?;
+                if let Some(file) = input.number()?.checked_sub(1) {
+                    outcome.quiet = Some(QuietAttempt {
                         file: u32::try_from(file).map_err(|_| DecodeError::Number)?,
                         start_ms: input.number()?,
-                    }),
-                    None => None,
-                },
-            }),
+                    });
+                }
+                Self::Finished(TaskResult {
+                    submit,
+                    outcome,
+                    forwards,
+                })
+            }
             FAILED => Self::Failed {
                 message: input.text()?,
             },
             READY => Self::Ready,
-            RETURNED => Self::Returned {
+            RETRACTED => Self::Retracted {
                 submits: input.list(1, |input| Ok(SubmitId(input.number()?)))?,
             },
             other => return Err(DecodeError::Kind(other)),
@@ -227,7 +230,7 @@ impl ToWorker {
             }
             Self::Shutdown => out.bytes(&[SHUTDOWN]),
             Self::Abort => out.bytes(&[ABORT]),
-            Self::Recall => out.bytes(&[RECALL]),
+            Self::Retract => out.bytes(&[RETRACT]),
         }
     }
 
@@ -260,7 +263,7 @@ impl ToWorker {
             })),
             SHUTDOWN => Self::Shutdown,
             ABORT => Self::Abort,
-            RECALL => Self::Recall,
+            RETRACT => Self::Retract,
             other => return Err(DecodeError::Kind(other)),
         };
         input.close(message)
@@ -420,20 +423,20 @@ mod tests {
             forwards,
             proptest::option::of((any::<u32>(), any::<u64>())),
         )
-            .prop_map(|(submit, status, seconds, nanoseconds, forwards, silent)| {
+            .prop_map(|(submit, status, seconds, nanoseconds, forwards, quiet)| {
+                let mut outcome = Outcome::new(status, Duration::new(seconds, nanoseconds));
+                outcome.quiet = quiet.map(|(file, start_ms)| QuietAttempt { file, start_ms });
                 ToMaster::Finished(TaskResult {
                     submit: SubmitId(submit),
-                    status,
-                    runtime: Duration::new(seconds, nanoseconds),
+                    outcome,
                     forwards,
-                    silent: silent.map(|(file, start_ms)| Silent { file, start_ms }),
                 })
             });
         prop_oneof![
             registration,
             result,
             Just(ToMaster::Ready),
-            vec(any::<u64>().prop_map(SubmitId), 0..9).prop_map(|submits| ToMaster::Returned { submits }),
+            vec(any::<u64>().prop_map(SubmitId), 0..9).prop_map(|submits| ToMaster::Retracted { submits }),
             any::<String>().prop_map(|message| ToMaster::Failed { message })
         ]
     }
@@ -476,7 +479,7 @@ mod tests {
             run,
             Just(ToWorker::Shutdown),
             Just(ToWorker::Abort),
-            Just(ToWorker::Recall),
+            Just(ToWorker::Retract),
         ]
     }
 
@@ -557,10 +560,8 @@ mod tests {
     fn a_small_result_is_small() {
         let result = TaskResult {
             submit: SubmitId(1_000_000),
-            status: 256,
-            runtime: Duration::from_millis(5),
+            outcome: Outcome::new(256, Duration::from_millis(5)),
             forwards: Vec::new(),
-            silent: None,
         };
         assert!(ToMaster::Finished(result).encoded_len() <= 14);
     }

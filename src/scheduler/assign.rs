@@ -21,7 +21,7 @@ impl Master {
             return;
         }
         if self.is_stopped() {
-            self.recall(out);
+            self.retract_all(out);
             return;
         }
         let mut ready = mem::take(&mut self.ready);
@@ -75,7 +75,7 @@ impl Master {
             self.started(task, submit, host, grant, out);
             out.send(rank, ToWorker::Run(Box::new(assignment)));
         }
-        self.send_ahead(out);
+        self.prefill(out);
     }
 
     /// What a worker needs to know to run a task.
@@ -132,6 +132,6 @@ impl Master {
         });
         self.running += 1;
         self.summary.submitted += 1;
-        self.ahead.begun(rank);
+        self.prefill.note_start(rank);
     }
 }

@@ -10,9 +10,9 @@ use pmc_dag::{Dag, Request, TaskId, large, prefetch};
 use rustc_hash::FxHashMap;
 
 use crate::protocol::{Rank, Registration, SubmitId, TaskResult, ToWorker};
-use crate::scheduler::ahead::{AheadQueue, AheadState};
 use crate::scheduler::gpus::GpuSet;
 use crate::scheduler::hosts::{Host, Hosts, Placement};
+use crate::scheduler::prefill::{PrefillQueue, PrefillState};
 use crate::scheduler::queue::{Queue, ShapeId};
 use crate::scheduler::tasks::{NO_TASK, Node, State};
 use crate::scheduler::{Event, MasterError, Outbox, Record};
@@ -57,8 +57,8 @@ pub struct Summary {
 pub(super) struct Slot {
     pub(super) host: u32,
     pub(super) running: Option<Running>,
-    /// What it begins next, without asking.
-    pub(super) ahead: AheadQueue,
+    /// Tasks that it starts next, without asking.
+    pub(super) prefilled: PrefillQueue,
 }
 
 const _: () = assert!(size_of::<Slot>() == 64);
@@ -103,7 +103,7 @@ pub struct Master {
     /// Tasks for the next `schedule`, in order.
     pub(super) ready: Vec<TaskId>,
     pub(super) queue: Queue,
-    pub(super) ahead: AheadState,
+    pub(super) prefill: PrefillState,
     pub(super) last_submit: u64,
     pub(super) running: usize,
     pub(super) summary: Summary,
@@ -150,7 +150,7 @@ impl Master {
             failures: FxHashMap::default(),
             ready,
             queue,
-            ahead: AheadState::default(),
+            prefill: PrefillState::default(),
             last_submit: 0,
             running: 0,
             summary: Summary {
@@ -173,7 +173,7 @@ impl Master {
         match event {
             Event::Registered(rank, registration) => self.register(rank, registration, out),
             Event::Finished(rank, result) => self.finished(rank, &result, out),
-            Event::Returned(rank, submits) => self.returned(rank, &submits),
+            Event::Retracted(rank, submits) => self.retracted(rank, &submits),
             Event::Failed(rank, message) => Err(MasterError::WorkerFailed { rank, message }),
             Event::Drain => {
                 self.draining = true;
@@ -307,7 +307,7 @@ impl Master {
             self.slots.push(Slot {
                 host,
                 running: None,
-                ahead: AheadQueue::default(),
+                prefilled: PrefillQueue::default(),
             });
         }
         let requests: Vec<u32> = self
@@ -367,7 +367,8 @@ impl Master {
             })?;
         let task = running.task;
         // Needed below; by then it has arrived in the cache.
-        let child = (result.status == 0 && running.first_child != NO_TASK).then_some(running.first_child);
+        let outcome = result.outcome;
+        let child = (outcome.succeeded() && running.first_child != NO_TASK).then_some(running.first_child);
         let child = child.map(TaskId);
         if let Some(child) = child {
             prefetch(&self.nodes[child.index()]);
@@ -375,34 +376,30 @@ impl Master {
             self.dag.prefetch_entry(child);
         }
         self.running -= 1;
-        if self.ahead.is_enabled() {
-            self.ahead.ended(self.nodes[task.index()].chain, result.runtime);
-        }
+        self.prefill
+            .note_runtime(self.nodes[task.index()].chain, outcome.runtime);
         let request = self.queue.shape(running.shape).request;
         self.hosts
             .give_back(host, rank, request, running.block, running.gpus);
         if let Some(child) = child {
             self.queue.prefetch_chain(self.nodes[child.index()].chain);
         }
-        self.summary.runtime = self.summary.runtime.saturating_add(result.runtime);
+        self.summary.runtime = self.summary.runtime.saturating_add(outcome.runtime);
 
-        let done = result.status == 0;
-        let (submit, status) = (result.submit, result.status);
         out.record(Record::Ended {
             task,
-            submit,
+            submit: result.submit,
             rank,
-            status,
-            done,
+            outcome,
         });
         self.record_resources(host, out);
-        if done {
+        if outcome.succeeded() {
             self.succeeded(task, running.children);
         } else {
             self.failed(task);
         }
-        if self.has_sent_ahead() {
-            self.begin_next(rank, out);
+        if self.has_prefilled() {
+            self.start_prefilled(rank, out);
         }
         Ok(())
     }

@@ -82,7 +82,7 @@ fn serve_with(transport: &mut impl WorkerTransport, runner: &mut Runner) -> Resu
             Some(ToWorker::Setup { host_rank }) => Done::SetUp(runner.set_up(host_rank, &mut Nothing)),
             Some(ToWorker::Run(task)) => Done::Task(runner.run(&task, &mut Nothing)),
             // Nothing is sent to these workers in advance.
-            Some(ToWorker::Recall) => continue,
+            Some(ToWorker::Retract) => continue,
             Some(ToWorker::Shutdown | ToWorker::Abort) => return Ok(()),
         };
         match done.message() {
@@ -145,7 +145,7 @@ pub fn serve_watchfully(
         let done = match (message, &mut runner) {
             (ToWorker::Shutdown | ToWorker::Abort, _) => break,
             // What came before was begun already.
-            (ToWorker::Recall, _) => continue,
+            (ToWorker::Retract, _) => continue,
             // Its end was announced.
             (_, None) => continue,
             (ToWorker::Setup { host_rank }, Some(runner)) => {

@@ -26,11 +26,8 @@ use super::stdio::{self, Pair, SharedStdio};
 use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::options::WorkerOptions;
-use crate::protocol::{Assignment, ForwardedData, Rank, Silent, TaskResult};
+use crate::protocol::{Assignment, EXECUTOR_FAILURE, ForwardedData, Outcome, QuietAttempt, Rank, TaskResult};
 use crate::transport::local::StopTask as _;
-
-/// Status of a task that could not be executed as it should: as if it had ended with 1.
-const OWN_FAILURE: i32 = 256;
 
 /// How long a task whose time is over may take to end before it is killed.
 const LIMIT_GRACE: Duration = Duration::from_secs(5);
@@ -236,16 +233,14 @@ impl Runner {
                 reason(&error)
             ))
         })?;
+        let mut outcome = Outcome::new(status, runtime);
+        if self.options.report_quiet && files.hold_only(text.len()) {
+            outcome.quiet = quiet_attempt(&record, files.number);
+        }
         Ok(TaskResult {
             submit: task.submit,
-            status,
-            runtime,
+            outcome,
             forwards,
-            silent: if self.options.report_quiet && files.hold_only(text.len()) {
-                silent(&record, files.number)
-            } else {
-                None
-            },
         })
     }
 
@@ -338,7 +333,7 @@ impl Runner {
             let how = describe_end(status);
             tracing::error!("Task {name}: its kickstart exited {how} and left no record");
             if status == 0 {
-                status = OWN_FAILURE;
+                status = EXECUTOR_FAILURE;
             }
         }
         if self.kill.is_aborted() {
@@ -352,7 +347,7 @@ impl Runner {
             });
             if let Err(message) = read {
                 tracing::error!("Task {}: {message}", String::from_utf8_lossy(&task.name));
-                status = OWN_FAILURE;
+                status = EXECUTOR_FAILURE;
                 forwards.clear();
             }
         }
@@ -514,20 +509,18 @@ impl Execution<'_> {
 fn own_failure(task: &Assignment) -> TaskResult {
     TaskResult {
         submit: task.submit,
-        status: OWN_FAILURE,
-        runtime: Duration::ZERO,
+        outcome: Outcome::new(EXECUTOR_FAILURE, Duration::ZERO),
         forwards: Vec::new(),
-        silent: None,
     }
 }
 
 /// What the master needs to know of a record, if readers of the record would find what is in it: its values are
 /// written as they are.
-fn silent(record: &TaskRecord<'_>, file: u32) -> Option<Silent> {
+fn quiet_attempt(record: &TaskRecord<'_>, file: u32) -> Option<QuietAttempt> {
     let mut values = [record.id.unwrap_or_default(), record.name, record.app].into_iter();
     let plain = values.all(|value| value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"'));
     let start_ms = u64::try_from(record.start_ms()).ok()?;
-    plain.then_some(Silent { file, start_ms })
+    plain.then_some(QuietAttempt { file, start_ms })
 }
 
 fn complain(files: &Pair, program: &[u8], task: &Assignment, error: &io::Error) {

@@ -117,10 +117,10 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
 
     /// Takes the messages that are there. True if tasks are to be given back.
     fn pull(&mut self) -> Result<bool, TransportError> {
-        let mut recalled = false;
+        let mut retract = false;
         while let Some(message) = self.transport.receive(Duration::ZERO)? {
             match message {
-                ToWorker::Recall => recalled = true,
+                ToWorker::Retract => retract = true,
                 ToWorker::Abort => {
                     self.end();
                     self.early.push_back(ToWorker::Abort);
@@ -128,7 +128,7 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
                 other => self.early.push_back(other),
             }
         }
-        Ok(recalled)
+        Ok(retract)
     }
 
     fn messages(&mut self) -> Result<(), TransportError> {
@@ -151,7 +151,7 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
         if submits.is_empty() {
             return Ok(());
         }
-        self.transport.send(ToMaster::Returned { submits })
+        self.transport.send(ToMaster::Retracted { submits })
     }
 }
 
@@ -218,7 +218,7 @@ mod tests {
         let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
         let mut fake = Fake::default();
         fake.inbound
-            .extend([run(2), run(3), ToWorker::Recall, ToWorker::Shutdown]);
+            .extend([run(2), run(3), ToWorker::Retract, ToWorker::Shutdown]);
         let mut messages = Messages::new(&mut fake, &kill, &interrupt);
         // Stands for the result of the task before.
         messages.send(ToMaster::Ready).unwrap();
@@ -227,7 +227,7 @@ mod tests {
             Some(ToWorker::Shutdown)
         );
         let submits = vec![SubmitId(2), SubmitId(3)];
-        assert_eq!(fake.sent, [ToMaster::Returned { submits }, ToMaster::Ready]);
+        assert_eq!(fake.sent, [ToMaster::Retracted { submits }, ToMaster::Ready]);
     }
 
     #[test]
@@ -240,6 +240,6 @@ mod tests {
         assert!(kill.is_aborted());
         assert_eq!(messages.receive(Duration::ZERO).unwrap(), Some(ToWorker::Abort));
         let submits = vec![SubmitId(2)];
-        assert_eq!(fake.sent, [ToMaster::Returned { submits }]);
+        assert_eq!(fake.sent, [ToMaster::Retracted { submits }]);
     }
 }

@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 use pmc_dag::list;
 use pmc_dag::write::{self, TaskLine, WriteError};
 
+use crate::exec::{Aggregator, Cluster};
+use crate::exec::{JobId, Task};
 use crate::profiles::{Namespace, Profiles};
-use crate::refine::cluster::{Aggregator, Cluster};
-use crate::refine::exec::{JobId, Task};
 
 use super::Plan;
 use super::command::{self, Command, environment, is_wrapped, quote};

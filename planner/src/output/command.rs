@@ -8,9 +8,9 @@ mod quoting;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use crate::exec::{JobId, Setup, SiteId, Task};
 use crate::model::JobIndex;
 use crate::profiles::{Namespace, Profiles};
-use crate::refine::exec::{JobId, Setup, SiteId, Task};
 use crate::refine::settings::Generator;
 
 use super::{Plan, limits};

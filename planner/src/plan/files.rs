@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::ReplicaCatalog;
+use crate::exec::{Place, SiteId, Task};
 use crate::model::Workflow;
 use crate::output::events::{JobEvents, Tasks};
 use crate::output::{self, PROPERTIES, Plan, batch, records};
-use crate::refine::exec::{Place, SiteId, Task};
 use crate::refine::settings::Generator;
 
 use super::inputs::Inputs;
-use super::{PlanError, Request, Script, iso_seconds};
+use super::{Script, iso_seconds};
+use crate::error::PlanError;
+use crate::request::Request;
 
 pub(super) fn put(path: &Path, text: &str) -> Result<(), PlanError> {
     fs::write(path, text).map_err(|e| PlanError::io("write", path, e))
@@ -48,7 +50,7 @@ fn generate(
             code.scripts = batch::write(plan, resources, &executor, dir)?;
         }
         Generator::Shell => {
-            let search = request.surroundings.environment.get("PATH");
+            let search = request.environment.variables.get("PATH");
             let script = output::shell::write(plan, dir, search.map(String::as_str), events)?;
             code.shell = Some(script);
         }
@@ -65,13 +67,13 @@ pub(super) fn begin(
 ) -> Result<Tasks, PlanError> {
     copy_inputs(request, copied, dir)?;
     let time = request
-        .surroundings
+        .environment
         .now
         .to_utc()
         .format("%Y-%m-%dT%H:%M:%S%.6fZ")
         .to_string();
     let path = dir.join(format!("{}.static.bp", super::run::base(request, workflow)));
-    Tasks::create(workflow, &request.surroundings.uuid, path, time)
+    Tasks::create(workflow, &request.environment.uuid, path, time)
 }
 
 /// Writes everything else but the braindump; gives what runs the plan.
@@ -111,10 +113,7 @@ pub(super) fn write(
             &replica_store(
                 plan,
                 embedded,
-                &iso_seconds(
-                    request.surroundings.now.into(),
-                    *request.surroundings.now.offset(),
-                ),
+                &iso_seconds(request.environment.now.into(), *request.environment.now.offset()),
             ),
         )?;
     }
@@ -129,8 +128,8 @@ fn executor(request: &Request, tools: &str, warnings: &mut Vec<String>) -> Strin
         return first.display().to_string();
     }
     let path = request
-        .surroundings
         .environment
+        .variables
         .get("PATH")
         .map_or("", String::as_str);
     let found = path

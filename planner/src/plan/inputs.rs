@@ -18,7 +18,8 @@ use crate::refine::sites::{Sites, made_local};
 use crate::refine::storage::StorageMapper;
 use crate::refine::{further_problems, subworkflow};
 
-use super::{PlanError, Request};
+use crate::error::PlanError;
+use crate::request::Request;
 
 /// Variable that input files may use for the directory of the workflow file.
 const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
@@ -35,7 +36,7 @@ pub(super) struct Inputs {
 }
 
 pub(super) fn property_sources(request: &Request) -> PropertySources {
-    let environment = &request.surroundings.environment;
+    let environment = &request.environment.variables;
     let file = |variable: &str, name: &str| {
         environment
             .get(variable)
@@ -45,7 +46,7 @@ pub(super) fn property_sources(request: &Request) -> PropertySources {
     PropertySources {
         system_file: file("PEGASUS_HOME", "etc/pegasus.properties"),
         user_file: file("HOME", ".pegasusrc"),
-        working_file: Some(request.surroundings.working_dir.join("pegasus.properties")),
+        working_file: Some(request.environment.working_dir.join("pegasus.properties")),
         conf_file: request.conf.clone(),
         environment: environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
         command_line: request.defines.clone(),
@@ -58,8 +59,8 @@ pub(super) fn read(
     properties: Properties,
     settings: &Settings,
 ) -> Result<Inputs, PlanError> {
-    let surroundings = &request.surroundings;
-    let mut variables = surroundings.environment.clone();
+    let environment = &request.environment;
+    let mut variables = environment.variables.clone();
     if let Some(directory) = request.workflow.parent() {
         let directory = directory.display().to_string();
         variables.entry(WORKFLOW_DIR.into()).or_insert(directory);
@@ -76,7 +77,7 @@ pub(super) fn read(
         Some(all) => all.extend(error),
         none => *none = Some(error),
     };
-    let here = &surroundings.working_dir;
+    let here = &environment.working_dir;
     let mut sites = site::load_from_properties(&properties, here, &env).unwrap_or_else(|e| {
         keep(e);
         Loaded::default()
@@ -226,7 +227,7 @@ pub(super) fn with_further_problems(
 }
 
 fn has_transformations_dir(request: &Request) -> bool {
-    let default = || request.surroundings.working_dir.join("transformations").is_dir();
+    let default = || request.environment.working_dir.join("transformations").is_dir();
     request.transformations_dir.is_some() || default()
 }
 
@@ -237,7 +238,7 @@ pub(super) fn add_transformations_dir(
     inputs: &mut Inputs,
     warnings: &mut Vec<String>,
 ) -> Result<(), PlanError> {
-    let default = request.surroundings.working_dir.join("transformations");
+    let default = request.environment.working_dir.join("transformations");
     let directory = match &request.transformations_dir {
         Some(directory) => directory,
         None if default.is_dir() => &default,

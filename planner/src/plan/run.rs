@@ -3,27 +3,30 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::explain::{Explainer, View};
+use crate::exec::{Exec, ExecJob};
 use crate::input::SPLIT_ARGUMENTS;
 use crate::model::{Arguments, TransferFlag, Workflow};
 use crate::output::layout::Layout;
 use crate::output::submit_dir::SubmitDir;
 use crate::output::{self, Plan, batch, records};
-use crate::picture::{self, Picture};
 use crate::profiles::Namespace;
 use crate::properties::Properties;
 use crate::refine::cleanup::space::Sizes;
-use crate::refine::exec::{Exec, ExecJob};
 use crate::refine::mapping::Mapper;
 use crate::refine::programs::Programs;
 use crate::refine::settings::{Generator, Settings, generator};
 use crate::refine::sites::{Sites, own_tools};
 use crate::refine::{WORTH_A_THREAD, refine};
-use crate::summary::{Machine, Summary};
+use crate::report::explain::{Explainer, View};
+use crate::report::picture;
+use crate::report::summary::{Machine, Summary};
+use crate::request::Picture;
 
 use super::files::{self, main_site, put, write};
 use super::inputs::{Inputs, add_transformations_dir, property_sources, read, with_further_problems};
-use super::{Looked, PlanError, Planned, Request, Script, iso_seconds};
+use super::{Looked, Planned, Script, iso_seconds};
+use crate::error::PlanError;
+use crate::request::Request;
 
 /// A plan that is about to be written, or looked at.
 struct Made<'a, 'm> {
@@ -63,7 +66,7 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
         let braindump = records::braindump(plan, request);
         let text = monitord_compat::braindump::write(&braindump);
         put(&staging.join("braindump.yml"), &text)?;
-        if plan.exec.jobs.len() <= output::APART_LIMIT {
+        if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
             directory.sync()?;
         }
         let path = directory.publish()?;
@@ -82,7 +85,7 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
             submit_dir: path,
             label: plan.workflow.label.clone(),
             index: plan.workflow.index.clone(),
-            uuid: request.surroundings.uuid.clone(),
+            uuid: request.environment.uuid.clone(),
             output_dirs: plan
                 .sites
                 .outputs
@@ -245,17 +248,17 @@ fn make<D: Sync, B: Send, R>(
         base: base(request, workflow),
         run_label: request.basename.clone().unwrap_or_else(|| workflow.label.clone()),
         stamp: iso_seconds(
-            workflow.mtime.unwrap_or_else(|| request.surroundings.now.into()),
-            *request.surroundings.now.offset(),
+            workflow.mtime.unwrap_or_else(|| request.environment.now.into()),
+            *request.environment.now.offset(),
         ),
-        uuid: &request.surroundings.uuid,
+        uuid: &request.environment.uuid,
         own_tools: own_tools(request),
         kickstarts: mapper.kickstarts(),
         layout: Layout::new(&settings.submit_mapper, workflow, &exec),
         files,
         files_apart: settings.lists_apart
             || settings.generator == Generator::Shell
-            || exec.jobs.len() <= output::APART_LIMIT,
+            || exec.jobs.len() <= output::MAX_SMALL_PLAN,
         orders: std::sync::OnceLock::new(),
         order,
         submit,
@@ -303,11 +306,11 @@ fn submit_dir(request: &Request, settings: &Settings, workflow: &Workflow) -> Re
     }
     let parent = request
         .dir
-        .join(&request.surroundings.user)
+        .join(&request.environment.user)
         .join("pegasus")
         .join(&workflow.label);
     if settings.use_timestamp {
-        let stamp = request.surroundings.now.format("%Y%m%dT%H%M%S%z").to_string();
+        let stamp = request.environment.now.format("%Y%m%dT%H%M%S%z").to_string();
         return SubmitDir::named(&parent.join(stamp));
     }
     SubmitDir::next_run(&parent)
@@ -324,11 +327,11 @@ fn preview(request: &Request, settings: &Settings, workflow: &Workflow) -> PathB
     }
     let parent = request
         .dir
-        .join(&request.surroundings.user)
+        .join(&request.environment.user)
         .join("pegasus")
         .join(&workflow.label);
     if settings.use_timestamp {
-        return parent.join(request.surroundings.now.format("%Y%m%dT%H%M%S%z").to_string());
+        return parent.join(request.environment.now.format("%Y%m%dT%H%M%S%z").to_string());
     }
     SubmitDir::next_path(&parent)
 }
@@ -362,10 +365,10 @@ fn exec_rel(request: &Request, workflow: &Workflow, submit: &str) -> String {
     match (&request.random_dir, &request.relative_dir) {
         (Some(Some(name)), _) => name.clone(),
         (Some(None), _) => match &request.basename {
-            Some(base) => format!("{base}-{}", request.surroundings.uuid),
+            Some(base) => format!("{base}-{}", request.environment.uuid),
             None => format!(
                 "{}-{}-{}",
-                workflow.label, workflow.index, request.surroundings.uuid
+                workflow.label, workflow.index, request.environment.uuid
             ),
         },
         (None, Some(relative)) => relative.clone(),
@@ -374,22 +377,22 @@ fn exec_rel(request: &Request, workflow: &Workflow, submit: &str) -> String {
             // name of its own keeps two such plans apart.
             let leaf = submit.rsplit('/').next().unwrap_or_default();
             let leaf = match &request.relative_submit_dir {
-                Some(_) => format!("run-{}", request.surroundings.uuid),
+                Some(_) => format!("run-{}", request.environment.uuid),
                 None => leaf.to_owned(),
             };
-            format!("{}/pegasus/{}/{leaf}", request.surroundings.user, workflow.label)
+            format!("{}/pegasus/{}/{leaf}", request.environment.user, workflow.label)
         }
     }
 }
 
 /// Jobs parents first; of those at one depth, in order of creation.
 fn order(exec: &Exec) -> Result<Vec<u32>, PlanError> {
-    let graph = crate::refine::graph::Graph::new(exec.jobs.len(), &exec.edges);
+    let graph = crate::graph::Graph::new(exec.jobs.len(), &exec.edges);
     let order = graph
         .order()
         .ok_or_else(|| PlanError::refinement("the plan has a cycle; please report this"))?;
     let depths = graph.depths(&order);
-    Ok(crate::refine::graph::by_depth(&depths).concat())
+    Ok(crate::graph::by_depth(&depths).concat())
 }
 
 /// Without an output site, outputs stay where they are made.

@@ -7,11 +7,11 @@ pub(crate) mod space;
 
 use crate::model::{FileId, TransferFlag, Workflow};
 
-use super::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
-use super::graph::{Adjacency, Graph, by_depth};
+use super::java_hash_order;
 use super::mapping::Mapper;
 use super::reduce::{Depth, Reduction};
-use super::table;
+use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
+use crate::graph::{Adjacency, Graph, by_depth};
 
 /// A job that leaves files to be removed, and where these end in the list of its level; they begin where those of
 /// the one before end.
@@ -238,7 +238,7 @@ fn levels_of_site(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Vec<Vec<JobId>>
     let jobs = levels.iter().map(Vec::len).sum();
     for level in &mut levels {
         let name = |job: &JobId| &*exec.jobs[*job as usize].name;
-        table::sort_twice(level, jobs, name);
+        java_hash_order::sort_by_buckets(level, jobs, name);
     }
     levels
 }

@@ -1,8 +1,8 @@
 //! Jobs that make and remove the work directories (sections 6.8 and 6.9.3 of the planner's specification).
 
-use super::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
 use super::mapping::Mapper;
 use super::settings::CreateDirStrategy;
+use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
 
 /// Names that the directory jobs are made of.
 pub(crate) struct Names<'a> {

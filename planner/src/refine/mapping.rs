@@ -5,19 +5,19 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::catalog::transformation::{TransformationEntry, TransformationKind};
+use crate::error::PlanError;
 use crate::model::{
     FileId, FileKind, FileUse, Files, Job, JobIndex, JobKind, Link, TransferFlag, TransformationName,
     Workflow,
 };
-use crate::plan::PlanError;
 use crate::profiles::{Namespace, Profiles};
 
-use super::exec::{Exec, ExecJob, Setup, SiteId, Task};
 use super::programs::{Programs, auxiliary_name, default_program};
 use super::reuse::Reduced;
 use super::settings::Settings;
 use super::sites::selection::{self, Placed, fixed_site, named_program};
 use super::sites::{Sites, WorkSite};
+use crate::exec::{Exec, ExecJob, Setup, SiteId, Task};
 
 /// Resources of a compute job when nobody says anything: MB of memory, cores, MB of disk.
 const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];

@@ -7,9 +7,8 @@
 pub(crate) mod cleanup;
 pub(crate) mod cluster;
 pub(crate) mod directories;
-pub(crate) mod exec;
 pub(crate) mod files;
-pub(crate) mod graph;
+pub(crate) mod java_hash_order;
 pub(crate) mod mapping;
 pub(crate) mod programs;
 pub(crate) mod reduce;
@@ -20,16 +19,17 @@ pub(crate) mod settings;
 pub(crate) mod sites;
 pub(crate) mod storage;
 pub(crate) mod subworkflow;
-pub(crate) mod table;
 pub(crate) mod transfer;
 pub(crate) mod unused;
 
 use std::hash::BuildHasher as _;
 
+use crate::error::PlanError;
+use crate::graph::{Adjacency, Graph};
 use crate::model::{JobKind, Workflow};
-use crate::plan::{CleanupStrategy, PlanError};
+use crate::request::CleanupStrategy;
 
-use exec::{Exec, ExecJob, Task};
+use crate::exec::{Exec, ExecJob, Task};
 use mapping::Mapper;
 use replicas::Replicas;
 
@@ -52,7 +52,7 @@ pub(crate) fn refine(
 ) -> Result<Exec, PlanError> {
     let mut exec = Exec::default();
     let abstract_edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
-    let graph = graph::Graph::new(workflow.jobs.len(), &abstract_edges);
+    let graph = Graph::new(workflow.jobs.len(), &abstract_edges);
     let Some(order) = graph.order() else {
         return Err(PlanError::refinement("Abstract Workflow has cycles"));
     };
@@ -110,7 +110,7 @@ pub(crate) fn refine(
 #[expect(clippy::too_many_arguments, reason = "all that the steps before have found")]
 fn add_jobs(
     workflow: &Workflow,
-    graph: graph::Graph,
+    graph: Graph,
     mut exec: Exec,
     mapper: &mut Mapper<'_>,
     replicas: &Replicas,
@@ -124,7 +124,7 @@ fn add_jobs(
     let same = exec.deleted == 0 && exec.clusters.is_empty();
     let graph = match same {
         true => graph,
-        false => graph::Graph::new(reduced.kept.len(), &reduced.edges),
+        false => Graph::new(reduced.kept.len(), &reduced.edges),
     };
     transfer::add(workflow, &mut exec, mapper, replicas, mapped, reduced, &graph)?;
     drop(graph);
@@ -191,7 +191,7 @@ pub(crate) fn further_problems(
     prefix: &str,
 ) -> Vec<String> {
     let edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
-    let graph = graph::Graph::new(workflow.jobs.len(), &edges);
+    let graph = Graph::new(workflow.jobs.len(), &edges);
     let order = graph.order().unwrap_or_default();
     let reduced = reuse::reduce(workflow, &graph, &order, edges, replicas, scope);
     let mut problems = Vec::new();
@@ -239,7 +239,7 @@ fn has_equal(hashes: &[u64]) -> bool {
     let heaps = (hashes.len() / HEAP).next_power_of_two();
     let heap = |hash: u64| (hash >> 32) as u32 & (heaps as u32 - 1);
     let numbers = 0..hashes.len() as u32;
-    let dealt = graph::Adjacency::new(heaps, numbers.map(|n| (heap(hashes[n as usize]), n)));
+    let dealt = Adjacency::new(heaps, numbers.map(|n| (heap(hashes[n as usize]), n)));
     let mut own: Vec<u64> = Vec::new();
     (0..heaps as u32).any(|heap| {
         own.clear();

@@ -4,9 +4,9 @@
 use crate::model::{FileId, JobIndex, Link, TransferFlag, Workflow};
 use crate::profiles::parse_bool;
 
-use super::graph::Graph;
 use super::replicas::Replicas;
 use super::settings::ReuseScope;
+use crate::graph::Graph;
 
 /// What is left of the abstract workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! Properties that steer the refinement, read once and typed.
 
 use crate::error::InputErrors;
-use crate::plan::{CleanupStrategy, PlanError, Request};
+use crate::error::PlanError;
 use crate::profiles::Profiles;
 use crate::properties::Properties;
+use crate::request::{CleanupStrategy, Request};
 
 use super::cleanup::space::SpaceSettings;
 use super::cluster::settings::ClusterSettings;
@@ -410,7 +411,7 @@ impl Settings {
             cleanup_jobs: number("pegasus.file.cleanup.clusters.num")?,
             cleanup_size: number("pegasus.file.cleanup.clusters.size")?,
             cleanup_kept: list(properties.get("pegasus.file.cleanup.exclude")),
-            space: SpaceSettings::new(properties, &request.surroundings.working_dir)?,
+            space: SpaceSettings::new(properties, &request.environment.working_dir)?,
             reuse,
             replica_selector,
             site_selector,
@@ -505,7 +506,7 @@ fn check_data_configuration(properties: &Properties, request: &Request) -> Resul
     if mode.eq_ignore_ascii_case("sharedfs") {
         return Ok(());
     }
-    let home = request.surroundings.environment.get("PEGASUS_HOME");
+    let home = request.environment.variables.get("PEGASUS_HOME");
     let mut message = format!(
         "the data configuration {mode} is not offered with PMC, whose tasks share a file system: set \
          pegasus.data.configuration to sharedfs, or leave it out"

@@ -156,11 +156,11 @@ impl Watch<'_> {
             }
             RunEvent::Ended(end) => {
                 let task = lossy(end.task);
-                let outcome = if end.done {
+                let outcome = if end.outcome.succeeded() {
                     self.observed.done.push(task.clone());
                     Outcome::Succeeded
                 } else {
-                    self.failed(end.task, &task, end.status)
+                    self.failed(end.task, &task, end.outcome.status)
                 };
                 self.started.remove(&task);
                 self.progress.event(Event::Ended { task, outcome });

@@ -11,9 +11,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use super::job::Rules;
 use super::regular::{Found, Names, Scan, add_child, child, job};
 use crate::input::builder::{Builder, LastUses, is_harmless};
-use crate::input::interner::Interner;
-use crate::input::xml::Xml;
 use crate::model::{FileId, FileUse, Job, TransformationName};
+use crate::syntax::interner::Interner;
+use crate::syntax::xml::Xml;
 
 /// Bytes from which on several threads read a workflow.
 pub(super) const LARGE: usize = 1 << 20;

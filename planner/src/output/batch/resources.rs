@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::plan::{PlanError, Request};
+use crate::error::PlanError;
 use crate::profiles::Profiles;
 use crate::properties::Properties;
+use crate::request::Request;
 use crate::scheduler::Scheduler;
 
 /// Nodes, processes per node and minutes when nobody says anything.
@@ -195,7 +196,7 @@ impl Resources {
         }
         let templates = options.template_dir.clone().or_else(|| {
             let directory = properties.get("pegasus.batch.templates").map(str::trim)?;
-            (!directory.is_empty()).then(|| request.surroundings.working_dir.join(directory))
+            (!directory.is_empty()).then(|| request.environment.working_dir.join(directory))
         });
         Ok(Resources {
             schedulers,

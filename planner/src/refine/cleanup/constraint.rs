@@ -17,11 +17,11 @@ use std::collections::BinaryHeap;
 
 use rustc_hash::FxHashMap;
 
+use crate::error::PlanError;
+use crate::exec::{Exec, ExecJob, JobId, SiteId, Task};
+use crate::graph::{Adjacency, Graph};
 use crate::model::{FileId, Workflow};
-use crate::plan::PlanError;
-use crate::refine::exec::{Exec, ExecJob, JobId, SiteId, Task};
 use crate::refine::files;
-use crate::refine::graph::{Adjacency, Graph};
 use crate::refine::mapping::Mapper;
 use crate::refine::reduce::{Depth, Reduction};
 
