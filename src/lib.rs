@@ -8,8 +8,6 @@
 )]
 
 mod app;
-#[cfg(feature = "mpi")]
-mod app_mpi;
 mod cli;
 #[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]
 mod database;
