@@ -49,20 +49,20 @@ pub(crate) struct Builder {
 
 /// Finds out whether a job has used a file before.
 #[derive(Debug, Default)]
-pub(crate) struct LastUses {
+struct LastUses {
     /// Of each file: number of the last job that used it, counted from 1, and where in its uses.
     of: Vec<(u32, u32)>,
 }
 
 impl LastUses {
     /// There is one file more.
-    pub(crate) fn enter(&mut self) {
+    fn enter(&mut self) {
         self.of.push((0, 0));
     }
 
     /// Adds a file use to those of a job, by the number of the job, counted from 1. A second mention of a file in
     /// the same direction is passed over, one in the other direction makes it input and output.
-    pub(crate) fn add(&mut self, number: u32, uses: &mut Vec<FileUse>, new: FileUse) {
+    fn add(&mut self, number: u32, uses: &mut Vec<FileUse>, new: FileUse) {
         let last = &mut self.of[new.file.0 as usize];
         if last.0 != number {
             *last = (number, u32::try_from(uses.len()).unwrap_or(u32::MAX));
@@ -195,7 +195,7 @@ impl Builder {
     }
 
     /// The number of a logical file whose name is known to be no problem.
-    pub(crate) fn enter_file(&mut self, name: &str) -> FileId {
+    fn enter_file(&mut self, name: &str) -> FileId {
         let known = self.workflow.files.len();
         let id = self.workflow.files.intern(name);
         if self.workflow.files.len() > known {
@@ -387,7 +387,7 @@ impl Builder {
 }
 
 /// Whether the name of a file is none of those that are problems or might be.
-pub(crate) fn is_harmless(name: &str) -> bool {
+fn is_harmless(name: &str) -> bool {
     let odd = |b: u8| b.is_ascii_control() | !b.is_ascii();
     !name.is_empty()
         && name.len() <= LONGEST_PART

@@ -125,21 +125,6 @@ impl<'a> Xml<'a> {
         usize::try_from(self.reader.buffer_position()).map_or(usize::MAX, |read| read + self.passed)
     }
 
-    /// The whole text, without blanks before it.
-    pub(crate) fn whole(&self) -> &'a str {
-        self.text
-    }
-
-    /// Takes note of the line of a byte, counted elsewhere, and where that line begins, unless the last byte whose place
-    /// was asked for is on it.
-    pub(crate) fn counted(&mut self, byte: usize, line: u32, line_start: Option<usize>) {
-        self.counted = byte;
-        self.line = line;
-        if let Some(start) = line_start {
-            self.line_start = start;
-        }
-    }
-
     /// The whole text, and where the next part begins, if the last one was the end of an element.
     pub(crate) fn rest(&self) -> Option<(&'a str, usize)> {
         self.between.then(|| (self.text, self.offset()))
