@@ -11,10 +11,10 @@ use crate::model::{Hook, Position, TransformationName};
 use crate::profiles::{Namespace, Profiles};
 use crate::syntax::xml::{Element, Result, Xml};
 
-/// Newest version that is read.
+/// Newest supported version.
 const NEWEST: Version = Version { major: 3, minor: 6 };
 
-/// Version of the format, as `version` of `adag` gives it.
+/// Version of the format, from the attribute `version` of `adag`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Version {
     major: u32,
@@ -29,18 +29,18 @@ impl Version {
             minor: minor.split('.').next()?.parse().ok()?,
         })
     }
-    /// In `…/dax-3.6.xsd` of a schema location.
+    /// Finds the version in a schema location `…/dax-3.6.xsd`.
     fn of_schema(location: &str) -> Option<&str> {
         let (_, rest) = location.rsplit_once("dax-")?;
         rest.strip_suffix(".xsd")
     }
-    /// Adjacent file names of an argument are set apart by a blank.
+    /// Returns whether a space separates adjacent file names of an argument.
     fn separates_files(self) -> bool {
         self < Version { major: 3, minor: 2 }
     }
 }
 
-/// Which reader takes jobs and dependencies.
+/// Reader for jobs and dependencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// The fast reader where elements are regular, else the full reader.
@@ -88,11 +88,11 @@ struct Dax<'r, 'a> {
     version: Version,
     way: Way,
     rules: job::Rules,
-    /// Memory that each argument uses again.
+    /// Buffer for arguments.
     chunk: String,
-    /// Memory that each file use uses again.
+    /// Buffer for file uses.
     use_name: TransformationName,
-    /// Memory that each regular element uses again.
+    /// Buffer for regular elements.
     found: regular::Found<'a>,
 }
 
@@ -159,7 +159,7 @@ impl<'a> Dax<'_, 'a> {
                 "file" => self.replica(&element)?,
                 "executable" => self.executable(&element)?,
                 "transformation" => self.compound(&element)?,
-                // A list of all files in old versions; each job says what it uses.
+                // Old versions list all files here; the jobs repeat them.
                 "filename" => self.xml.skip()?,
                 _ => self.xml.illegal_element(
                     &element,
@@ -175,7 +175,7 @@ impl<'a> Dax<'_, 'a> {
         Ok(())
     }
 
-    /// An element with a key and text.
+    /// Reads an element with a key and text.
     fn keyed(&mut self, element: &Element<'a>) -> Result<(String, String)> {
         let key = self.xml.attribute(element, "key")?.unwrap_or_default();
         if key.is_empty() {
@@ -248,7 +248,7 @@ impl<'a> Dax<'_, 'a> {
     }
 }
 
-/// Sets a key; the last mention wins, the first gives the place.
+/// Sets a key. The last value wins; the first mention determines the order.
 fn put(pairs: &mut Vec<(String, String)>, key: String, value: String) {
     match pairs.iter_mut().find(|(known, _)| *known == key) {
         Some((_, known)) => *known = value,

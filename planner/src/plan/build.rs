@@ -159,7 +159,7 @@ impl BuiltPlan<'_> {
             files: self.files,
             files_apart: settings.lists_apart
                 || settings.generator == Generator::Shell
-                || self.exec.jobs.len() <= output::APART_LIMIT,
+                || self.exec.jobs.len() <= output::MAX_SMALL_PLAN,
             orders: std::sync::OnceLock::new(),
             order: self.order.clone(),
             submit: self.submit.clone(),
@@ -182,7 +182,7 @@ impl BuiltPlan<'_> {
         let braindump = records::braindump(&plan, request);
         let text = monitord_compat::braindump::write(&braindump);
         files::put(&staging.join("braindump.yml"), &text)?;
-        if plan.exec.jobs.len() <= output::APART_LIMIT {
+        if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
             directory.sync()?;
         }
         let path = directory.publish()?;

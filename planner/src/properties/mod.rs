@@ -13,7 +13,7 @@ use crate::model::Position;
 use crate::profiles::{Checker, Namespace, Profiles, is_pegasus_key};
 use crate::syntax::text;
 
-/// Where properties come from, weakest first. The caller reads the environment and the command line.
+/// Sources of properties, weakest first. The caller reads the environment and the command line.
 #[derive(Clone, Debug, Default)]
 pub struct PropertySources {
     /// `pegasus.properties` of the installation; may be missing.
@@ -22,15 +22,15 @@ pub struct PropertySources {
     pub user_file: Option<PathBuf>,
     /// `pegasus.properties` in the working directory; may be missing.
     pub working_file: Option<PathBuf>,
-    /// File of `--conf`; it must be there.
+    /// File of `--conf`; must exist.
     pub conf_file: Option<PathBuf>,
-    /// Environment: `_PEGASUS__A__B=v` sets `pegasus.a.b`, other variables are left alone.
+    /// Environment: `_PEGASUS__A__B=v` sets `pegasus.a.b`. Other variables are ignored.
     pub environment: Vec<(String, String)>,
     /// `KEY=VALUE` texts of `-D`.
     pub command_line: Vec<String>,
 }
 
-/// Keys that `-D` may set and that go into the copy in the submit directory begin so.
+/// Prefixes of the keys that `-D` may set and that are copied into the submit directory.
 pub const KNOWN_PREFIXES: &[&str] = &["pegasus.", "env.", "condor.", "globus.", "dagman."];
 
 /// Settings by key.
@@ -50,7 +50,7 @@ impl Properties {
     /// Reads all sources.
     ///
     /// # Errors
-    /// A file of `--conf` that cannot be read, bad syntax, a `-D` key with an unknown prefix.
+    /// An unreadable file of `--conf`, bad syntax, a `-D` key with an unknown prefix.
     pub fn load(sources: &PropertySources) -> Result<Self, InputErrors> {
         let environment = ExpandEnv::new(sources.environment.iter().map(|(k, v)| (k, v.clone())));
         let mut loader = Loader {
@@ -84,7 +84,7 @@ impl Properties {
     /// Reads the text of one file.
     ///
     /// # Errors
-    /// Bad syntax; values of profiles that cannot be used.
+    /// Bad syntax; invalid values of profiles.
     pub fn parse(file: &Path, text: &str) -> Result<Self, InputErrors> {
         let mut loader = Loader::default();
         loader.read_text(file, text);
@@ -93,11 +93,11 @@ impl Properties {
     fn insert(&mut self, key: String, text: String, file: PathBuf, position: Option<Position>) {
         self.values.insert(key, Value { text, file, position });
     }
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.values.get(key).map(|v| v.text.as_str())
     }
-    /// A boolean: true, yes, on, 1 or false, no, off, 0 in any case.
+    /// Returns a boolean: true, yes, on, 1 or false, no, off, 0, case-insensitive.
     ///
     /// # Errors
     /// Any other word.
@@ -108,7 +108,7 @@ impl Properties {
                 .ok_or_else(|| self.bad_value(key, "must be true or false").into()),
         }
     }
-    /// A whole number, not negative.
+    /// Returns a non-negative integer.
     ///
     /// # Errors
     /// Anything else.
@@ -121,7 +121,7 @@ impl Properties {
             },
         }
     }
-    /// An error about the value of a key, at the place where it was set.
+    /// Returns an error about the value of a key, with the position where it was set.
     pub fn bad_value(&self, key: &str, what: &str) -> InputError {
         match self.values.get(key) {
             Some(value) => InputError {
@@ -133,7 +133,7 @@ impl Properties {
             None => InputError::file(Path::new("properties"), format!("the property {key} {what}")),
         }
     }
-    /// An error about a key, at the place where it was set.
+    /// Returns an error about a key, with the position where it was set.
     pub fn bad_key(&self, key: &str, what: &str) -> InputError {
         let (file, position) = self.origin(key);
         InputError {
@@ -143,14 +143,14 @@ impl Properties {
             hint: None,
         }
     }
-    /// Where a key was set.
+    /// Returns the file and position where a key was set.
     pub fn origin(&self, key: &str) -> (&Path, Option<Position>) {
         match self.values.get(key) {
             Some(value) => (&value.file, value.position),
             None => (Path::new("properties"), None),
         }
     }
-    /// Sets a key, as if the command line had.
+    /// Sets a key as the command line does.
     pub fn set(&mut self, key: &str, text: &str) {
         self.insert(
             key.to_owned(),
@@ -159,19 +159,20 @@ impl Properties {
             None,
         );
     }
-    /// All keys and values, by key.
+    /// Returns all keys and values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.values.iter().map(|(k, v)| (k.as_str(), v.text.as_str()))
     }
-    /// Keys that begin with the prefix, without it, and their values, by key.
+    /// Returns keys with this prefix, without it, and their values, sorted by key.
     pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.values
             .range(prefix.to_owned()..)
             .take_while(move |(k, _)| k.starts_with(prefix))
             .map(move |(k, v)| (&k[prefix.len()..], v.text.as_str()))
     }
-    /// Profiles for every job, of lowest precedence: `env.X`, `condor.x`, `globus.x`, `dagman.x`, and
-    /// `pegasus.x` where `x` is a known profile key.
+    /// Returns the profiles for every job, of lowest precedence: `env.X`, `condor.x`, `globus.x`, `dagman.x`,
+    /// and
+    /// `pegasus.x` if `x` is a known profile key.
     pub fn profiles(&self) -> Profiles {
         let mut profiles = Profiles::default();
         for namespace in [
@@ -193,7 +194,7 @@ impl Properties {
     }
 }
 
-/// `_PEGASUS__A__B` sets `pegasus.a.b`.
+/// Converts the name of a variable to a key: `_PEGASUS__A__B` gives `pegasus.a.b`.
 fn key_of_variable(name: &str) -> Option<String> {
     let rest = name
         .strip_prefix('_')
@@ -201,9 +202,9 @@ fn key_of_variable(name: &str) -> Option<String> {
     Some(rest.to_lowercase().replace("__", "."))
 }
 
-/// References inside the value of a reference; what goes deeper refers to itself.
-const SUBSTITUTION_DEPTH: usize = 16;
-/// How many references are replaced, and how many bytes they make: references can double values again and again.
+/// Maximum depth of nested references; deeper ones are circular.
+const MAX_SUBSTITUTION_DEPTH: usize = 16;
+/// Limits on the number of references and their bytes: references can grow values exponentially.
 const BUDGET: Budget = Budget {
     references: 1 << 15,
     bytes: 1 << 22,
@@ -220,7 +221,7 @@ struct Loader {
     environment: ExpandEnv,
     command_line: BTreeMap<String, String>,
     problems: Vec<InputError>,
-    /// What is left of it.
+    /// Remaining budget.
     budget: Cell<Budget>,
 }
 
@@ -287,7 +288,7 @@ impl Loader {
             self.properties
                 .insert(key, value, file.to_owned(), Some(position));
         }
-        // References may name keys that stand further down.
+        // References may name keys defined later.
         for key in keys {
             let raw = self.properties.get(&key).unwrap_or_default().to_owned();
             if raw.contains("${") {
@@ -299,7 +300,8 @@ impl Loader {
         }
     }
 
-    /// Replaces `${name}` by a property, else by one of the command line, else by a variable, else by nothing.
+    /// Replaces `${name}` by a property, else by one of the command line, else by a variable, else by an
+    /// empty text.
     fn substitute(&self, raw: &str, depth: usize) -> String {
         let mut out = String::with_capacity(raw.len());
         let mut rest = raw;
@@ -311,7 +313,7 @@ impl Loader {
             let name = &rest[open + 2..open + 2 + length];
             rest = &rest[open + 3 + length..];
             let mut budget = self.budget.get();
-            if depth < SUBSTITUTION_DEPTH && budget.references > 0 && budget.bytes > 0 {
+            if depth < MAX_SUBSTITUTION_DEPTH && budget.references > 0 && budget.bytes > 0 {
                 budget.references -= 1;
                 self.budget.set(budget);
                 let value = self.reference(name, depth);
@@ -334,7 +336,7 @@ impl Loader {
                 value.to_owned()
             };
         }
-        // Java's names for what the environment says of the user.
+        // Java's names for environment variables.
         let variable = match name {
             "user.home" => "HOME",
             "user.name" => "USER",
@@ -343,7 +345,7 @@ impl Loader {
         self.environment.get(variable).unwrap_or_default().to_owned()
     }
 
-    /// What was read, if nothing is wrong with it.
+    /// Returns the properties if there were no problems.
     fn finish(mut self) -> Result<Properties, InputErrors> {
         self.check_profiles();
         let Budget { references, bytes } = self.budget.get();
@@ -361,7 +363,7 @@ impl Loader {
         Ok(self.properties)
     }
 
-    /// Profiles are checked as those in files are; unknown keys are no profiles but other properties.
+    /// Checks profiles as in files. Unknown keys are ordinary properties.
     fn check_profiles(&mut self) {
         let mut checker = Checker::default();
         for (key, value) in &self.properties.values {
@@ -449,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn references_cannot_take_all_memory_or_time() {
+    fn references_are_limited_in_memory_and_time() {
         let endless = format!("pegasus.a = {}", "${pegasus.a}".repeat(100));
         let mut doubling = String::from("pegasus.b0 = 0123456789\n");
         for n in 1..200 {
@@ -469,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_settings_are_all_reported() {
+    fn all_invalid_settings_are_reported() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let conf = write(&dir, "conf", "\n pegasus.memory = 2 GB");
         let sources = PropertySources {
@@ -492,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_of_properties() {
+    fn properties_give_profiles() {
         let mut properties = Properties::default();
         for (key, value) in [
             ("env.PATH", "/bin"),
@@ -522,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn typed_values() {
+    fn typed_values_are_checked() {
         let mut properties = Properties::default();
         properties.set("pegasus.register", "No");
         properties.set("pegasus.parser.document.size", "many");

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::error::InputError;
 use crate::model::Position;
 
-/// A key with its value and the line on which it begins.
+/// A key with its value and first line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Setting {
     pub(super) key: String,
@@ -17,7 +17,7 @@ pub(super) struct Setting {
 pub(super) fn parse(file: &Path, text: &str) -> Result<Vec<Setting>, Vec<InputError>> {
     let mut settings = Vec::new();
     let mut problems = Vec::new();
-    // Java ends lines at `\n`, `\r` and `\r\n`.
+    // In Java, lines end at `\n`, `\r` and `\r\n`.
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let mut lines = text.split('\n').enumerate();
     while let Some((n, first)) = lines.next() {
@@ -53,13 +53,13 @@ pub(super) fn parse(file: &Path, text: &str) -> Result<Vec<Setting>, Vec<InputEr
     }
 }
 
-/// A line goes on when an odd number of backslashes ends it.
+/// Returns whether a line continues: it ends with an odd number of backslashes.
 fn continues(line: &str) -> bool {
     let backslashes = line.len() - line.trim_end_matches('\\').len();
     backslashes % 2 == 1
 }
 
-/// Key and value of a logical line: the key ends at the first `=`, `:` or blank that is not escaped.
+/// Splits a logical line: the key ends at the first unescaped `=`, `:` or white space.
 fn setting(line: &str) -> Result<(String, String), String> {
     let mut escaped = false;
     let mut key_end = line.len();
@@ -87,7 +87,7 @@ fn unescape(text: &str) -> Result<String, String> {
     }
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
-    // The first half of a character that Java writes as two.
+    // High surrogate: Java writes such characters as two escapes_are_replaced.
     let mut high: Option<u32> = None;
     while let Some(c) = chars.next() {
         let unit =
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn separators() {
+    fn separators_are_recognized() {
         for text in ["a=b", "a: b", "a b", " a  =  b  ", "a\t=\tb", "a : b\r\n"] {
             assert_eq!(pair(text), of("a", "b"), "{text:?}");
         }
@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn escapes() {
+    fn escapes_are_replaced() {
         assert_eq!(pair(r"a\:b\=c\ d = \u00e9\t\\x\q"), of("a:b=c d", "é\t\\xq"));
         assert_eq!(pair(r"a = \ud83d\ude00"), of("a", "😀"));
     }
 
     #[test]
-    fn comments_and_continuation() {
+    fn comments_and_continued_lines_are_read() {
         let text = "# c = d\n  ! e\n\na = one,\\\n    two\\\\\nb = 2\\\n";
         assert_eq!(pairs(text), [of("a", "one,two\\"), of("b", "2")]);
     }

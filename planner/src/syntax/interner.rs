@@ -1,4 +1,4 @@
-//! Names by number: each text is kept once, in one piece of memory.
+//! String interner: each text is stored once, in one buffer, and has a number.
 
 use std::hash::{BuildHasher, BuildHasherDefault};
 
@@ -9,9 +9,9 @@ use rustc_hash::FxHasher;
 #[derive(Clone, Debug, Default)]
 pub struct Interner {
     text: String,
-    /// Where each text ends in `text`; it begins where the one before ends.
+    /// End of each text in `text`; it starts where the previous one ends.
     ends: Vec<usize>,
-    /// Hash and number of each.
+    /// Hash and number of each text.
     numbers: HashTable<(u32, u32)>,
 }
 
@@ -20,7 +20,7 @@ fn hash(name: &str) -> u32 {
     (BuildHasherDefault::<FxHasher>::default().hash_one(name) >> 32) as u32
 }
 
-/// All bits of the table's hash from those that are kept, so that a growing table need not look at the texts.
+/// Expands a stored hash to 64 bits, so that a growing table need not read the texts.
 #[inline]
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -34,7 +34,7 @@ fn slice<'a>(text: &'a str, ends: &[usize], number: u32) -> &'a str {
 }
 
 impl Interner {
-    /// The number of the text, and whether it is new.
+    /// Returns the number of the text, and whether it is new.
     pub fn intern(&mut self, name: &str) -> (u32, bool) {
         let hash_of_name = hash(name);
         let Interner { text, ends, numbers } = self;
@@ -50,17 +50,17 @@ impl Interner {
         });
         (number, true)
     }
-    /// The number of a text that is known.
+    /// Returns the number of a known text.
     pub fn find(&self, name: &str) -> Option<u32> {
         let wanted = hash(name);
         let is_it = |&(hash, n): &(u32, u32)| hash == wanted && slice(&self.text, &self.ends, n) == name;
         self.numbers.find(spread(wanted), is_it).map(|&(_, n)| n)
     }
-    /// The text with a number that [`Interner::intern`] gave.
+    /// Returns the text with a number from [`Interner::intern`].
     pub fn name(&self, number: u32) -> &str {
         slice(&self.text, &self.ends, number)
     }
-    /// How many texts there are.
+    /// Returns the number of texts.
     pub fn len(&self) -> usize {
         self.ends.len()
     }

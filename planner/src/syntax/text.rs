@@ -10,7 +10,7 @@ use std::thread::ScopedJoinHandle;
 use crate::error::InputError;
 use crate::error::position_of;
 
-/// What went wrong, without the number of the error.
+/// Formats an error without its number.
 pub(crate) fn io_message(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error") {
@@ -19,44 +19,43 @@ pub(crate) fn io_message(error: &io::Error) -> String {
     }
 }
 
-/// Reads a file that has to be text in UTF-8 (or, as old XML declares it, in Latin-1).
+/// Reads a text file in UTF-8, or in Latin-1 if it is XML that declares this encoding.
 pub(crate) fn load(path: &Path) -> Result<String, InputError> {
     let bytes = read(path)
         .map_err(|error| InputError::file(path, format!("cannot be read: {}", io_message(&error))))?;
     decode(path, bytes)
 }
 
-/// Bytes from which on a file is read by several threads, most of whose time goes into getting memory.
-const LARGE: u64 = 8 << 20;
-/// Bytes that one of them reads at a time.
+/// Minimum bytes of a file that several threads read. They spend most of the time on page faults.
+const PARALLEL_THRESHOLD: u64 = 8 << 20;
+/// Bytes that a thread reads at a time.
 const PIECE: usize = 4 << 20;
-/// How many there are.
+/// Number of reading threads.
 const THREADS: usize = 2;
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let about = file.metadata()?;
     if about.is_file()
-        && about.len() >= LARGE
+        && about.len() >= PARALLEL_THRESHOLD
         && let Some(bytes) = read_by_threads(&file, about.len())
     {
         return Ok(bytes);
     }
     let mut bytes = Vec::new();
-    // No length is known of pipes.
+    // Pipes have no known length.
     bytes.try_reserve_exact(usize::try_from(about.len()).unwrap_or(0))?;
     file.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Nothing if there is not the memory, or if it is not as long (somebody is writing it), or if it cannot be read.
-/// Leaves the position in the file alone.
+/// Reads a file with several threads. Returns `None` if memory is short, the length has changed, or reading
+/// fails. Does not move the position in the file.
 fn read_by_threads(file: &File, length: u64) -> Option<Vec<u8>> {
     let size = usize::try_from(length).ok()?;
-    // Memory that is nought from the start cannot be asked for in a way that may fail.
+    // Zeroed memory cannot be allocated fallibly.
     Vec::<u8>::new().try_reserve_exact(size).ok()?;
     let mut bytes = vec![0; size];
-    pmc_dag::large::ask_for_large_pages(&bytes);
     let pieces = Mutex::new(bytes.chunks_mut(PIECE).zip(0_u64..));
     let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
     let thread = || -> io::Result<()> {
@@ -112,7 +111,7 @@ fn declares_latin1(bytes: &[u8]) -> bool {
     declaration.starts_with("<?xml") && declaration.contains("iso-8859-1")
 }
 
-/// Whether a text is XML: its first character that is no white space is `<`.
+/// Returns whether a text is XML: its first non-space character is `<`.
 pub(crate) fn is_xml(text: &str) -> bool {
     text.trim_start().starts_with('<')
 }
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn encodings() {
+    fn encodings_are_detected() {
         assert_eq!(decoded(b"\xef\xbb\xbfa"), Ok("a".into()));
         assert_eq!(decoded("é".as_bytes()), Ok("é".into()));
         assert_eq!(
@@ -144,10 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn large_files_are_read_whole() {
+    fn large_files_are_read_completely() {
         let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
         let text: String = (0..2_000_000).map(|n| format!("{n}\n")).collect();
-        assert!(text.len() as u64 > LARGE && !text.len().is_multiple_of(PIECE));
+        assert!(text.len() as u64 > PARALLEL_THRESHOLD && !text.len().is_multiple_of(PIECE));
         io::Write::write_all(&mut file, text.as_bytes()).expect("it can be written");
         assert!(load(file.path()).expect("it can be read") == text);
     }

@@ -1,5 +1,6 @@
-//! A reader of XML: elements with their place, attributes unescaped, no entities but those of the
-//! standard, no document type (and thereby no entity bombs).
+//! XML reader: elements with positions and unescaped attributes. It accepts only standard entities and no
+//! document
+//! type, so entity bombs are impossible.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -10,26 +11,26 @@ use quick_xml::{Reader, XmlVersion};
 use crate::error::InputError;
 use crate::error::Position;
 
-/// Elements inside elements, more than which no honest file has.
+/// Maximum depth of nested elements.
 const DEPTH_LIMIT: usize = 64;
 
-/// Attributes of an element, more than which no honest file has.
+/// Maximum attributes of an element.
 const ATTRIBUTE_LIMIT: usize = 100;
 
-/// The error that ends reading.
+/// A fatal error.
 pub(crate) type Stop = Box<InputError>;
 pub(crate) type Result<T> = std::result::Result<T, Stop>;
 
-/// What may come inside an element.
+/// Content of an element.
 #[derive(Debug)]
 pub(crate) enum Part<'a> {
-    /// An element, which has to be read to its end.
+    /// A child element. The caller must read it to its end.
     Element(Element<'a>),
-    /// Text; what stands between two elements may come in several pieces.
+    /// Text. The text between two elements may come in several pieces.
     Text(Cow<'a, str>),
 }
 
-/// The start of an element.
+/// Start tag of an element.
 #[derive(Debug)]
 pub(crate) struct Element<'a> {
     tag: BytesStart<'a>,
@@ -37,35 +38,35 @@ pub(crate) struct Element<'a> {
 }
 
 impl Element<'_> {
-    /// Name without prefix.
+    /// Returns the name without prefix.
     pub(crate) fn name(&self) -> &str {
         self.tag.local_name().into_inner()
     }
 }
 
-/// The reader. Problems that do not end reading are collected.
+/// XML reader that collects problems that are not fatal.
 pub(crate) struct Xml<'a> {
     file: &'a Path,
     text: &'a str,
     reader: Reader<&'a [u8]>,
-    /// Up to where lines are counted.
+    /// Offset up to which lines are counted.
     counted: usize,
     line: u32,
     line_start: usize,
-    /// Up to where characters of the line are counted, and how many there are.
+    /// Offset in the line up to which characters are counted, and their number.
     in_line: (usize, usize),
-    /// Elements that are open.
+    /// Open elements.
     open: Vec<Position>,
-    /// Bytes that were passed over without the reader.
+    /// Bytes skipped by [`Xml::pass`].
     passed: usize,
-    /// The reader stands between two elements, right behind a tag.
+    /// The reader is between two elements, right after a tag.
     between: bool,
     pub(crate) problems: Vec<InputError>,
 }
 
 impl<'a> Xml<'a> {
     pub(crate) fn new(file: &'a Path, text: &'a str) -> Self {
-        // The declaration must stand at the very start; blank lines before it are forgiven, but counted.
+        // XML requires the declaration at the start. Blank lines before it are tolerated and counted.
         let blank = text.len() - text.trim_start().len();
         let (before, text) = text.split_at(blank);
         let line = 1 + before.matches('\n').count();
@@ -94,7 +95,7 @@ impl<'a> Xml<'a> {
         self.problems.push(InputError::at(self.file, position, message));
     }
 
-    /// Place of a byte; bytes must be asked for in ascending order to be found fast.
+    /// Returns the position of a byte. This is fast if offsets ascend.
     pub(crate) fn position(&mut self, byte: usize) -> Position {
         let byte = byte.min(self.text.len());
         let bytes = self.text.as_bytes();
@@ -106,12 +107,12 @@ impl<'a> Xml<'a> {
             self.line_start = self.counted + newline + 1;
         }
         self.counted = byte;
-        // A whole file may be one line, so that its characters are counted on, too.
+        // A whole file may be one line, so counting of characters continues, too.
         if !(self.line_start..=byte).contains(&self.in_line.0) {
             self.in_line = (self.line_start, 0);
         }
         let (from, before) = self.in_line;
-        // Characters are the bytes that do not continue one.
+        // Count all bytes except continuation bytes.
         let more = bytes[from..byte].iter().filter(|&&b| b & 0xc0 != 0x80);
         let characters = before + more.count();
         self.in_line = (byte, characters);
@@ -125,12 +126,12 @@ impl<'a> Xml<'a> {
         usize::try_from(self.reader.buffer_position()).map_or(usize::MAX, |read| read + self.passed)
     }
 
-    /// The whole text, and where the next part begins, if the last one was the end of an element.
+    /// Returns the whole text and the offset of the next part, if the last part was the end of an element.
     pub(crate) fn rest(&self) -> Option<(&'a str, usize)> {
         self.between.then(|| (self.text, self.offset()))
     }
 
-    /// Goes on at a byte that follows the end of an element, at the same depth.
+    /// Continues at an offset after the end of an element of the same depth.
     pub(crate) fn pass(&mut self, byte: usize) {
         self.passed += byte - self.offset();
         *self.reader.get_mut() = &self.text.as_bytes()[byte..];
@@ -143,7 +144,7 @@ impl<'a> Xml<'a> {
         Box::new(InputError::at(self.file, position, message))
     }
 
-    /// The next part of the element that is open, `None` at its end (or at the end of the file).
+    /// Returns the next part of the open element, `None` at its end or at the end of the file.
     pub(crate) fn part(&mut self) -> Result<Option<Part<'a>>> {
         loop {
             let start = self.offset();
@@ -204,8 +205,9 @@ impl<'a> Xml<'a> {
         }
     }
 
-    /// The next element inside the one that is open, which has to be read to its end; `None` when there
-    /// are no more. Text is passed over.
+    /// Returns the next child of the open element, `None` if there are no more. Skips text. The caller must
+    /// read the
+    /// child to its end.
     pub(crate) fn element(&mut self) -> Result<Option<Element<'a>>> {
         loop {
             match self.part()? {
@@ -216,7 +218,7 @@ impl<'a> Xml<'a> {
         }
     }
 
-    /// Passes over the rest of the element that is open.
+    /// Skips the rest of the open element.
     pub(crate) fn skip(&mut self) -> Result<()> {
         let mut inside = 0_usize;
         loop {
@@ -229,8 +231,7 @@ impl<'a> Xml<'a> {
         }
     }
 
-    /// The text of the element that is open, without white space at both ends; elements inside are passed
-    /// over.
+    /// Returns the trimmed text of the open element. Skips child elements.
     pub(crate) fn text(&mut self) -> Result<String> {
         let mut all = String::new();
         while let Some(part) = self.part()? {
@@ -247,14 +248,14 @@ impl<'a> Xml<'a> {
         }
     }
 
-    /// Gives each attribute (name without prefix, value) to `each`.
+    /// Calls `each` with every attribute: name without prefix, value.
     pub(crate) fn attributes(
         &mut self,
         element: &Element<'a>,
         mut each: impl FnMut(&mut Self, &str, &str),
     ) -> Result<()> {
         for (n, attribute) in element.tag.attributes().enumerate() {
-            // Each is compared with those before it.
+            // The check for duplicates is quadratic, so the number is limited.
             if n == ATTRIBUTE_LIMIT {
                 let message = format!("the element has more than {ATTRIBUTE_LIMIT} attributes");
                 return Err(self.broken_at(element.position, &message));
@@ -278,7 +279,7 @@ impl<'a> Xml<'a> {
         Ok(())
     }
 
-    /// The value of one attribute.
+    /// Returns the value of one attribute.
     pub(crate) fn attribute(&mut self, element: &Element<'a>, wanted: &str) -> Result<Option<String>> {
         let mut found = None;
         self.attributes(element, |_, name, value| {
@@ -295,7 +296,7 @@ impl<'a> Xml<'a> {
         error
     }
 
-    /// Reports an element that does not belong where it stands and passes over it.
+    /// Reports and skips an element that is not allowed here.
     pub(crate) fn illegal_element(&mut self, element: &Element<'a>, parent: &str, legal: &str) -> Result<()> {
         let message = format!("Illegal element {} in element {parent}", element.name());
         self.problems.push(
@@ -305,7 +306,7 @@ impl<'a> Xml<'a> {
         self.skip()
     }
 
-    /// A boolean attribute; anything but a boolean is a problem.
+    /// Parses a boolean attribute. Reports other values.
     pub(crate) fn boolean(&mut self, position: Position, name: &str, value: &str) -> Option<bool> {
         let parsed = crate::profiles::parse_bool(value);
         if parsed.is_none() {

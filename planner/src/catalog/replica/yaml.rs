@@ -5,7 +5,7 @@ use crate::catalog::transformation::yaml::checksum;
 use crate::model::Position;
 use crate::syntax::yaml::{Fields, Result, Yaml};
 
-/// Reads the node that comes next: a mapping with the key `replicas`.
+/// Reads the next node: a mapping with the key `replicas`.
 pub(crate) fn read(yaml: &mut Yaml<'_>) -> Result<ReplicaCatalog> {
     let mut catalog = ReplicaCatalog::default();
     let root = yaml.node()?;

@@ -1,9 +1,10 @@
-//! Jobs and dependencies as programs write them, read several times as fast as by the full reader of XML.
+//! Fast reader for jobs and dependencies in the form that programs write: several times faster than full XML.
 //!
-//! One look at the text of a whole `job` or `child` element. At the first thing that is not understood here (an
-//! entity, a comment, an element or attribute that is rare, anything wrong) nothing is taken, and the full reader
-//! reads the element from its beginning. Both give the same workflow; only the numbers of files that are named in
-//! the element may be given out already, in the order in which the full reader gives them.
+//! It scans the text of a whole `job` or `child` element once. On anything unusual (an entity, a comment, a
+//! rare
+//! element or attribute, an error) it gives up, and the full reader reads the element from its start. Both
+//! give the
+//! same workflow. Files of an abandoned element may have numbers already, in the order of the full reader.
 
 use std::sync::Arc;
 
@@ -16,24 +17,24 @@ use crate::model::{
 use crate::profiles::{Namespace, Profiles, is_pegasus_key, parse_bool};
 use crate::syntax::xml::Xml;
 
-/// Attributes of an element; more are for the full reader.
-const ATTRIBUTES: usize = 8;
+/// Maximum attributes of an element; the full reader handles more.
+const MAX_ATTRIBUTES: usize = 8;
 
-/// What is read of a job before it is added, in memory that is used again.
+/// Buffers for the parts of a job that is being read.
 #[derive(Debug, Default)]
 pub(super) struct Found<'a> {
     /// All file uses of a job.
     pub(super) uses: Vec<FileUse>,
-    /// Where the parents of a child are named, and their ids.
+    /// Parents of a child: offset in the text, and id.
     pub(super) parents: Vec<(usize, &'a str)>,
     arguments: String,
 }
 
-/// A job that is not added yet; its files are in [`Found::uses`].
+/// A job before it is added; its files are in [`Found::uses`].
 #[derive(Debug, Default)]
 pub(super) struct Started<'a> {
     id: &'a str,
-    /// Namespace, name and version of what it runs.
+    /// Namespace, name and version of its transformation.
     pub(super) runs: (Option<&'a str>, &'a str, Option<&'a str>),
     arguments: String,
     profiles: Profiles,
@@ -43,7 +44,7 @@ pub(super) struct Started<'a> {
 }
 
 impl Started<'_> {
-    /// The job, without its files and its place.
+    /// Returns the job without file uses and position.
     pub(super) fn with(self, transformation: Arc<TransformationName>) -> Job {
         let [stdin, stdout, stderr] = self.streams;
         Job {
@@ -91,7 +92,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Passes over a text if it comes next.
+    /// Skips a text if it comes next.
     fn eat(&mut self, expected: &str) -> bool {
         let comes = self.text.as_bytes()[self.at..].starts_with(expected.as_bytes());
         if comes {
@@ -104,7 +105,7 @@ impl<'a> Scan<'a> {
         self.eat(expected).then_some(())
     }
 
-    /// The name of the start tag that comes next, without its `<`.
+    /// Reads the name of the next start tag.
     pub(super) fn name(&mut self) -> Option<&'a str> {
         self.need("<")?;
         let rest = &self.text.as_bytes()[self.at..];
@@ -114,9 +115,9 @@ impl<'a> Scan<'a> {
         matches!(self.byte()?, b' ' | b'\n' | b'\t' | b'/' | b'>').then_some(name)
     }
 
-    /// Gives name and value of each attribute to `each`, up to the end of the tag.
+    /// Calls `each` with name and value of each attribute, up to the end of the tag.
     fn attributes(&mut self, mut each: impl FnMut(&'a str, &'a str) -> Option<()>) -> Option<Close> {
-        let mut names = [""; ATTRIBUTES];
+        let mut names = [""; MAX_ATTRIBUTES];
         let mut count = 0;
         loop {
             let before = self.at;
@@ -145,7 +146,7 @@ impl<'a> Scan<'a> {
             let length = memchr::memchr(quote, &self.text.as_bytes()[self.at..])?;
             let value = self.text.get(self.at..self.at + length)?;
             self.at += length + 1;
-            // White space other than blanks and entities have to be replaced.
+            // Entities and white space other than spaces need replacement.
             if name.is_empty() || has_special(value) || names[..count].contains(&name) {
                 return None;
             }
@@ -155,7 +156,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The end of an element without content.
+    /// Reads the end of an element without content.
     fn end_of(&mut self, close: Close, end: &str) -> Option<()> {
         if close == Close::Open {
             self.blanks();
@@ -164,7 +165,7 @@ impl<'a> Scan<'a> {
         Some(())
     }
 
-    /// Text up to the next `<`.
+    /// Reads text up to the next `<`.
     fn characters(&mut self) -> Option<&'a str> {
         let length = memchr::memchr(b'<', &self.text.as_bytes()[self.at..])?;
         let text = self.text.get(self.at..self.at + length)?;
@@ -173,7 +174,7 @@ impl<'a> Scan<'a> {
         (!text.bytes().fold(false, |found, b| found | special(b))).then_some(text)
     }
 
-    /// The text of an element with a key, without white space at both ends.
+    /// Reads the text of an element with a key, trimmed.
     fn keyed_text(&mut self, close: Close, end: &str) -> Option<&'a str> {
         if close == Close::Empty {
             return Some("");
@@ -194,7 +195,7 @@ fn known(value: &str) -> Option<&str> {
 }
 
 impl<'a> Dax<'_, 'a> {
-    /// Reads jobs and dependencies as long as they are regular.
+    /// Reads jobs and dependencies while they are regular.
     pub(super) fn regular(&mut self) {
         let mut found = std::mem::take(&mut self.found);
         while let Some((text, start)) = self.xml.rest() {
@@ -216,7 +217,7 @@ impl<'a> Dax<'_, 'a> {
 
     fn regular_job(&mut self, scan: &mut Scan<'a>, begin: usize, found: &mut Found<'a>) -> Option<()> {
         let started = job(scan, self.rules, self.builder, found)?;
-        // From here on nothing goes wrong.
+        // No step below can fail.
         let (namespace, name, version) = started.runs;
         let mut job = started.with(self.builder.transformation_of(namespace, name, version));
         job.position = self.xml.position(begin);
@@ -252,7 +253,7 @@ pub(super) fn add_child(xml: &mut Xml<'_>, builder: &mut Builder, child: &str, p
     }
 }
 
-/// Reads a job from behind the name of its start tag.
+/// Reads a job after the name of its start tag.
 pub(super) fn job<'a>(
     scan: &mut Scan<'a>,
     rules: Rules,
@@ -303,7 +304,7 @@ pub(super) fn job<'a>(
                 })?;
                 let value = scan.keyed_text(close, "</profile>")?;
                 let namespace = Namespace::parse(namespace).filter(|_| !key.is_empty())?;
-                // Odd keys give warnings, and numbers may be wrong.
+                // Unknown keys cause warnings, and numbers may be invalid.
                 let is_checked = ["memory", "diskspace"]
                     .iter()
                     .any(|k| key.eq_ignore_ascii_case(k));
@@ -378,7 +379,7 @@ fn stream(scan: &mut Scan<'_>, names: &mut Builder, end: &str) -> Option<FileId>
     names.harmless_file(name?)
 }
 
-/// Reads a child from behind the name of its start tag; its parents are in [`Found::parents`].
+/// Reads a child after the name of its start tag. Its parents go to [`Found::parents`].
 pub(super) fn child<'a>(scan: &mut Scan<'a>, found: &mut Found<'a>) -> Option<&'a str> {
     let mut child = None;
     if scan.attributes(|name, value| reference(name, value, &mut child))? == Close::Empty {
@@ -429,7 +430,7 @@ fn file_use(names: &mut Builder, scan: &mut Scan<'_>) -> Option<FileUse> {
             "type" if value == "executable" => found.kind = FileKind::Executable,
             "executable" if parse_bool(value)? => found.kind = FileKind::Executable,
             "executable" | "type" => {}
-            // Older ways to say the same, and executables whose names have several parts.
+            // Old attribute names, and executables whose names have several parts.
             _ => return None,
         }
         Some(())

@@ -1,83 +1,85 @@
-//! The part of YAML that programs write, several times as fast as all of it: block mappings and sequences of
-//! scalars that end on their line.
+//! Fast YAML reader for the subset that programs write: block mappings and sequences of scalars on one line.
+//! It is
+//! several times faster than the full reader.
 //!
-//! Whatever is not understood here (flow style, anchors, tags, texts of several lines, comments behind
-//! values, tabs, errors) gives [`Unknown`], and [`Full`](super::full::Full) reads the file instead. So this module
-//! must either give the events of `Full` or give up; tests hold them against each other.
+//! Anything else (flow style, anchors, tags, multi-line texts, comments after values, tabs, errors) gives
+//! [`Unknown`], and [`Full`](super::full::Full) reads the file instead. This module must give the same events
+//! as
+//! `Full` or give up. Tests compare both.
 
 use std::borrow::Cow;
 
 use super::{Event, Scalar};
 use crate::error::Position;
 
-/// Something that only the full reader understands.
+/// A construct outside the subset.
 #[derive(Debug)]
 pub(super) struct Unknown;
 
 type Result<T> = std::result::Result<T, Unknown>;
 
-/// Longer keys are left to the full reader, which limits them.
+/// Maximum bytes of a key; the full reader reports longer ones.
 const KEY_LIMIT: usize = 1000;
 
-/// A collection that is open.
+/// An open collection.
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    /// Bytes before its entries; only blanks and dashes.
+    /// Indentation of its entries: spaces and dashes.
     indent: usize,
     is_sequence: bool,
 }
 
-/// What comes next.
+/// Next item to read.
 #[derive(Debug)]
 enum State<'a> {
-    /// A line.
+    /// A new line.
     Line,
-    /// What the line that was found says about the open collections.
+    /// The line that was found, which may close or continue collections.
     Found,
-    /// A node that begins at `at`; `own_line` if nothing is before it on its line.
+    /// A node at `at`. `own_line`: it is the first on its line.
     Node { own_line: bool },
     /// The dash at `at`.
     Dash,
-    /// A key that was read already.
+    /// A key that has been read.
     Key(Scalar<'a>),
-    /// The value behind a key.
+    /// The value after a key.
     Value,
     /// The end of `[]` or `{}`.
     EmptyEnd { is_sequence: bool },
 }
 
-/// What one pass over the line found.
+/// Findings of one pass over a line.
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
-    /// The first colon that ends a key, and whether there is another one.
+    /// First colon that ends a key, and whether there is another one.
     colon: Option<usize>,
     more_colons: bool,
-    /// A `#` after a blank.
+    /// A `#` after a space.
     comment: bool,
-    /// The line is not ASCII only.
+    /// The line contains non-ASCII characters.
     wide: bool,
 }
 
-/// The reader.
+/// Reader for the subset.
 #[derive(Debug)]
 pub(super) struct Block<'a> {
     text: &'a str,
-    /// Where reading goes on.
+    /// Current offset.
     at: usize,
     line: u32,
     line_start: usize,
     line_end: usize,
     indent: usize,
     marks: Marks,
-    /// A key stands without value at the end of its line; this is where the value would be.
+    /// Position of the missing value after a key at the end of its line.
     waiting: Option<Position>,
     open: Vec<Open>,
     state: State<'a>,
-    /// The document has begun, with `---`.
+    /// The document has started with `---`.
     marked: bool,
-    /// The root was found.
+    /// The root node was found.
     rooted: bool,
-    /// All lines are read.
+    /// All lines have been read.
     done: bool,
 }
 
@@ -111,7 +113,7 @@ impl<'a> Block<'a> {
     fn position(&self, at: usize) -> Position {
         let before = &self.text.as_bytes()[self.line_start..at];
         let column = if self.marks.wide {
-            // Characters are the bytes that do not continue one.
+            // Count all bytes except continuation bytes.
             before.iter().filter(|&&byte| byte & 0xc0 != 0x80).count()
         } else {
             before.len()
@@ -122,12 +124,12 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Whether a dash that begins an item is at `at`.
+    /// Returns whether the dash of an item is at `at`.
     fn is_dash(&self, at: usize) -> bool {
         self.byte(at) == Some(b'-') && matches!(self.byte(at + 1), None | Some(b' '))
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub(super) fn next(&mut self) -> Result<(Event<'a>, Position)> {
         loop {
             match std::mem::replace(&mut self.state, State::Line) {
@@ -162,7 +164,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Goes to the next line with content.
+    /// Moves to the next line with content.
     fn find_line(&mut self) -> Result<()> {
         let bytes = self.text.as_bytes();
         let mut start = if self.line == 0 { 0 } else { self.line_end + 1 };
@@ -184,7 +186,7 @@ impl<'a> Block<'a> {
                 None | Some(b'\n') => start = at + 1,
                 Some(b'#') => {
                     let end = memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n);
-                    // Even in a comment the full reader may meet what it refuses.
+                    // The full reader refuses some characters even in comments.
                     if !bytes[at..end].iter().all(|&byte| CLASS[byte as usize] < CONTROL) {
                         return Err(Unknown);
                     }
@@ -210,7 +212,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Looks once at each byte of the line.
+    /// Scans a line in one pass.
     fn scan(&mut self, start: usize) -> Result<()> {
         let bytes = self.text.as_bytes();
         let mut marks = Marks::default();
@@ -232,7 +234,7 @@ impl<'a> Block<'a> {
             }
             at += 1;
         };
-        // Blanks at the end of a line belong to nothing.
+        // Trailing spaces are not part of a value.
         let mut trimmed = end;
         while trimmed > start && bytes[trimmed - 1] == b' ' {
             trimmed -= 1;
@@ -252,7 +254,7 @@ impl<'a> Block<'a> {
         Ok(())
     }
 
-    /// Closes what ends before the line, and finds the collection that the line goes on with.
+    /// Closes collections that end before the line, and finds the collection that the line continues.
     fn found(&mut self) -> Result<Option<(Event<'a>, Position)>> {
         let dash = self.is_dash(self.at);
         let Some(&top) = self.open.last() else {
@@ -260,7 +262,7 @@ impl<'a> Block<'a> {
                 self.state = State::Found;
                 return Ok(Some((Event::End, Position::default())));
             }
-            // One root, and nothing behind it.
+            // Only one root node is allowed.
             if self.done || self.rooted || self.indent > 0 {
                 return Err(Unknown);
             }
@@ -305,13 +307,13 @@ impl<'a> Block<'a> {
         Ok(None)
     }
 
-    /// A node that begins here.
+    /// Reads the node at the current offset.
     fn node(&mut self, own_line: bool) -> Result<(Event<'a>, Position)> {
         let mut position = self.position(self.at);
-        // Blanks and dashes are one byte each.
+        // Spaces and dashes are one byte each.
         let indent = self.at - self.line_start;
         if self.is_dash(self.at) {
-            // The full reader gives a sequence that is not indented the place of its first item.
+            // The full reader gives an unindented sequence the position of its first item.
             if own_line && self.open.last().is_some_and(|top| top.indent == indent) {
                 let blanks = self.text.as_bytes()[self.at + 1..self.line_end]
                     .iter()
@@ -333,14 +335,14 @@ impl<'a> Block<'a> {
             self.state = State::Key(key);
             return Ok((Event::MappingStart, position));
         }
-        // On a line of its own a text may go on in the next line.
+        // A text on its own line may continue on the next line.
         if own_line {
             return Err(Unknown);
         }
         self.value()
     }
 
-    /// The key that begins here, if there is one; goes to the colon.
+    /// Reads the key at the current offset, if there is one, up to the colon.
     fn key(&mut self) -> Result<Option<Scalar<'a>>> {
         let position = self.position(self.at);
         if matches!(self.byte(self.at), Some(b'"' | b'\'')) {
@@ -363,7 +365,7 @@ impl<'a> Block<'a> {
             return Ok(None);
         };
         let text = &self.text[self.at..colon];
-        if !self.begins_plain(self.at) || text.ends_with(' ') || text.contains(" #") || text.len() > KEY_LIMIT
+        if !self.starts_plain(self.at) || text.ends_with(' ') || text.contains(" #") || text.len() > KEY_LIMIT
         {
             return Err(Unknown);
         }
@@ -375,7 +377,7 @@ impl<'a> Block<'a> {
         }))
     }
 
-    /// From the colon to the value, or to the next line.
+    /// Moves from the colon to the value, or to the next line.
     fn after_key(&mut self) -> Result<()> {
         let colon = self.at;
         self.at += 1;
@@ -385,14 +387,14 @@ impl<'a> Block<'a> {
         if self.at < self.line_end {
             self.state = State::Value;
         } else {
-            // The place that the full reader gives a missing value.
+            // The full reader gives a missing value this position.
             self.waiting = Some(self.position(colon));
             self.state = State::Line;
         }
         Ok(())
     }
 
-    /// A scalar that ends on this line, or an empty collection.
+    /// Reads a scalar that ends on this line, or an empty collection.
     fn value(&mut self) -> Result<(Event<'a>, Position)> {
         let position = self.position(self.at);
         let rest = &self.text[self.at..self.line_end];
@@ -414,11 +416,11 @@ impl<'a> Block<'a> {
             }
             _ => {
                 let colon = self.marks.colon.is_some_and(|colon| colon >= self.at);
-                let is_text = self.begins_plain(self.at)
+                let is_text = self.starts_plain(self.at)
                     && !colon
                     && !self.marks.more_colons
                     && !self.marks.comment
-                    && !self.goes_on();
+                    && !self.continues();
                 if !is_text {
                     return Err(Unknown);
                 }
@@ -434,9 +436,10 @@ impl<'a> Block<'a> {
         Ok((Event::Scalar(scalar), position))
     }
 
-    /// Whether the next line may belong to a text of this one: it is indented further than the collection that
-    /// the text is in.
-    fn goes_on(&self) -> bool {
+    /// Returns whether the next line may continue a text of this one: it is indented further than the
+    /// collection of
+    /// the text.
+    fn continues(&self) -> bool {
         let bytes = self.text.as_bytes();
         let indent = self.open.last().map_or(0, |open| open.indent);
         let mut start = self.line_end + 1;
@@ -453,8 +456,8 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Whether a text without quotes may begin here.
-    fn begins_plain(&self, at: usize) -> bool {
+    /// Returns whether a plain scalar may start here.
+    fn starts_plain(&self, at: usize) -> bool {
         match self.byte(at) {
             Some(b'-') => !matches!(self.byte(at + 1), None | Some(b' ')),
             Some(byte) => !b"?:,[]{}#&*!|>'\"%@`".contains(&byte),
@@ -462,7 +465,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// A text in quotes that ends on this line, and where it ends.
+    /// Reads a quoted text that ends on this line. Returns the text and its end.
     fn quoted(&self, start: usize) -> Result<(Cow<'a, str>, usize)> {
         let line = &self.text[..self.line_end];
         let inside = start + 1;
@@ -519,10 +522,10 @@ const COLON: u8 = 1;
 const HASH: u8 = 2;
 const WIDE: u8 = 3;
 const NEWLINE: u8 = 4;
-/// Tabs, line breaks of other systems, and characters that YAML does not have.
+/// Tabs, other line breaks, and characters that YAML forbids.
 const CONTROL: u8 = 5;
 
-/// What each byte means inside a line.
+/// Class of each byte inside a line.
 static CLASS: [u8; 256] = {
     let mut class = [PLAIN; 256];
     let mut byte = 0;

@@ -1,4 +1,4 @@
-//! Parts that workflows and catalogs in YAML share: profiles, metadata, hooks.
+//! YAML elements shared by workflows and catalogs: profiles, metadata, hooks.
 
 use rustc_hash::FxHashSet;
 
@@ -10,7 +10,7 @@ use crate::profiles::{Checker, Namespace, Profiles};
 pub(crate) type Pairs = Vec<(String, String)>;
 
 impl<'a> Yaml<'a> {
-    /// A mapping of free keys to texts. Repeated keys are problems.
+    /// Reads a mapping of arbitrary keys to texts. Reports repeated keys.
     pub(crate) fn pairs(
         &mut self,
         what: &str,
@@ -38,14 +38,14 @@ impl<'a> Yaml<'a> {
         Ok(())
     }
 
-    /// `metadata: {key: value}`.
+    /// Reads `metadata: {key: value}`.
     pub(crate) fn metadata(&mut self, pairs: &mut Pairs) -> Result<()> {
         self.pairs("metadata", |_, key, value| {
             pairs.push((key.text.as_ref().to_owned(), value.text.into_owned()));
         })
     }
 
-    /// `profiles: {namespace: {key: value}}`.
+    /// Reads `profiles: {namespace: {key: value}}`.
     pub(crate) fn profiles(&mut self, profiles: &mut Profiles, checker: &mut Checker) -> Result<()> {
         if !self.mapping("profiles")? {
             return Ok(());
@@ -69,7 +69,7 @@ impl<'a> Yaml<'a> {
         Ok(())
     }
 
-    /// `hooks: {shell: [{_on: WHEN, cmd: COMMAND}]}`.
+    /// Reads `hooks: {shell: [{_on: WHEN, cmd: COMMAND}]}`.
     pub(crate) fn hooks(&mut self, hooks: &mut Vec<Hook>) -> Result<()> {
         if !self.mapping("hooks")? {
             return Ok(());

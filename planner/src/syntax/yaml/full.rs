@@ -1,4 +1,5 @@
-//! All of YAML, by `saphyr-parser`: anchors are recorded and played back for aliases, within a limit.
+//! Full YAML reader, based on `saphyr-parser`. It records anchored nodes and replays them for aliases, within
+//! limits.
 
 use std::path::Path;
 
@@ -8,9 +9,9 @@ use saphyr_parser::{Event as Parsed, Marker, Parser, ScalarStyle, StrInput};
 use super::{Event, Result, Scalar, broken};
 use crate::error::Position;
 
-/// Nodes that aliases may stand for in all. An alias bomb has billions.
+/// Maximum nodes that all aliases expand to. An alias bomb has billions.
 const ALIAS_LIMIT: usize = 1_000_000;
-/// Aliases inside anchored nodes inside aliases.
+/// Maximum depth of nested aliases.
 const ALIAS_DEPTH_LIMIT: usize = 32;
 
 #[derive(Clone, Debug)]
@@ -19,12 +20,12 @@ enum Recorded<'a> {
     Alias(usize),
 }
 
-/// An anchored node that is not at its end yet.
+/// An anchored node that is being recorded.
 #[derive(Debug)]
 struct Open {
     anchor: usize,
     start: usize,
-    /// Collections inside it that are open, itself included.
+    /// Number of open collections, including itself.
     depth: u32,
 }
 
@@ -35,7 +36,7 @@ pub(super) struct Full<'a> {
     tape: Vec<(Recorded<'a>, Position)>,
     open: Vec<Open>,
     anchors: FxHashMap<usize, (usize, usize)>,
-    /// Parts of the tape that are being played, the innermost last.
+    /// Parts of the tape that are being replayed, the innermost last.
     playing: Vec<(usize, usize)>,
     played: usize,
     documents: u32,
@@ -69,12 +70,12 @@ impl<'a> Full<'a> {
                     return Err(broken(
                         self.file,
                         position,
-                        format!("the aliases of this file stand for more than {ALIAS_LIMIT} nodes"),
+                        format!("the aliases of this file expand to more than {ALIAS_LIMIT} nodes"),
                     ));
                 }
                 match recorded {
                     Recorded::Event(event) => return Ok((event, position)),
-                    Recorded::Alias(anchor) => self.play(anchor, position)?,
+                    Recorded::Alias(anchor) => self.replay(anchor, position)?,
                 }
                 continue;
             }
@@ -84,7 +85,7 @@ impl<'a> Full<'a> {
         }
     }
 
-    /// The next event of the parser, `None` for those that say nothing.
+    /// Returns the next event of the parser, `None` for events without meaning here.
     fn parse(&mut self) -> Result<Option<(Event<'a>, Position)>> {
         let (parsed, span) = match self.parser.next_event() {
             None => return Ok(Some((Event::End, Position::default()))),
@@ -114,7 +115,7 @@ impl<'a> Full<'a> {
                 if !self.open.is_empty() {
                     self.tape.push((Recorded::Alias(anchor), position));
                 }
-                self.play(anchor, position)?;
+                self.replay(anchor, position)?;
                 return Ok(None);
             }
             Parsed::StreamEnd => (Event::End, 0),
@@ -150,7 +151,7 @@ impl<'a> Full<'a> {
                 }
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                // The end of an anchored node is an end inside the anchored node around it, too.
+                // The end of an anchored node also counts for the anchored node around it.
                 while let Some(open) = self.open.last_mut() {
                     open.depth -= 1;
                     if open.depth > 0 {
@@ -167,12 +168,12 @@ impl<'a> Full<'a> {
         }
     }
 
-    fn play(&mut self, anchor: usize, position: Position) -> Result<()> {
+    fn replay(&mut self, anchor: usize, position: Position) -> Result<()> {
         let Some(&part) = self.anchors.get(&anchor) else {
             return Err(broken(
                 self.file,
                 position,
-                "an alias stands inside the node it names",
+                "an alias is inside the node that it names",
             ));
         };
         if self.playing.len() >= ALIAS_DEPTH_LIMIT {

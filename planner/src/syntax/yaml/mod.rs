@@ -1,5 +1,4 @@
-//! A reader of YAML that hands out one node after another and never builds a tree: memory stays at what the
-//! caller keeps, and every node has its place in the file.
+//! Streaming YAML reader: returns one node after another with its position and never builds a tree.
 
 mod block;
 pub(crate) mod common;
@@ -14,13 +13,13 @@ use crate::error::{InputError, near_spelling};
 use block::Block;
 use full::Full;
 
-/// Collections inside collections, more than which no honest file has.
+/// Maximum depth of nested collections.
 const DEPTH_LIMIT: u32 = 64;
 
-/// Why reading ends before the end of the file.
+/// Reason to stop before the end of the file.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The file is no YAML, or not of a kind that is read here.
+    /// The file is not valid YAML, or exceeds a limit.
     Broken(Box<InputError>),
 }
 
@@ -33,7 +32,7 @@ impl Stop {
 
 pub(crate) type Result<T> = std::result::Result<T, Stop>;
 
-/// What the parser reports.
+/// Parser event.
 #[derive(Clone, Debug, PartialEq)]
 enum Event<'a> {
     Scalar(Scalar<'a>),
@@ -45,23 +44,23 @@ enum Event<'a> {
     End,
 }
 
-/// Text of a node that is no collection, as the source has it (`1.50` stays `1.50`).
+/// A scalar with its text as in the source (`1.50` stays `1.50`).
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scalar<'a> {
     pub(crate) text: Cow<'a, str>,
-    /// Without quotes.
+    /// Written without quotes.
     pub(crate) plain: bool,
     pub(crate) position: Position,
 }
 
 impl Scalar<'_> {
-    /// Nothing, `~` or `null`.
+    /// Returns whether the scalar is empty, `~` or `null`.
     pub(crate) fn is_null(&self) -> bool {
         self.plain && matches!(self.text.as_ref(), "" | "~" | "null" | "Null" | "NULL")
     }
 }
 
-/// The start of a node.
+/// Start of a node.
 #[derive(Debug)]
 pub(crate) enum Node<'a> {
     Scalar(Scalar<'a>),
@@ -88,7 +87,7 @@ impl Node<'_> {
     }
 }
 
-/// Keys of a mapping with fixed keys, and which of them came already.
+/// Legal keys of a mapping, and the keys found so far.
 #[derive(Debug)]
 pub(crate) struct Fields {
     element: &'static str,
@@ -106,26 +105,26 @@ impl Fields {
             seen: 0,
         }
     }
-    /// Whether a key of the list did not appear.
+    /// Returns whether a key is missing.
     pub(crate) fn lacks(&self, key: &str) -> bool {
         let bit = self.legal.iter().position(|legal| *legal == key);
         bit.is_none_or(|n| self.seen & (1 << n) == 0)
     }
-    /// Keys of the published schema that are refused with a message of their own.
+    /// Sets keys of the published schema that are refused with a special message.
     pub(crate) const fn unsupported(mut self, keys: &'static [&'static str]) -> Self {
         self.unsupported = keys;
         self
     }
 }
 
-/// Where events come from: the fast reader as long as it understands the file, then the full one.
+/// Source of events: the fast reader while it understands the file, then the full reader.
 enum Source<'a> {
-    /// With how many events it gave.
+    /// The fast reader and the number of its events.
     Block(Block<'a>, usize),
     Full(Box<Full<'a>>),
 }
 
-/// The reader. Problems that do not end reading are collected.
+/// YAML reader that collects problems that are not fatal.
 pub(crate) struct Yaml<'a> {
     file: &'a Path,
     text: &'a str,
@@ -203,7 +202,7 @@ impl<'a> Yaml<'a> {
         Ok((event, position))
     }
 
-    /// The node that comes next, where one has to come.
+    /// Returns the next node, which must exist.
     pub(crate) fn node(&mut self) -> Result<Node<'a>> {
         match self.next()? {
             (Event::Scalar(scalar), _) => Ok(Node::Scalar(scalar)),
@@ -213,7 +212,7 @@ impl<'a> Yaml<'a> {
         }
     }
 
-    /// The next item of the sequence that is open.
+    /// Returns the next item of the open sequence.
     pub(crate) fn item(&mut self) -> Result<Option<Node<'a>>> {
         match self.next()? {
             (Event::SequenceEnd, _) => Ok(None),
@@ -224,7 +223,7 @@ impl<'a> Yaml<'a> {
         }
     }
 
-    /// The next key of the mapping that is open; its node has to be read after it.
+    /// Returns the next key of the open mapping. The caller must read its node next.
     pub(crate) fn key(&mut self) -> Result<Option<Scalar<'a>>> {
         match self.next()? {
             (Event::MappingEnd, _) => Ok(None),
@@ -233,8 +232,9 @@ impl<'a> Yaml<'a> {
         }
     }
 
-    /// The next key of a mapping with fixed keys. Keys `x-…` are passed over; other unknown keys and
-    /// repeated ones are problems and passed over.
+    /// Returns the next key of a mapping with fixed keys. Skips keys `x-…`; reports and skips other unknown
+    /// keys and
+    /// repeated keys.
     pub(crate) fn field(&mut self, fields: &mut Fields) -> Result<Option<(&'static str, Position)>> {
         while let Some(key) = self.key()? {
             let name = key.text.as_ref();
@@ -279,13 +279,13 @@ impl<'a> Yaml<'a> {
         );
     }
 
-    /// Passes over the node that comes next.
+    /// Skips the next node.
     pub(crate) fn skip_value(&mut self) -> Result<()> {
         let node = self.node()?;
         self.skip(&node)
     }
 
-    /// Passes over the rest of a node.
+    /// Skips the rest of a node.
     pub(crate) fn skip(&mut self, node: &Node<'_>) -> Result<()> {
         if matches!(node, Node::Scalar(_)) {
             return Ok(());
@@ -305,8 +305,9 @@ impl<'a> Yaml<'a> {
         self.skip(node)
     }
 
-    /// Whether the node is a mapping, which then has to be read; an absent one (`key:`) is none, anything
-    /// else is a problem.
+    /// Returns whether the node is a mapping, which the caller must read then. An empty value (`key:`) counts
+    /// as
+    /// absent. Reports other nodes.
     pub(crate) fn is_mapping(&mut self, node: &Node<'_>, what: &str) -> Result<bool> {
         match node {
             Node::Mapping(_) => return Ok(true),
@@ -316,13 +317,14 @@ impl<'a> Yaml<'a> {
         Ok(false)
     }
 
-    /// Whether a mapping comes next, see [`Yaml::is_mapping`].
+    /// Returns whether the next node is a mapping, see [`Yaml::is_mapping`].
     pub(crate) fn mapping(&mut self, what: &str) -> Result<bool> {
         let node = self.node()?;
         self.is_mapping(&node, what)
     }
 
-    /// Whether a sequence comes next, which then has to be read; an absent one is none.
+    /// Returns whether the next node is a sequence, which the caller must read then. An empty value counts as
+    /// absent.
     pub(crate) fn sequence(&mut self, what: &str) -> Result<bool> {
         match self.node()? {
             Node::Sequence(_) => return Ok(true),
@@ -332,7 +334,7 @@ impl<'a> Yaml<'a> {
         Ok(false)
     }
 
-    /// The text that comes next; a collection or nothing at all is a problem.
+    /// Reads a text. Reports collections and empty values.
     pub(crate) fn text(&mut self, what: &str) -> Result<Option<Scalar<'a>>> {
         match self.node()? {
             Node::Scalar(scalar) if !scalar.is_null() => Ok(Some(scalar)),
@@ -343,7 +345,7 @@ impl<'a> Yaml<'a> {
         }
     }
 
-    /// The text that comes next, which may be empty or the word `null`.
+    /// Reads a text, which may be empty or `null`.
     pub(crate) fn any_text(&mut self, what: &str) -> Result<Option<Scalar<'a>>> {
         match self.node()? {
             Node::Scalar(scalar) => Ok(Some(scalar)),
@@ -354,7 +356,7 @@ impl<'a> Yaml<'a> {
         }
     }
 
-    /// The boolean that comes next.
+    /// Reads a boolean.
     pub(crate) fn boolean(&mut self, what: &str) -> Result<Option<bool>> {
         let Some(scalar) = self.any_text(what)? else {
             return Ok(None);
@@ -374,7 +376,7 @@ impl<'a> Yaml<'a> {
         Ok(value)
     }
 
-    /// The whole number that comes next.
+    /// Reads an integer.
     pub(crate) fn number(&mut self, what: &str) -> Result<Option<u64>> {
         let Some(scalar) = self.any_text(what)? else {
             return Ok(None);
@@ -398,7 +400,7 @@ impl<'a> Yaml<'a> {
     }
 }
 
-/// The error about a file that cannot be read on; its wording is that which tools look for.
+/// Returns a fatal error. Other tools search for this wording.
 fn broken(file: &Path, position: Position, message: impl AsRef<str>) -> Stop {
     let path = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     Stop::Broken(Box::new(InputError::at(

@@ -1,4 +1,4 @@
-//! The fast reader gives the events of the full one, or gives up.
+//! The fast reader gives the same events as the full reader, or gives up.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::full::Full;
 use super::{DEPTH_LIMIT, Event};
 use crate::error::Position;
 
-/// Events with their places as far as anyone looks at them, and whether the fast reader understood all.
+/// Events with the positions that callers use, and whether the fast reader understood the whole file.
 fn fast(text: &str) -> (Vec<(Event<'_>, Position)>, bool) {
     let mut block = Block::new(text);
     let mut all = Vec::new();
@@ -22,7 +22,7 @@ fn fast(text: &str) -> (Vec<(Event<'_>, Position)>, bool) {
     }
 }
 
-/// Whether the full reader reads the same; an error after the last event is its own affair.
+/// Returns whether the full reader gives the same events. Errors after the last event do not count.
 fn agrees(text: &str) -> Result<bool, String> {
     let (events, whole) = fast(text);
     let mut full = Full::new(Path::new("w"), text);
@@ -30,7 +30,7 @@ fn agrees(text: &str) -> Result<bool, String> {
     for (n, (event, position)) in events.iter().enumerate() {
         let (expected, place) = match full.next() {
             Ok(found) => found,
-            // It looks further ahead.
+            // The full reader looks further ahead.
             Err(_) if !whole => return Ok(false),
             Err(e) => return Err(format!("event {n}: {e:?}")),
         };
@@ -59,7 +59,7 @@ fn agrees(text: &str) -> Result<bool, String> {
 }
 
 #[test]
-fn what_programs_write_is_read_fast() {
+fn output_of_programs_is_read_fast() {
     for text in [
         "a: b\n",
         "---\na: b",
@@ -77,7 +77,7 @@ fn what_programs_write_is_read_fast() {
 }
 
 #[test]
-fn everything_else_is_left_to_the_full_reader() {
+fn other_constructs_are_left_to_the_full_reader() {
     for text in [
         "",
         "---\n",
@@ -116,7 +116,7 @@ fn everything_else_is_left_to_the_full_reader() {
     }
 }
 
-/// Lines of block style and things that only look like it.
+/// Lines in block style and similar-looking lines.
 fn line() -> impl Strategy<Value = String> {
     let indent = 0_usize..4;
     let dashes = prop::sample::select(vec!["", "", "- ", "- - ", "-   ", "-"]);
@@ -155,7 +155,7 @@ proptest! {
     }
 }
 
-/// A value as programs write it.
+/// A value in the form that programs write.
 #[derive(Clone, Debug)]
 enum Tree {
     Text(String),
