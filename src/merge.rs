@@ -11,7 +11,6 @@ use crate::worker::{worker_stderr, worker_stdout};
 
 /// The output of the tasks could not be brought together; the workers' files are still there.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says it")]
 pub enum MergeError {
     // Text and line feed of the original.
     #[error("Unable to open {what} file: {}\n: {}", path.display(), reason(source))]

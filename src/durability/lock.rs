@@ -18,7 +18,6 @@ pub struct DagLock {
 
 /// Why there is no lock. `Display` gives the text of the original.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says it")]
 pub enum LockError {
     #[error("Unable to open DAG file: {}: {}", path.display(), reason(source))]
     Open { path: PathBuf, source: std::io::Error },
