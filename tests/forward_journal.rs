@@ -71,7 +71,7 @@ impl World {
         let mut writer = Writer::open_append(&self.rescue(), &done).unwrap();
         writer.repeat(&self.dag, &done).unwrap();
         if let Some(recovered) = recovered {
-            recovered.forget().unwrap();
+            recovered.remove_journal().unwrap();
         }
         let mut forwarding = Forwarding::new(SharedFiles::new(most_open), Some(self.rescue()));
         let mut ran = 0;
