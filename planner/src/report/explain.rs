@@ -162,7 +162,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
             Task::Compute(n) => self.compute(id, n, &mut page),
             _ => self.auxiliary(id, &mut page),
         }
-        let within = crate::output::cluster::home(plan, id);
+        let within = crate::output::cluster::cluster_job(plan, id);
         if let Some(cluster) = within {
             page.line("cluster", &self.name(cluster));
         }

@@ -50,7 +50,7 @@ pub(crate) fn write(
 ) -> Result<Vec<Script>, PlanError> {
     if plan.submit.contains(char::is_control) {
         return Err(PlanError::Code(vec![format!(
-            "the name of the submit directory {:?} has a character that batch scripts cannot have",
+            "the name of the submit directory {:?} has a character that is not allowed in batch scripts",
             plan.submit
         )]));
     }
@@ -147,7 +147,7 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
         setup => resources.setup.as_deref(),
         directives => resources.directives.clone(),
         stampede => resources.stampede,
-        as_pegasus => resources.untouched,
+        as_pegasus => resources.is_default,
     }
 }
 
