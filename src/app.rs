@@ -10,10 +10,9 @@ use crate::driver::{RunError, RunSummary};
 use crate::exit;
 use crate::interrupt::Interrupt;
 use crate::launch::{self, Launch};
-use crate::options::{Options, WorkerOptions};
-use crate::run::{LocalRun, run_with};
+use crate::options::WorkerOptions;
+use crate::run::{LocalRun, run_local};
 use crate::signals::{self, Process};
-use crate::worker::FirstServer;
 use crate::{host, logging};
 
 /// Runs the program. `words` is the command line, the program's name included.
@@ -31,8 +30,8 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
         .cloned()
         .unwrap_or_else(|| "pegasus-mpi-cluster".into());
     let arguments = words.get(1..).unwrap_or_default();
-    match cli::parse(&program, arguments, lookup, launch != Launch::Alone) {
-        Err(EarlyExit::Print {
+    match cli::parse(&program, arguments, lookup) {
+        Err(EarlyExit {
             text,
             code,
             everywhere,
@@ -43,7 +42,7 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
             ExitCode::from(code)
         }
         Ok(args) => {
-            let worker = WorkerOptions::from_args(&args, environment);
+            let worker = args.worker_options(environment);
             match launch {
                 Launch::Alone => alone(&args, &program, worker),
                 Launch::Launched { .. } => launched(&args, &program, worker, &launch),
@@ -59,7 +58,6 @@ fn alone(args: &RawArgs, program: &OsStr, worker: WorkerOptions) -> ExitCode {
     if let Err(message) = check(args, workers) {
         return refuse(message);
     }
-    let server = FirstServer::start(&worker);
     print(&cli::version());
     logging::init(args.verbosity);
     let interrupt = Arc::new(Interrupt::new());
@@ -67,11 +65,11 @@ fn alone(args: &RawArgs, program: &OsStr, worker: WorkerOptions) -> ExitCode {
         return refuse(&format!("Unable to handle signals: {}", pmc_dag::reason(&error)));
     }
     let run = LocalRun {
-        options: Options::from_args(args, program),
+        options: args.options(program),
         worker,
         workers,
     };
-    conclude(&run_with(&run, server, &interrupt, &mut |_| {}))
+    conclude(&run_local(&run, &interrupt, &mut |_| {}))
 }
 
 /// Checks that need to know how many workers there are. The error is the message.

@@ -9,7 +9,7 @@ use crate::app::{check, conclude, print, refuse};
 use crate::cli::{self, RawArgs};
 use crate::interrupt::Interrupt;
 use crate::launch::Launch;
-use crate::options::{Options, WorkerOptions};
+use crate::options::WorkerOptions;
 use crate::protocol::Rank;
 use crate::signals::{self, Process};
 use crate::transport::mpi::{Mpi, Waiting};
@@ -80,7 +80,7 @@ pub(crate) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, l
         Waiting::Sleep
     };
     if first {
-        master(mpi, waiting, &interrupt, &Options::from_args(args, program))
+        master(mpi, waiting, &interrupt, &args.options(program))
     } else {
         work(mpi, waiting, &interrupt, worker)
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::driver::{self, RunError, RunEvent, RunSummary};
 use crate::interrupt::Interrupt;
 use crate::options::{Options, WorkerOptions};
-use crate::transport::local::LocalMaster;
-use crate::worker::FirstServer;
+use crate::transport::local::{LocalMaster, LocalWorker, LocalWorkerSetup};
+use crate::worker::{self, KillSwitch, Shared};
 
 /// A run with worker threads in this process.
 #[derive(Clone, Debug)]
@@ -31,20 +31,17 @@ pub fn run_local(
     interrupt: &Interrupt,
     observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
 ) -> Result<RunSummary, RunError> {
-    run_with(run, FirstServer::start(&run.worker), interrupt, observer)
-}
-
-/// As [`run_local`], with a server for the first worker that has been started already.
-///
-/// # Errors
-/// Those of [`run_local`].
-pub fn run_with(
-    run: &LocalRun,
-    server: Option<FirstServer>,
-    interrupt: &Interrupt,
-    observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
-) -> Result<RunSummary, RunError> {
-    let worker = Arc::new(run.worker.clone());
-    let mut transport = LocalMaster::start(run.workers, &worker, interrupt, server)?;
+    let options = Arc::new(run.worker.clone());
+    let shared = Arc::new(Shared::default());
+    let setup = || {
+        let (options, shared) = (Arc::clone(&options), Arc::clone(&shared));
+        let kill = Arc::new(KillSwitch::new());
+        LocalWorkerSetup {
+            stop: Arc::clone(&kill) as _,
+            // It fails only if the master is gone, and then there is no one to report to.
+            serve: move |mut side: LocalWorker| drop(worker::serve(&mut side, options, kill, &shared)),
+        }
+    };
+    let mut transport = LocalMaster::start(run.workers, interrupt, worker::GRACE, setup)?;
     driver::run_combining(&mut transport, &run.options, interrupt, observer)
 }
