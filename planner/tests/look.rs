@@ -178,7 +178,7 @@ fn explanations_before_and_after_planning_are_equal() {
         "{err}"
     );
     let (_, err, ok) = run(&case, &["explain", "work_AA", &dir]);
-    assert!(!ok && err.contains("is work_A meant?"), "{err}");
+    assert!(!ok && err.contains("did you mean work_A?"), "{err}");
     let (_, err, ok) = run(&case, &["explain", "A"]);
     assert!(!ok && err.contains("is no submit directory"), "{err}");
 }

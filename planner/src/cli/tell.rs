@@ -58,7 +58,7 @@ pub fn tell_looked(looked: &Looked, json: bool) -> String {
         return format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default());
     }
     if looked.explanations.is_empty() {
-        looked.summary.tell()
+        looked.summary.to_text()
     } else {
         looked.explanations.join("\n")
     }

@@ -147,7 +147,7 @@ pub fn look(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result
             let mut told = Vec::new();
             let mut problems = Vec::new();
             for job in jobs {
-                match explainer.tell(job) {
+                match explainer.explain(job) {
                     Ok(text) => told.push(text),
                     Err(problem) => problems.push(problem),
                 }
