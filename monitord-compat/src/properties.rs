@@ -1,7 +1,7 @@
 //! Reader of Java properties files, the format of Pegasus' settings.
 //!
-//! `key = value`, `key: value` or `key value`. Comments start with `#` or `!`. A backslash continues a line or
-//! escapes a character (`\t \n \r \f \uXXXX`).
+//! `key = value`, `key: value` or `key value`. Comments start with `#` or `!`. A backslash continues a line
+//! or escapes a character (`\t \n \r \f \uXXXX`).
 
 use std::collections::HashMap;
 
@@ -146,8 +146,8 @@ fn unescape(text: &str) -> Result<String, String> {
 pub struct Properties(HashMap<String, String>);
 
 impl Properties {
-    /// Reads properties. Skips invalid lines; the planner reports them. `${name}` in a value is the value of an
-    /// earlier property.
+    /// Reads properties. Skips invalid lines; the planner reports them. `${name}` in a value is the value of
+    /// an earlier property.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut properties = Self::default();

@@ -171,8 +171,7 @@ impl Properties {
             .map(move |(k, v)| (&k[prefix.len()..], v.text.as_str()))
     }
     /// Returns the profiles for every job, of lowest precedence: `env.X`, `condor.x`, `globus.x`, `dagman.x`,
-    /// and
-    /// `pegasus.x` if `x` is a known profile key.
+    /// and `pegasus.x` if `x` is a known profile key.
     pub fn profiles(&self) -> Profiles {
         let mut profiles = Profiles::default();
         for namespace in [

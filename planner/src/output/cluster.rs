@@ -50,8 +50,8 @@ pub(crate) fn cluster_job(plan: &Plan<'_>, id: JobId) -> Option<JobId> {
     cluster_of(plan, id).map(|cluster| cluster.job)
 }
 
-/// Returns whether a job is not the first in a list for pegasus-cluster. Its record need not describe the machine
-/// again.
+/// Returns whether a job is not the first in a list for pegasus-cluster. Its record need not describe the
+/// machine again.
 pub(crate) fn is_later_member(plan: &Plan<'_>, id: JobId) -> bool {
     cluster_of(plan, id).is_some_and(|cluster| {
         cluster.aggregator == Aggregator::SeqExec && plan.member(cluster.members.start) != id

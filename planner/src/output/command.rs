@@ -1,4 +1,5 @@
-//! Command lines of tasks: kickstart, program, resources (sections 7.1 and 7.2 of the planner's specification).
+//! Command lines of tasks: kickstart, program, resources (sections 7.1 and 7.2 of the planner's
+//! specification).
 
 mod arguments;
 mod places;
@@ -86,7 +87,8 @@ struct Common {
     limits: String,
 }
 
-/// Setup, site, staging site; whether it is a compute job, needs no work directory, is called by a shell script.
+/// Setup, site, staging site; whether it is a compute job, needs no work directory, is called by a shell
+/// script.
 type Key = (u32, SiteId, SiteId, bool, bool, bool);
 
 /// Size of the cache. It can be small, since similar jobs are adjacent.
@@ -362,7 +364,8 @@ fn append_program(
     line.push_str(arguments);
 }
 
-/// Makes the command of a program without kickstart: a shell changes into the work directory and redirects streams.
+/// Makes the command of a program without kickstart: a shell changes into the work directory and redirects
+/// streams.
 fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mut Command) {
     let job = plan.job(id);
     let mut script = String::from("cd \"$0\" && exec \"$@\"");

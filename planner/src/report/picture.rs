@@ -1,4 +1,5 @@
-//! Pictures of workflows: DOT for Graphviz, or SVG by Graphviz. Without Graphviz, a simple SVG shows groups of jobs.
+//! Pictures of workflows: DOT for Graphviz, or SVG by Graphviz. Without Graphviz, a simple SVG shows groups
+//! of jobs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -300,8 +300,8 @@ fn estimate(plan: &Plan<'_>, graph: &Graph, machine: Machine) -> Option<Estimate
     })
 }
 
-/// Simulates a run and returns its duration in seconds. Jobs start in the order in which they become ready, as in the
-/// executor without priorities.
+/// Simulates a run and returns its duration in seconds. Jobs start in the order in which they become ready,
+/// as in the executor without priorities.
 fn makespan(plan: &Plan<'_>, graph: &Graph, times: &[f64], cores: &[u32], machine: Machine) -> f64 {
     let slots = (u64::from(machine.nodes) * u64::from(machine.tasks_per_node))
         .saturating_sub(1)

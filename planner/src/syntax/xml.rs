@@ -1,6 +1,5 @@
 //! XML reader: elements with positions and unescaped attributes. It accepts only standard entities and no
-//! document
-//! type, so entity bombs are impossible.
+//! document type, so entity bombs are impossible.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -131,8 +130,8 @@ impl<'a> Xml<'a> {
         self.text
     }
 
-    /// Takes note of the line of a byte, counted elsewhere, and where that line begins, unless the last byte whose place
-    /// was asked for is on it.
+    /// Takes note of the line of a byte, counted elsewhere, and where that line begins, unless the last byte
+    /// whose place was asked for is on it.
     pub(crate) fn counted(&mut self, byte: usize, line: u32, line_start: Option<usize>) {
         self.counted = byte;
         self.line = line;
@@ -221,8 +220,7 @@ impl<'a> Xml<'a> {
     }
 
     /// Returns the next child of the open element, `None` if there are no more. Skips text. The caller must
-    /// read the
-    /// child to its end.
+    /// read the child to its end.
     pub(crate) fn element(&mut self) -> Result<Option<Element<'a>>> {
         loop {
             match self.part()? {

@@ -1,9 +1,10 @@
 //! Jobs and dependencies of a large DAX, read by several threads ahead of the reader.
 //!
-//! What a regular element says follows from its text alone, wherever the reader comes from. So the text is cut into
-//! pieces, and threads read the elements that begin in them, without knowing whether the reader will come there: it may
-//! be in a comment. The reader takes an element that was read already when it stands at its first byte, and reads
-//! itself what is not regular or not read yet. So the workflow is the same as without these threads.
+//! What a regular element says follows from its text alone, wherever the reader comes from. So the text is
+//! cut into pieces, and threads read the elements that begin in them, without knowing whether the reader will
+//! come there: it may be in a comment. The reader takes an element that was read already when it stands at
+//! its first byte, and reads itself what is not regular or not read yet. So the workflow is the same as
+//! without these threads.
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,5 @@
 //! Batch scripts from templates (section 7.3 of the planner's specification). Files of the same names in a
-//! template
-//! directory replace the built-in templates.
+//! template directory replace the built-in templates.
 
 mod resources;
 

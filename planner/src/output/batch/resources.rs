@@ -97,8 +97,8 @@ impl NodeSize {
 }
 
 impl Resources {
-    /// Collects the resources from options, else properties `pegasus.batch.*`, else profiles of the site, which win
-    /// over profiles in properties.
+    /// Collects the resources from options, else properties `pegasus.batch.*`, else profiles of the site,
+    /// which win over profiles in properties.
     ///
     /// # Errors
     /// All invalid values.
@@ -233,8 +233,8 @@ impl Resources {
         }
     }
 
-    /// Returns the minutes after which the executor ends the run; the rest of the wall time is for its end. The
-    /// script for PBS with the default wall time has the numbers of Pegasus.
+    /// Returns the minutes after which the executor ends the run; the rest of the wall time is for its end.
+    /// The script for PBS with the default wall time has the numbers of Pegasus.
     pub(crate) fn max_wall_time(&self, scheduler: Scheduler) -> u32 {
         match self.minutes {
             minutes if !self.minutes_given && scheduler.suffix() == "pbs" => minutes,
@@ -243,8 +243,8 @@ impl Resources {
         }
     }
 
-    /// Returns the minutes from the start of the job to the signal after which no task is started, `None` without
-    /// such a signal. By default, only Slurm sends it, and only to launchers that forward it.
+    /// Returns the minutes from the start of the job to the signal after which no task is started, `None`
+    /// without such a signal. By default, only Slurm sends it, and only to launchers that forward it.
     pub(crate) fn drain_after(&self, scheduler: Scheduler) -> Option<u32> {
         let launcher = self.launcher.as_deref().unwrap_or("mpiexec");
         let first = launcher.split_whitespace().next().unwrap_or_default();
