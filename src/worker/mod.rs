@@ -16,7 +16,6 @@ use std::ffi::OsString;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub use forward::LONGEST_FILE;
 use gpus::Devices;
 pub use kill::KillSwitch;
 pub(crate) use stdio::fill_numbers;

@@ -125,21 +125,6 @@ impl<'a> Xml<'a> {
         usize::try_from(self.reader.buffer_position()).map_or(usize::MAX, |read| read + self.passed)
     }
 
-    /// The whole text, without blanks before it.
-    pub(crate) fn whole(&self) -> &'a str {
-        self.text
-    }
-
-    /// Takes note of the line of a byte, counted elsewhere, and where that line begins, unless the last byte
-    /// whose place was asked for is on it.
-    pub(crate) fn counted(&mut self, byte: usize, line: u32, line_start: Option<usize>) {
-        self.counted = byte;
-        self.line = line;
-        if let Some(start) = line_start {
-            self.line_start = start;
-        }
-    }
-
     /// Returns the whole text and the offset of the next part, if the last part was the end of an element.
     pub(crate) fn rest(&self) -> Option<(&'a str, usize)> {
         self.between.then(|| (self.text, self.offset()))
