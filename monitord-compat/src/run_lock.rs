@@ -71,7 +71,11 @@ impl LoaderLock {
             file.set_len(0)?;
             let host = gethostname::gethostname();
             let pid = std::process::id();
-            write!(file, "pid {pid}\ntimestamp {timestamp}\nhost {}\n", host.display())?;
+            write!(
+                file,
+                "pid {pid}\ntimestamp {timestamp}\nhost {}\n",
+                host.display()
+            )?;
             let path = path.to_owned();
             return Ok((Self { file, path }, locked));
         }

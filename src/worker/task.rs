@@ -20,22 +20,17 @@ use super::environment::{TASK_VARIABLES, inherited, variable};
 use super::forward::{self, Pipes};
 use super::gpus::Devices;
 use super::host_script::HostScript;
-use super::kickstart::Kickstart;
 use super::kill::KillSwitch;
 use super::process::{Ended, Process};
 use super::stdio::{self, Pair, SharedStdio};
+use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::options::WorkerOptions;
-use crate::protocol::{Assignment, ForwardedData, Rank, Silent, TaskResult};
-
-/// Status of a task that could not be executed as it should: as if it had ended with 1.
-const OWN_FAILURE: i32 = 256;
+use crate::protocol::{Assignment, EXECUTOR_FAILURE, ForwardedData, Outcome, QuietAttempt, Rank, TaskResult};
+use crate::transport::local::StopTask as _;
 
 /// How long a task whose time is over may take to end before it is killed.
 const LIMIT_GRACE: Duration = Duration::from_secs(5);
-
-/// So many workers start a server before their first task. The others may get none, and have time while these work.
-const EARLY: u32 = 4;
 
 /// Why a worker cannot go on.
 #[derive(Debug)]
@@ -59,7 +54,7 @@ pub(super) struct Runner {
     devices: Devices,
     path: Vec<PathBuf>,
     spawner: Spawner,
-    kickstart: Kickstart,
+    kickstart: TaskServerClient,
     host_script: Option<HostScript>,
 }
 
@@ -96,7 +91,7 @@ impl Runner {
         let path = path
             .map(|value| std::env::split_paths(value).collect())
             .unwrap_or_default();
-        let kickstart = Kickstart::new(options.kickstart.as_deref());
+        let kickstart = TaskServerClient::new(options.kickstart.as_deref());
         Ok(Self {
             options,
             kill,
@@ -112,18 +107,6 @@ impl Runner {
             kickstart,
             host_script: None,
         })
-    }
-
-    /// Takes over the server of tasks that was started for it.
-    pub(super) fn take_over(&mut self, kickstart: Kickstart) {
-        self.kickstart = kickstart;
-    }
-
-    /// Starts the server of tasks before the first of them comes, if there are tasks for it.
-    pub(super) fn start_early(&mut self) {
-        if self.rank.0 <= EARLY && self.kickstart.is_wanted(&self.options.dag) {
-            self.kickstart.start_early(&self.environment, &mut self.spawner);
-        }
     }
 
     /// Takes note of the worker's number among those of its host. The first one runs the host
@@ -202,7 +185,7 @@ impl Runner {
             inherited: &self.environment,
             path: &self.path,
             options: &self.options,
-            watched: watch.every().is_some(),
+            watched: watch.interval().is_some(),
         };
         let started = spawn.begin(&self.kill, &mut self.kickstart, &mut self.spawner);
         let mut process = match started {
@@ -250,16 +233,14 @@ impl Runner {
                 reason(&error)
             ))
         })?;
+        let mut outcome = Outcome::new(status, runtime);
+        if self.options.report_quiet && files.hold_only(text.len()) {
+            outcome.quiet = quiet_attempt(&record, files.number);
+        }
         Ok(TaskResult {
             submit: task.submit,
-            status,
-            runtime,
+            outcome,
             forwards,
-            silent: if self.options.tell_silent && files.hold_only(text.len()) {
-                silent(&record, files.number)
-            } else {
-                None
-            },
         })
     }
 
@@ -352,7 +333,7 @@ impl Runner {
             let how = describe_end(status);
             tracing::error!("Task {name}: its kickstart exited {how} and left no record");
             if status == 0 {
-                status = OWN_FAILURE;
+                status = EXECUTOR_FAILURE;
             }
         }
         if self.kill.is_aborted() {
@@ -366,7 +347,7 @@ impl Runner {
             });
             if let Err(message) = read {
                 tracing::error!("Task {}: {message}", String::from_utf8_lossy(&task.name));
-                status = OWN_FAILURE;
+                status = EXECUTOR_FAILURE;
                 forwards.clear();
             }
         }
@@ -410,7 +391,7 @@ impl Execution<'_> {
     fn begin(
         &self,
         kill: &KillSwitch,
-        kickstart: &mut Kickstart,
+        kickstart: &mut TaskServerClient,
         spawner: &mut Spawner,
     ) -> Option<io::Result<Process>> {
         if let Some(request) = self.served(kickstart) {
@@ -426,7 +407,7 @@ impl Execution<'_> {
                         .map(|()| server)
                 };
                 match kill.start(begin) {
-                    Some(Err(error)) => tracing::debug!("Kickstart is started anew: {}", reason(&error)),
+                    Some(Err(error)) => tracing::debug!("Restarting the task server: {}", reason(&error)),
                     started => return started.map(|server| server.map(Process::Served)),
                 }
             }
@@ -436,8 +417,8 @@ impl Execution<'_> {
     }
 
     /// The task as a server understands it, if it is for one.
-    fn served(&self, kickstart: &Kickstart) -> Option<Vec<u8>> {
-        let wanted = kickstart.wanted(self.words, self.path)?;
+    fn served(&self, kickstart: &TaskServerClient) -> Option<Vec<u8>> {
+        let wanted = kickstart.kickstart_command(self.words, self.path)?;
         if self.memory().is_some() || self.keep.len() + 3 > MAX_DESCRIPTORS {
             return None;
         }
@@ -528,20 +509,18 @@ impl Execution<'_> {
 fn own_failure(task: &Assignment) -> TaskResult {
     TaskResult {
         submit: task.submit,
-        status: OWN_FAILURE,
-        runtime: Duration::ZERO,
+        outcome: Outcome::new(EXECUTOR_FAILURE, Duration::ZERO),
         forwards: Vec::new(),
-        silent: None,
     }
 }
 
 /// What the master needs to know of a record, if readers of the record would find what is in it: its values are
 /// written as they are.
-fn silent(record: &TaskRecord<'_>, file: u32) -> Option<Silent> {
+fn quiet_attempt(record: &TaskRecord<'_>, file: u32) -> Option<QuietAttempt> {
     let mut values = [record.id.unwrap_or_default(), record.name, record.app].into_iter();
     let plain = values.all(|value| value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"'));
     let start_ms = u64::try_from(record.start_ms()).ok()?;
-    plain.then_some(Silent { file, start_ms })
+    plain.then_some(QuietAttempt { file, start_ms })
 }
 
 fn complain(files: &Pair, program: &[u8], task: &Assignment, error: &io::Error) {

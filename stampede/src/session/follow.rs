@@ -100,7 +100,7 @@ pub fn follow_own(
     let same = fs::canonicalize(path).is_ok_and(|path| path == run.dag);
     let dag = (same && !run.planned).then_some(dag);
     let (session, mut loader, position) = begin(options, run, dag.as_ref(), notice)?;
-    loader.listen(Arc::clone(live.told()));
+    loader.use_hints(Arc::clone(live.hints()));
     session.started(notice);
     let reader = LogReader::open(&session.run.log).map_err(|source| session.read_error(source))?;
     let mut follower = Follower::new(session, loader, reader);
