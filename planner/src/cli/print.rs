@@ -59,7 +59,7 @@ pub fn preview_text(preview: &Preview, json: bool) -> String {
         return format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default());
     }
     if preview.explanations.is_empty() {
-        preview.summary.tell()
+        preview.summary.to_text()
     } else {
         preview.explanations.join("\n")
     }

@@ -259,7 +259,7 @@ impl BuiltPlan<'_> {
         let mut explanations = Vec::new();
         let mut problems = Vec::new();
         for job in jobs {
-            match explainer.tell(job) {
+            match explainer.explain(job) {
                 Ok(text) => explanations.push(text),
                 Err(problem) => problems.push(problem),
             }
