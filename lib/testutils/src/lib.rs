@@ -1,7 +1,9 @@
 //! What the tests of several crates share. Test code only: no program depends on it.
 
+pub mod golden;
 pub mod launcher;
 pub mod programs;
 mod random;
+pub mod txtar;
 
 pub use random::Random;
