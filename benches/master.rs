@@ -22,8 +22,10 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use pegasus_mpi_cluster::protocol::{Rank, Registration, SubmitId, TaskResult, ToWorker};
-use pegasus_mpi_cluster::scheduler::{Event, Master, MasterConfig, Outbox, Record};
+use pegasus_mpi_cluster::internals::{
+    Assignment, Event, Master, MasterConfig, Outbox, Record, SubmitId, TaskResult, ToWorker,
+};
+use pegasus_mpi_cluster::{Outcome, Rank, Registration};
 use pmc_dag::Dag;
 use pmc_dag::rescue::DoneSet;
 
@@ -202,10 +204,8 @@ impl Outbox for Asked {
 fn result(submit: SubmitId) -> TaskResult {
     TaskResult {
         submit,
-        status: 0,
-        runtime: Duration::from_millis(1),
+        outcome: Outcome::new(0, Duration::from_millis(1)),
         forwards: Vec::new(),
-        silent: None,
     }
 }
 
@@ -236,7 +236,6 @@ fn run(dag: &Arc<Dag>) -> Duration {
     let start = cpu_time();
     master.schedule(&mut asked);
     while let Some((rank, submit)) = asked.queue.pop_front() {
-        master.look_ahead(|n| asked.queue.get(n).map(|(rank, _)| *rank));
         master
             .handle(Event::Finished(rank, result(submit)), &mut asked)
             .expect("it runs there");
@@ -252,7 +251,7 @@ fn baseline(dag: &Dag) -> Duration {
     let mut asked = Asked::default();
     for task in dag.ids() {
         let line = dag.task(task);
-        let assignment = pegasus_mpi_cluster::protocol::Assignment {
+        let assignment = Assignment {
             submit: SubmitId(u64::from(task.0)),
             name: line.name.to_vec(),
             id: None,

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 use monitord_compat::dagman_out_reader::{self, What};
-use pmc_stampede::clock::LogClock;
+use monitord_compat::log_clock::LogClock;
 
 use crate::lines::{LineReader, word};
 use crate::plan::hash;

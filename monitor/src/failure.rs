@@ -5,8 +5,9 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use monitord_compat::job_output_reader::{JobOutput, text_outside_records};
+
 use crate::ending::Ending;
-use crate::record;
 
 /// How many lines of a failed task's output are told.
 const TAIL: usize = 10;
@@ -106,14 +107,16 @@ pub fn explain(submit: &Path, last: &LastTry, tries: u32) -> FailedTask {
         peak_kib: None,
         output_file: out_file,
     };
-    let Some(record) = record::find(&out) else {
-        failure.stdout = Tail::of(&record::outside(&out), TAIL);
+    let output = JobOutput::read(&out);
+    let Some(record) = output.decisive_invocation() else {
+        failure.stdout = Tail::of(&text_outside_records(&out), TAIL);
         failure.note = Some("it left no invocation record".into());
         return failure;
     };
-    if let Some(raw) = record.mainjob.status.raw.filter(|&raw| raw != 0) {
+    let raw = record.main.raw_status.and_then(|raw| i32::try_from(raw).ok());
+    if let Some(raw) = raw.filter(|&raw| raw != 0) {
         failure.ending = Ending::from_wait_status(raw);
-        if let Some(why) = &record.mainjob.status.failure_error {
+        if let Some(why) = &record.main.start_error {
             failure.note = Some(
                 why.trim_start_matches(|c: char| c.is_ascii_digit())
                     .trim()
@@ -124,17 +127,15 @@ pub fn explain(submit: &Path, last: &LastTry, tries: u32) -> FailedTask {
         failure.note = Some("its program succeeded, but what belongs to it failed".into());
     }
     // The wrapper's own messages follow those of the program.
-    let captured = without_notices(record.captured("stderr"));
+    let captured = without_notices(record.stderr.as_deref().unwrap_or_default());
     failure.stderr = Tail::of(&format!("{}\n{err}", captured.trim_end()), TAIL);
-    failure.stdout = Tail::of(record.captured("stdout"), TAIL);
-    failure.command = record.mainjob.executable.file_name.into_iter().collect();
-    failure
-        .command
-        .extend(record.mainjob.argument_vector.unwrap_or_default());
-    failure.transformation = record.transformation;
-    failure.host = record.hostname;
-    failure.directory = record.cwd;
-    failure.peak_kib = record.mainjob.usage.maxrss;
+    failure.stdout = Tail::of(record.stdout.as_deref().unwrap_or_default(), TAIL);
+    let command = record.main.executable.iter().chain(&record.main.arguments);
+    failure.command = command.cloned().collect();
+    failure.transformation.clone_from(&record.transformation);
+    failure.host.clone_from(&record.host_name);
+    failure.directory.clone_from(&record.cwd);
+    failure.peak_kib = record.main.max_rss.and_then(|kib| u64::try_from(kib).ok());
     failure
 }
 

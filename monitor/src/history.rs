@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
+use monitord_compat::run_lock::is_locked;
 use pmc_dag::reason;
-use pmc_stampede::holder::is_locked;
 
 use crate::dir::RunDir;
 use crate::events::{Batch, EventLog, Micros, SECOND};

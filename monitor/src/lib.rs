@@ -17,7 +17,6 @@ pub mod kinds;
 pub mod lines;
 pub mod plan;
 pub mod progress;
-pub mod record;
 pub mod resources;
 pub mod statistics;
 pub mod timeline;

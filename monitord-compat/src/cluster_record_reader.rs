@@ -1,9 +1,9 @@
-//! Reads `[cluster-task …]` and `[cluster-summary …]`, those of [`crate::cluster_record`] and those of
-//! pegasus-cluster.
+//! Reads the records `[cluster-task …]` and `[cluster-summary …]` of pegasus-mpi-cluster
+//! ([`crate::cluster_record`]) and pegasus-cluster ([`crate::sequence_record`]).
 
-use crate::record_reader::epoch;
+use crate::record_reader::{epoch, finite};
 
-/// What is kept of a `[cluster-task …]` record.
+/// A `[cluster-task …]` record, as far as monitoring uses it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterTask {
     /// Identifier from the `#@` line or, in a cluster, the number of the task.
@@ -22,7 +22,7 @@ pub struct ClusterTask {
     pub hostname: Option<String>,
 }
 
-/// What is kept of a `[cluster-summary …]` record.
+/// A `[cluster-summary …]` record, as far as monitoring uses it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterSummary {
     /// Seconds since the epoch.
@@ -31,12 +31,12 @@ pub struct ClusterSummary {
     pub duration: Option<f64>,
 }
 
-/// Beginning of a task's record.
+/// Beginning of the record of a task.
 pub const TASK: &str = "[cluster-task ";
-/// Beginning of a cluster's record.
+/// Beginning of the record of a cluster.
 pub const SUMMARY: &str = "[cluster-summary ";
 
-/// Reads a line from [`TASK`] on; `None` without it or without an end.
+/// Reads a record that begins with [`TASK`]; `None` without it or without an end.
 #[must_use]
 pub fn task(line: &str) -> Option<ClusterTask> {
     let mut task = ClusterTask::default();
@@ -45,7 +45,7 @@ pub fn task(line: &str) -> Option<ClusterTask> {
         "id" => task.id = text(value),
         "name" => task.name = text(value),
         "start" => task.start = epoch(value),
-        "duration" => task.duration = seconds(value),
+        "duration" => task.duration = finite(value),
         "status" => task.status = value.parse().ok(),
         "app" => task.app = text(value),
         "hostname" => task.hostname = text(value),
@@ -54,23 +54,19 @@ pub fn task(line: &str) -> Option<ClusterTask> {
     Some(task)
 }
 
-/// Reads a line from [`SUMMARY`] on; `None` without it or without an end.
+/// Reads a record that begins with [`SUMMARY`]; `None` without it or without an end.
 #[must_use]
 pub fn summary(line: &str) -> Option<ClusterSummary> {
     let mut summary = ClusterSummary::default();
     pairs(line.strip_prefix(SUMMARY)?, |key, value| match key {
         "start" => summary.start = epoch(value),
-        "duration" => summary.duration = seconds(value),
+        "duration" => summary.duration = finite(value),
         _ => {}
     })?;
     Some(summary)
 }
 
-fn seconds(value: &str) -> Option<f64> {
-    value.parse().ok().filter(|value: &f64| value.is_finite())
-}
-
-/// Gives keys and values to `take`. `None` if the record has no end.
+/// Calls `take` with each key and value. `None` if the record has no end.
 fn pairs(mut text: &str, mut take: impl FnMut(&str, &str)) -> Option<()> {
     loop {
         text = text.trim_start_matches([',', ' ']);
@@ -80,7 +76,7 @@ fn pairs(mut text: &str, mut take: impl FnMut(&str, &str)) -> Option<()> {
         let (key, rest) = text.split_once('=')?;
         let (value, rest) = match rest.strip_prefix('"') {
             Some(rest) => rest.split_once('"')?,
-            // A name may contain anything but a blank.
+            // A name may contain any character but a blank.
             None => match rest.split_once(", ") {
                 Some((value, rest)) => (value, rest),
                 None => (rest.strip_suffix(']')?, "]"),
@@ -131,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster() {
+    fn a_summary_is_no_task() {
         let line = "[cluster-summary stat=\"ok\", lines=6, tasks=3, succeeded=3, failed=0, extra=0, duration=0.047, \
                     start=\"2026-11-21T07:28:44.086+00:00\", pid=1, app=\"/x\"]";
         let expected = ClusterSummary {

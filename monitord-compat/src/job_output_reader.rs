@@ -1,5 +1,5 @@
-//! Reads what a job left in its output file: invocation records of kickstart, records of clusters,
-//! parts that a job script added, and other text between them.
+//! Reads the output file of a job: invocation records of kickstart, records of clusters, parts that a job
+//! script added, and other text between them.
 
 use crate::cluster_record_reader::{self as cluster, ClusterSummary, ClusterTask};
 use crate::record_reader::{Record, RecordError};
@@ -8,7 +8,7 @@ use crate::record_reader::{Record, RecordError};
 const MULTIPART: &str = "---------------pegasus-multipart";
 const INVOCATION: &str = "- invocation:";
 
-/// All records of one file, in the order of the file.
+/// The records of one file, in the order of the file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobOutput {
     /// Invocation records.
@@ -17,13 +17,13 @@ pub struct JobOutput {
     pub tasks: Vec<ClusterTask>,
     /// The first `[cluster-summary …]` record.
     pub summary: Option<ClusterSummary>,
-    /// Checks of input files, summed up.
+    /// Sum of all checks of input files.
     pub integrity: Option<IntegritySummary>,
-    /// What was wrong, with the line of the file where the record begins, counted from 1.
+    /// Damage, with the line of the file where the record begins, counted from 1.
     pub damage: Vec<(usize, RecordError)>,
 }
 
-/// `integrity_summary` of pegasus-integrity.
+/// The `integrity_summary` of pegasus-integrity.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct IntegritySummary {
     /// Files whose checksum is right.
@@ -35,7 +35,7 @@ pub struct IntegritySummary {
 }
 
 impl JobOutput {
-    /// Reads a file. Text that is no record is passed over.
+    /// Reads the text of a file. Other text than records is skipped.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let mut output = Self::default();
@@ -49,8 +49,7 @@ impl JobOutput {
             number += 1;
             let line = &text[start..at];
             let inside = matches!(part, Part::Invocation { .. });
-            // Inside a record all lines but the next record's first are indented; outside, output
-            // without a line feed may stand before a record.
+            // All lines inside a record are indented. Outside, a record may follow output without a line feed.
             let first = line.as_bytes()[0];
             if inside && matches!(first, b' ' | b'\n') {
                 if at == text.len()
@@ -90,6 +89,18 @@ impl JobOutput {
         output
     }
 
+    /// Returns the invocation that explains how the job ended: the first that failed, as clusters stop there,
+    /// else the last one.
+    #[must_use]
+    pub fn decisive_invocation(&self) -> Option<&Record> {
+        let mut complete = self
+            .invocations
+            .iter()
+            .filter(|record| record.main.raw_status.is_some());
+        let failed = complete.clone().find(|record| record.main.raw_status != Some(0));
+        failed.or_else(|| complete.next_back())
+    }
+
     fn end(&mut self, text: &str, part: &Part, end: usize) {
         match *part {
             Part::Text => {}
@@ -118,9 +129,10 @@ impl JobOutput {
     }
 }
 
+/// The part of a file that is being read.
 #[derive(Clone, Copy)]
 enum Part {
-    /// Nobody's.
+    /// Text outside of records.
     Text,
     Invocation {
         from: usize,
@@ -131,11 +143,31 @@ enum Part {
     },
 }
 
-/// The record of a cluster or task that ends the line.
+/// Returns the record of a cluster or task at the end of a line.
 fn cluster_record(line: &str) -> Option<&str> {
     let at = memchr::memmem::find(line.as_bytes(), b"[cluster-")?;
     let record = line[at..].trim_end();
     (record.starts_with(cluster::TASK) || record.starts_with(cluster::SUMMARY)).then_some(record)
+}
+
+/// Returns the text outside of records: what programs without kickstart printed.
+#[must_use]
+pub fn text_outside_records(text: &str) -> String {
+    let mut rest = String::new();
+    let mut inside = false;
+    for line in text.lines() {
+        if line.contains(INVOCATION) {
+            inside = true;
+        } else if line.starts_with("[cluster-") {
+            inside = false;
+            continue;
+        }
+        if !inside {
+            rest.push_str(line);
+            rest.push('\n');
+        }
+    }
+    rest
 }
 
 fn integrity_summary(text: &str) -> Option<IntegritySummary> {
@@ -168,7 +200,7 @@ mod tests {
                         status=0, app=\"/x\", hostname=\"n\", slot=1, cpus=1, memory=0]\n";
 
     #[test]
-    fn a_cluster() {
+    fn a_cluster_has_several_records() {
         let summary =
             "[cluster-summary stat=\"ok\", duration=0.5, start=\"2026-11-21T07:28:44.084+00:00\"]\n";
         let output = JobOutput::read(&format!("hello{RECORD}{TASK}{RECORD}{TASK}{summary}{TASK}"));
@@ -178,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn records_without_anything_between_them() {
+    fn adjacent_records_are_separate() {
         assert_eq!(
             JobOutput::read(&format!("{RECORD}{RECORD}{TASK}"))
                 .invocations
@@ -188,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn output_that_looks_like_a_record_is_output() {
+    fn captured_output_that_looks_like_a_record_is_skipped() {
         let text = format!(
             "{RECORD}  files:\n    stdout:\n      data: |\n        - invocation: True\n        {TASK}{TASK}"
         );
@@ -197,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_job() {
+    fn a_torn_record_keeps_its_first_fields() {
         let output = JobOutput::read(&format!(
             "- invocation: True\n  transformation: \"t\"\n  start: 202{TASK}"
         ));
@@ -207,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_costs_one_record() {
+    fn damage_affects_one_record_only() {
         let output = JobOutput::read(&format!("{RECORD}- invocation: True\n  a: [\n{RECORD}{TASK}"));
         assert_eq!(output.invocations.len(), 3);
         assert!(
@@ -219,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn integrity_checks() {
+    fn integrity_checks_are_summed_up() {
         let part = format!(
             "{MULTIPART}\n- integrity_verification_attempts:\n  - lfn: \"f\"\n- integrity_summary:\n    succeeded: 4\n    failed: 3\n    duration: 0.432\n"
         );
@@ -233,6 +265,32 @@ mod tests {
             })
         );
         assert_eq!(output.invocations.len(), 1);
+    }
+
+    #[test]
+    fn the_first_failure_is_decisive() {
+        let failed = RECORD.replace("raw: 0", "raw: 256").replace("\"t\"", "\"bad\"");
+        let name = |text: &str| {
+            let output = JobOutput::read(text);
+            output
+                .decisive_invocation()
+                .and_then(|record| record.transformation.clone())
+        };
+        assert_eq!(
+            name(&format!("{RECORD}{failed}{RECORD}{TASK}")).as_deref(),
+            Some("bad")
+        );
+        assert_eq!(name(RECORD).as_deref(), Some("t"));
+        assert_eq!(name("- invocation: True\n  transformation: \"t\"\n"), None);
+    }
+
+    #[test]
+    fn text_outside_records_is_what_programs_printed() {
+        assert_eq!(
+            text_outside_records(&format!("hello\nworld\n{TASK}")),
+            "hello\nworld\n"
+        );
+        assert_eq!(text_outside_records(RECORD), "");
     }
 
     proptest! {

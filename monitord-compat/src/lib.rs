@@ -1,6 +1,8 @@
-//! The file formats that Pegasus' monitoring reads and writes, one module a format: what our programs
-//! write (`dagman_out`, `jobstate_log`, …) and how it is read again (`…_reader`). Text in, text out; no
-//! files, no clock.
+//! The file formats that Pegasus' monitoring reads and writes: one module per writer (`dagman_out`,
+//! `jobstate_log`, …) and one per reader (`…_reader`).
+//!
+//! These modules turn text into values and back, without files or a clock. Two more modules serve all who
+//! watch a run: [`run_lock`] and [`log_clock`].
 
 pub mod braindump;
 pub mod braindump_reader;
@@ -12,9 +14,11 @@ pub mod database;
 pub mod invocation_record;
 pub mod job_output_reader;
 pub mod jobstate_log;
+pub mod log_clock;
 pub mod properties;
 pub mod record_reader;
 pub mod resource_log;
+pub mod run_lock;
 pub mod sequence_record;
 pub mod static_bp;
 pub mod static_bp_reader;

@@ -1,17 +1,16 @@
-//! Reads the invocation record of kickstart (see [`crate::invocation_record`]), as far as monitoring
-//! stores it.
+//! Reads the invocation records of kickstart (see [`crate::invocation_record`]), as far as monitoring uses them.
 //!
-//! Kickstart's records are a small part of YAML: block mappings, one key a line, indented by two blanks
-//! a level. A reader of lines takes them in a few microseconds. What it does not know goes to a YAML
-//! parser, and what that refuses costs the fields behind the mistake only.
+//! Kickstart writes a small part of YAML: block mappings, one key a line, two blanks of indentation a level.
+//! A line reader takes such a record in a few microseconds. Any other record goes to a YAML parser.
+//! A syntax error costs the fields after it only.
 
 use std::borrow::Cow;
 
 use chrono::DateTime;
 
-use crate::yaml_reader;
+use crate::yaml_reader::{self, ITEM};
 
-/// What is kept of a record. Texts that are missing are `None`.
+/// An invocation record. Missing texts are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
     /// Transformation.
@@ -24,7 +23,7 @@ pub struct Record {
     pub host_address: Option<String>,
     /// Name of the host.
     pub host_name: Option<String>,
-    /// Who ran it.
+    /// User whose account ran the job.
     pub user: Option<String>,
     /// Working directory.
     pub cwd: Option<String>,
@@ -44,7 +43,7 @@ pub struct Record {
     entry: Entry,
 }
 
-/// The application itself.
+/// The program of the task itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MainJob {
     /// Seconds since the epoch.
@@ -57,15 +56,19 @@ pub struct MainJob {
     pub system_time: Option<f64>,
     /// Largest resident set, KiB.
     pub max_rss: Option<i64>,
-    /// Raw wait status, or a negative number if there was none.
+    /// Raw wait status; negative if the program did not start.
     pub raw_status: Option<i64>,
+    /// Why the program did not start: error number and text.
+    pub start_error: Option<String>,
     /// Description of the signal that killed it.
     pub signal_name: Option<String>,
     /// Program file.
     pub executable: Option<String>,
+    /// Arguments, without the name of the program.
+    pub arguments: Vec<String>,
 }
 
-/// A file that the job wrote. All values as they stand in the record.
+/// A file that the job wrote. All values are the texts of the record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputFile {
     /// Logical file name.
@@ -89,15 +92,15 @@ struct Entry {
     file: OutputFile,
 }
 
-/// What is wrong with a record.
+/// Damage of a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// A line cannot be understood.
+    /// A syntax error.
     #[error("line {line} of the record: {message}")]
     NotYaml {
         /// Line of the record, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// Message of the parser.
         message: String,
     },
     /// The record has no status of its main job.
@@ -106,24 +109,23 @@ pub enum RecordError {
 }
 
 impl Record {
-    /// Reads the lines of one record, its first line `- invocation: True` left out or not. With an
-    /// error comes what could be read.
+    /// Reads one record, with or without its first line `- invocation: True`. An error comes with the
+    /// fields before it.
     #[must_use]
     pub fn read(text: &str) -> (Self, Option<RecordError>) {
         let mut record = Self::default();
         let mut error = None;
-        if let Err(line) = Lines::new(text).walk(|path, value| record.set(path, value)) {
-            let mut other = Self::default();
-            match yaml_reader::walk(text, |path, value| {
+        if let Err(unsupported) = Lines::new(text).walk(|path, value| record.set(path, value)) {
+            let mut parsed = Self::default();
+            let walked = yaml_reader::walk(text, |path, value| {
                 let path: Vec<&str> = path.iter().map(String::as_str).collect();
-                other.set(&path, Cow::Borrowed(value.unwrap_or_default()));
-            }) {
-                Ok(()) => record = other,
-                Err((at, message)) => {
-                    error = Some(RecordError::NotYaml {
-                        line: at.max(line),
-                        message,
-                    })
+                parsed.set(&path, Cow::Borrowed(value.unwrap_or_default()));
+            });
+            match walked {
+                Ok(()) => record = parsed,
+                Err((line, message)) => {
+                    let line = line.max(unsupported);
+                    error = Some(RecordError::NotYaml { line, message });
                 }
             }
         }
@@ -192,19 +194,21 @@ impl MainJob {
     fn set(&mut self, path: &[&str], value: Cow<'_, str>) {
         match path {
             ["start"] => self.start = epoch(&value),
-            ["duration"] => self.duration = number(&value),
-            ["usage", "utime"] => self.user_time = number(&value),
-            ["usage", "stime"] => self.system_time = number(&value),
+            ["duration"] => self.duration = finite(&value),
+            ["usage", "utime"] => self.user_time = finite(&value),
+            ["usage", "stime"] => self.system_time = finite(&value),
             ["usage", "maxrss"] => self.max_rss = value.parse().ok(),
             ["status", "raw"] => self.raw_status = value.parse().ok(),
+            ["status", "failure_error"] => self.start_error = Some(value.into_owned()),
             ["status", "signalled_name" | "singalled_name"] => self.signal_name = Some(value.into_owned()),
             ["executable", "file_name"] => self.executable = Some(value.into_owned()),
+            ["argument_vector", ITEM] => self.arguments.push(value.into_owned()),
             _ => {}
         }
     }
 }
 
-/// ISO 8601 with a zone to seconds since the epoch, milliseconds kept.
+/// Converts ISO 8601 with a zone to seconds since the epoch, with milliseconds.
 #[must_use]
 pub fn epoch(text: &str) -> Option<f64> {
     let time = DateTime::parse_from_rfc3339(text).ok()?;
@@ -213,7 +217,8 @@ pub fn epoch(text: &str) -> Option<f64> {
     Some(time.timestamp_millis() as f64 / 1000.0)
 }
 
-fn number(text: &str) -> Option<f64> {
+/// Reads a number that is neither infinite nor NaN.
+pub(crate) fn finite(text: &str) -> Option<f64> {
     text.parse().ok().filter(|value: &f64| value.is_finite())
 }
 
@@ -224,15 +229,18 @@ struct Lines<'a> {
     line: usize,
 }
 
-/// Number of the line that is more than block mappings.
-type Unusual = usize;
+/// Number of the first line that needs a YAML parser.
+type Unsupported = usize;
+
+/// Longest path that [`Lines::walk`] reports.
+const MAX_DEPTH: usize = 4;
 
 impl<'a> Lines<'a> {
     fn new(text: &'a str) -> Self {
         Self { text, at: 0, line: 0 }
     }
 
-    /// The next line without its line feed.
+    /// Returns the next line without its line feed.
     fn next(&mut self) -> Option<&'a str> {
         let rest = &self.text[self.at..];
         if rest.is_empty() {
@@ -245,21 +253,29 @@ impl<'a> Lines<'a> {
         Some(line.strip_suffix('\r').unwrap_or(line))
     }
 
-    /// Gives every value with its path, the path's first element being that of the record's fields.
-    fn walk(mut self, mut take: impl FnMut(&[&str], Cow<'_, str>)) -> Result<(), Unusual> {
-        // Keys by depth; a key longer than a line of the fast form sends the record to the YAML parser.
-        let mut path: Vec<Cow<'a, str>> = Vec::with_capacity(4);
+    /// Calls `take` for every value with its path, which begins at the fields of the record.
+    fn walk(mut self, mut take: impl FnMut(&[&str], Cow<'_, str>)) -> Result<(), Unsupported> {
+        let mut take = |path: &[Cow<'a, str>], value| {
+            let mut keys = [""; MAX_DEPTH];
+            if let Some(keys) = keys.get_mut(..path.len()) {
+                keys.iter_mut().zip(path).for_each(|(key, part)| *key = part);
+                take(keys, value);
+            }
+        };
+        let mut path: Vec<Cow<'a, str>> = Vec::with_capacity(MAX_DEPTH);
         while let Some(line) = self.next() {
             let content = line.trim_start_matches(' ');
             let indent = line.len() - content.len();
-            // Lines that begin in the first column belong to nobody: the first line of the record, or what
-            // another process wrote in between.
+            // Lines without indentation: the record's own first line, or output of another process.
             if content.is_empty() || content.starts_with('#') || (indent == 0 && !content.starts_with("- {"))
             {
                 continue;
             }
             if let Some(item) = content.strip_prefix("- ") {
-                self.value(item, line.len() - item.len(), indent)?;
+                let value = self.value(item, line.len() - item.len(), indent)?;
+                path.push(Cow::Borrowed(ITEM));
+                take(&path, value);
+                path.pop();
                 continue;
             }
             if indent == 0 || indent % 2 != 0 || indent / 2 - 1 > path.len() {
@@ -268,21 +284,15 @@ impl<'a> Lines<'a> {
             let (key, value) = self.key(content)?;
             path.truncate(indent / 2 - 1);
             path.push(key);
-            if value.is_empty() {
-                continue;
-            }
-            let value = self.value(value, line.len() - value.len(), indent)?;
-            match path.as_slice() {
-                [a] => take(&[a], value),
-                [a, b] => take(&[a, b], value),
-                [a, b, c] => take(&[a, b, c], value),
-                _ => {}
+            if !value.is_empty() {
+                let value = self.value(value, line.len() - value.len(), indent)?;
+                take(&path, value);
             }
         }
         Ok(())
     }
 
-    fn key(&self, content: &'a str) -> Result<(Cow<'a, str>, &'a str), Unusual> {
+    fn key(&self, content: &'a str) -> Result<(Cow<'a, str>, &'a str), Unsupported> {
         let (key, rest) = match content.strip_prefix('"') {
             Some(quoted) => {
                 let (key, length) = yaml_reader::double_quoted(quoted).ok_or(self.line)?;
@@ -293,17 +303,17 @@ impl<'a> Lines<'a> {
             }
             None => match content.split_once(": ") {
                 Some((key, rest)) => (Cow::Borrowed(key), rest),
-                None => (
-                    Cow::Borrowed(content.trim_end().strip_suffix(':').ok_or(self.line)?),
-                    "",
-                ),
+                None => {
+                    let key = content.trim_end().strip_suffix(':').ok_or(self.line)?;
+                    (Cow::Borrowed(key), "")
+                }
             },
         };
         Ok((key, rest.trim()))
     }
 
-    /// A value that begins in the line just read, `column` bytes from its beginning.
-    fn value(&mut self, value: &'a str, column: usize, indent: usize) -> Result<Cow<'a, str>, Unusual> {
+    /// Reads a value that begins at byte `column` of the line just read.
+    fn value(&mut self, value: &'a str, column: usize, indent: usize) -> Result<Cow<'a, str>, Unsupported> {
         match value.as_bytes().first() {
             Some(b'"') => {
                 if let Some((inner, length)) = yaml_reader::double_quoted(&value[1..])
@@ -319,8 +329,7 @@ impl<'a> Lines<'a> {
                     .strip_suffix('\'')
                     .filter(|_| value.len() > 1)
                     .ok_or(self.line)?;
-                let pairs = inner.replace("''", "");
-                if pairs.contains('\'') {
+                if inner.replace("''", "").contains('\'') {
                     return Err(self.line);
                 }
                 Ok(Cow::Owned(inner.replace("''", "'")))
@@ -330,9 +339,9 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// A double-quoted value that goes on in the next lines.
-    fn long_quoted(&mut self, column: usize) -> Result<Cow<'a, str>, Unusual> {
-        // The line just read ends before `at`; only the text behind a last line has no line feed.
+    /// Reads a double-quoted value that continues in the next lines.
+    fn long_quoted(&mut self, column: usize) -> Result<Cow<'a, str>, Unsupported> {
+        // The line just read ends before `at`; only the last line of a text may lack its line feed.
         let before = &self.text[..self.at];
         let line_end = before.strip_suffix('\n').unwrap_or(before);
         let line_start = line_end.rfind('\n').map_or(0, |at| at + 1);
@@ -340,7 +349,7 @@ impl<'a> Lines<'a> {
         let (value, length) = yaml_reader::double_quoted(quoted).ok_or(self.line)?;
         self.line += quoted[..length].matches('\n').count();
         self.at = self.text.len() - quoted.len() + length;
-        // What follows the closing quote must be the end of the line.
+        // Only blanks may follow the closing quote.
         let rest = &self.text[self.at..];
         let end = memchr::memchr(b'\n', rest.as_bytes()).unwrap_or(rest.len());
         if !rest[..end].trim().is_empty() {
@@ -350,8 +359,8 @@ impl<'a> Lines<'a> {
         Ok(value)
     }
 
-    /// A literal block, `header` being `|` and what follows in its line.
-    fn literal(&mut self, header: &str, indent: usize) -> Result<Cow<'a, str>, Unusual> {
+    /// Reads a literal block. `header` is `|` and the rest of its line.
+    fn literal(&mut self, header: &str, indent: usize) -> Result<Cow<'a, str>, Unsupported> {
         let mut depth = None;
         let mut chomping = ' ';
         for c in header.chars().skip(1) {
@@ -375,8 +384,8 @@ impl<'a> Lines<'a> {
                 (self.at, self.line) = (at, number);
                 break;
             }
-            // Kickstart of Pegasus indents each line by the same, whatever the first one begins with:
-            // a line that is indented less than the first is taken, too.
+            // Pegasus' kickstart indents every line by the same amount, even after a first line that begins
+            // with blanks. So a line may be indented less than the first.
             let depth = *depth.get_or_insert(blanks);
             (0..breaks).for_each(|_| out.push('\n'));
             breaks = 1;

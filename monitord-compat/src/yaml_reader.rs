@@ -1,21 +1,24 @@
-//! Values of a YAML mapping by their path, without a tree in memory.
+//! Reads the values of YAML mappings by their paths, without a tree in memory.
 
 use std::borrow::Cow;
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 
-/// What stands between the beginning of a document and a scalar.
+/// Last element of the path of an item that is a scalar.
+pub(crate) const ITEM: &str = "-";
+
+/// A collection around the current position.
 enum Level {
     Sequence,
-    /// `true` while a value is awaited; the last element of the path is its key.
+    /// `true` while a value is expected; the last element of the path is its key.
     Mapping(bool),
 }
 
-/// Gives every scalar that is the value of a mapping, with the keys that lead to it. Sequences add
-/// nothing to the path. A plain `null`, `~` or nothing is `None`.
+/// Calls `take` for every scalar with the keys that lead to it. Mappings in a sequence have the path of the
+/// sequence; its scalars have [`ITEM`] added. A plain `null`, `~` or nothing is `None`.
 ///
 /// # Errors
-/// Line (counted from 1) and message where the text is no YAML; what stands before has been given.
+/// Line (counted from 1) and message of the first syntax error; `take` has got the values before it.
 pub(crate) fn walk(text: &str, mut take: impl FnMut(&[String], Option<&str>)) -> Result<(), (usize, String)> {
     let mut levels: Vec<Level> = Vec::new();
     let mut path: Vec<String> = Vec::new();
@@ -26,27 +29,32 @@ pub(crate) fn walk(text: &str, mut take: impl FnMut(&[String], Option<&str>)) ->
             Event::MappingStart(..) => levels.push(Level::Mapping(false)),
             Event::SequenceEnd | Event::MappingEnd => {
                 levels.pop();
-                value_ended(&mut levels, &mut path);
+                end_value(&mut levels, &mut path);
             }
             Event::Scalar(value, style, ..) => match levels.last_mut() {
-                Some(Level::Mapping(awaited @ false)) => {
-                    *awaited = true;
+                Some(Level::Mapping(expected @ false)) => {
+                    *expected = true;
                     path.push(value.into_owned());
                 }
                 Some(Level::Mapping(true)) => {
                     let absent = style == ScalarStyle::Plain && matches!(&*value, "" | "~" | "null");
                     take(&path, (!absent).then_some(&*value));
-                    value_ended(&mut levels, &mut path);
+                    end_value(&mut levels, &mut path);
                 }
-                _ => {}
+                Some(Level::Sequence) => {
+                    path.push(ITEM.to_owned());
+                    take(&path, Some(&*value));
+                    path.pop();
+                }
+                None => {}
             },
             Event::Alias(_) => match levels.last_mut() {
-                // An alias as a key: the value is nobody's.
-                Some(Level::Mapping(awaited @ false)) => {
-                    *awaited = true;
+                // An alias as a key is not resolved.
+                Some(Level::Mapping(expected @ false)) => {
+                    *expected = true;
                     path.push(String::new());
                 }
-                _ => value_ended(&mut levels, &mut path),
+                _ => end_value(&mut levels, &mut path),
             },
             _ => {}
         }
@@ -54,20 +62,20 @@ pub(crate) fn walk(text: &str, mut take: impl FnMut(&[String], Option<&str>)) ->
     Ok(())
 }
 
-/// A value is complete: its key leaves the path. A collection in place of a key stands for one.
-fn value_ended(levels: &mut [Level], path: &mut Vec<String>) {
-    if let Some(Level::Mapping(awaited)) = levels.last_mut() {
-        if *awaited {
+/// Removes the key of a complete value from the path. A collection used as a key becomes an empty key.
+fn end_value(levels: &mut [Level], path: &mut Vec<String>) {
+    if let Some(Level::Mapping(expected)) = levels.last_mut() {
+        if *expected {
             path.pop();
         } else {
             path.push(String::new());
         }
-        *awaited = !*awaited;
+        *expected = !*expected;
     }
 }
 
-/// Reads a double-quoted scalar, `text` being what follows its first quote: the value and the number
-/// of bytes up to and with the last quote. `None` without a last quote.
+/// Reads a double-quoted scalar. `text` begins after the opening quote. Returns the value and the number of
+/// bytes up to and including the closing quote; `None` without one.
 pub(crate) fn double_quoted(text: &str) -> Option<(Cow<'_, str>, usize)> {
     let bytes = text.as_bytes();
     let mut simple = true;
@@ -147,7 +155,7 @@ fn unescape(text: &str) -> String {
     out
 }
 
-/// A line break and the empty lines after it: one break is a blank, each further one a line feed.
+/// Folds a line break and the empty lines after it: one break is a blank, each further one a line feed.
 fn fold<'a>(out: &mut String, text: &'a str) -> &'a str {
     out.truncate(out.trim_end_matches([' ', '\t']).len());
     let rest = text.trim_start_matches([' ', '\t', '\n']);
@@ -175,14 +183,16 @@ mod tests {
     }
 
     #[test]
-    fn paths() {
+    fn values_come_with_their_paths() {
         let text =
             "- a: 1\n  b:\n    c: \"x\"\n    l:\n    - p\n    - q: r\n    d: ~\n- [z]: {y: 2}\n- e: null\n";
         let expected = [
             ("a", Some("1")),
             ("b/c", Some("x")),
+            ("b/l/-", Some("p")),
             ("b/l/q", Some("r")),
             ("b/d", None),
+            ("-", Some("z")),
             ("/y", Some("2")),
             ("e", None),
         ];
@@ -191,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn quoted() {
+    fn quoted_values_are_unescaped() {
         assert_eq!(double_quoted("ab\" x"), Some((Cow::Borrowed("ab"), 3)));
         assert_eq!(double_quoted("ab"), None);
         assert_eq!(double_quoted("ab\\"), None);

@@ -15,7 +15,8 @@ use std::path::Path;
 
 use nix::time::{ClockId, clock_gettime};
 use pmc_plan::cli::{self, Wish};
-use pmc_plan::plan::{Request, Surroundings, steps};
+use pmc_plan::plan::measure;
+use pmc_plan::request::{Environment, Request};
 
 /// Which files made before a job reads, by their numbers; every job makes the file of its own number.
 type Shape = fn(usize, usize, &mut Vec<usize>);
@@ -77,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for (at, &jobs) in sizes.iter().enumerate() {
                 let request = request(folder.path(), &format!("{shape}-{jobs}.dax"), cleanup, jobs)?;
                 let mut last = cpu_time();
-                steps(&request, &mut |step| {
+                measure(&request, &mut |step| {
                     let now = cpu_time();
                     if !table.iter().any(|(name, _)| *name == step) {
                         table.push((step, Vec::new()));
@@ -173,8 +174,8 @@ fn catalogs(folder: &Path) -> io::Result<()> {
 }
 
 fn request(folder: &Path, dax: &str, cleanup: &str, jobs: usize) -> Result<Request, String> {
-    let surroundings = Surroundings {
-        environment: BTreeMap::new(),
+    let environment = Environment {
+        variables: BTreeMap::new(),
         working_dir: folder.to_owned(),
         user: "bench".into(),
         host: "here".into(),
@@ -197,7 +198,7 @@ fn request(folder: &Path, dax: &str, cleanup: &str, jobs: usize) -> Result<Reque
         &room,
         dax,
     ];
-    match cli::parse(&line.map(str::to_owned), surroundings)? {
+    match cli::parse(&line.map(str::to_owned), environment)? {
         Wish::Plan(request, _) => Ok(*request),
         _ => Err("not a plan".into()),
     }

@@ -7,15 +7,15 @@ use clap::Parser;
 use clap::builder::styling::Styles;
 
 use crate::output::batch::{parse_megabytes, parse_minutes};
-use crate::picture::{Format, Picture, Subject};
-use crate::plan::{BatchOptions, CleanupStrategy, Request, Surroundings};
+use crate::request::{BatchOptions, CleanupStrategy, Environment, Request};
+use crate::request::{Format, Picture, Subject};
 use crate::scheduler::Scheduler;
 
 mod options;
 mod tell;
 
 use options::Typed;
-pub use tell::{tell, tell_json, tell_looked, tell_submitted};
+pub use tell::{tell, tell_json, tell_preview, tell_submitted};
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]
@@ -45,9 +45,9 @@ pub struct Voice {
 ///
 /// # Errors
 /// The message for a line that means nothing, with a hint to `--help`.
-pub fn parse(arguments: &[String], surroundings: Surroundings) -> Result<Wish, String> {
+pub fn parse(arguments: &[String], environment: Environment) -> Result<Wish, String> {
     if arguments.get(1).is_some_and(|word| word == "explain") {
-        return explain(&arguments[1..], &surroundings);
+        return explain(&arguments[1..], &environment);
     }
     let typed = match Typed::try_parse_from(arguments) {
         Ok(typed) => typed,
@@ -70,7 +70,7 @@ pub fn parse(arguments: &[String], surroundings: Surroundings) -> Result<Wish, S
     if (dry_run || !jobs.is_empty()) && typed.submit {
         return Err("--submit needs a plan that is written: leave out --dry-run and --explain".into());
     }
-    let request = Box::new(resolve(typed, arguments, surroundings)?);
+    let request = Box::new(resolve(typed, arguments, environment)?);
     if dry_run || !jobs.is_empty() {
         Ok(Wish::Look(request, voice, jobs))
     } else {
@@ -94,27 +94,27 @@ struct TypedExplain {
     words: Vec<String>,
 }
 
-fn explain(arguments: &[String], surroundings: &Surroundings) -> Result<Wish, String> {
+fn explain(arguments: &[String], environment: &Environment) -> Result<Wish, String> {
     let typed = match TypedExplain::try_parse_from(arguments) {
         Ok(typed) => typed,
         Err(e) if e.kind() == clap::error::ErrorKind::DisplayHelp => return Ok(Wish::Text(e.to_string())),
         Err(e) => return Err(e.to_string().trim_end().to_owned()),
     };
     let mut jobs = typed.words;
-    let directory = |word: &String| surroundings.working_dir.join(word);
+    let directory = |word: &String| environment.working_dir.join(word);
     match jobs.last().map(directory) {
         Some(dir) if jobs.len() > 1 && dir.is_dir() => {
             jobs.pop();
             Ok(Wish::Explain(dir.components().collect(), jobs))
         }
-        _ => Ok(Wish::Explain(surroundings.working_dir.clone(), jobs)),
+        _ => Ok(Wish::Explain(environment.working_dir.clone(), jobs)),
     }
 }
 
-fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Result<Request, String> {
+fn resolve(typed: Typed, arguments: &[String], environment: Environment) -> Result<Request, String> {
     refuse(&typed)?;
     let warnings = without_effect(&typed);
-    let here = surroundings.working_dir.clone();
+    let here = environment.working_dir.clone();
     let absolute = |path: &Path| -> PathBuf { here.join(path).components().collect() };
     let all = |paths: &[PathBuf]| -> Vec<PathBuf> { paths.iter().map(|p| absolute(p)).collect() };
     let workflow = match (typed.workflow.as_slice(), &typed.dax) {
@@ -250,7 +250,7 @@ fn resolve(typed: Typed, arguments: &[String], surroundings: Surroundings) -> Re
         line: arguments.get(1..).unwrap_or_default().to_vec(),
         pictures,
         warnings,
-        surroundings,
+        environment,
     })
 }
 

@@ -4,7 +4,26 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::model::Position;
+/// Where something stands in an input file, both counted from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Line.
+    pub line: u32,
+    /// Column.
+    pub column: u32,
+}
+
+/// Line and column (in characters) of a byte of the text.
+pub(crate) fn position_of(text: &str, byte: usize) -> Position {
+    let before = &text.as_bytes()[..byte.min(text.len())];
+    let start = memchr::memrchr(b'\n', before).map_or(0, |n| n + 1);
+    let line = memchr::memchr_iter(b'\n', before).count() + 1;
+    let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
+    Position {
+        line: u32::try_from(line).unwrap_or(u32::MAX),
+        column: u32::try_from(column).unwrap_or(u32::MAX),
+    }
+}
 
 /// One problem in an input file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,6 +137,66 @@ impl fmt::Display for InputErrors {
 }
 
 impl std::error::Error for InputErrors {}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// Problems in input files.
+    #[error("{0}")]
+    Input(#[from] InputErrors),
+    /// The workflow file is not well-formed XML.
+    #[error("{0}")]
+    BadXml(InputErrors),
+    /// The workflow cannot be mapped onto sites, programs and replicas; all problems found.
+    #[error("{}", .0.join("\n"))]
+    Refinement(Vec<String>),
+    /// The plan cannot be written as a DAG for pegasus-mpi-cluster.
+    #[error("Unable to generate code: {}", .0.join("\n"))]
+    Code(Vec<String>),
+    /// Something that is not offered.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A file or directory cannot be written or read.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// A batch script template is wrong.
+    #[error("template of the batch script {name}: {message}")]
+    Template {
+        /// Template.
+        name: String,
+        /// What is wrong, and where.
+        message: String,
+    },
+}
+
+impl PlanError {
+    /// A file operation that failed.
+    pub(crate) fn io(action: &'static str, path: &Path, source: std::io::Error) -> Self {
+        PlanError::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+    /// One problem of the mapping.
+    pub(crate) fn refinement(problem: impl Into<String>) -> Self {
+        PlanError::Refinement(vec![problem.into()])
+    }
+    /// Exit code of `pmc-plan`: 1, or 2 for a workflow that is not well-formed XML.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            PlanError::BadXml(_) => 2,
+            _ => 1,
+        }
+    }
+}
 
 /// A message in which no word is longer than a path may be: a file may have any text where a name is expected, and
 /// what is wrong about it could not be found among megabytes of it.

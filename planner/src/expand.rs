@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::error::{InputError, InputErrors, near_spelling};
-use crate::model::Position;
+use crate::error::{InputError, InputErrors, near_spelling, position_of};
 use crate::properties::Properties;
 
 /// Variables that `${NAME}` may name; letters of either case are equal.
@@ -102,18 +101,6 @@ fn undefined(file: &Path, text: &str, mark: usize, name: &str, env: &ExpandEnv) 
         None => error.with_hint(format!(
             "set {name} in the environment, or write `\\${{{name}}}` for the literal text"
         )),
-    }
-}
-
-/// Line and column (in characters) of a byte of the text.
-pub(crate) fn position_of(text: &str, byte: usize) -> Position {
-    let before = &text.as_bytes()[..byte.min(text.len())];
-    let start = memchr::memrchr(b'\n', before).map_or(0, |n| n + 1);
-    let line = memchr::memchr_iter(b'\n', before).count() + 1;
-    let column = String::from_utf8_lossy(&before[start..]).chars().count() + 1;
-    Position {
-        line: u32::try_from(line).unwrap_or(u32::MAX),
-        column: u32::try_from(column).unwrap_or(u32::MAX),
     }
 }
 

@@ -6,23 +6,24 @@ use std::process::ExitCode;
 
 use pmc_plan::cli::{self, Voice, Wish};
 use pmc_plan::error::readable;
-use pmc_plan::plan::{Looked, Surroundings, look, plan, wants_shell};
+use pmc_plan::plan::{Preview, plan, preview, wants_shell};
 use pmc_plan::recipe::{self, Recipe};
+use pmc_plan::request::Environment;
 use pmc_plan::submit;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args_os()
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
-    let surroundings = match Surroundings::read() {
-        Ok(surroundings) => surroundings,
+    let environment = match Environment::read() {
+        Ok(environment) => environment,
         Err(e) => return fail(&format!("cannot find out the working directory: {e}"), 1),
     };
-    let (mut request, voice) = match cli::parse(&arguments, surroundings) {
+    let (mut request, voice) = match cli::parse(&arguments, environment) {
         Ok(Wish::Plan(request, voice)) => (*request, voice),
         Ok(Wish::Look(request, voice, jobs)) => {
-            return match look(&request, None, &jobs) {
-                Ok(looked) => tell_looked(&looked, voice),
+            return match preview(&request, None, &jobs) {
+                Ok(preview) => tell_preview(&preview, voice),
                 Err(e) => fail(&e.to_string(), e.exit_code()),
             };
         }
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
         Err(message) => return fail(message.strip_prefix("error: ").unwrap_or(&message), 1),
     };
     if voice.submit && !wants_shell(&request) {
-        match submit::prepare(&request.batch.schedulers, &request.surroundings.environment) {
+        match submit::prepare(&request.batch.schedulers, &request.environment.variables) {
             Ok(detected) => request.batch.detected = detected,
             Err(e) => return fail(&e.to_string(), 1),
         }
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
             }
             let mut submitted = None;
             if voice.submit {
-                match submit::submit(&planned, &request.surroundings.environment) {
+                match submit::submit(&planned, &request.environment.variables) {
                     Ok(job) => submitted = Some(job),
                     Err(e) => return fail(&e.to_string(), 1),
                 }
@@ -82,18 +83,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn tell_looked(looked: &Looked, voice: Voice) -> ExitCode {
+fn tell_preview(preview: &Preview, voice: Voice) -> ExitCode {
     if voice.level >= 0 {
-        for warning in &looked.warnings {
+        for warning in &preview.warnings {
             eprintln!("pmc-plan: warning: {}", readable(warning));
         }
     }
     if voice.level > 0 {
-        for note in &looked.notes {
+        for note in &preview.notes {
             eprintln!("pmc-plan: {note}");
         }
     }
-    say(&cli::tell_looked(looked, voice.json))
+    say(&cli::tell_preview(preview, voice.json))
 }
 
 /// Makes the plan in a submit directory again, and tells about some of its jobs.
@@ -102,18 +103,18 @@ fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
         Ok(recipe) => recipe,
         Err(e) => return fail(&e.to_string(), 1),
     };
-    let surroundings = match Surroundings::read() {
-        Ok(surroundings) => Surroundings {
+    let environment = match Environment::read() {
+        Ok(environment) => Environment {
             working_dir: recipe.directory,
             user: recipe.user,
             uuid: recipe.uuid,
-            ..surroundings
+            ..environment
         },
         Err(e) => return fail(&format!("cannot find out the working directory: {e}"), 1),
     };
     let mut line = vec!["pmc-plan".to_owned()];
     line.extend(recipe.arguments);
-    let mut request = match cli::parse(&line, surroundings) {
+    let mut request = match cli::parse(&line, environment) {
         Ok(Wish::Plan(request, _)) => *request,
         Ok(_) => return fail("the recorded command line is none that plans", 1),
         Err(message) => return fail(&message, 1),
@@ -129,8 +130,8 @@ fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
             file.display()
         );
     }
-    match look(&request, Some(dir), jobs) {
-        Ok(looked) => say(&cli::tell_looked(&looked, false)),
+    match preview(&request, Some(dir), jobs) {
+        Ok(preview) => say(&cli::tell_preview(&preview, false)),
         Err(e) => fail(&e.to_string(), e.exit_code()),
     }
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::error::InputError;
-use crate::input::interner::Interner;
+pub use crate::error::Position;
 use crate::profiles::Profiles;
+use crate::syntax::interner::Interner;
 
 /// Number of a job of the abstract workflow, in document order, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,15 +17,6 @@ pub struct JobIndex(pub u32);
 /// Number of a logical file, in order of first mention, from 0. See [`Files`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u32);
-
-/// Where something stands in an input file, both counted from 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Position {
-    /// Line.
-    pub line: u32,
-    /// Column.
-    pub column: u32,
-}
 
 /// A workflow as its author wrote it, validated in itself (ids, references, cycles), not yet against
 /// catalogs.

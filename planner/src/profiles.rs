@@ -4,8 +4,8 @@ use std::path::Path;
 
 use rustc_hash::FxHashSet;
 
+use crate::error::Position;
 use crate::error::{InputError, near_spelling};
-use crate::model::Position;
 
 /// Namespace of a profile.
 ///

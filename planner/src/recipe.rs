@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::output::PROPERTIES;
-use crate::plan::Request;
+use crate::request::Request;
 
 /// How the comment begins.
 const HEAD: &str = "#Planned with ";
@@ -48,9 +48,9 @@ pub enum RecipeError {
 impl Recipe {
     pub(crate) fn of(request: &Request) -> Self {
         Recipe {
-            directory: request.surroundings.working_dir.clone(),
-            user: request.surroundings.user.clone(),
-            uuid: request.surroundings.uuid.clone(),
+            directory: request.environment.working_dir.clone(),
+            user: request.environment.user.clone(),
+            uuid: request.environment.uuid.clone(),
             arguments: request.line.clone(),
         }
     }
@@ -90,7 +90,7 @@ pub fn changed(dir: &Path, request: &Request) -> Vec<PathBuf> {
     let mut files = vec![(request.workflow.clone(), dir.to_owned())];
     let catalogs = dir.join("catalogs");
     for name in ["sites", "transformations", "replicas"] {
-        let path = request.surroundings.working_dir.join(format!("{name}.yml"));
+        let path = request.environment.working_dir.join(format!("{name}.yml"));
         files.push((path, catalogs.clone()));
     }
     for path in request.cache_files.iter().chain(&request.inherited_files) {

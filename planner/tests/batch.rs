@@ -1,4 +1,4 @@
-//! Batch scripts and submitting, with small programs that stand in for those of the schedulers.
+//! Batch scripts and submission, with stub programs in place of the schedulers' commands.
 
 #[expect(dead_code, reason = "only a part of the helpers is needed here")]
 mod common;
@@ -41,13 +41,13 @@ fn directives<'a>(script: &'a str, prefix: &str) -> Vec<&'a str> {
         .collect();
     assert!(
         script.lines().filter(|line| line.contains(prefix)).count() == all.len(),
-        "directives after the first command are not read:\n{script}"
+        "directives after the first command are ignored by schedulers:\n{script}"
     );
     all
 }
 
-/// The shell's opinion of a script.
-fn is_a_script(path: &Path) {
+/// Fails if bash cannot parse the script.
+fn assert_valid_bash(path: &Path) {
     let output = Command::new("bash")
         .arg("-n")
         .arg(path)
@@ -162,7 +162,7 @@ fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error
                 "{name} lacks {directive}:\n{script}"
             );
         }
-        is_a_script(&plan.planned.submit_dir.join(&name));
+        assert_valid_bash(&plan.planned.submit_dir.join(&name));
         let launcher = match suffix {
             "flux" => "flux run --nodes=3 --ntasks=12",
             "cobalt" => "aprun -n 12 -N 4",
@@ -182,12 +182,12 @@ fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error
     let mode = fs::metadata(plan.planned.submit_dir.join(format!("{base}.cobalt")))?
         .permissions()
         .mode();
-    assert_eq!(mode & 0o111, 0o111, "Cobalt wants scripts that can be executed");
+    assert_eq!(mode & 0o111, 0o111, "Cobalt requires executable scripts");
     Ok(())
 }
 
 #[test]
-fn scripts_of_every_plan() -> Result<(), Box<dyn std::error::Error>> {
+fn every_plan_has_pbs_and_slurm_scripts() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     let plan = case.plan(LINE)?;
     let names: Vec<String> = plan
@@ -204,9 +204,9 @@ fn scripts_of_every_plan() -> Result<(), Box<dyn std::error::Error>> {
         .collect();
     assert_eq!(names, ["torque pbs", "slurm sbatch"]);
     for script in &plan.planned.scripts {
-        is_a_script(&script.path);
+        assert_valid_bash(&script.path);
     }
-    // Unasked, tasks get a twelfth of the time to end, if the scheduler can tell the executor.
+    // By default, tasks get a twelfth of the wall time to end, if the scheduler can signal the executor.
     let script = fs::read_to_string(&plan.planned.scripts[1].path)?;
     assert!(script.contains("\n#SBATCH --signal=B:USR1@600\n"), "{script}");
     for line in ["--drain 0", "--launcher ./mine", "--walltime 10"] {
@@ -227,12 +227,12 @@ fn scripts_of_every_plan() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn odd_directories_stay_whole() -> Result<(), Box<dyn std::error::Error>> {
+fn special_characters_in_directories_are_quoted() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     let plan =
         case.plan("--sites local --output-sites local --relative-dir it's_100%_\"$HOME\" --batch lsf,flux")?;
     for script in &plan.planned.scripts {
-        is_a_script(&script.path);
+        assert_valid_bash(&script.path);
     }
     let sbatch = fs::read_to_string(
         &plan
@@ -249,7 +249,7 @@ fn odd_directories_stay_whole() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_written() {
+fn invalid_settings_are_refused_before_anything_is_written() {
     let case = case();
     for (options, words) in [
         ("--node-cpus 3", &["task second_B", "4 CPUs", "a node has 3"][..]),
@@ -277,11 +277,11 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
         let message = case.fail(LINE);
         assert!(message.contains(word), "{property}: {message}");
     }
-    assert!(!case.path().join("submit").exists(), "nothing is left");
+    assert!(!case.path().join("submit").exists(), "no files remain");
 }
 
 #[test]
-fn a_site_overrides_parts_of_the_templates() -> Result<(), Box<dyn std::error::Error>> {
+fn a_template_directory_overrides_parts_of_the_templates() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     case.put(
         "site/run.j2",
@@ -303,8 +303,8 @@ fn a_site_overrides_parts_of_the_templates() -> Result<(), Box<dyn std::error::E
     Ok(())
 }
 
-/// A directory with programs that stand in for those of a scheduler.
-fn stand_ins(case: &Case, programs: &[(&str, &str)]) -> std::path::PathBuf {
+/// Writes stub programs into a directory and returns its path.
+fn write_stubs(case: &Case, programs: &[(&str, &str)]) -> std::path::PathBuf {
     let bin = case.path().join("bin");
     fs::create_dir_all(&bin).expect("a directory");
     for (name, script) in programs {
@@ -315,7 +315,7 @@ fn stand_ins(case: &Case, programs: &[(&str, &str)]) -> std::path::PathBuf {
     bin
 }
 
-/// The program itself, with nothing but `bin` on its `PATH`.
+/// Runs pmc-plan with only `bin` on its `PATH`.
 fn pmc_plan(case: &Case, bin: &Path, line: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
         .args(line.split_whitespace())
@@ -327,12 +327,12 @@ fn pmc_plan(case: &Case, bin: &Path, line: &str) -> Output {
         .expect("the program starts")
 }
 
-/// Says what it was called with, and where; then a number.
-const TELLS: &str = "echo \"$(/bin/basename \"$0\") $* in $(/bin/pwd)\" >\"$HOME/called\"\n";
+/// Shell code that writes its command line and working directory to `$HOME/called`.
+const RECORD_CALL: &str = "echo \"$(/bin/basename \"$0\") $* in $(/bin/pwd)\" >\"$HOME/called\"\n";
 
 #[test]
-fn each_scheduler_is_handed_its_script() -> Result<(), Box<dyn std::error::Error>> {
-    for (option, program, says, called, id) in [
+fn each_scheduler_receives_its_script() -> Result<(), Box<dyn std::error::Error>> {
+    for (option, program, answer, called, id) in [
         (
             "slurm",
             "sbatch",
@@ -364,11 +364,17 @@ fn each_scheduler_is_handed_its_script() -> Result<(), Box<dyn std::error::Error
         } else {
             ""
         };
-        let bin = stand_ins(&case, &[(program, &format!("{TELLS}{reads}echo '{says}'"))]);
+        let bin = write_stubs(
+            &case,
+            &[(program, &format!("{RECORD_CALL}{reads}echo '{answer}'"))],
+        );
         let output = pmc_plan(&case, &bin, &format!("{LINE} --submit --batch {option}"));
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{option}: {output:?}");
-        assert!(said.contains(&format!("{option} job {id}\n")), "{option}: {said}");
+        assert!(
+            printed.contains(&format!("{option} job {id}\n")),
+            "{option}: {printed}"
+        );
         let line = fs::read_to_string(case.path().join("called"))?;
         let (words, dir) = line.split_once(" in ").expect("where it was called");
         assert_eq!(words.trim_end(), called.trim_end(), "{option}");
@@ -394,9 +400,9 @@ fn each_scheduler_is_handed_its_script() -> Result<(), Box<dyn std::error::Error
 }
 
 #[test]
-fn the_scheduler_is_found_on_the_path() -> Result<(), Box<dyn std::error::Error>> {
+fn the_scheduler_is_detected_from_the_path() -> Result<(), Box<dyn std::error::Error>> {
     let version =
-        |text: &str| format!("[ \"$1\" = --version ] && {{ echo '{text}'; exit 0; }}\n{TELLS}echo 5");
+        |text: &str| format!("[ \"$1\" = --version ] && {{ echo '{text}'; exit 0; }}\n{RECORD_CALL}echo 5");
     for (programs, scheduler) in [
         (vec![("qsub", version("pbs_version = 20.0.1"))], "pbspro"),
         (vec![("qsub", version("qsub.py : Cobalt 1.0"))], "cobalt"),
@@ -404,18 +410,18 @@ fn the_scheduler_is_found_on_the_path() -> Result<(), Box<dyn std::error::Error>
         (
             vec![
                 ("qsub", version("Version: 6.1.2")),
-                ("sbatch", format!("{TELLS}echo 5")),
+                ("sbatch", format!("{RECORD_CALL}echo 5")),
             ],
             "slurm",
         ),
     ] {
         let case = case();
         let programs: Vec<(&str, &str)> = programs.iter().map(|(n, s)| (*n, s.as_str())).collect();
-        let bin = stand_ins(&case, &programs);
+        let bin = write_stubs(&case, &programs);
         let output = pmc_plan(&case, &bin, &format!("{LINE} --submit"));
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
-            said.contains(&format!("{scheduler} job 5\n")),
+            printed.contains(&format!("{scheduler} job 5\n")),
             "{scheduler}: {output:?}"
         );
     }
@@ -423,22 +429,22 @@ fn the_scheduler_is_found_on_the_path() -> Result<(), Box<dyn std::error::Error>
 }
 
 #[test]
-fn a_scheduler_that_is_missing_or_refuses() {
+fn errors_of_schedulers_are_reported() {
     let case = case();
-    let bin = stand_ins(&case, &[]);
+    let bin = write_stubs(&case, &[]);
     for (options, words) in [
         ("--submit", &["none of sbatch", "--batch"][..]),
         ("--submit --batch lsf", &["bsub is not on PATH"]),
     ] {
         let output = pmc_plan(&case, &bin, &format!("{LINE} {options}"));
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{options}: {output:?}");
         for word in words {
-            assert!(said.contains(word), "{options}: {said}");
+            assert!(printed.contains(word), "{options}: {printed}");
         }
-        assert!(!case.path().join("submit").exists(), "nothing was planned");
+        assert!(!case.path().join("submit").exists(), "no plan was written");
     }
-    let bin = stand_ins(
+    let bin = write_stubs(
         &case,
         &[(
             "sbatch",
@@ -446,7 +452,7 @@ fn a_scheduler_that_is_missing_or_refuses() {
         )],
     );
     let output = pmc_plan(&case, &bin, &format!("{LINE} --submit --partition nowhere"));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     for word in [
         "sbatch refused the job",
@@ -455,6 +461,6 @@ fn a_scheduler_that_is_missing_or_refuses() {
         "submit it with: sbatch /",
         "/run0001/two_words-0.sbatch",
     ] {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(printed.contains(word), "{word}: {printed}");
     }
 }

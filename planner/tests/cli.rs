@@ -1,8 +1,8 @@
-//! The program itself: output, exit codes.
+//! Output and exit codes of the program.
 
 use std::process::{Command, Output};
 
-/// Runs pmc-plan in a directory without looking at the settings of whoever runs the tests.
+/// Runs pmc-plan in a directory, isolated from the user's settings.
 fn pmc_plan(dir: &std::path::Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
         .args(arguments)
@@ -32,7 +32,7 @@ fn inputs() -> std::io::Result<tempfile::TempDir> {
 }
 
 #[test]
-fn a_plan_without_any_setting() -> std::io::Result<()> {
+fn planning_needs_no_settings() -> std::io::Result<()> {
     let dir = inputs()?;
     let output = pmc_plan(dir.path(), &["--output-dir", "out", "one.dax"]);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -51,8 +51,8 @@ fn a_plan_without_any_setting() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Stands for a disk that takes data at first and refuses it when it is written back.
-const REFUSES_THE_DAG: &str = r#"
+/// Simulates a disk that accepts data and fails when the data is written back.
+const FAIL_FSYNC_OF_DAG: &str = r#"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -70,10 +70,10 @@ int fsync(int fd) {
 "#;
 
 #[test]
-fn a_disk_that_refuses_late() -> std::io::Result<()> {
+fn a_failing_fsync_fails_the_plan() -> std::io::Result<()> {
     let dir = inputs()?;
     let (source, library) = (dir.path().join("refuse.c"), dir.path().join("refuse.so"));
-    std::fs::write(&source, REFUSES_THE_DAG)?;
+    std::fs::write(&source, FAIL_FSYNC_OF_DAG)?;
     let mut compiler = Command::new("cc");
     compiler
         .args(["-shared", "-fPIC", "-o"])
@@ -88,18 +88,18 @@ fn a_disk_that_refuses_late() -> std::io::Result<()> {
         .env_remove("PEGASUS_HOME")
         .env("LD_PRELOAD", &library)
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
     assert!(
-        said.contains("one-0.dag: No space left on device") && said.lines().count() == 1,
-        "{said}"
+        printed.contains("one-0.dag: No space left on device") && printed.lines().count() == 1,
+        "{printed}"
     );
-    assert_eq!(std::fs::read_dir(dir.path())?.count(), before, "nothing is left");
+    assert_eq!(std::fs::read_dir(dir.path())?.count(), before, "no files remain");
     Ok(())
 }
 
 #[test]
-fn exit_codes() -> std::io::Result<()> {
+fn exit_codes_distinguish_kinds_of_errors() -> std::io::Result<()> {
     let dir = inputs()?;
     std::fs::write(dir.path().join("broken.dax"), &WORKFLOW[..200])?;
     for (arguments, code, word) in [
@@ -116,6 +116,6 @@ fn exit_codes() -> std::io::Result<()> {
         assert!(message.contains(word), "{arguments:?}: {message}");
     }
     let left: Vec<_> = std::fs::read_dir(dir.path())?.collect::<Result<_, _>>()?;
-    assert_eq!(left.len(), 3, "failed plans leave nothing: {left:?}");
+    assert_eq!(left.len(), 3, "failed plans leave no files: {left:?}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! What the original does and users are not served by (section 8 of the planner's specification), where no other
-//! test shows that it is right here; the number of each defect is in the name of its test.
+//! Defects of Pegasus' planner that this planner avoids (section 8 of the planner's specification), as far as
+//! no other test covers them. Each test name has the number of its defect.
 
 #[expect(dead_code, reason = "only a part of the helpers is needed here")]
 mod common;
@@ -10,7 +10,7 @@ use common::Case;
 
 const LINE: &str = "--sites local --output-sites local --dir submit";
 
-/// One job that reads `in` and writes `out`, with further keys.
+/// One job that reads `in` and writes `out`, with extra keys.
 fn one(more: &str) -> Case {
     let case = Case::new(&format!(
         "pegasus: \"5.0\"\nname: one\njobs:\n- type: job\n  id: A\n  name: work\n  uses:\n  - {{lfn: in, type: input}}\n  \
@@ -21,7 +21,7 @@ fn one(more: &str) -> Case {
 }
 
 #[test]
-fn d10_arguments_are_words_unless_they_are_to_be_split() -> Result<(), Box<dyn std::error::Error>> {
+fn d10_each_argument_is_one_word_unless_splitting_is_on() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = "  arguments: [-i, \"two words\", \"'in quotes' and\", 1.50]\n";
     let tail = |plan: &common::Plan| -> Vec<String> {
         let words = plan.command("work_A");
@@ -33,24 +33,24 @@ fn d10_arguments_are_words_unless_they_are_to_be_split() -> Result<(), Box<dyn s
     };
     let plan = one(arguments).plan(LINE)?;
     assert_eq!(tail(&plan), ["-i", "two words", "\\'in quotes\\' and", "1.50"]);
-    let told = |plan: &common::Plan| {
+    let count_warnings = |plan: &common::Plan| {
         plan.planned
             .warnings
             .iter()
             .filter(|w| w.contains("\"two words\""))
             .count()
     };
-    assert_eq!(told(&plan), 1, "{:?}", plan.planned.warnings);
+    assert_eq!(count_warnings(&plan), 1, "{:?}", plan.planned.warnings);
     let plan = one(arguments).plan(&format!("{LINE} -Dpegasus.parser.arguments.split=true"))?;
     assert_eq!(tail(&plan), ["-i", "two", "words", "in quotes", "and", "1.50"]);
-    assert_eq!(told(&plan), 0);
+    assert_eq!(count_warnings(&plan), 0);
     let plan = one(arguments).plan(&format!("{LINE} -Dpegasus.parser.arguments.split=false"))?;
-    assert_eq!((tail(&plan).len(), told(&plan)), (4, 0));
+    assert_eq!((tail(&plan).len(), count_warnings(&plan)), (4, 0));
     Ok(())
 }
 
 #[test]
-fn d11_the_site_says_how_many_transfer_jobs_there_are() -> Result<(), Box<dyn std::error::Error>> {
+fn d11_site_profiles_set_the_number_of_transfer_jobs() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     let many: String = (0..6)
         .map(|n| format!("  - {{lfn: in{n}, type: input}}\n"))
@@ -80,7 +80,7 @@ fn d11_the_site_says_how_many_transfer_jobs_there_are() -> Result<(), Box<dyn st
 }
 
 #[test]
-fn d12_both_names_of_task_arguments() -> Result<(), Box<dyn std::error::Error>> {
+fn d12_both_names_of_task_arguments_work() -> Result<(), Box<dyn std::error::Error>> {
     for key in ["pmc_arguments", "pmc_task_arguments"] {
         let case = one(&format!("  profiles: {{pegasus: {{{key}: \"-t 3\"}}}}\n"));
         let plan = case.plan(LINE)?;
@@ -107,7 +107,7 @@ fn d13_false_does_not_enable_reuse() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn d14_one_base_name_for_all_files() -> Result<(), Box<dyn std::error::Error>> {
+fn d14_all_files_share_one_base_name() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     let plan = case.plan(&format!("{LINE} --basename mine"))?;
     for suffix in ["dag", "pbs", "sbatch", "cache", "metrics", "static.bp", "notify"] {
@@ -122,7 +122,7 @@ fn d14_one_base_name_for_all_files() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn d16_d19_hooks_and_values_of_several_lines() -> Result<(), Box<dyn std::error::Error>> {
+fn d16_d19_hooks_and_multiline_values_are_written() -> Result<(), Box<dyn std::error::Error>> {
     let case =
         one("  metadata: {note: \"two\\nlines\"}\nhooks: {shell: [{_on: end, cmd: \"/bin/a\\n/bin/b\"}]}\n");
     let plan = case.plan(LINE)?;
@@ -141,7 +141,7 @@ fn d16_d19_hooks_and_values_of_several_lines() -> Result<(), Box<dyn std::error:
 }
 
 #[test]
-fn d17_a_dax_without_schema_and_with_a_blank_in_its_name() -> Result<(), Box<dyn std::error::Error>> {
+fn d17_a_dax_may_lack_a_schema_and_have_a_space_in_its_name() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     case.put(
         "workflow.yml",
@@ -154,7 +154,7 @@ fn d17_a_dax_without_schema_and_with_a_blank_in_its_name() -> Result<(), Box<dyn
 }
 
 #[test]
-fn d23_without_kickstart_a_job_has_its_directory() -> Result<(), Box<dyn std::error::Error>> {
+fn d23_a_job_without_kickstart_starts_in_its_work_directory() -> Result<(), Box<dyn std::error::Error>> {
     let plan = one("  stdout: out\n  profiles: {pegasus: {gridstart: None}}\n").plan(LINE)?;
     let words = plan.command("work_A");
     assert_eq!(words[..2], ["/bin/sh", "-c"]);
@@ -182,7 +182,7 @@ fn d23_a_file_may_be_input_and_output() -> Result<(), Box<dyn std::error::Error>
 }
 
 #[test]
-fn d27_a_catalog_that_is_named_must_be_there() {
+fn d27_a_named_catalog_must_exist() {
     for (catalog, name) in [
         ("site", "sites.yml"),
         ("transformation", "tc.yml"),
@@ -202,7 +202,7 @@ fn d27_a_catalog_that_is_named_must_be_there() {
 }
 
 #[test]
-fn d29_jobs_without_an_id_and_with_the_same() {
+fn d29_missing_and_duplicate_job_ids_are_handled() {
     let case = one("");
     case.put(
         "workflow.yml",
@@ -226,7 +226,7 @@ fn d29_jobs_without_an_id_and_with_the_same() {
 }
 
 #[test]
-fn d31_figures_stay_in_a_file() -> Result<(), Box<dyn std::error::Error>> {
+fn d31_metrics_are_written_to_a_file_and_not_sent() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     let server = std::net::TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}/metrics", server.local_addr()?);
@@ -258,7 +258,7 @@ fn d31_figures_stay_in_a_file() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn d34_time_limits_in_properties_spare_auxiliary_jobs() -> Result<(), Box<dyn std::error::Error>> {
+fn d34_time_limits_in_properties_do_not_apply_to_auxiliary_jobs() -> Result<(), Box<dyn std::error::Error>> {
     let plan = one("").plan(&format!("{LINE} -Dpegasus.maxwalltime=10 -Dpegasus.runtime=60"))?;
     for task in plan.tasks() {
         let limited = plan.command(&task).contains(&"-k".to_owned());
@@ -268,7 +268,7 @@ fn d34_time_limits_in_properties_spare_auxiliary_jobs() -> Result<(), Box<dyn st
 }
 
 #[test]
-fn compound_transformations_bring_what_they_require() -> Result<(), Box<dyn std::error::Error>> {
+fn compound_transformations_stage_their_requirements() -> Result<(), Box<dyn std::error::Error>> {
     let case = one("");
     let programs = |kind: &str| {
         format!(
@@ -288,7 +288,7 @@ fn compound_transformations_bring_what_they_require() -> Result<(), Box<dyn std:
             .count(),
         2
     );
-    // An installed program has its helpers where it is.
+    // The helpers of an installed program are installed, too.
     case.put("transformations.yml", &programs("installed"));
     let plan = case.plan(LINE)?;
     assert_eq!(plan.file("00/00/work_A.in.lof"), "in=in\n");
@@ -320,7 +320,7 @@ fn checkpoint_files_are_kept_and_limited() -> Result<(), Box<dyn std::error::Err
 }
 
 #[test]
-fn locations_in_the_workflow_are_kept_with_their_priority() -> Result<(), Box<dyn std::error::Error>> {
+fn replicas_in_the_workflow_keep_their_priority() -> Result<(), Box<dyn std::error::Error>> {
     let case = one(
         "replicaCatalog:\n  replicas:\n  - {lfn: in, pfns: [{site: local, pfn: /data/in}, {site: web, pfn: \"http://w/in\"}]}\n  \
          - {lfn: other, pfns: [{site: local, pfn: /data/other}]}\n",
@@ -341,7 +341,7 @@ fn locations_in_the_workflow_are_kept_with_their_priority() -> Result<(), Box<dy
 }
 
 #[test]
-fn modes_fill_what_nobody_has_set() -> Result<(), Box<dyn std::error::Error>> {
+fn modes_set_only_unset_properties() -> Result<(), Box<dyn std::error::Error>> {
     for (mode, more, arguments, retries) in [
         ("production", "", "--threads 2", "1"),
         ("tutorial", "", "--threads 2 -m 1", "1"),

@@ -1,4 +1,4 @@
-//! Looking at plans: figures, explanations, pictures.
+//! Plan summaries, explanations and pictures.
 
 #[expect(dead_code, reason = "shared with other tests, which use more of it")]
 mod common;
@@ -7,7 +7,8 @@ use std::process::Command;
 
 use common::Case;
 
-/// `work` makes `mid` from `in`, which is at two places, `work` makes `end` from it; another job's output exists.
+/// Job A makes `mid` from `in`, which has two replicas; B makes `end` from `mid`; the output of C exists
+/// already.
 const WORKFLOW: &str = r#"pegasus: "5.0"
 name: two
 jobs:
@@ -54,7 +55,7 @@ fn case() -> Case {
     case
 }
 
-/// Standard output and error of a run, and whether it went well.
+/// Returns standard output, standard error, and whether the program succeeded.
 fn run(case: &Case, arguments: &[&str]) -> (String, String, bool) {
     let out = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
         .args(arguments)
@@ -71,7 +72,7 @@ fn line<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_dry_run_tells_and_writes_nothing() {
+fn a_dry_run_prints_a_summary_and_writes_no_files() {
     let case = case();
     let (out, _, ok) = run(&case, &line(&["--dry-run", "--nodes", "2", "--ppn", "4"]));
     assert!(ok);
@@ -95,7 +96,7 @@ fn a_dry_run_tells_and_writes_nothing() {
 }
 
 #[test]
-fn clusters_are_in_the_figures_and_their_jobs_are_explained() {
+fn clusters_are_summarized_and_their_jobs_explained() {
     let case = case();
     let more = ["--cluster", "whole", "--dry-run"];
     let (out, err, ok) = run(&case, &line(&more));
@@ -142,7 +143,7 @@ fn a_dry_run_refuses_what_a_plan_refuses() {
 }
 
 #[test]
-fn jobs_are_explained_before_and_after_planning() {
+fn explanations_before_and_after_planning_are_equal() {
     let case = case();
     let (before, _, ok) = run(&case, &line(&["--explain", "A", "--explain", "C"]));
     assert!(ok);
@@ -177,7 +178,7 @@ fn jobs_are_explained_before_and_after_planning() {
         "{err}"
     );
     let (_, err, ok) = run(&case, &["explain", "work_AA", &dir]);
-    assert!(!ok && err.contains("is work_A meant?"), "{err}");
+    assert!(!ok && err.contains("did you mean work_A?"), "{err}");
     let (_, err, ok) = run(&case, &["explain", "A"]);
     assert!(!ok && err.contains("is no submit directory"), "{err}");
 }
@@ -185,21 +186,28 @@ fn jobs_are_explained_before_and_after_planning() {
 #[test]
 fn workflows_are_drawn() {
     let case = case();
-    let files = [
-        "--dot",
-        "e.dot",
-        "--svg",
-        "e.svg",
-        "--abstract-dot",
-        "a.dot",
-        "--abstract-svg",
-        "a.svg",
-    ];
-    let (_, err, ok) = run(&case, &line(&[&["--dry-run"], &files[..]].concat()));
-    assert!(ok, "{err}");
+    let draw = |path: &std::path::Path| {
+        let options = "--dry-run --dot e.dot --svg e.svg --abstract-dot a.dot --abstract-svg a.svg";
+        let out = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+            .args(line(&options.split(' ').collect::<Vec<_>>()))
+            .current_dir(case.path())
+            .env("HOME", case.path())
+            .env("PATH", path)
+            .output()
+            .expect("the program runs");
+        assert!(out.status.success(), "{out:?}");
+    };
     let read = |name: &str| std::fs::read_to_string(case.path().join(name)).expect("a picture");
+    // Without Graphviz, A and C form one group.
+    draw(std::path::Path::new("/nonexistent"));
     assert!(read("e.dot").contains("stage_in_remote_local_0_0"));
     assert_eq!(read("a.dot").matches("->").count(), 1);
-    assert_eq!(read("a.svg").matches("rx=\"5\"").count(), 3);
-    assert!(read("e.svg").contains("clean_up_local_level_3_0"));
+    assert_eq!(read("a.svg").matches("rx=\"5\"").count(), 2);
+    assert!(read("e.svg").contains("pegasus::cleanup"));
+    // A stub for Graphviz.
+    let dot = case.path().join("bin/dot");
+    case.put("bin/dot", "#!/bin/sh\necho \"$1\"; exec /bin/cat\n");
+    std::fs::set_permissions(&dot, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("a mode");
+    draw(&case.path().join("bin"));
+    assert_eq!(read("a.svg"), format!("-Tsvg\n{}", read("a.dot")));
 }

@@ -16,8 +16,8 @@ use std::fs;
 use common::Case;
 
 /// `first` makes `mid` from `in`, `second` makes `end` from it.
-const TWO: &str = r#"pegasus: "5.0"
-name: two
+const CHAIN: &str = r#"pegasus: "5.0"
+name: chain
 jobs:
 - type: job
   id: A
@@ -35,8 +35,8 @@ jobs:
   - {lfn: end, type: output, stageOut: true, registerReplica: true}
 "#;
 
-fn two() -> Case {
-    let case = Case::new(TWO);
+fn chain() -> Case {
+    let case = Case::new(CHAIN);
     case.programs(&["first", "second"]).replicas(&["in"]);
     case
 }
@@ -45,10 +45,10 @@ const LINE: &str = "--sites local --output-sites local --dir submit";
 
 #[test]
 fn jobs_and_edges_of_a_chain() -> Result<(), Box<dyn std::error::Error>> {
-    let plan = two().plan(LINE)?;
+    let plan = chain().plan(LINE)?;
     let tasks: BTreeSet<String> = plan.tasks().into_iter().collect();
     let expected = [
-        "create_dir_two_0_local",
+        "create_dir_chain_0_local",
         "stage_in_local_local_0_0",
         "first_A",
         "second_B",
@@ -57,11 +57,11 @@ fn jobs_and_edges_of_a_chain() -> Result<(), Box<dyn std::error::Error>> {
         "clean_up_local_level_3_0",
         "clean_up_local_level_4_0",
         "clean_up_local_level_5_0",
-        "cleanup_two_0_local",
+        "cleanup_chain_0_local",
     ];
     assert_eq!(tasks, expected.iter().map(|t| (*t).to_owned()).collect());
     let expected = [
-        ("create_dir_two_0_local", "stage_in_local_local_0_0"),
+        ("create_dir_chain_0_local", "stage_in_local_local_0_0"),
         ("stage_in_local_local_0_0", "first_A"),
         ("first_A", "second_B"),
         ("first_A", "clean_up_local_level_3_0"),
@@ -69,9 +69,9 @@ fn jobs_and_edges_of_a_chain() -> Result<(), Box<dyn std::error::Error>> {
         ("second_B", "clean_up_local_level_4_0"),
         ("stage_out_local_local_1_0", "register_local_1_0"),
         ("stage_out_local_local_1_0", "clean_up_local_level_5_0"),
-        ("clean_up_local_level_3_0", "cleanup_two_0_local"),
-        ("clean_up_local_level_4_0", "cleanup_two_0_local"),
-        ("clean_up_local_level_5_0", "cleanup_two_0_local"),
+        ("clean_up_local_level_3_0", "cleanup_chain_0_local"),
+        ("clean_up_local_level_4_0", "cleanup_chain_0_local"),
+        ("clean_up_local_level_5_0", "cleanup_chain_0_local"),
     ];
     assert_eq!(
         plan.edges,
@@ -84,13 +84,13 @@ fn jobs_and_edges_of_a_chain() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn kickstart_is_around_every_job() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+fn kickstart_wraps_every_job() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain();
     let plan = case.plan(LINE)?;
     let submit = plan.planned.submit_dir.display().to_string();
     let scratch = case
         .path()
-        .join("scratch/tester/pegasus/two/run0001")
+        .join("scratch/tester/pegasus/chain/run0001")
         .display()
         .to_string();
     let words = plan.command("first_A");
@@ -115,10 +115,13 @@ fn kickstart_is_around_every_job() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(words[words.len() - 5..], ["/bin/first", "-i", "in", "-o", "mid"]);
     assert_eq!(plan.file("00/00/first_A.in.lof"), "in=in\n");
     assert_eq!(plan.file("00/00/first_A.out.lof"), "mid=mid\n");
-    let words = plan.command("create_dir_two_0_local");
+    let words = plan.command("create_dir_chain_0_local");
     assert_eq!(
         words[1..3],
-        ["-i", format!("{submit}/00/00/create_dir_two_0_local.in").as_str()]
+        [
+            "-i",
+            format!("{submit}/00/00/create_dir_chain_0_local.in").as_str()
+        ]
     );
     assert_eq!(
         words.last().map(String::as_str),
@@ -135,8 +138,8 @@ fn kickstart_is_around_every_job() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn two_plans_of_one_workflow_differ_in_nothing_but_the_run() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+fn two_plans_of_one_workflow_differ_only_in_the_run_number() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain();
     let first = case.plan(LINE)?;
     let second = case.plan(LINE)?;
     assert!(second.planned.submit_dir.ends_with("run0002"));
@@ -149,8 +152,8 @@ fn two_plans_of_one_workflow_differ_in_nothing_but_the_run() -> Result<(), Box<d
 }
 
 #[test]
-fn planners_at_the_same_time_get_directories_of_their_own() {
-    let case = two();
+fn concurrent_planners_get_separate_directories() {
+    let case = chain();
     let directories: BTreeSet<_> = std::thread::scope(|scope| {
         let planners: Vec<_> = (0..8)
             .map(|_| scope.spawn(|| case.plan(LINE).expect("a plan").planned.submit_dir))
@@ -167,11 +170,11 @@ fn planners_at_the_same_time_get_directories_of_their_own() {
 }
 
 #[test]
-fn a_given_directory_keeps_what_a_run_left_there() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+fn planning_again_into_a_directory_keeps_files_of_its_run() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain();
     let line = format!("{LINE} --relative-dir mine");
     let plan = case.plan(&line)?;
-    let rescue = plan.planned.submit_dir.join("two-0.dag.rescue");
+    let rescue = plan.planned.submit_dir.join("chain-0.dag.rescue");
     fs::write(&rescue, "DONE first_A\n")?;
     let again = case.plan(&line)?;
     assert_eq!(again.planned.submit_dir, plan.planned.submit_dir);
@@ -182,7 +185,7 @@ fn a_given_directory_keeps_what_a_run_left_there() -> Result<(), Box<dyn std::er
 
 #[test]
 fn resources_come_from_profiles_then_properties_then_defaults() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+    let case = chain();
     let options = |plan: &common::Plan, name: &str| {
         let id = plan.dag.find(name.as_bytes()).expect("the task");
         let task = plan.dag.task(id);
@@ -206,7 +209,7 @@ fn resources_come_from_profiles_then_properties_then_defaults() -> Result<(), Bo
 }
 
 #[test]
-fn every_missing_file_is_named_at_once() {
+fn all_missing_files_are_reported_at_once() {
     let case = Case::new(
         r#"pegasus: "5.0"
 name: missing
@@ -226,13 +229,13 @@ jobs:
     );
     assert!(
         !case.path().join("submit").exists(),
-        "a failed plan leaves nothing"
+        "a failed plan leaves no files"
     );
 }
 
 #[test]
-fn unknown_names_come_with_what_there_is() {
-    let case = two();
+fn unknown_names_come_with_suggestions() {
+    let case = chain();
     case.programs(&["firstt", "second"]);
     let message = case.fail(LINE);
     assert!(
@@ -249,8 +252,8 @@ fn unknown_names_come_with_what_there_is() {
 }
 
 #[test]
-fn without_named_sites_jobs_go_where_they_can_work() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+fn without_named_sites_jobs_go_to_sites_with_a_work_directory() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain();
     let plan = case.plan("--dir submit")?;
     assert!(plan.command("first_A").windows(2).any(|w| w == ["-R", "local"]));
     let sites = fs::read_to_string(case.path().join("sites.yml"))?;
@@ -271,28 +274,28 @@ fn without_named_sites_jobs_go_where_they_can_work() -> Result<(), Box<dyn std::
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_named() {
-    let case = two();
+fn a_directory_that_cannot_be_created_is_named() {
+    let case = chain();
     case.put("submit", "a file\n");
     let message = case.fail(LINE);
     assert!(message.contains("cannot make the directory"), "{message}");
-    assert!(message.contains("submit/tester/pegasus/two"), "{message}");
+    assert!(message.contains("submit/tester/pegasus/chain"), "{message}");
 }
 
 #[test]
 fn jobs_whose_outputs_exist_need_not_run() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+    let case = chain();
     case.replicas(&["in", "end"]);
     let plan = case.plan(LINE)?;
     assert_eq!(plan.planned.counts.deleted, 2);
     let tasks = ["stage_out_local_local_1000_0", "register_local_1000_0"];
     assert_eq!(plan.tasks(), tasks);
-    // No job makes the work directory, so none may need it.
+    // No job creates the work directory, so no job may need it.
     assert!(plan.command(tasks[0]).windows(2).any(|w| w == ["-w", "/tmp"]));
     assert_eq!(plan.orders(tasks[0])[0]["src_urls"][0]["url"], "/data/end");
     let plan = case.plan("--sites local --dir submit")?;
-    assert_eq!(plan.tasks(), ["noop_two_0"]);
-    assert_eq!(plan.command("noop_two_0"), ["/bin/true"]);
+    assert_eq!(plan.tasks(), ["noop_chain_0"]);
+    assert_eq!(plan.command("noop_chain_0"), ["/bin/true"]);
     let plan = case.plan(&format!("{LINE} --force"))?;
     assert_eq!(plan.planned.counts.compute, 2);
     case.replicas(&["in", "mid"]);
@@ -304,7 +307,7 @@ fn jobs_whose_outputs_exist_need_not_run() -> Result<(), Box<dyn std::error::Err
 
 #[test]
 fn staged_programs_are_made_executable() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+    let case = chain();
     case.put(
         "transformations.yml",
         "pegasus: \"5.0\"\ntransformations:\n- {name: first, sites: [{name: local, type: stageable, pfn: /src/first}]}\n\
@@ -313,7 +316,7 @@ fn staged_programs_are_made_executable() -> Result<(), Box<dyn std::error::Error
     let plan = case.plan(LINE)?;
     let scratch = case
         .path()
-        .join("scratch/tester/pegasus/two/run0001")
+        .join("scratch/tester/pegasus/chain/run0001")
         .display()
         .to_string();
     let program = format!("{scratch}/./first");
@@ -330,7 +333,7 @@ fn staged_programs_are_made_executable() -> Result<(), Box<dyn std::error::Error
 
 #[test]
 fn auxiliary_jobs_of_another_site_run_in_the_same_plan() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+    let case = chain();
     case.put(
         "sites.yml",
         r#"pegasus: "5.0"
@@ -355,19 +358,19 @@ sites:
     assert!(
         words
             .windows(2)
-            .any(|w| w == ["-w", "/lustre/tester/pegasus/two/run0001"])
+            .any(|w| w == ["-w", "/lustre/tester/pegasus/chain/run0001"])
     );
     let words = plan.command("register_hpc_1_0");
     assert!(words.windows(2).any(|w| w == ["-R", "local"]));
-    // The work directory may be gone before it starts.
+    // The work directory may be removed before this job starts.
     assert!(words.windows(2).any(|w| w == ["-w", "/tmp"]));
-    // All run where the path is visible: no other protocol is needed.
+    // All jobs run where the path is visible, so no transfer protocol is needed.
     let orders = plan.orders("stage_out_remote_hpc_1_0");
     assert_eq!(
         orders[0]["src_urls"][0]["url"],
-        "file:///lustre/tester/pegasus/two/run0001/./end"
+        "file:///lustre/tester/pegasus/chain/run0001/./end"
     );
-    let script = plan.file("two-0.sbatch");
+    let script = plan.file("chain-0.sbatch");
     assert!(script.contains("#SBATCH --partition=fast\n"), "{script}");
     assert!(script.contains("#SBATCH --nodes=3\n"), "{script}");
     assert!(plan.planned.notes.iter().any(|note| note.contains("hpc, local")));
@@ -375,28 +378,28 @@ sites:
 }
 
 #[test]
-fn batch_scripts_ask_for_what_is_wanted() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+fn batch_scripts_request_what_the_options_say() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain();
     let plan = case.plan(LINE)?;
     let submit = plan.planned.submit_dir.display().to_string();
     assert_eq!(
-        plan.file("two-0.pbs"),
+        plan.file("chain-0.pbs"),
         format!(
-            "#!/bin/bash\n#PBS -l nodes=1:ppn=2 \n#PBS -l walltime=1:00:00 \n#PBS -o two-0.out\n#PBS -e two-0.err\n\
-             #PBS -N two-0.pbs\ncd {submit}\nmpiexec /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack \
-             --per-task-stdio --max-wall-time 60 two-0.dag\n"
+            "#!/bin/bash\n#PBS -l nodes=1:ppn=2 \n#PBS -l walltime=1:00:00 \n#PBS -o chain-0.out\n#PBS -e chain-0.err\n\
+             #PBS -N chain-0.pbs\ncd {submit}\nmpiexec /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack \
+             --per-task-stdio --max-wall-time 60 chain-0.dag\n"
         )
     );
     let plan = case.plan(&format!(
         "{LINE} --nodes 4 --ppn 16 --walltime 2:30:00 --queue long --account p7 --launcher none"
     ))?;
-    let script = plan.file("two-0.pbs");
+    let script = plan.file("chain-0.pbs");
     for line in [
         "#PBS -l nodes=4:ppn=16 \n",
         "#PBS -l walltime=2:30:00 \n",
         "#PBS -q long\n",
         "#PBS -A p7\n",
-        "\nexec /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack --per-task-stdio --max-wall-time 145 two-0.dag\n",
+        "\nexec /opt/pegasus/bin/pegasus-mpi-cluster --monitord-hack --per-task-stdio --max-wall-time 145 chain-0.dag\n",
     ] {
         assert!(script.contains(line), "{line} is not in\n{script}");
     }
@@ -407,8 +410,8 @@ fn batch_scripts_ask_for_what_is_wanted() -> Result<(), Box<dyn std::error::Erro
     );
     let plan = case.plan(&format!("{LINE} --template-dir site --nodes 2"))?;
     assert_eq!(
-        plan.file("two-0.sbatch"),
-        "#!/bin/sh\n#SBATCH -N 2\nsrun /opt/pegasus/bin/pegasus-mpi-cluster two-0.dag\n"
+        plan.file("chain-0.sbatch"),
+        "#!/bin/sh\n#SBATCH -N 2\nsrun /opt/pegasus/bin/pegasus-mpi-cluster chain-0.dag\n"
     );
     case.put("site/sbatch.j2", "#SBATCH -N {{ nodse }}\n");
     let message = case.fail(&format!("{LINE} --template-dir site"));
@@ -417,29 +420,29 @@ fn batch_scripts_ask_for_what_is_wanted() -> Result<(), Box<dyn std::error::Erro
 }
 
 #[test]
-fn records_for_the_monitoring() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+fn files_for_monitoring_are_written() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain();
     case.put(
         "workflow.yml",
-        &format!("{TWO}  hooks: {{shell: [{{_on: error, cmd: /bin/mail me}}]}}\n"),
+        &format!("{CHAIN}  hooks: {{shell: [{{_on: error, cmd: /bin/mail me}}]}}\n"),
     );
     let plan = case.plan(LINE)?;
-    assert_eq!(plan.file("two-0.notify"), "\nJOB second_B error /bin/mail me\n");
+    assert_eq!(plan.file("chain-0.notify"), "\nJOB second_B error /bin/mail me\n");
     let braindump = plan.file("braindump.yml");
     for line in [
         "uses_pmc: \"true\"\n",
-        "notify: \"two-0.notify\"\n",
+        "notify: \"chain-0.notify\"\n",
         "properties: \"pegasus.1.properties\"\n",
     ] {
         assert!(braindump.contains(line), "{braindump}");
     }
-    let events = plan.file("two-0.static.bp");
+    let events = plan.file("chain-0.static.bp");
     let count = |name: &str| events.matches(&format!(" event={name} ")).count();
     assert_eq!((count("task.info"), count("task.edge")), (2, 1));
     assert_eq!((count("job.info"), count("job.edge")), (10, 11));
     assert_eq!(count("wf.map.task_job"), 2);
     assert!(events.starts_with("ts=2023-11-14T22:13:20.000000Z event=task.info"));
-    // monitord looks for it here.
+    // monitord expects it here.
     assert_eq!(
         plan.file("register_local_1_0.in"),
         plan.file("00/00/register_local_1_0.in")
@@ -453,8 +456,8 @@ fn records_for_the_monitoring() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn what_is_not_offered_is_refused() {
-    let case = two();
+fn unsupported_features_are_refused() {
+    let case = chain();
     for (property, word) in [
         ("pegasus.data.configuration = condorio", "sharedfs"),
         ("pegasus.code.generator = Condor", "PMC or Shell"),
@@ -469,29 +472,29 @@ fn what_is_not_offered_is_refused() {
     assert!(message.contains("known are horizontal"), "{message}");
 }
 #[test]
-fn an_hourglass_has_a_waist() -> Result<(), Box<dyn std::error::Error>> {
-    let plan = two().plan(&format!("{LINE} -D pegasus.dir.create.strategy=HourGlass"))?;
-    assert!(plan.has_edge("create_dir_two_0_local", "pegasus_concat_two_0"));
-    assert!(plan.has_edge("pegasus_concat_two_0", "stage_in_local_local_0_0"));
-    assert!(!plan.has_edge("create_dir_two_0_local", "stage_in_local_local_0_0"));
+fn the_strategy_hourglass_joins_all_create_dir_jobs() -> Result<(), Box<dyn std::error::Error>> {
+    let plan = chain().plan(&format!("{LINE} -D pegasus.dir.create.strategy=HourGlass"))?;
+    assert!(plan.has_edge("create_dir_chain_0_local", "pegasus_concat_chain_0"));
+    assert!(plan.has_edge("pegasus_concat_chain_0", "stage_in_local_local_0_0"));
+    assert!(!plan.has_edge("create_dir_chain_0_local", "stage_in_local_local_0_0"));
     Ok(())
 }
 
 #[test]
 fn the_refiner_empty_leaves_files_where_they_are() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
-    // Nothing has to be known of an input that is not staged.
+    let case = chain();
+    // An input that is not staged needs no replica.
     case.replicas(&[]);
     let line = format!("{LINE} -Dpegasus.transfer.refiner=Empty");
     let plan = case.plan(&line)?;
     let mut tasks = plan.tasks();
     tasks.sort_unstable();
-    // What `second` reads goes; `in` is the user's and `end` is wanted, so the directory stays.
+    // Only `mid` is removed: `in` belongs to the user and `end` is an output, so the directory stays.
     assert_eq!(
         tasks,
         [
             "clean_up_local_level_3_0",
-            "create_dir_two_0_local",
+            "create_dir_chain_0_local",
             "first_A",
             "second_B"
         ]

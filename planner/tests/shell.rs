@@ -1,4 +1,4 @@
-//! The code generator Shell: its script runs.
+//! The script of the code generator Shell runs the workflow.
 
 #[expect(dead_code, reason = "only a part of the helpers is needed here")]
 mod common;
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use common::Case;
 
-/// `first` copies `in` to `mid`, whatever its arguments; `second` tells what it got.
+/// `first` copies `in` to `mid`, whatever its arguments; `second` prints its input and arguments.
 const WORKFLOW: &str = r#"pegasus: "5.0"
 name: small
 jobs:
@@ -43,7 +43,7 @@ jobs:
 
 const LINE: &str = "--sites local --output-sites local --dir submit -Dpegasus.code.generator=shell";
 
-/// A program of the case's own.
+/// Writes an executable shell script.
 fn program(case: &Case, name: &str, script: &str) {
     let path = case.path().join(name);
     fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
@@ -51,8 +51,8 @@ fn program(case: &Case, name: &str, script: &str) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
 }
 
-/// The workflow with programs that work, and tools that stand in for those of an installation: kickstart only
-/// changes the directory, transfers copy what they are told.
+/// The workflow with working programs and stub tools: kickstart only changes the directory, transfers only
+/// copy, make directories and remove files.
 fn case() -> Case {
     let case = Case::new(WORKFLOW);
     let mut transformations = String::from("pegasus: \"5.0\"\ntransformations:\n");
@@ -105,7 +105,7 @@ fn run(script: &Path) -> Output {
         .expect("the script starts")
 }
 
-/// States of a job in the log, in order, and whether each line has a time before it.
+/// States of a job in the log, in order. Fails if a line has no time stamp.
 fn states(log: &str, job: &str) -> Vec<String> {
     log.lines()
         .filter_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
@@ -160,7 +160,7 @@ fn the_script_runs_the_workflow() -> Result<(), Box<dyn std::error::Error>> {
             "POST_SCRIPT_SUCCESS"
         ]
     );
-    // Without kickstart there is no record to look at.
+    // Without kickstart there is no record, so no post script.
     assert_eq!(
         states(&log, "second_B"),
         ["SUBMIT", "EXECUTE", "JOB_TERMINATED", "JOB_SUCCESS"]
@@ -197,13 +197,13 @@ fn the_script_stops_at_a_job_that_fails() -> Result<(), Box<dyn std::error::Erro
         Some("POST_SCRIPT_FAILURE")
     );
     assert!(states(&log, "second_B").is_empty(), "{log}");
-    // Repaired, it can run again; what the first try said is kept.
+    // After a repair the script can run again and keeps the output of the first attempt.
     program(&case, "programs/first", "cp \"$1\" \"$2\"");
     assert!(run(&script).status.success());
-    let said = fs::read_to_string(script.with_file_name("00/00/first_A.err.000"))?;
-    assert_eq!(said, "broken\n");
+    let printed = fs::read_to_string(script.with_file_name("00/00/first_A.err.000"))?;
+    assert_eq!(printed, "broken\n");
     assert!(script.with_file_name("00/00/first_A.err.001").exists());
-    // An end by a signal is told, too.
+    // The log shows an end by a signal, too.
     program(&case, "programs/first", "kill -TERM $PPID; sleep 0.3");
     let output = run(&script);
     let log = fs::read_to_string(script.with_file_name("jobstate.log"))?;
@@ -216,19 +216,19 @@ fn the_script_stops_at_a_job_that_fails() -> Result<(), Box<dyn std::error::Erro
 }
 
 #[test]
-fn messages_in_the_output_decide() -> Result<(), Box<dyn std::error::Error>> {
+fn failure_messages_in_the_output_fail_the_job() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     let script = script_of(&case);
     program(&case, "programs/third", "echo \"I fear it's bad\"");
     let output = run(&script);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let said = fs::read_to_string(script.with_file_name("00/00/third_C.post.out"))?;
-    assert_eq!(said, "its output has: it's bad\n");
+    let printed = fs::read_to_string(script.with_file_name("00/00/third_C.post.out"))?;
+    assert_eq!(printed, "its output has: it's bad\n");
     Ok(())
 }
 
 #[test]
-fn the_program_runs_the_script_when_it_is_to_submit() {
+fn submitting_runs_the_script() {
     let case = case();
     let output = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
         .args(LINE.split(' '))
@@ -267,18 +267,18 @@ fn jobs_of_other_sites_are_refused() {
 }
 
 #[test]
-fn scripts_of_dagman_are_not_run_and_that_is_said() {
+fn dagman_scripts_cause_one_warning() {
     let case = case();
     let planned = case
         .plan_only(&format!(
             "{LINE} -Ddagman.post=/bin/check -Ddagman.post.arguments=-x"
         ))
         .expect("a plan");
-    let told: Vec<&String> = planned
+    let warnings: Vec<&String> = planned
         .warnings
         .iter()
         .filter(|w| w.contains("dagman::post"))
         .collect();
-    assert_eq!(told.len(), 1, "{:?}", planned.warnings);
-    assert!(told[0].contains("exitcode.failuremsg"), "{told:?}");
+    assert_eq!(warnings.len(), 1, "{:?}", planned.warnings);
+    assert!(warnings[0].contains("exitcode.failuremsg"), "{warnings:?}");
 }

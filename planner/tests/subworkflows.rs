@@ -1,11 +1,11 @@
-//! Jobs that stand for workflows.
+//! Jobs that are workflows themselves.
 
 #[expect(dead_code, reason = "only a part of the helpers is needed here")]
 mod common;
 
 use common::Case;
 
-/// `make` writes `raw` and `mid`, the inner workflow turns `mid` into `end`, `look` reads that.
+/// `make` writes `raw` and `mid`. The inner workflow turns `mid` into `end`, which `look` reads.
 const OUTER: &str = r#"pegasus: "5.0"
 name: outer
 jobs:
@@ -63,7 +63,7 @@ fn case() -> Case {
 }
 
 #[test]
-fn its_jobs_become_jobs_of_the_plan() -> Result<(), Box<dyn std::error::Error>> {
+fn jobs_of_a_subworkflow_become_jobs_of_the_plan() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     let plan = case.plan(LINE)?;
     let mut compute: Vec<String> = plan
@@ -77,13 +77,13 @@ fn its_jobs_become_jobs_of_the_plan() -> Result<(), Box<dyn std::error::Error>> 
         ["deep_S_C", "first_S_B", "first_S_D", "look_Z", "make_A"]
     );
     for (parent, child) in [
-        // Parents of the job come before all of its workflow, its workflow before the children.
+        // The job's parents precede the inner workflow, which precedes the job's children.
         ("make_A", "first_S_B"),
         ("first_S_D", "look_Z"),
-        // Files that pass the border.
+        // Files passed into and out of the inner workflow.
         ("make_A", "deep_S_C"),
         ("deep_S_C", "look_Z"),
-        // Within.
+        // Edges inside the inner workflow.
         ("first_S_B", "deep_S_C"),
         ("deep_S_C", "first_S_D"),
     ] {
@@ -93,7 +93,7 @@ fn its_jobs_become_jobs_of_the_plan() -> Result<(), Box<dyn std::error::Error>> 
             plan.edges
         );
     }
-    // Only the raw input of the inner workflow comes from outside, from the catalog in it.
+    // Only the inner workflow's raw input is staged in; its own replica catalog locates it.
     let staged: Vec<_> = plan
         .tasks()
         .into_iter()
@@ -101,7 +101,7 @@ fn its_jobs_become_jobs_of_the_plan() -> Result<(), Box<dyn std::error::Error>> 
         .collect();
     assert_eq!(staged.len(), 1, "{staged:?}");
     assert_eq!(plan.orders(&staged[0])[0]["src_urls"][0]["url"], "/data/table");
-    // The job wants the output that its workflow itself would have left.
+    // The job stages out a file that the inner workflow marks as not staged out.
     let out: Vec<_> = plan
         .tasks()
         .into_iter()
@@ -120,7 +120,7 @@ fn its_jobs_become_jobs_of_the_plan() -> Result<(), Box<dyn std::error::Error>> 
 }
 
 #[test]
-fn workflows_within_workflows_in_xml() -> Result<(), Box<dyn std::error::Error>> {
+fn subworkflows_nest_and_mix_xml_with_yaml() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     case.put(
         "workflow.yml",
@@ -150,7 +150,7 @@ fn workflows_within_workflows_in_xml() -> Result<(), Box<dyn std::error::Error>>
 }
 
 #[test]
-fn one_workflow_may_stand_in_several_places() -> Result<(), Box<dyn std::error::Error>> {
+fn one_workflow_may_be_used_by_several_jobs() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     let two = |uses: &str| {
         format!(
@@ -167,7 +167,7 @@ fn one_workflow_may_stand_in_several_places() -> Result<(), Box<dyn std::error::
     case.replicas(&["in"]);
     let plan = case.plan(LINE)?;
     assert!(plan.tasks().contains(&"first_S_A".to_owned()) && plan.tasks().contains(&"first_T_A".to_owned()));
-    // Each would write its own `out` into the one work directory.
+    // Both copies would write `out` into the same work directory.
     case.put(
         "sub.yml",
         "pegasus: \"5.0\"\nname: sub\njobs:\n- {type: job, id: A, name: first, uses: [{lfn: out, type: output}]}\n",
@@ -176,14 +176,14 @@ fn one_workflow_may_stand_in_several_places() -> Result<(), Box<dyn std::error::
     for word in ["S.A and T.A", "the file out", "another name"] {
         assert!(message.contains(word), "{word}: {message}");
     }
-    // One of them shares it with the workflow around it, the other does not.
+    // Only one of them shares `out` with the outer workflow.
     case.put("workflow.yml", &two(", {lfn: out, type: output}"));
     assert!(case.fail(LINE).contains("the file out"));
     Ok(())
 }
 
 #[test]
-fn what_cannot_be_one_plan_is_refused() {
+fn subworkflows_that_cannot_join_the_plan_are_refused() {
     for (from, to, words) in [
         (
             "file: inner.yml",
@@ -226,9 +226,15 @@ fn what_cannot_be_one_plan_is_refused() {
     }
     let case = case();
     case.put("inner.yml", &INNER.replace("name: deep\n", "name: nowhere\n"));
-    assert!(case.fail(LINE).contains("nowhere"), "problems within are told");
+    assert!(
+        case.fail(LINE).contains("nowhere"),
+        "problems of the inner workflow are reported"
+    );
     case.put("inner.yml", OUTER);
-    assert!(case.fail(LINE).contains("no end"), "a workflow within itself");
+    assert!(
+        case.fail(LINE).contains("no end"),
+        "a workflow that contains itself"
+    );
     case.put(
         "inner.yml",
         &INNER
@@ -242,7 +248,7 @@ fn what_cannot_be_one_plan_is_refused() {
 }
 
 #[test]
-fn the_same_options_as_those_of_the_whole_are_taken() -> Result<(), Box<dyn std::error::Error>> {
+fn options_equal_to_those_of_the_outer_plan_are_accepted() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     case.put("p", "pegasus.register = false\n");
     case.put(

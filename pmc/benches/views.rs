@@ -1,23 +1,20 @@
 //! Time and memory of `pmc status`, `pmc analyzer`, `pmc statistics` and `pmc report` on a large run.
 //!
-//! `cargo bench -p pmc --bench views` makes the directory of a run of a million tasks below the temporary folder (two
-//! gigabytes) and asks each program once to warm the page cache and three times to measure.
-//! `PMC_BENCH_TASKS` chooses another size, `PMC_BENCH_DIR` a directory that is kept and used again.
-
-#[path = "generate/database.rs"]
-mod database;
-mod generate;
+//! `cargo bench -p pmc --bench views` generates the directory of a run of a million tasks in the temporary folder
+//! (two gigabytes). It calls each command once to warm the page cache and three times to measure.
+//! `PMC_BENCH_TASKS` sets the number of tasks, `PMC_BENCH_DIR` a directory that is kept and used again.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use generate::Shape;
 use nix::sys::resource::{UsageWho, getrusage};
+use testutils::generated_run::{Shape, generate, write_database};
 
 const ROUNDS: usize = 3;
-/// What each may take at a million invocations.
-const SECONDS: f64 = 3.0;
-const MEGABYTES: i64 = 300;
+/// Maximum time at a million tasks.
+const MAX_SECONDS: f64 = 3.0;
+/// Maximum memory at a million tasks.
+const MAX_MEGABYTES: i64 = 400;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -40,9 +37,13 @@ fn main() {
             failing: 20,
             records: false,
         };
-        let made = generate::generate(&dir, shape).expect("the folder can be written");
-        println!("made {} tasks, {} tries", made.tasks.len(), made.tries.len());
-        database::write(&database, &made).expect("the database can be written");
+        let run = generate(&dir, shape).expect("the folder can be written");
+        println!(
+            "generated {} tasks, {} attempts",
+            run.tasks.len(),
+            run.attempts.len()
+        );
+        write_database(&database, &run).expect("the database can be written");
     }
     let html = own.path().join("report.html");
     let html = html.to_string_lossy();
@@ -53,20 +54,20 @@ fn main() {
         vec!["statistics", "-s", "all"],
         vec!["report", "-o", &html],
     ] {
-        one(&command, &dir);
+        report(&command, &dir);
     }
 }
 
-/// In a process of its own, whose children are this program only.
-fn one(command: &[&str], dir: &Path) {
+/// Measures a command in a new process, whose only child is that command, and prints the result.
+fn report(command: &[&str], dir: &Path) {
     let this = std::env::current_exe().expect("this program has a path");
-    let said = Command::new(this)
+    let output = Command::new(this)
         .arg("--measure")
         .args(command)
         .arg(dir)
         .output()
         .expect("this program runs");
-    let text = String::from_utf8_lossy(&said.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     let mut figures = text
         .split_whitespace()
         .filter_map(|word| word.parse::<f64>().ok());
@@ -74,12 +75,12 @@ fn one(command: &[&str], dir: &Path) {
         println!(
             "{:<28} {}",
             command.join(" "),
-            String::from_utf8_lossy(&said.stderr)
+            String::from_utf8_lossy(&output.stderr)
         );
         return;
     };
     println!(
-        "{:<28} {wall:>8.2} {cpu:>8.2} {mb:>8.0}   {SECONDS} s, {MEGABYTES} MB",
+        "{:<28} {wall:>8.2} {cpu:>8.2} {mb:>8.0}   {MAX_SECONDS} s, {MAX_MEGABYTES} MB",
         command[0]
     );
 }

@@ -1,4 +1,4 @@
-//! The end of a run that is told to start nothing new.
+//! Drain: no more tasks start, running tasks end.
 
 use std::time::Instant;
 
@@ -9,22 +9,22 @@ use crate::logging::FATAL;
 use crate::scheduler::Event;
 use crate::transport::MasterTransport;
 
-/// Nothing new is started any more.
+/// A drain in progress.
 pub(super) struct Drain {
     /// The signal that asked for it.
     pub(super) signal: i32,
-    /// When the running tasks are ended, too, if they have not by themselves.
+    /// When tasks that still run are killed.
     pub(super) until: Option<Instant>,
 }
 
 impl<T: MasterTransport> Driver<'_, T> {
-    /// Whether the run is to be given up before its first task: then nothing has to be waited for.
+    /// Like `aborted`, before the first task: then a drain is an abort.
     pub(super) fn aborted_early(&self) -> Option<Aborted> {
         let drain = self.interrupt.drain_signal().map(Aborted::Signal);
         self.aborted().or(drain)
     }
 
-    /// Begins to drain when somebody has asked for it.
+    /// Begins to drain if a signal has asked for it.
     pub(super) fn drain_if_asked(&mut self) -> Result<(), RunError> {
         let Some(signal) = self.interrupt.drain_signal() else {
             return Ok(());
@@ -32,12 +32,12 @@ impl<T: MasterTransport> Driver<'_, T> {
         if self.drain.is_some() || self.interrupt.signal().is_some() {
             return Ok(());
         }
-        // After SIGTERM comes SIGKILL; everything must have been written by then.
+        // SIGTERM is followed by SIGKILL; everything must be written before that.
         let grace = (signal == SIGTERM).then_some(self.options.drain_grace);
         let until = grace.and_then(|grace| Instant::now().checked_add(grace));
         tracing::error!(target: FATAL, "Caught signal {signal}");
         let running = self.master.running();
-        // Of SIGTERM the original says no more; programs compare.
+        // After SIGTERM, the original logs nothing else at this level, and programs compare the output.
         if grace.is_none() {
             tracing::info!("Starting no more tasks, waiting for the {running} that run");
         } else {

@@ -1,4 +1,4 @@
-//! Why a run could not begin or had to be given up.
+//! Errors that end a run.
 
 use std::fmt;
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::protocol::Rank;
 use crate::scheduler::MasterError;
 use crate::transport::TransportError;
 
-/// Why a run could not begin or had to be given up. `Display` gives the text for the user.
+/// The run could not begin or had to be aborted. `Display` is the message for the user.
 #[derive(Debug)]
 pub struct RunError {
     kind: Box<Kind>,
     position: Option<Position>,
     closed: bool,
-    /// Workers that have not ended although they were asked to.
-    pub silent_workers: Vec<Rank>,
+    /// Workers that were asked to exit and have not.
+    pub unresponsive_workers: Vec<Rank>,
 }
 
 /// What went wrong.
@@ -50,7 +50,6 @@ pub(crate) enum Kind {
     Transport(#[from] TransportError),
     #[error(transparent)]
     Merge(#[from] MergeError),
-    #[cfg(feature = "stampede")]
     #[error(transparent)]
     Database(#[from] crate::database::DatabaseError),
     #[error("{what}: {}", reason(source))]
@@ -77,7 +76,7 @@ impl RunError {
         }
     }
 
-    /// The line of an input file that is wrong, if one is.
+    /// Returns the line of the input file with the error, if it is in one.
     #[must_use]
     pub fn position(&self) -> Option<&Position> {
         self.position.as_ref()
@@ -95,7 +94,7 @@ impl RunError {
         &self.kind
     }
 
-    /// The workers were asked to end already.
+    /// True if the workers have already been asked to exit.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
@@ -111,7 +110,7 @@ impl<E: Into<Kind>> From<E> for RunError {
             kind: Box::new(error.into()),
             position: None,
             closed: false,
-            silent_workers: Vec::new(),
+            unresponsive_workers: Vec::new(),
         }
     }
 }

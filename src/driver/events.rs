@@ -1,63 +1,60 @@
-//! What an observer of a run is told.
+//! Events of a run, for its observer.
 
 use std::path::{Path, PathBuf};
 
-use crate::protocol::Rank;
+use crate::protocol::{Outcome, Rank};
 use crate::worker;
 
 /// Something that happened in a run.
 #[derive(Clone, Debug)]
 pub enum RunEvent<'a> {
-    /// The workers are there; the first tasks will be queued.
+    /// All workers have registered; the first tasks are queued next.
     Begun {
-        /// Tasks of the DAG.
+        /// Number of tasks of the DAG.
         tasks: usize,
-        /// Tasks that were done before this run.
+        /// Number of tasks that were done before this run.
         done_before: usize,
     },
-    /// A task is ready and waits for a slot; also before every further try.
+    /// A task is ready and waits for a slot. Occurs before each attempt.
     Queued {
-        /// Its name.
+        /// Name of the task.
         task: &'a [u8],
     },
-    /// A try of a task begins.
+    /// An attempt starts.
     Started {
-        /// Its name.
+        /// Name of the task.
         task: &'a [u8],
-        /// Where it runs.
+        /// Worker that runs it.
         rank: Rank,
     },
-    /// A try of a task has ended.
+    /// An attempt has ended.
     Ended(TaskEnd<'a>),
 }
 
-/// How a try of a task ended.
+/// The end of an attempt.
 #[derive(Clone, Debug)]
 pub struct TaskEnd<'a> {
     /// Name of the task.
     pub task: &'a [u8],
-    /// Where it ran.
+    /// Worker that ran it.
     pub rank: Rank,
-    /// Raw wait status; 256 for failures of the executor itself.
-    pub status: i32,
-    /// The task has succeeded.
-    pub done: bool,
+    /// How it ended.
+    pub outcome: Outcome,
     dag: &'a Path,
 }
 
 impl<'a> TaskEnd<'a> {
-    pub(super) fn new(task: &'a [u8], rank: Rank, status: i32, done: bool, dag: &'a Path) -> Self {
+    pub(super) fn new(task: &'a [u8], rank: Rank, outcome: Outcome, dag: &'a Path) -> Self {
         Self {
             task,
             rank,
-            status,
-            done,
+            outcome,
             dag,
         }
     }
 
-    /// Files with standard output and error of the latest try, where tasks have files of their own.
-    /// Looks at the folder each time it is called.
+    /// Returns the files with standard output and error of the latest attempt, if each attempt has its own files.
+    /// Searches the directory on every call.
     #[must_use]
     pub fn files(&self) -> Option<(PathBuf, PathBuf)> {
         worker::latest_task_files(self.dag, self.task)

@@ -1,4 +1,4 @@
-//! The figures at the end of a run.
+//! Figures at the end of a run.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -13,60 +13,59 @@ use crate::protocol::Rank;
 use crate::scheduler::Summary;
 use crate::transport::Traffic;
 
-/// Why a run was given up.
+/// Why a run was aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aborted {
-    /// Somebody asked for it; the number of the signal.
+    /// By a signal with this number.
     Signal(i32),
-    /// The wall time has passed.
+    /// The wall time was exceeded.
     WallTime,
 }
 
-/// How a run went.
+/// Results of a run.
 #[derive(Clone, Debug)]
 pub struct RunSummary {
-    /// Numbers of tasks and tries.
+    /// Numbers of tasks and attempts.
     pub figures: Summary,
-    /// Why the run was given up, if it was.
+    /// Why the run was aborted, if it was.
     pub aborted: Option<Aborted>,
-    /// The signal because of which nothing new was started, if tasks are left that could have been.
-    /// The running ones have ended.
+    /// The signal that asked to drain, if tasks were left because of it. All started tasks have ended.
     pub drained: Option<i32>,
-    /// Tasks whose latest try failed, in the order of the DAG file.
+    /// Tasks whose latest attempt failed, in the order of the DAG file.
     pub failures: Vec<FailedTask>,
-    /// Tasks that can never run because they wait for each other: where, and which.
+    /// A cycle of tasks that wait for each other and so can never run.
     pub cycle: Option<Position>,
     /// Number of workers.
     pub workers: u32,
-    /// From the start of the run to its end.
+    /// Time from the start of the run to its end.
     pub wall_time: Duration,
-    /// The part of it in which tasks could run.
+    /// The part of the wall time in which tasks could run.
     pub makespan: Duration,
-    /// Workers that have not ended although they were asked to.
-    pub silent_workers: Vec<Rank>,
-    /// Why the database that was wanted is not whole, if so.
+    /// Workers that were asked to exit and have not.
+    pub unresponsive_workers: Vec<Rank>,
+    /// Why the requested database is incomplete, if it is.
     pub database: Option<String>,
 }
 
 /// A task that did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedTask {
-    /// Its name.
+    /// Name of the task.
     pub name: Vec<u8>,
-    /// Raw wait status of its latest try; 256 for failures of the executor itself.
+    /// Raw wait status of its latest attempt; see [`Outcome::status`](crate::protocol::Outcome::status).
     pub status: i32,
-    /// Tries in this run.
-    pub tries: u32,
+    /// Failed attempts in this run.
+    pub attempts: u32,
 }
 
 #[derive(Default)]
 pub(super) struct Failure {
     pub(super) status: i32,
-    pub(super) tries: u32,
+    pub(super) attempts: u32,
 }
 
 impl RunSummary {
-    /// All tasks have succeeded, in this run or before.
+    /// True if all tasks are done, in this run or before.
     #[must_use]
     pub fn success(&self) -> bool {
         self.aborted.is_none() && self.figures.success
@@ -94,8 +93,8 @@ pub(super) fn log(summary: &RunSummary, traffic: Traffic, hit_rate: f64) {
     tracing::info!("Total runtime of tasks: {}", minutes(runtime));
     tracing::info!("Wall time: {}", minutes(wall));
     tracing::info!("Makespan: {}", minutes(makespan));
-    let tries = (summary.figures.succeeded + summary.figures.failed) as f64;
-    tracing::info!("Throughput: {:.6} tasks/second", ratio(tries, makespan));
+    let attempts = (summary.figures.succeeded + summary.figures.failed) as f64;
+    tracing::info!("Throughput: {:.6} tasks/second", ratio(attempts, makespan));
     tracing::info!("Bytes sent to workers: {}", traffic.sent);
     tracing::info!("Bytes received from workers: {}", traffic.received);
     tracing::info!("File descriptor cache hit rate: {hit_rate:.6}");

@@ -52,7 +52,7 @@ pub struct TooManyFiles {
 ///
 /// # Errors
 /// More were asked for than the limit allows.
-pub fn most_open(wanted: Option<u32>, limit: u64) -> Result<usize, TooManyFiles> {
+pub fn max_open(wanted: Option<u32>, limit: u64) -> Result<usize, TooManyFiles> {
     const DEFAULT: u64 = 256;
     /// Descriptors that the rest of the program needs.
     const RESERVED: u64 = 64;
@@ -208,12 +208,12 @@ mod tests {
 
     #[test]
     fn how_many_are_kept_open() {
-        assert_eq!(most_open(None, 1024).unwrap(), 256);
-        assert_eq!(most_open(None, 256).unwrap(), 192);
-        assert_eq!(most_open(None, 10).unwrap(), 1);
-        assert_eq!(most_open(Some(1000), 1024).unwrap(), 1000);
+        assert_eq!(max_open(None, 1024).unwrap(), 256);
+        assert_eq!(max_open(None, 256).unwrap(), 192);
+        assert_eq!(max_open(None, 10).unwrap(), 1);
+        assert_eq!(max_open(Some(1000), 1024).unwrap(), 1000);
         assert_eq!(
-            most_open(Some(2000), 1024).unwrap_err().to_string(),
+            max_open(Some(2000), 1024).unwrap_err().to_string(),
             "Setting for max cached files is greater than system limit: 2000 > 1024"
         );
     }

@@ -187,12 +187,11 @@ impl Logs {
             Record::Ended {
                 task,
                 submit,
-                status,
-                done,
+                outcome,
                 ..
             } => {
-                let name = self.dag.name(task);
-                if done {
+                let (name, status) = (self.dag.name(task), outcome.status);
+                if outcome.succeeded() {
                     self.rescue.push(name);
                 }
                 if let Some(log) = &mut self.dagman {

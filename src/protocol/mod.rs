@@ -1,48 +1,50 @@
-//! What the master and the workers say to each other.
+//! Messages between master and workers.
 //!
-//! The local transport hands these values over as they are; the MPI transport sends them encoded.
+//! The local transport passes these values unchanged; the MPI transport encodes them.
 
 mod codec;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use codec::DecodeError;
 
-/// Number of a process of the run: 0 is the master, workers count from 1.
+/// Number of a process of the run: 0 is the master, workers start at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rank(pub u32);
 
-/// Number of one execution of a task in this run, counted from 1; every try has its own.
-/// It is the "Condor id" of the monitoring logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Number of an attempt, counted from 1 over all tasks of a run.
+/// The monitoring logs call it "Condor id".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SubmitId(pub u64);
 
-/// From a worker to the master.
-#[derive(Clone, Debug, PartialEq)]
+/// A message from a worker to the master.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToMaster {
-    /// First message of a worker: where it runs and what its host has.
+    /// First message of a worker: its host and the host's resources.
     Register(Registration),
-    /// The host is prepared: its host script has run, where this worker is the one to run it.
-    /// Sent once after [`ToWorker::Setup`], in runs with a host script only.
+    /// The host is prepared: its host script has run, if it was this worker's turn to run it.
+    /// Sent once after [`ToWorker::Setup`], only in runs with a host script.
     Ready,
-    /// A task has ended.
+    /// An attempt has ended.
     Finished(TaskResult),
-    /// These tasks, which were sent in advance, were not begun and will not be.
-    Returned {
-        /// Which executions.
+    /// Prefilled tasks that the worker has not started and will not start.
+    Retracted {
+        /// Which attempts.
         submits: Vec<SubmitId>,
     },
-    /// The worker cannot go on (its files cannot be written, say); the run must be aborted.
+    /// The worker cannot continue, for example because its files cannot be written. The run must be aborted.
     Failed {
         /// What happened, as a sentence for the user.
         message: String,
     },
 }
 
-/// A worker's host and what it has.
-#[derive(Clone, Debug, PartialEq)]
+/// A worker's host and its resources.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Registration {
-    /// Host name; workers of one name share memory and CPUs.
+    /// Host name. Workers with the same host name share memory and CPUs.
     pub host: String,
     /// Memory of the host in MB.
     pub memory_mb: u64,
@@ -56,78 +58,114 @@ pub struct Registration {
     pub gpus: u32,
 }
 
-/// How one execution of a task ended.
-#[derive(Clone, Debug, PartialEq)]
+/// Status of an attempt that the executor itself failed: as if the process had exited with 1.
+pub const EXECUTOR_FAILURE: i32 = 256;
+
+/// The end of one attempt, as its worker reports it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskResult {
-    /// Which execution.
+    /// Which attempt.
     pub submit: SubmitId,
-    /// Raw wait status, as `waitpid` gives it; failures of the executor itself are 256.
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Data that the task wants appended to shared files, in the order of writing.
+    pub forwards: Vec<ForwardedData>,
+}
+
+/// How an attempt ended. The same value goes from the worker to the logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Raw wait status, as `waitpid` returns it, or [`EXECUTOR_FAILURE`].
     pub status: i32,
     /// Wall time from start to end of the process.
     pub runtime: Duration,
-    /// Data that the task wants appended to shared files, in the order of writing.
-    pub forwards: Vec<ForwardedData>,
-    /// What is in its files, if the master wants to know and it is nothing but its record.
-    pub silent: Option<Silent>,
+    /// Set if the attempt printed nothing and the master asks for such attempts.
+    pub quiet: Option<QuietAttempt>,
+    /// The process succeeded, but its data could not be forwarded. Set by the master; never encoded.
+    #[serde(skip)]
+    pub not_forwarded: bool,
 }
 
-/// A try that printed nothing, so that its own files hold its record and nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Silent {
+impl Outcome {
+    /// An outcome with this wait status.
+    #[must_use]
+    pub fn new(status: i32, runtime: Duration) -> Self {
+        Self {
+            status,
+            runtime,
+            quiet: None,
+            not_forwarded: false,
+        }
+    }
+
+    /// True if the task is done.
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        self.status == 0
+    }
+}
+
+/// An attempt that printed nothing: its own files hold its record and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuietAttempt {
     /// Number of its files.
     pub file: u32,
-    /// When it began, as its record says: milliseconds since the epoch.
+    /// Start according to its record, in milliseconds since the epoch.
     pub start_ms: u64,
 }
 
 /// Data of one task for one shared file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForwardedData {
     /// Path of the shared file, as the DAG names it.
+    #[serde(with = "serde_bytes")]
     pub target: Vec<u8>,
     /// What is appended to it.
+    #[serde(with = "serde_bytes")]
     pub data: Vec<u8>,
 }
 
-/// From the master to a worker.
-#[derive(Clone, Debug, PartialEq)]
+/// A message from the master to a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
     /// Answer to the registration.
     Setup {
         /// Number of this worker among those of its host, from 0.
         host_rank: u32,
     },
-    /// Run this task; if one runs, after it.
+    /// Run this task, after the one that is running, if any.
     Run(Box<Assignment>),
-    /// Give back the tasks that were not begun.
-    Recall,
-    /// No more tasks: close the files and end.
+    /// Give back the prefilled tasks that have not started.
+    Retract,
+    /// No more tasks: close the files and exit.
     Shutdown,
-    /// Stop at once: kill what runs and end.
+    /// Stop at once: kill the running task and exit.
     Abort,
 }
 
-/// One execution of a task, with all that a worker needs to know.
-#[derive(Clone, Debug, PartialEq)]
+/// One attempt of a task, with everything that a worker needs to run it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// Number of this execution.
+    /// Number of this attempt.
     pub submit: SubmitId,
     /// Name of the task in the DAG.
+    #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
-    /// Identifier from the `#@` line before the task, if there was one.
+    /// Identifier from the `#@` line before the task, if there is one.
+    #[serde(with = "serde_bytes")]
     pub id: Option<Vec<u8>>,
-    /// Program and arguments as written in the DAG, not yet split into words.
+    /// Program and arguments as written in the DAG, not split into words.
+    #[serde(with = "serde_bytes")]
     pub command: Vec<u8>,
-    /// Memory granted, in MB; 0 where the task asks for none.
+    /// Memory granted in MB; 0 if the task requests none.
     pub memory_mb: u64,
     /// CPUs granted.
     pub cpus: u32,
-    /// Numbers of the CPUs granted, where the task got a block of its own.
+    /// Numbers of the CPUs granted, if the task got a block of CPUs.
     pub cpu_set: Vec<u32>,
-    /// Which of the GPUs of the worker were granted, counted from 0.
+    /// Numbers of the GPUs granted, counted from 0.
     pub gpu_set: Vec<u32>,
-    /// How long it may take, if the task says so; zero for as long as it wants. In milliseconds when
-    /// encoded.
+    /// Limit of the run time, if the task has one; zero means no limit.
     pub runtime_limit: Option<Duration>,
     /// `-f VAR=PATH` of the task.
     pub pipe_forwards: Vec<(Vec<u8>, Vec<u8>)>,

@@ -37,7 +37,9 @@ impl Master {
             let released = parents_left[task.index()] == 0;
             match self.nodes[task.index()].state {
                 State::Waiting if released => return Err(format!("{task:?} should be ready")),
-                State::Ready | State::Queued | State::Ahead | State::Running | State::Failed if !released => {
+                State::Ready | State::Queued | State::Prefilled | State::Running | State::Failed
+                    if !released =>
+                {
                     return Err(format!("{task:?} was released before its parents were done"));
                 }
                 _ => {}
@@ -58,7 +60,7 @@ impl Master {
         if running != expected(State::Running) || running.len() != self.running {
             return Err("the workers do not run exactly the running tasks".to_owned());
         }
-        if sorted(self.check_ahead()?) != expected(State::Ahead) {
+        if sorted(self.check_prefill()?) != expected(State::Prefilled) {
             return Err("the workers do not have exactly the tasks that were sent in advance".to_owned());
         }
         let summary = &self.summary;

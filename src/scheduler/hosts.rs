@@ -93,7 +93,7 @@ pub(crate) struct Grant {
 
 impl Grant {
     /// Nothing that has a number.
-    pub(crate) fn plain(rank: Rank) -> Self {
+    pub(crate) fn without_numbers(rank: Rank) -> Self {
         Self {
             rank,
             block: None,

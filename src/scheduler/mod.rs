@@ -2,7 +2,7 @@
 //!
 //! No clock, file or socket in here. [`Master::handle`] takes one event and [`Master::schedule`]
 //! assigns ready tasks; both say what is to happen through the [`Outbox`]. The loop around it
-//! (`crate::driver`) owns transport, clock and logs, works off all messages that are there with
+//! (the driver) owns transport, clock and logs, works off all messages that are there with
 //! `handle`, then calls `schedule` once.
 //!
 //! # Life of a run
@@ -24,7 +24,7 @@
 //! lines; a failed try goes to the end. In this order `schedule` gives them submit numbers. Then
 //! it starts tasks by priority, among equals by submit number. A task that fits nowhere now is
 //! overtaken by tasks that ask for something else, never by one that asks for the same. Very short
-//! tasks may be sent to a worker a few milliseconds before it can begin them (`ahead`).
+//! tasks may be sent to a worker a few milliseconds before it can start them (`prefill`).
 //!
 //! # Cost
 //!
@@ -38,7 +38,6 @@
 //!
 //! So the number of tasks, ready or not, does not matter, nor how many of them wait for memory.
 
-mod ahead;
 mod assign;
 mod bits;
 mod check;
@@ -46,7 +45,7 @@ mod cpuset;
 mod error;
 mod gpus;
 mod hosts;
-mod look_ahead;
+mod prefill;
 mod queue;
 mod run;
 #[cfg(test)]
@@ -60,7 +59,7 @@ pub use run::{Master, MasterConfig, Summary};
 
 use pmc_dag::TaskId;
 
-use crate::protocol::{Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 
 /// What comes in.
 #[derive(Clone, Debug)]
@@ -69,8 +68,8 @@ pub enum Event {
     Registered(Rank, Registration),
     /// An execution ended; forwarded data has been written already (or `status` says it was not).
     Finished(Rank, TaskResult),
-    /// A worker gives back tasks that it was sent in advance and has not begun.
-    Returned(Rank, Vec<SubmitId>),
+    /// A worker gives back prefilled tasks.
+    Retracted(Rank, Vec<SubmitId>),
     /// A worker cannot go on, and says why. The run must be aborted.
     Failed(Rank, String),
     /// Start nothing new (drain, or the end of the wall time).
@@ -107,18 +106,15 @@ pub enum Record<'a> {
     Fragmented(TaskId, SubmitId),
     /// The task was assigned to a worker.
     Started(TaskId, SubmitId, Rank),
-    /// The execution ended. `done` where the task will not run again and succeeded: its rescue
-    /// record must be on disk before any log line about its end.
+    /// An attempt ended. If it succeeded, its rescue record must be on disk before any log line about its end.
     Ended {
         /// Which task.
         task: TaskId,
-        /// Which execution.
+        /// Which attempt.
         submit: SubmitId,
-        /// Where.
+        /// Which worker ran it.
         rank: Rank,
-        /// Raw wait status.
-        status: i32,
-        /// The task succeeded.
-        done: bool,
+        /// How it ended.
+        outcome: Outcome,
     },
 }

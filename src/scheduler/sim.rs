@@ -13,7 +13,7 @@ use std::time::Duration;
 use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, Request, TaskId};
 
-use crate::protocol::{Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::{Event, Master, MasterConfig, Outbox, Record};
 
 use testutils::Random;
@@ -30,7 +30,7 @@ struct Plan {
     /// Drain after so many results.
     drain_after: Option<u64>,
     /// Workers take tasks in advance.
-    ahead: bool,
+    prefill: bool,
     /// Check all cross-references after each step.
     thorough: bool,
 }
@@ -40,7 +40,7 @@ enum State {
     Waiting,
     Queued(SubmitId),
     /// Sent to a worker that runs something else.
-    Ahead(SubmitId, Rank),
+    Prefilled(SubmitId, Rank),
     Running(SubmitId, Rank),
     Done,
     Failed,
@@ -84,7 +84,7 @@ struct Model {
     stopped: bool,
     failed_tasks: u32,
     /// What each worker was sent in advance.
-    ahead: BTreeMap<Rank, VecDeque<SubmitId>>,
+    prefilled: BTreeMap<Rank, VecDeque<SubmitId>>,
     /// CPU numbers given to the executions that run.
     held: BTreeMap<SubmitId, Vec<u32>>,
     /// GPUs given to the executions that run.
@@ -133,7 +133,7 @@ impl Model {
             starting: false,
             stopped: false,
             failed_tasks: 0,
-            ahead: BTreeMap::new(),
+            prefilled: BTreeMap::new(),
             held: BTreeMap::new(),
             held_gpus: BTreeMap::new(),
             sent: Vec::new(),
@@ -187,8 +187,8 @@ impl Model {
     fn start(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
         self.started += 1;
         let state = self.states[task.index()];
-        if state == State::Ahead(submit, rank) {
-            let next = self.ahead.get_mut(&rank).and_then(VecDeque::pop_front);
+        if state == State::Prefilled(submit, rank) {
+            let next = self.prefilled.get_mut(&rank).and_then(VecDeque::pop_front);
             self.check(next == Some(submit), || {
                 format!("{task:?} is begun before {next:?}, which was sent before")
             });
@@ -231,7 +231,7 @@ impl Model {
     }
 
     /// A task was sent to a worker that runs another one.
-    fn send_ahead(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+    fn prefill(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
         let key = self.take_first(task, submit);
         let better = self.queued.values().flatten().any(|other| *other < key);
         let free = self.hosts.values().any(|host| host.slots > 0);
@@ -245,18 +245,18 @@ impl Model {
         self.check(runs_alike, || {
             format!("{task:?} is sent in advance to {rank:?}, which runs no task like it")
         });
-        self.states[task.index()] = State::Ahead(submit, rank);
-        self.ahead.entry(rank).or_default().push_back(submit);
+        self.states[task.index()] = State::Prefilled(submit, rank);
+        self.prefilled.entry(rank).or_default().push_back(submit);
     }
 
     /// A worker gives back everything that it has not begun.
     fn give_back(&mut self, rank: Rank, submits: &[SubmitId]) {
-        self.ahead
+        self.prefilled
             .entry(rank)
             .or_default()
             .retain(|submit| !submits.contains(submit));
         for task in self.dag.clone().ids() {
-            if let State::Ahead(submit, at) = self.states[task.index()]
+            if let State::Prefilled(submit, at) = self.states[task.index()]
                 && at == rank
                 && submits.contains(&submit)
             {
@@ -344,7 +344,7 @@ impl Model {
                 State::Done | State::Failed => true,
                 State::Waiting => stopped || left > 0,
                 State::Queued(_) => stopped,
-                State::Ahead(..) | State::Running(..) => false,
+                State::Prefilled(..) | State::Running(..) => false,
             };
             self.check(explained, || {
                 format!("the run has ended, but {task:?} is {state:?}")
@@ -360,7 +360,7 @@ impl Outbox for Model {
             if let Some(task) = task
                 && self.states[task.index()] == State::Queued(assignment.submit)
             {
-                self.send_ahead(task, assignment.submit, to);
+                self.prefill(task, assignment.submit, to);
                 self.sent.push((to, message));
                 return;
             }
@@ -407,9 +407,8 @@ impl Outbox for Model {
                 task,
                 submit,
                 rank,
-                done,
-                ..
-            } => self.end(task, submit, rank, done),
+                outcome,
+            } => self.end(task, submit, rank, outcome.succeeded()),
             Record::Resources {
                 host,
                 slots,
@@ -433,7 +432,7 @@ impl Outbox for Model {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Said {
     Ended(SubmitId),
-    Returned(Vec<SubmitId>),
+    Retracted(Vec<SubmitId>),
 }
 
 /// The workers: what each has to run, the running one first, and what they have said that is still
@@ -481,7 +480,7 @@ impl Workers {
         }
         let back = tasks.drain(1..).collect();
         let time = now + random.below(left);
-        self.arriving.push(Reverse((time, rank, Said::Returned(back))));
+        self.arriving.push(Reverse((time, rank, Said::Retracted(back))));
     }
 
     /// When the next message arrives.
@@ -507,8 +506,8 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     let mut model = Model::new(&plan);
     let workers = plan.workers.len() as u32;
     let mut master = Master::new(plan.dag.clone(), plan.done, workers, plan.config);
-    if plan.ahead {
-        master = master.sending_ahead();
+    if plan.prefill {
+        master = master.with_prefill();
     }
     let mut order: Vec<u32> = (1..=workers).collect();
     for at in (1..order.len()).rev() {
@@ -537,7 +536,7 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
         for (rank, message) in std::mem::take(&mut model.sent) {
             match message {
                 ToWorker::Run(assignment) => at.run(rank, assignment.submit, now, random),
-                ToWorker::Recall => at.give_back(rank, now, random),
+                ToWorker::Retract => at.give_back(rank, now, random),
                 ToWorker::Setup { .. } => setups += 1,
                 other => return Err(format!("the master says {other:?}")),
             }
@@ -562,27 +561,24 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
             now = now.max(time);
             let (rank, submit) = match at.take(random) {
                 Some((rank, Said::Ended(submit))) => (rank, submit),
-                Some((rank, Said::Returned(submits))) => {
+                Some((rank, Said::Retracted(submits))) => {
                     model.give_back(rank, &submits);
-                    let returned = Event::Returned(rank, submits);
+                    let returned = Event::Retracted(rank, submits);
                     master.handle(returned, &mut model).map_err(|e| e.to_string())?;
                     continue;
                 }
                 None => break,
             };
-            // Right or wrong, what is said to come must not matter.
-            master.look_ahead(|n| Some(Rank(rank.0.saturating_sub(6) + n as u32)));
             let failed = plan.one_in_fails > 0 && random.one_in(plan.one_in_fails);
+            let status = if failed {
+                random.pick(&[256, 768, 9, -1])
+            } else {
+                0
+            };
             let result = TaskResult {
                 submit,
-                status: if failed {
-                    random.pick(&[256, 768, 9, -1])
-                } else {
-                    0
-                },
-                runtime: Duration::from_millis(1),
+                outcome: Outcome::new(status, Duration::from_millis(1)),
                 forwards: Vec::new(),
-                silent: None,
             };
             master
                 .handle(Event::Finished(rank, result), &mut model)
@@ -697,7 +693,7 @@ fn random_plan(random: &mut Random) -> Plan {
         },
         one_in_fails: random.pick(&[0, 3, 10]),
         drain_after: random.one_in(5).then(|| random.below(50)),
-        ahead: random.one_in(2),
+        prefill: random.one_in(2),
         thorough: true,
     }
 }
@@ -738,7 +734,7 @@ fn thousands_of_workers_run_a_large_workflow() {
         },
         one_in_fails: 50,
         drain_after: None,
-        ahead: true,
+        prefill: true,
         thorough: false,
     };
     let master = run(plan, &mut random).unwrap();

@@ -11,8 +11,8 @@ pub(crate) enum State {
     /// Will be queued by the next `schedule`.
     Ready,
     Queued,
-    /// Sent to a worker that has not begun it.
-    Ahead,
+    /// Sent to a worker that has not started it.
+    Prefilled,
     Running,
     Done,
     Failed,

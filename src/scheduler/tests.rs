@@ -6,7 +6,7 @@ use std::time::Duration;
 use pmc_dag::rescue::DoneSet;
 use pmc_dag::{Dag, TaskId};
 
-use crate::protocol::{Assignment, Rank, Registration, SubmitId, TaskResult, ToWorker};
+use crate::protocol::{Assignment, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record};
 
 /// Remembers everything as short lines of text.
@@ -42,11 +42,11 @@ impl Outbox for Log {
                 task,
                 submit,
                 rank,
-                status,
-                done,
-            } => {
-                format!("ended {} {} on {} with {status} {done}", task.0, submit.0, rank.0)
-            }
+                outcome,
+            } => format!(
+                "ended {} {} on {} with {}",
+                task.0, submit.0, rank.0, outcome.status
+            ),
         });
     }
 }
@@ -120,10 +120,8 @@ impl Run {
     fn try_end(&mut self, rank: u32, submit: u64, status: i32) -> Result<(), MasterError> {
         let result = TaskResult {
             submit: SubmitId(submit),
-            status,
-            runtime: Duration::from_secs(1),
+            outcome: Outcome::new(status, Duration::from_secs(1)),
             forwards: Vec::new(),
-            silent: None,
         };
         self.master
             .handle(Event::Finished(Rank(rank), result), &mut self.log)
@@ -156,7 +154,7 @@ fn a_diamond_runs_in_order() {
     assert_eq!(
         run.take(""),
         [
-            "ended 3 1 on 1 with 0 true",
+            "ended 3 1 on 1 with 0",
             "h 2 4 100",
             "queued 2 2",
             "queued 1 3",

@@ -1,6 +1,6 @@
 //! The host script: a program that prepares a host for the tasks, and may leave services running.
 
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,6 +18,7 @@ use super::process::reap;
 use super::program;
 use super::task::Failure;
 use super::watch::Watch;
+use crate::transport::local::StopTask as _;
 
 /// How long the script may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -54,13 +55,11 @@ impl HostScript {
         let (Ok(file), Ok(name)) = (file, name) else {
             return Err(failed("has a name that no file can have"));
         };
-        let mut envp: Vec<*const c_char> = environment.iter().map(|v| v.as_ptr()).collect();
-        envp.push(std::ptr::null());
         let stderr = std::io::stderr().as_raw_fd();
         let spawn = Spawn {
             program: &file,
-            argv: &[name.as_ptr(), std::ptr::null()],
-            envp: &envp,
+            arguments: &[name.as_c_str()].into_iter().collect(),
+            environment: &environment.iter().map(CString::as_c_str).collect(),
             directory: None,
             // What it prints must not mix with the output of the tasks.
             stdio: [input.as_raw_fd(), stderr, stderr],
@@ -140,7 +139,7 @@ fn wait(pid: Pid, limit: Duration, watch: &mut dyn Watch) -> bool {
         if began.elapsed() >= limit {
             return false;
         }
-        watch.look();
+        watch.poll();
         std::thread::sleep(LOOK);
     }
 }

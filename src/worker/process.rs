@@ -5,15 +5,15 @@ use std::io;
 use nix::unistd::Pid;
 use pmc_spawn::Child;
 
-use super::kickstart::Server;
 use super::kill::Leader;
+use super::task_server::TaskServer;
 
 /// What runs a task.
 pub(super) enum Process {
     /// A process of its own.
     Own(Child),
     /// A server.
-    Served(Server),
+    Served(TaskServer),
 }
 
 /// How a task ended.

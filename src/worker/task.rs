@@ -1,6 +1,6 @@
 //! Executing one task.
 
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,30 +12,25 @@ use chrono::Local;
 use monitord_compat::cluster_record::TaskRecord;
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
-use pegasus_kickstart::serve::wire::{MOST_DESCRIPTORS, Request};
 use pmc_dag::{reason, words};
-use pmc_spawn::{Child, Spawn, Spawner};
+use pmc_spawn::{CStrings, Child, Spawn, Spawner};
+use pmc_wire::{MAX_DESCRIPTORS, Request};
 
 use super::environment::{TASK_VARIABLES, inherited, variable};
 use super::forward::{self, Pipes};
 use super::gpus::Devices;
 use super::host_script::HostScript;
-use super::kickstart::Kickstart;
 use super::kill::KillSwitch;
 use super::process::{Ended, Process};
 use super::stdio::{self, Pair, SharedStdio};
+use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::options::WorkerOptions;
-use crate::protocol::{Assignment, ForwardedData, Rank, Silent, TaskResult};
-
-/// Status of a task that could not be executed as it should: as if it had ended with 1.
-const OWN_FAILURE: i32 = 256;
+use crate::protocol::{Assignment, EXECUTOR_FAILURE, ForwardedData, Outcome, QuietAttempt, Rank, TaskResult};
+use crate::transport::local::StopTask as _;
 
 /// How long a task whose time is over may take to end before it is killed.
 const LIMIT_GRACE: Duration = Duration::from_secs(5);
-
-/// So many workers start a server before their first task. The others may get none, and have time while these work.
-const EARLY: u32 = 4;
 
 /// Why a worker cannot go on.
 #[derive(Debug)]
@@ -59,7 +54,7 @@ pub(super) struct Runner {
     devices: Devices,
     path: Vec<PathBuf>,
     spawner: Spawner,
-    kickstart: Kickstart,
+    kickstart: TaskServerClient,
     host_script: Option<HostScript>,
 }
 
@@ -96,7 +91,7 @@ impl Runner {
         let path = path
             .map(|value| std::env::split_paths(value).collect())
             .unwrap_or_default();
-        let kickstart = Kickstart::new(options.kickstart.as_deref());
+        let kickstart = TaskServerClient::new(options.kickstart.as_deref());
         Ok(Self {
             options,
             kill,
@@ -112,18 +107,6 @@ impl Runner {
             kickstart,
             host_script: None,
         })
-    }
-
-    /// Takes over the server of tasks that was started for it.
-    pub(super) fn take_over(&mut self, kickstart: Kickstart) {
-        self.kickstart = kickstart;
-    }
-
-    /// Starts the server of tasks before the first of them comes, if there are tasks for it.
-    pub(super) fn start_early(&mut self) {
-        if self.rank.0 <= EARLY && self.kickstart.is_wanted(&self.options.dag) {
-            self.kickstart.start_early(&self.environment, &mut self.spawner);
-        }
     }
 
     /// Takes note of the worker's number among those of its host. The first one runs the host
@@ -202,7 +185,7 @@ impl Runner {
             inherited: &self.environment,
             path: &self.path,
             options: &self.options,
-            watched: watch.every().is_some(),
+            watched: watch.interval().is_some(),
         };
         let started = spawn.begin(&self.kill, &mut self.kickstart, &mut self.spawner);
         let mut process = match started {
@@ -250,16 +233,14 @@ impl Runner {
                 reason(&error)
             ))
         })?;
+        let mut outcome = Outcome::new(status, runtime);
+        if self.options.report_quiet && files.hold_only(text.len()) {
+            outcome.quiet = quiet_attempt(&record, files.number);
+        }
         Ok(TaskResult {
             submit: task.submit,
-            status,
-            runtime,
+            outcome,
             forwards,
-            silent: if self.options.tell_silent && files.hold_only(text.len()) {
-                silent(&record, files.number)
-            } else {
-                None
-            },
         })
     }
 
@@ -352,7 +333,7 @@ impl Runner {
             let how = describe_end(status);
             tracing::error!("Task {name}: its kickstart exited {how} and left no record");
             if status == 0 {
-                status = OWN_FAILURE;
+                status = EXECUTOR_FAILURE;
             }
         }
         if self.kill.is_aborted() {
@@ -366,7 +347,7 @@ impl Runner {
             });
             if let Err(message) = read {
                 tracing::error!("Task {}: {message}", String::from_utf8_lossy(&task.name));
-                status = OWN_FAILURE;
+                status = EXECUTOR_FAILURE;
                 forwards.clear();
             }
         }
@@ -410,7 +391,7 @@ impl Execution<'_> {
     fn begin(
         &self,
         kill: &KillSwitch,
-        kickstart: &mut Kickstart,
+        kickstart: &mut TaskServerClient,
         spawner: &mut Spawner,
     ) -> Option<io::Result<Process>> {
         if let Some(request) = self.served(kickstart) {
@@ -426,7 +407,7 @@ impl Execution<'_> {
                         .map(|()| server)
                 };
                 match kill.start(begin) {
-                    Some(Err(error)) => tracing::debug!("Kickstart is started anew: {}", reason(&error)),
+                    Some(Err(error)) => tracing::debug!("Restarting the task server: {}", reason(&error)),
                     started => return started.map(|server| server.map(Process::Served)),
                 }
             }
@@ -436,9 +417,9 @@ impl Execution<'_> {
     }
 
     /// The task as a server understands it, if it is for one.
-    fn served(&self, kickstart: &Kickstart) -> Option<Vec<u8>> {
-        let wanted = kickstart.wanted(self.words, self.path)?;
-        if self.memory().is_some() || self.keep.len() + 3 > MOST_DESCRIPTORS {
+    fn served(&self, kickstart: &TaskServerClient) -> Option<Vec<u8>> {
+        let wanted = kickstart.kickstart_command(self.words, self.path)?;
+        if self.memory().is_some() || self.keep.len() + 3 > MAX_DESCRIPTORS {
             return None;
         }
         let own = self.environment.get(self.piped..).unwrap_or_default();
@@ -457,16 +438,16 @@ impl Execution<'_> {
     }
 
     fn start(&self, spawner: &mut Spawner) -> io::Result<Child> {
-        let words = self.words.iter().map(|word| CString::new(word.as_slice()));
-        let words = words.collect::<Result<Vec<_>, _>>()?;
+        let mut arguments = CStrings::default();
+        for word in self.words {
+            arguments.push_bytes(word)?;
+        }
         let program = super::program::find(self.words.first().map_or(b"", Vec::as_slice), self.path);
         let program = CString::new(program.as_os_str().as_bytes())?;
-        let mut argv: Vec<*const c_char> = words.iter().map(|word| word.as_ptr()).collect();
-        if argv.is_empty() {
+        if arguments.is_empty() {
             // Programs rely on having a name.
-            argv.push(program.as_ptr());
+            arguments.push(&program);
         }
-        argv.push(std::ptr::null());
         let set = |name: &CString| {
             let name = name_of(name.as_bytes());
             self.environment.iter().any(|v| name_of(v.as_bytes()) == name)
@@ -476,13 +457,11 @@ impl Execution<'_> {
         let task = self.task;
         let replaces = !task.pipe_forwards.is_empty() || !task.cpu_set.is_empty() || !task.gpu_set.is_empty();
         let inherited = self.inherited.iter().filter(|v| !replaces || !set(v));
-        let mut envp: Vec<*const c_char> = inherited.map(|v| v.as_ptr()).collect();
-        envp.extend(self.environment.iter().map(|v| v.as_ptr()));
-        envp.push(std::ptr::null());
+        let variables = inherited.chain(self.environment).map(CString::as_c_str);
         Spawn {
             program: &program,
-            argv: &argv,
-            envp: &envp,
+            arguments: &arguments,
+            environment: &variables.collect(),
             directory: None,
             stdio: self.files.descriptors(self.input),
             keep: &self.keep,
@@ -530,20 +509,18 @@ impl Execution<'_> {
 fn own_failure(task: &Assignment) -> TaskResult {
     TaskResult {
         submit: task.submit,
-        status: OWN_FAILURE,
-        runtime: Duration::ZERO,
+        outcome: Outcome::new(EXECUTOR_FAILURE, Duration::ZERO),
         forwards: Vec::new(),
-        silent: None,
     }
 }
 
 /// What the master needs to know of a record, if readers of the record would find what is in it: its values are
 /// written as they are.
-fn silent(record: &TaskRecord<'_>, file: u32) -> Option<Silent> {
+fn quiet_attempt(record: &TaskRecord<'_>, file: u32) -> Option<QuietAttempt> {
     let mut values = [record.id.unwrap_or_default(), record.name, record.app].into_iter();
     let plain = values.all(|value| value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"'));
     let start_ms = u64::try_from(record.start_ms()).ok()?;
-    plain.then_some(Silent { file, start_ms })
+    plain.then_some(QuietAttempt { file, start_ms })
 }
 
 fn complain(files: &Pair, program: &[u8], task: &Assignment, error: &io::Error) {

@@ -7,6 +7,7 @@ use super::GRACE;
 use super::kill::KillSwitch;
 use crate::interrupt::Interrupt;
 use crate::protocol::{ToMaster, ToWorker};
+use crate::transport::local::StopTask as _;
 use crate::transport::{TransportError, WorkerTransport};
 
 /// How often a worker looks for messages while its task runs; nothing but an abort is urgent.
@@ -19,20 +20,20 @@ const SIGNAL_PATIENCE: Duration = Duration::from_secs(3);
 /// Something to be looked after in between.
 pub(super) trait Watch {
     /// How often to look; never, if somebody else does.
-    fn every(&self) -> Option<Duration>;
+    fn interval(&self) -> Option<Duration>;
     /// Looks.
-    fn look(&mut self);
+    fn poll(&mut self);
 }
 
 /// Somebody else looks after everything.
 pub(super) struct Nothing;
 
 impl Watch for Nothing {
-    fn every(&self) -> Option<Duration> {
+    fn interval(&self) -> Option<Duration> {
         None
     }
 
-    fn look(&mut self) {}
+    fn poll(&mut self) {}
 }
 
 /// Messages of the master, and signals. A worker that is a process of its own has but one thread,
@@ -71,7 +72,7 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
             self.give_back()?;
         }
         match self.early.front() {
-            Some(ToWorker::Run(_)) => self.transport.send_unhurriedly(message),
+            Some(ToWorker::Run(_)) => self.transport.send_deferred(message),
             _ => self.transport.send(message),
         }
     }
@@ -116,10 +117,10 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
 
     /// Takes the messages that are there. True if tasks are to be given back.
     fn pull(&mut self) -> Result<bool, TransportError> {
-        let mut recalled = false;
+        let mut retract = false;
         while let Some(message) = self.transport.receive(Duration::ZERO)? {
             match message {
-                ToWorker::Recall => recalled = true,
+                ToWorker::Retract => retract = true,
                 ToWorker::Abort => {
                     self.end();
                     self.early.push_back(ToWorker::Abort);
@@ -127,7 +128,7 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
                 other => self.early.push_back(other),
             }
         }
-        Ok(recalled)
+        Ok(retract)
     }
 
     fn messages(&mut self) -> Result<(), TransportError> {
@@ -150,16 +151,16 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
         if submits.is_empty() {
             return Ok(());
         }
-        self.transport.send(ToMaster::Returned { submits })
+        self.transport.send(ToMaster::Retracted { submits })
     }
 }
 
 impl<T: WorkerTransport> Watch for Messages<'_, T> {
-    fn every(&self) -> Option<Duration> {
+    fn interval(&self) -> Option<Duration> {
         Some(LOOK)
     }
 
-    fn look(&mut self) {
+    fn poll(&mut self) {
         if let Err(error) = self.messages() {
             self.error = Some(error);
             self.end();
@@ -217,7 +218,7 @@ mod tests {
         let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
         let mut fake = Fake::default();
         fake.inbound
-            .extend([run(2), run(3), ToWorker::Recall, ToWorker::Shutdown]);
+            .extend([run(2), run(3), ToWorker::Retract, ToWorker::Shutdown]);
         let mut messages = Messages::new(&mut fake, &kill, &interrupt);
         // Stands for the result of the task before.
         messages.send(ToMaster::Ready).unwrap();
@@ -226,7 +227,7 @@ mod tests {
             Some(ToWorker::Shutdown)
         );
         let submits = vec![SubmitId(2), SubmitId(3)];
-        assert_eq!(fake.sent, [ToMaster::Returned { submits }, ToMaster::Ready]);
+        assert_eq!(fake.sent, [ToMaster::Retracted { submits }, ToMaster::Ready]);
     }
 
     #[test]
@@ -235,10 +236,10 @@ mod tests {
         let mut fake = Fake::default();
         fake.inbound.extend([run(2), ToWorker::Abort]);
         let mut messages = Messages::new(&mut fake, &kill, &interrupt);
-        messages.look();
+        messages.poll();
         assert!(kill.is_aborted());
         assert_eq!(messages.receive(Duration::ZERO).unwrap(), Some(ToWorker::Abort));
         let submits = vec![SubmitId(2)];
-        assert_eq!(fake.sent, [ToMaster::Returned { submits }]);
+        assert_eq!(fake.sent, [ToMaster::Retracted { submits }]);
     }
 }

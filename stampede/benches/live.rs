@@ -14,8 +14,8 @@ use monitord_compat::dagman_out::{self, Stamp};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use pmc_dag::Dag;
+use pmc_stampede::outcome_hints::{OutcomeHint, fingerprint};
 use pmc_stampede::session::{self, Live, Options};
-use pmc_stampede::told::SilentTry;
 
 const PROGRAM: &str = "/bin/true";
 /// Tasks that are running at a time.
@@ -102,7 +102,7 @@ fn write(log: &mut File, live: &Live, dag: &Dag, rate: usize) {
         }
         let stamp = Stamp::new(chrono::Local::now().naive_local());
         if let Some(ended) = at.checked_sub(RUNNING) {
-            live.told().tell(ended as u64 + 1, silent(names[ended]));
+            live.hints().insert(ended as u64 + 1, hint(names[ended]));
             dagman_out::ended(&mut text, &stamp, names[ended], ended as u64 + 1, 0);
         }
         if let Some(name) = names.get(at) {
@@ -114,14 +114,13 @@ fn write(log: &mut File, live: &Live, dag: &Dag, rate: usize) {
     log.write_all(&text).expect("the log can be written");
 }
 
-fn silent(name: &[u8]) -> SilentTry {
+fn hint(name: &[u8]) -> OutcomeHint {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    SilentTry {
-        job: SilentTry::job(name),
+    OutcomeHint {
+        job: fingerprint(name),
         file: 0,
         start_ms: now.as_millis() as i64,
         duration_ms: 1,
-        status: 0,
         program: PROGRAM.into(),
         host: "host".into(),
     }

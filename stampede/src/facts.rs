@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use monitord_compat::job_output_reader::JobOutput;
 use monitord_compat::record_reader::{OutputFile, Record};
 
+use crate::outcome_hints::OutcomeHint;
 use crate::rows::{HostRow, InvocationRow, TryEnd};
 use crate::text::{self, Column, Metric, MetricKind};
-use crate::told::SilentTry;
 
 /// The column of a try that printed nothing.
 const NOTHING: &str = "#@ 1 stdout%0A";
@@ -129,23 +129,23 @@ impl Facts {
         facts
     }
 
-    /// The same of a try without records that printed nothing, as it was told.
+    /// Builds the same facts for an attempt without records that printed nothing.
     #[must_use]
-    pub fn silent(told: &SilentTry, known: Background) -> Self {
+    pub fn from_hint(hint: &OutcomeHint, known: Background) -> Self {
         let site = known.site;
         let host = HostRow {
             site: site.clone().unwrap_or_else(unknown),
-            hostname: (*told.host).to_owned(),
+            hostname: (*hint.host).to_owned(),
             ip: unknown(),
             ..HostRow::default()
         };
         let invocation = InvocationRow {
             task_submit_seq: 1,
-            start_time: told.start(),
-            remote_duration: told.duration(),
+            start_time: hint.start(),
+            remote_duration: hint.duration(),
             exitcode: known.status,
             transformation: known.transformation,
-            executable: (*told.program).to_owned(),
+            executable: (*hint.program).to_owned(),
             abs_task_id: known.task,
             ..InvocationRow::default()
         };
@@ -345,13 +345,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_the_files_tell() {
-        let told = SilentTry {
+    fn a_hint_gives_the_same_facts_as_the_files() {
+        let hint = OutcomeHint {
             job: 0,
             file: 0,
             start_ms: 1_795_246_124_086,
             duration_ms: 47,
-            status: 0,
             program: "/bin/true".into(),
             host: "n1".into(),
         };
@@ -370,7 +369,7 @@ mod tests {
                 Some(ErrorText::read("")),
                 &known,
             );
-            assert_eq!(Facts::silent(&told, known), read);
+            assert_eq!(Facts::from_hint(&hint, known), read);
         }
     }
 

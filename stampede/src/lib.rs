@@ -6,17 +6,16 @@
 //! from whoever knows them.
 
 pub mod client;
-pub mod clock;
 pub mod dashboard;
 pub mod destination;
 pub mod error;
 pub mod facts;
 pub mod file_system;
 pub mod fixed_hash;
-pub mod holder;
 pub mod loader;
 pub mod log_reader;
 pub mod markers;
+pub mod outcome_hints;
 pub mod outputs;
 pub mod pgpass;
 pub mod rows;
@@ -27,4 +26,3 @@ pub mod state_log;
 pub mod static_part;
 pub mod store;
 pub mod text;
-pub mod told;

@@ -12,12 +12,12 @@ use pmc_dag::Dag;
 use rustc_hash::FxHashMap;
 
 use crate::error::{LoadError, Notice};
+use crate::outcome_hints::OutcomeHints;
 use crate::rows::{JobRow, WorkflowState};
 use crate::state_log::StateLog;
 use crate::static_part::OwnTask;
 use crate::store::{JobFacts, Position, Queueing, Store, StoreError};
 use crate::text;
-use crate::told::Told;
 
 mod end;
 mod queue;
@@ -86,7 +86,7 @@ pub struct Loader {
     jobs_ended: u64,
     /// The DAG whose tasks are the jobs of the database, in its order.
     dag: Option<Arc<Dag>>,
-    told: Option<Arc<Told>>,
+    hints: Option<Arc<OutcomeHints>>,
 }
 
 /// A set of job numbers, which count from 1 without gaps: a bit each.
@@ -164,7 +164,7 @@ impl Loader {
             first_tasks: None,
             jobs_ended: 0,
             dag: None,
-            told: None,
+            hints: None,
             store,
             log,
             workflow,
@@ -176,9 +176,9 @@ impl Loader {
         self.dag = Some(dag);
     }
 
-    /// Asks here before it reads the files of a try.
-    pub(crate) fn listen(&mut self, told: Arc<Told>) {
-        self.told = Some(told);
+    /// Uses hints where there are any instead of reading the files of an attempt.
+    pub(crate) fn use_hints(&mut self, hints: Arc<OutcomeHints>) {
+        self.hints = Some(hints);
     }
 
     /// Whether a run was started and has not ended.

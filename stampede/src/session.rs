@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use chrono::Local;
 use monitord_compat::dagman_out_reader::{self, What};
+use monitord_compat::log_clock::LogClock;
+use monitord_compat::run_lock::{LOADER_LOCK, LoaderLock, LoaderLockError};
 use nix::unistd::{User, getuid};
 use pmc_dag::Dag;
 
 use crate::client::ClientSettings;
-use crate::clock::LogClock;
 use crate::dashboard;
 use crate::destination;
 use crate::error::{LoadError, Notice};
-use crate::holder::{Holder, NotHeld};
 use crate::loader::{Loader, Workflow};
 use crate::log_reader::LogReader;
 use crate::markers::{Markers, rotate, stamp};
@@ -35,8 +35,6 @@ pub use crate::destination::Destination;
 pub use follow::{follow, follow_own};
 pub use live::Live;
 
-/// Name of the file that the loader of a directory holds locked.
-pub const LOCK: &str = "monitord.pid";
 /// Lines between two commits.
 const BATCH: u64 = 20_000;
 
@@ -104,7 +102,7 @@ struct Session<'o> {
     began: Instant,
     clock: LogClock,
     master: String,
-    _holder: Holder,
+    _lock: LoaderLock,
 }
 
 impl<'o> Session<'o> {
@@ -117,20 +115,20 @@ impl<'o> Session<'o> {
         }
         let path = match &options.lock {
             Some(path) => path.clone(),
-            None => run.dir.join(LOCK),
+            None => run.dir.join(LOADER_LOCK),
         };
-        let holder = match Holder::acquire(&path, &stamp(Local::now())) {
-            Ok((holder, locked)) => {
+        let lock = match LoaderLock::acquire(&path, &stamp(Local::now())) {
+            Ok((lock, locked)) => {
                 if let Err(error) = locked {
                     notice(Notice::NoLock {
                         path,
                         source: error.into(),
                     });
                 }
-                holder
+                lock
             }
-            Err(NotHeld::By(holder)) => return Err(LoadError::Held { dir: run.dir, holder }),
-            Err(NotHeld::Io(source)) => return Err(LoadError::Write { path, source }),
+            Err(LoaderLockError::Held { holder }) => return Err(LoadError::Held { dir: run.dir, holder }),
+            Err(LoaderLockError::Io(source)) => return Err(LoadError::Write { path, source }),
         };
         let mut destination = run.destination(&options.destination, options.conf.as_deref())?;
         if let Destination::Server(server) = &mut destination {
@@ -155,7 +153,7 @@ impl<'o> Session<'o> {
             began: Instant::now(),
             clock: LogClock::new(options.adjust),
             master: "0.0".to_owned(),
-            _holder: holder,
+            _lock: lock,
         })
     }
 

@@ -6,11 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::support::browser::{chromium, no_console_error};
 use crate::support::command::Run;
 use crate::support::programs::{Flavour, project};
-
-#[path = "../../pmc/benches/generate/mod.rs"]
-mod generate;
-
-use generate::Shape;
+use testutils::generated_run::{self, Shape};
 
 /// Draws a run, checks what the browser makes of it, and keeps pictures of both themes.
 fn page_of(run: &Path, name: &str, says: &[&str]) {
@@ -91,8 +87,8 @@ fn reports_of_real_and_small_runs() {
         records: true,
     };
     let run = folder.path().join("study");
-    let made = generate::generate(&run, shape).expect("a run");
-    assert!(!made.success, "some tasks fail for good");
+    let generated = generated_run::generate(&run, shape).expect("a run");
+    assert!(!generated.success, "some tasks fail for good");
     let mut says = SECTIONS.to_vec();
     says.extend([
         "<section id=\"failures\">",
@@ -115,11 +111,11 @@ fn a_hundred_thousand_tasks() {
         failing: 10,
         records: false,
     };
-    let made = generate::generate(folder.path(), shape).expect("a run");
-    let simulated = made
-        .tries
+    let generated = generated_run::generate(folder.path(), shape).expect("a run");
+    let simulated = generated
+        .attempts
         .iter()
-        .filter(|one| made.tasks[one.task as usize].transformation == "simulate")
+        .filter(|attempt| generated.tasks[attempt.task as usize].transformation == "simulate")
         .count();
     let digits = simulated.to_string();
     let (thousands, rest) = digits.split_at(digits.len() - 3);

@@ -1,11 +1,8 @@
-//! Starting a process without copying this one.
+//! Starts processes without copying this one.
 //!
-//! `fork` copies the page tables of the whole process, which is slow in a process with a large
-//! MPI library and forbidden by some interconnects. Here the child borrows the memory of the
-//! parent until it calls `execve`, as with `posix_spawn`. That function would do for most tasks,
-//! but cannot set resource limits, and looks at all 64 signals each time.
-//!
-//! The unsafe code of starting processes is here, for all programs that start many.
+//! `fork` copies the page tables of the whole process. That is slow in a process with a large MPI library,
+//! and some interconnects forbid it. Here the child borrows the memory of the parent until it calls `execve`,
+//! as with `posix_spawn`. That function cannot set resource limits, and it visits all 64 signals each time.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
@@ -15,71 +12,73 @@ use std::ptr;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::unistd::Pid;
 
+mod strings;
+
+pub use strings::CStrings;
+
 /// A process to start.
 #[derive(Debug)]
 pub struct Spawn<'a> {
     /// File to execute.
     pub program: &'a CStr,
-    /// Pointers to the arguments, the program's name first, ended by a null pointer.
-    pub argv: &'a [*const c_char],
-    /// Pointers to the variables as `NAME=VALUE`, ended by a null pointer.
-    pub envp: &'a [*const c_char],
-    /// Working directory, unless it is that of this process.
+    /// Arguments; the first is the program's name.
+    pub arguments: &'a CStrings,
+    /// Variables as `NAME=VALUE`.
+    pub environment: &'a CStrings,
+    /// Working directory; `None` means that of this process.
     pub directory: Option<&'a CStr>,
-    /// Standard input, output and error of the process. None of them may be one of the descriptors 0 to 2.
+    /// Standard input, output and error of the process. None of them may be a descriptor below 3.
     pub stdio: [RawFd; 3],
-    /// Descriptors that stay open in the process under their numbers.
+    /// Descriptors that the process inherits under the same numbers.
     pub keep: &'a [RawFd],
-    /// Whether all other descriptors above the first three are closed. Otherwise those that are not marked so
-    /// stay open.
+    /// True closes all other descriptors above 2. False keeps those without the close-on-exec flag.
     pub close_others: bool,
-    /// Whether the process leads a process group of its own.
+    /// True makes the process leader of a new process group.
     pub leads_group: bool,
-    /// Whether no signal is blocked in the process. Otherwise those are that are blocked in this thread.
+    /// True blocks no signal in the process. False keeps the signal mask of this thread.
     pub unblock: bool,
-    /// Limit of data, stack, resident set and address space in bytes.
+    /// Limit of data, stack, resident set and address space, in bytes.
     pub memory: Option<u64>,
     /// CPUs to run on.
     pub cpus: Option<nix::sched::CpuSet>,
-    /// The process gets SIGKILL if the thread that started it ends.
+    /// True sends SIGKILL to the process when the thread that started it ends.
     pub die_with_parent: bool,
-    /// Whether a descriptor of the process is wanted.
+    /// True asks for [`Child::descriptor`].
     pub descriptor: bool,
 }
 
-/// A process that was started.
+/// A started process.
 #[derive(Debug)]
 pub struct Child {
-    /// Its id, which is also that of its process group if it leads one.
+    /// Process id; also the id of the process group if the process leads one.
     pub pid: Pid,
-    /// Why the program could not be executed; the process has then ended with exit code 1.
+    /// Why the program could not be executed. The process has then ended with exit code 1.
     pub failure: Option<io::Error>,
-    /// Can be read from when the process has ended. Kernels before 5.2 have none.
+    /// Becomes readable when the process ends. `None` on kernels before 5.2.
     pub descriptor: Option<OwnedFd>,
 }
 
-/// What [`Spawn::start`] needs besides and can use again.
+/// Reusable state of [`Spawn::start`].
 #[derive(Debug)]
 pub struct Spawner {
     stack: Vec<u128>,
-    /// Signals that this process has handlers for. They are made default in the child, since a
-    /// handler must not run in borrowed memory.
-    caught: Vec<c_int>,
-    /// There are handlers at all.
-    handles: bool,
+    /// Signals that the child resets to their default action: a handler must not run in borrowed memory.
+    reset_signals: Vec<c_int>,
+    /// True if this process has any signal handler.
+    has_handlers: bool,
 }
 
 const STACK_BYTES: usize = 64 * 1024;
 
 impl Spawner {
-    /// Looks at the signal handlers of this process: call it when they are installed.
+    /// Reads the signal handlers of this process. Call it after they are installed.
     #[must_use]
     pub fn new() -> Self {
-        let caught = caught_signals();
+        let reset_signals = signals_to_reset();
         Self {
             stack: vec![0; STACK_BYTES / size_of::<u128>()],
-            handles: caught.iter().any(|&signal| handles(signal)),
-            caught,
+            has_handlers: reset_signals.iter().any(|&signal| has_handler(signal)),
+            reset_signals,
         }
     }
 }
@@ -90,12 +89,17 @@ impl Default for Spawner {
     }
 }
 
-/// What parent and child share while the child borrows the parent's memory.
+/// Arguments of [`run_child`], in memory that parent and child share.
 struct Shared<'a> {
     spawn: &'a Spawn<'a>,
-    caught: &'a [c_int],
+    /// Ends with a null pointer.
+    argv: &'a [*const c_char],
+    /// Ends with a null pointer.
+    envp: &'a [*const c_char],
+    reset_signals: &'a [c_int],
     mask: libc::sigset_t,
     cpus: *const libc::cpu_set_t,
+    /// Written by the child if it cannot execute the program.
     errno: c_int,
 }
 
@@ -103,54 +107,56 @@ impl Spawn<'_> {
     /// Starts the process. Waits until it executes the program or has failed to do so.
     ///
     /// # Errors
-    /// No process could be made. That the program could not be executed is in the [`Child`].
-    #[expect(unsafe_code, reason = "clone with shared memory; see the comments")]
+    /// No process could be created. If the program could not be executed, [`Child::failure`] says why.
+    #[expect(unsafe_code, reason = "clone with shared memory has no safe wrapper")]
     pub fn start(&self, spawner: &mut Spawner) -> io::Result<Child> {
+        let (argv, envp) = (self.arguments.pointers(), self.environment.pointers());
         let mut mask = SigSet::empty();
-        // Without handlers, a signal at any moment does to the child what it would do a moment later.
-        let guarded = spawner.handles || !self.unblock;
-        if guarded {
+        // Without handlers, a signal does the same to the child now as it would do a moment later.
+        let blocks_signals = spawner.has_handlers || !self.unblock;
+        if blocks_signals {
             let all = SigSet::all();
             pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&all), Some(&mut mask))?;
         }
-        let wanted = if self.unblock { SigSet::empty() } else { mask };
+        let child_mask = if self.unblock { SigSet::empty() } else { mask };
         let mut shared = Shared {
             spawn: self,
-            caught: &spawner.caught,
-            mask: *wanted.as_ref(),
+            argv: &argv,
+            envp: &envp,
+            reset_signals: &spawner.reset_signals,
+            mask: *child_mask.as_ref(),
             cpus: self
                 .cpus
                 .as_ref()
                 .map_or(ptr::null(), |set| ptr::from_ref(set).cast()),
             errno: 0,
         };
-        let top = spawner.stack.as_mut_ptr_range().end;
+        let stack_top = spawner.stack.as_mut_ptr_range().end;
         let mut flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
         if self.descriptor {
             flags |= libc::CLONE_PIDFD;
         }
         let mut descriptor: c_int = -1;
-        // SAFETY: CLONE_VFORK stops this thread until the child has left the shared memory by
-        // execve or _exit, so `shared` and the stack outlive their use, and nobody else uses them.
-        // The stack grows down from `top`, which is aligned to 16 bytes. `child` only makes
-        // system calls. Signals are blocked until it has removed all handlers, if there are any.
-        let pid = unsafe {
-            let shared = (&raw mut shared).cast();
-            libc::clone(child, top.cast(), flags, shared, &raw mut descriptor)
-        };
-        let result = if pid < 0 {
+        let argument = (&raw mut shared).cast();
+        // SAFETY: CLONE_VFORK stops this thread until the child has left the shared memory by execve or
+        // _exit. So `shared` and the stack outlive their use, and nothing else uses them meanwhile. The stack
+        // grows down from `stack_top`, which is aligned to 16 bytes. `run_child` only makes system calls. If
+        // there are signal handlers, signals are blocked until the child has removed them.
+        let pid = unsafe { libc::clone(run_child, stack_top.cast(), flags, argument, &raw mut descriptor) };
+        let pid = if pid < 0 {
             Err(io::Error::last_os_error())
         } else {
             Ok(Pid::from_raw(pid))
         };
-        if guarded {
+        if blocks_signals {
             pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None)?;
         }
-        // SAFETY: `shared` is ours; the child has written to it behind the compiler's back.
+        // SAFETY: `shared` lives in this frame. The read is volatile because the child may have written to
+        // it.
         let errno = unsafe { ptr::read_volatile(&raw const shared.errno) };
         let failure = (errno != 0).then(|| io::Error::from_raw_os_error(errno));
-        let pid = result?;
-        // SAFETY: the kernel has made the descriptor for this process, and nobody else knows it.
+        let pid = pid?;
+        // SAFETY: the kernel has just opened the descriptor for this process; nothing else owns it.
         let descriptor = (descriptor >= 0).then(|| unsafe { OwnedFd::from_raw_fd(descriptor) });
         Ok(Child {
             pid,
@@ -162,45 +168,41 @@ impl Spawn<'_> {
 
 /// Runs in the new process, on its own stack but in the memory of the parent.
 #[expect(unsafe_code, reason = "system calls between clone and execve")]
-extern "C" fn child(argument: *mut c_void) -> c_int {
+extern "C" fn run_child(argument: *mut c_void) -> c_int {
     let shared: *mut Shared<'_> = argument.cast();
-    // SAFETY: `start` passes a valid pointer and waits. Only system calls are made, all of them
-    // async-signal-safe; pointers and descriptors are those that the owner of `Spawn` keeps alive.
+    // SAFETY: `start` passes a valid pointer and waits, so all that it refers to is alive. All calls are
+    // async-signal-safe system calls. `argv` and `envp` end with null pointers.
     unsafe {
-        let Shared {
-            spawn,
-            caught,
-            mask,
-            cpus,
-            ..
-        } = &*shared;
-        if prepare(spawn, caught, mask, *cpus) {
-            libc::execve(spawn.program.as_ptr(), spawn.argv.as_ptr(), spawn.envp.as_ptr());
+        if prepare(&*shared) {
+            let Shared {
+                spawn, argv, envp, ..
+            } = &*shared;
+            libc::execve(spawn.program.as_ptr(), argv.as_ptr(), envp.as_ptr());
         }
         ptr::write_volatile(&raw mut (*shared).errno, *libc::__errno_location());
         libc::_exit(1)
     }
 }
 
-/// Makes the new process what it is to be. False, with `errno`, if something fails.
+/// Sets up the new process. Returns false, with `errno`, if a step fails.
 ///
 /// # Safety
-/// To be called between clone and execve, with the pointers that [`Shared`] holds.
+/// Call it in a child between clone and execve; `cpus` is null or valid.
 #[expect(unsafe_code, reason = "system calls between clone and execve")]
-unsafe fn prepare(
-    spawn: &Spawn<'_>,
-    caught: &[c_int],
-    mask: &libc::sigset_t,
-    cpus: *const libc::cpu_set_t,
-) -> bool {
-    // SAFETY: as the caller promises; the structures are on this stack and initialised.
+unsafe fn prepare(shared: &Shared<'_>) -> bool {
+    let Shared {
+        spawn, mask, cpus, ..
+    } = shared;
+    // SAFETY: the calls affect this process only, and it is about to execute a program. Pointers are to
+    // initialised values on this stack or in `shared`; descriptors and the directory are kept alive by the
+    // owner of `Spawn`.
     unsafe {
         if spawn.die_with_parent {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         }
         let mut default: libc::sigaction = std::mem::zeroed();
         default.sa_sigaction = libc::SIG_DFL;
-        for signal in caught {
+        for signal in shared.reset_signals {
             libc::sigaction(*signal, &raw const default, ptr::null_mut());
         }
         if spawn.leads_group && libc::setpgid(0, 0) != 0 {
@@ -212,9 +214,8 @@ unsafe fn prepare(
             }
         }
         if spawn.close_others {
-            // Descriptors that an MPI library has opened, or its launcher, are not for the task: they
-            // keep connections open that should end with this process. Kernels before 5.11 cannot
-            // do this; the task then sees them, as with the original.
+            // Descriptors of an MPI library or its launcher keep connections open that should end with this
+            // process. Kernels before 5.11 cannot do this; the task then inherits them, as with the original.
             let (first, last, flag) = (3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
             libc::syscall(libc::SYS_close_range, first, last, flag);
         }
@@ -228,7 +229,7 @@ unsafe fn prepare(
         {
             return false;
         }
-        if !cpus.is_null() && libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), cpus) != 0 {
+        if !cpus.is_null() && libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), *cpus) != 0 {
             return false;
         }
         if let Some(bytes) = spawn.memory {
@@ -251,19 +252,19 @@ unsafe fn prepare(
     }
 }
 
-/// Signals whose action is neither default nor ignored, and SIGPIPE, which Rust programs ignore
-/// but others do not expect to be ignored.
-fn caught_signals() -> Vec<c_int> {
+/// Returns the signals with a handler, and SIGPIPE: Rust programs ignore it, but other programs do not expect
+/// that.
+fn signals_to_reset() -> Vec<c_int> {
     (1..=libc::SIGRTMAX())
-        .filter(|&signal| signal == libc::SIGPIPE || handles(signal))
+        .filter(|&signal| signal == libc::SIGPIPE || has_handler(signal))
         .collect()
 }
 
-/// Whether this process has a handler for a signal.
-#[expect(unsafe_code, reason = "looking at a signal's action has no safe wrapper")]
-fn handles(signal: c_int) -> bool {
-    // SAFETY: a null pointer for the new action changes nothing; the old one is written to
-    // an initialised structure.
+/// Returns whether this process has a handler for a signal.
+#[expect(unsafe_code, reason = "reading a signal's action has no safe wrapper")]
+fn has_handler(signal: c_int) -> bool {
+    // SAFETY: a null pointer for the new action changes nothing. The old one is written to an initialised
+    // structure.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, ptr::null(), &raw mut old) == 0
@@ -282,16 +283,16 @@ mod tests {
 
     use super::*;
 
-    /// What a shell prints that is started in `directory` with one signal blocked here.
+    /// Runs a shell script with SIGUSR1 blocked in this thread. Returns the process id and the output.
     fn run(script: &CStr, directory: Option<&CStr>, leads_group: bool, unblock: bool) -> (Pid, String) {
         let folder = tempfile::tempdir().unwrap();
         let (null, out) = (File::open("/dev/null").unwrap(), folder.path().join("out"));
         let file = File::create(&out).unwrap();
-        let own = pthread_mask_with(nix::sys::signal::Signal::SIGUSR1);
+        let mask = block(nix::sys::signal::Signal::SIGUSR1);
         let child = Spawn {
             program: c"/bin/sh",
-            argv: &[c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), ptr::null()],
-            envp: &[c"A=b".as_ptr(), ptr::null()],
+            arguments: &[c"sh", c"-c", script].into_iter().collect(),
+            environment: &[c"A=b"].into_iter().collect(),
             directory,
             stdio: [null.as_raw_fd(), file.as_raw_fd(), file.as_raw_fd()],
             keep: &[null.as_raw_fd()],
@@ -305,7 +306,7 @@ mod tests {
         }
         .start(&mut Spawner::new())
         .unwrap();
-        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&own), None).unwrap();
+        pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&mask), None).unwrap();
         assert!(child.failure.is_none());
         assert_eq!(
             waitpid(child.pid, None).unwrap(),
@@ -314,8 +315,8 @@ mod tests {
         (child.pid, fs::read_to_string(out).unwrap())
     }
 
-    /// Blocks `signal` in this thread, and gives what was blocked before.
-    fn pthread_mask_with(signal: nix::sys::signal::Signal) -> SigSet {
+    /// Blocks `signal` in this thread. Returns the previous mask.
+    fn block(signal: nix::sys::signal::Signal) -> SigSet {
         let (mut more, mut before) = (SigSet::empty(), SigSet::empty());
         more.add(signal);
         pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&more), Some(&mut before)).unwrap();
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_process_is_what_it_was_asked_to_be() {
+    fn group_directory_and_environment_are_set() {
         let group = c"ps -o pgid= -p $$ | tr -d ' '; pwd; echo $A";
         let (pid, text) = run(group, Some(c"/usr"), true, false);
         assert_eq!(text, format!("{pid}\n/usr\nb\n"));
@@ -333,23 +334,23 @@ mod tests {
     }
 
     #[test]
-    fn signals_are_blocked_or_not() {
+    fn the_mask_is_kept_or_cleared() {
         let blocked = c"grep SigBlk /proc/self/status | cut -f2";
         assert_eq!(run(blocked, None, false, true).1, "0000000000000000\n");
         assert_eq!(run(blocked, None, false, false).1, "0000000000000200\n");
-        // Rust programs ignore SIGPIPE.
+        // This process ignores SIGPIPE, as Rust programs do.
         let ignored = run(c"grep SigIgn /proc/self/status | cut -f2", None, false, true).1;
         let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
         assert_eq!(ignored & 1 << (libc::SIGPIPE - 1), 0);
     }
 
     #[test]
-    fn failures_are_told() {
+    fn failures_are_reported() {
         let null = File::open("/dev/null").unwrap();
         let mut spawn = Spawn {
             program: c"/nonexistent",
-            argv: &[c"x".as_ptr(), ptr::null()],
-            envp: &[ptr::null()],
+            arguments: &[c"x"].into_iter().collect(),
+            environment: &CStrings::default(),
             directory: None,
             stdio: [null.as_raw_fd(); 3],
             keep: &[],

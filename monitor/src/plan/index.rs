@@ -7,7 +7,6 @@
 use std::hash::Hasher as _;
 use std::hint::black_box;
 
-use pmc_dag::large;
 use rustc_hash::FxHasher;
 
 use super::TaskNumber;
@@ -120,9 +119,7 @@ impl Index {
 }
 
 fn empty(size: usize) -> Vec<u64> {
-    let mut slots = large::vec_with_capacity(size);
-    slots.resize(size, EMPTY);
-    slots
+    vec![EMPTY; size]
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "tasks are numbered in 32 bits")]

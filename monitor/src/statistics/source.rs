@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use monitord_compat::run_lock::{LOADER_LOCK, is_locked};
 use pmc_stampede::error::{LoadError, Notice};
-use pmc_stampede::holder::is_locked;
-use pmc_stampede::session::{Destination, LOCK, Options, replay};
+use pmc_stampede::session::{Destination, Options, replay};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::dir::RunDir;
@@ -26,7 +26,7 @@ pub struct Source {
 pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Result<Source, LoadError> {
     let own = dir.database();
     // Whoever follows the run keeps the database current.
-    let followed = || own.exists() && is_locked(&dir.dir.join(LOCK)) == Some(true);
+    let followed = || own.exists() && is_locked(&dir.dir.join(LOADER_LOCK)) == Some(true);
     if is_up_to_date(&own, &dir.dagman_out()) || followed() {
         return Ok(Source {
             path: own,
@@ -37,7 +37,7 @@ pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Res
     let options = Options {
         log: dir.dagman_out(),
         // Nothing is written into the directory of the run, which may belong to somebody else.
-        lock: Some(scratch.join(LOCK)),
+        lock: Some(scratch.join(LOADER_LOCK)),
         output_dir: Some(scratch.to_owned()),
         state_log: Some(scratch.join("jobstate.log")),
         destination: Destination::File(path.clone()),

@@ -79,7 +79,7 @@ fn read(text: &str) -> Record {
 }
 
 #[test]
-fn fields() {
+fn all_fields_are_read() {
     let record = read(SHORT);
     let some = |text: &str| Some(text.to_owned());
     assert_eq!(record.transformation, some("work"));
@@ -100,8 +100,10 @@ fn fields() {
             system_time: Some(0.001),
             max_rss: Some(1628),
             raw_status: Some(768),
+            start_error: None,
             signal_name: None,
             executable: some("/bin/step.sh"),
+            arguments: vec!["-".to_owned(), "a\nb: c".to_owned()],
         }
     );
     assert_eq!(
@@ -127,7 +129,7 @@ fn fields() {
 }
 
 #[test]
-fn the_yaml_parser_agrees() {
+fn the_yaml_parser_gives_the_same() {
     let mut parsed = Record::default();
     yaml_reader::walk(SHORT, |path, value| {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -139,7 +141,7 @@ fn the_yaml_parser_agrees() {
 }
 
 #[test]
-fn other_yaml_is_read_too() {
+fn flow_style_is_read_too() {
     let text = "- {transformation: x, mainjob: {status: {raw: 0}}, files: {? a : {output: True}}}\n";
     let record = read(text);
     assert_eq!(record.transformation.as_deref(), Some("x"));
@@ -147,15 +149,16 @@ fn other_yaml_is_read_too() {
 }
 
 #[test]
-fn signals_and_failures() {
+fn signals_and_start_errors_are_read() {
     let record = read("  mainjob:\n    status:\n      raw: 9\n      singalled_name: \"Killed\"\n");
     assert_eq!(record.main.signal_name.as_deref(), Some("Killed"));
     let record = read("  mainjob:\n    status:\n      raw: -127\n      failure_error: 2   No such file\n");
     assert_eq!(record.main.raw_status, Some(-127));
+    assert_eq!(record.main.start_error.as_deref(), Some("2   No such file"));
 }
 
 #[test]
-fn damage_keeps_what_stands_before_it() {
+fn damage_keeps_the_fields_before_it() {
     let cut = SHORT.find("checksum_timing").unwrap();
     let (record, error) = Record::read(&SHORT[..cut]);
     assert_eq!(error, None, "the status is there");
@@ -174,7 +177,7 @@ fn damage_keeps_what_stands_before_it() {
 }
 
 #[test]
-fn literal_blocks() {
+fn literal_blocks_keep_their_line_breaks() {
     let stdout = |data: &str| {
         let text = format!(
             "  mainjob:\n    status:\n      raw: 0\n  files:\n    stdout:\n      data: {data}\n    x:\n"
@@ -189,7 +192,7 @@ fn literal_blocks() {
 }
 
 proptest! {
-    /// Whatever a job printed and is called, it is read as kickstart wrote it.
+    /// Any output and any file name reads back as kickstart wrote it.
     #[test]
     fn texts_read_back(
         text in "([ \t\n\r#:\"'\\\\|>&*!%@`{}\\[\\],?a-c\u{85}\u{2028}\u{feff}\u{0}-\u{1f}-]|\\PC){0,60}",

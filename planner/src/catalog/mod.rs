@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{InputError, InputErrors};
 use crate::expand::{ExpandEnv, expand};
-use crate::input::text;
-use crate::input::yaml::{Node, Yaml};
 use crate::properties::Properties;
+use crate::syntax::text;
+use crate::syntax::yaml::{Node, Yaml};
 
-/// A catalog and the file that it came from.
+/// A catalog with its file.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded<T> {
     /// The catalog.
     pub catalog: T,
-    /// Its file, to be copied into the submit directory.
+    /// Its file, which is copied into the submit directory.
     pub path: Option<PathBuf>,
 }
 
-/// The file of a catalog: that of the property `<key>.file`, else the first of the default names that
-/// exists in the working directory.
+/// Returns the file of a catalog: that of the property `<key>.file`, else the first default name that exists
+/// in the working directory.
 fn locate(properties: &Properties, key: &str, working_dir: &Path, defaults: &[&str]) -> Option<PathBuf> {
     if let Some(named) = properties.get(&format!("{key}.file")).filter(|f| !f.is_empty()) {
         return Some(working_dir.join(named.strip_prefix("file://").unwrap_or(named)));
@@ -34,13 +34,13 @@ fn locate(properties: &Properties, key: &str, working_dir: &Path, defaults: &[&s
         .find(|path| path.exists())
 }
 
-/// The text of a catalog with its variables expanded.
+/// Reads the text of a catalog and expands its variables.
 fn read(path: &Path, env: &ExpandEnv) -> Result<String, InputErrors> {
     let text = text::load(path)?;
     Ok(expand(path, &text, env)?.into_owned())
 }
 
-/// Variables are expanded unless a property `<key>.expand` says otherwise.
+/// Returns whether variables are expanded: true unless the property `<key>.expand` is false.
 fn expansion(properties: &Properties, key: &str, env: &ExpandEnv) -> Result<ExpandEnv, InputErrors> {
     let wanted = properties.get_bool(&format!("{key}.expand"), true)?;
     Ok(if wanted { env.clone() } else { ExpandEnv::off() })
@@ -54,7 +54,8 @@ enum Syntax {
     Text,
 }
 
-/// XML by its first character, YAML by the name of the file or because it is a mapping, else text.
+/// Detects the syntax: XML by the first character, YAML by the file name or a mapping at the start, else
+/// text.
 fn guess(path: &Path, text: &str) -> Syntax {
     if text::is_xml(text) {
         return Syntax::Xml;
@@ -75,18 +76,18 @@ fn is_yaml_mapping(path: &Path, text: &str) -> bool {
     }
 }
 
-/// The error about a type of catalog that there is not.
+/// Returns an error about an unknown type of catalog.
 fn unknown_kind(path: &Path, kind: &str, catalog: &str, known: &str) -> InputErrors {
     InputError::file(path, format!("`{kind}` is no type of a {catalog} catalog"))
         .with_hint(format!("types are {known}"))
         .into()
 }
 
-/// Reads YAML of a catalog and checks that nothing follows it.
+/// Reads a YAML catalog and checks that nothing follows it.
 fn read_yaml<T>(
     path: &Path,
     text: &str,
-    read: impl FnOnce(&mut Yaml<'_>) -> crate::input::yaml::Result<T>,
+    read: impl FnOnce(&mut Yaml<'_>) -> crate::syntax::yaml::Result<T>,
 ) -> Result<T, InputErrors> {
     let mut yaml = Yaml::new(path, text);
     let found = read(&mut yaml).and_then(|catalog| yaml.end().map(|()| catalog));
@@ -105,17 +106,17 @@ fn read_yaml<T>(
 }
 
 /// A regular file below a directory.
-struct FileBelow {
-    /// Absolute.
+struct FoundFile {
+    /// Absolute path.
     path: PathBuf,
-    /// Relative to the directory.
+    /// Path relative to the directory.
     relative: String,
     /// Permission bits.
     mode: u32,
 }
 
-/// Regular files below a directory, in name order; links are followed.
-fn files_below(directory: &Path) -> Result<Vec<FileBelow>, InputErrors> {
+/// Returns regular files below a directory in name order. Follows links.
+fn files_below(directory: &Path) -> Result<Vec<FoundFile>, InputErrors> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     let mut files = Vec::new();
     let mut problems = Vec::new();
@@ -150,7 +151,7 @@ fn files_below(directory: &Path) -> Result<Vec<FileBelow>, InputErrors> {
             problems.push(InputError::file(&directory, "is no directory"));
             continue;
         }
-        files.push(FileBelow {
+        files.push(FoundFile {
             relative: relative.to_owned(),
             path: entry.path().to_owned(),
             mode: metadata.permissions().mode(),

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn surroundings() -> Surroundings {
-    Surroundings {
-        environment: BTreeMap::new(),
+fn environment() -> Environment {
+    Environment {
+        variables: BTreeMap::new(),
         working_dir: "/w".into(),
         user: "tester".into(),
         host: "here".into(),
@@ -19,7 +19,7 @@ fn request(line: &str) -> Result<Request, String> {
         .chain(line.split_whitespace())
         .map(str::to_owned)
         .collect();
-    match parse(&arguments, surroundings())? {
+    match parse(&arguments, environment())? {
         Wish::Plan(request, _) => Ok(*request),
         Wish::Text(text) => Err(text),
         other => Err(format!("{other:?}")),

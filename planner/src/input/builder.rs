@@ -1,29 +1,29 @@
-//! Collects what a reader finds into a workflow, whatever the syntax, and checks it in itself.
+//! Builds a workflow from the elements that a reader of either syntax finds, and checks its consistency.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::interner::Interner;
 use super::{ReadOptions, graph};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, Link, Position, TransferFlag, TransformationName, Workflow,
 };
 use crate::profiles::{Checker, Namespace};
+use crate::syntax::interner::Interner;
 
-/// Hints about near spelling cost a walk over all ids; beyond so many problems nobody reads them.
-const HINTED: usize = 10;
+/// Maximum problems that get a spelling hint: each hint costs a walk over all ids.
+const MAX_HINTS: usize = 10;
 
-/// Bytes of the name of a workflow or a job: files are called after it, with up to fifty bytes more.
-const LONGEST_NAME: usize = 200;
-/// Bytes between two slashes in the name of a file.
-const LONGEST_PART: usize = 255;
-/// Bytes of the name of a file, with some left for the directory that it is in.
-const LONGEST_PATH: usize = 3500;
+/// Maximum bytes of the name of a workflow or job: file names add up to fifty bytes to it.
+const MAX_NAME: usize = 200;
+/// Maximum bytes between two slashes of a file name.
+const MAX_COMPONENT: usize = 255;
+/// Maximum bytes of a file name; leaves room for the directory before it.
+const MAX_PATH: usize = 3500;
 
-/// A dependency whose jobs were not both known when it was read.
+/// A dependency with a job that was unknown when the dependency was read.
 #[derive(Debug)]
 struct Pending {
     parent: Box<str>,
@@ -31,38 +31,38 @@ struct Pending {
     position: Position,
 }
 
-/// The workflow that is being read.
+/// A workflow under construction.
 pub(crate) struct Builder {
     file: PathBuf,
     pub(crate) workflow: Workflow,
     pub(crate) problems: Vec<InputError>,
     pub(crate) checker: Checker,
     ids: Interner,
-    /// Of each id, the job that has it; the two numbers differ after a repeated id.
+    /// Job of each id. The two numbers differ after a repeated id.
     jobs_of_ids: Vec<JobIndex>,
     transformations: FxHashMap<TransformationName, Arc<TransformationName>>,
     pending: Vec<Pending>,
     last_uses: LastUses,
-    /// Data files that every job of a transformation uses (DAX).
+    /// Data files used by every job of a transformation (DAX only).
     pub(crate) uses_of_transformations: Vec<(TransformationName, FileUse)>,
 }
 
-/// Finds out whether a job has used a file before.
+/// Detects repeated uses of a file by one job.
 #[derive(Debug, Default)]
-pub(crate) struct LastUses {
-    /// Of each file: number of the last job that used it, counted from 1, and where in its uses.
+struct LastUses {
+    /// For each file: number of the last job that used it, counted from 1, and the index in its uses.
     of: Vec<(u32, u32)>,
 }
 
 impl LastUses {
-    /// There is one file more.
-    pub(crate) fn enter(&mut self) {
+    /// Makes room for one more file.
+    fn enter(&mut self) {
         self.of.push((0, 0));
     }
 
-    /// Adds a file use to those of a job, by the number of the job, counted from 1. A second mention of a file in
-    /// the same direction is passed over, one in the other direction makes it input and output.
-    pub(crate) fn add(&mut self, number: u32, uses: &mut Vec<FileUse>, new: FileUse) {
+    /// Adds a file use to a job, given the number of the job, counted from 1. A second use in the same
+    /// direction is ignored; one in the other direction makes the file input and output.
+    fn add(&mut self, number: u32, uses: &mut Vec<FileUse>, new: FileUse) {
         let last = &mut self.of[new.file.0 as usize];
         if last.0 != number {
             *last = (number, u32::try_from(uses.len()).unwrap_or(u32::MAX));
@@ -119,7 +119,7 @@ impl Builder {
         self.problems.push(InputError::at(&self.file, position, message));
     }
 
-    /// Sets the label; characters that do no good in paths and names become `_`.
+    /// Sets the label. Characters unsuitable for paths and names become `_`.
     pub(crate) fn set_label(&mut self, name: &str, position: Position, replaced: &[char]) {
         let label: String = name
             .chars()
@@ -135,11 +135,11 @@ impl Builder {
         if label.is_empty() || label == "." || label == ".." {
             self.problem(position, format!("`{name}` cannot be the name of a workflow"));
         }
-        self.check_length("the name of the workflow", &label, LONGEST_NAME, position);
+        self.check_length("the name of the workflow", &label, MAX_NAME, position);
         self.workflow.label = label;
     }
 
-    /// Names become those of files, which the system refuses when they are too long.
+    /// Reports a name that is too long to be part of a file name.
     fn check_length(&mut self, what: &str, name: &str, longest: usize, position: Position) {
         if name.len() > longest {
             let beginning: String = name.chars().take(40).collect();
@@ -153,20 +153,19 @@ impl Builder {
         }
     }
 
-    /// The number of a logical file. Names that could leave the work directory or break lines of the files
-    /// that name them are problems.
+    /// Returns the number of a logical file. Reports names that leave the work directory or contain control
+    /// characters.
     pub(crate) fn file(&mut self, name: &str, position: Position) -> FileId {
         let known = self.workflow.files.len();
         let id = self.workflow.files.intern(name);
         if self.workflow.files.len() > known {
             self.last_uses.enter();
-            if name.len() > LONGEST_PART {
-                self.check_length("the file name", name, LONGEST_PATH, position);
+            if name.len() > MAX_COMPONENT {
+                self.check_length("the file name", name, MAX_PATH, position);
                 let longest = name.split('/').max_by_key(|part| part.len()).unwrap_or_default();
-                self.check_length("a part of a file name", longest, LONGEST_PART, position);
+                self.check_length("a part of a file name", longest, MAX_COMPONENT, position);
             }
             if is_harmless(name) {
-                // As nearly all are.
             } else if name.is_empty() {
                 self.problem(position, "a file name is empty");
             } else if name.contains(|c: char| c.is_control()) {
@@ -189,13 +188,13 @@ impl Builder {
         id
     }
 
-    /// The number of a logical file whose name is no problem.
+    /// Returns the number of a logical file with a harmless name.
     pub(crate) fn harmless_file(&mut self, name: &str) -> Option<FileId> {
         is_harmless(name).then(|| self.enter_file(name))
     }
 
-    /// The number of a logical file whose name is known to be no problem.
-    pub(crate) fn enter_file(&mut self, name: &str) -> FileId {
+    /// Returns the number of a logical file whose name was found harmless.
+    fn enter_file(&mut self, name: &str) -> FileId {
         let known = self.workflow.files.len();
         let id = self.workflow.files.intern(name);
         if self.workflow.files.len() > known {
@@ -204,7 +203,7 @@ impl Builder {
         id
     }
 
-    /// As [`Builder::transformation`], from the parts of the name.
+    /// Does the same as [`Builder::transformation`] with the parts of the name.
     pub(crate) fn transformation_of(
         &mut self,
         namespace: Option<&str>,
@@ -226,7 +225,7 @@ impl Builder {
         })
     }
 
-    /// One shared name for all jobs that run the same.
+    /// Returns one shared name for all jobs that run the same transformation.
     pub(crate) fn transformation(&mut self, name: TransformationName) -> Arc<TransformationName> {
         if let Some(known) = self.transformations.get(&name) {
             return Arc::clone(known);
@@ -237,7 +236,7 @@ impl Builder {
         shared
     }
 
-    /// Adds a file use to a job that is not added yet, see [`LastUses::add`].
+    /// Adds a file use to a job that is not yet added, see [`LastUses::add`].
     pub(crate) fn add_use(&mut self, job: &mut Job, new: FileUse) {
         let number = u32::try_from(self.workflow.jobs.len() + 1).unwrap_or(u32::MAX);
         self.last_uses.add(number, &mut job.uses, new);
@@ -247,14 +246,14 @@ impl Builder {
     pub(crate) fn add_job(&mut self, mut job: Job, position: Position) {
         job.uses.shrink_to_fit();
         if !job.profiles.is_empty() {
-            metadata_of_profiles(&mut job);
+            move_metadata_profiles(&mut job);
         }
         let index = JobIndex(u32::try_from(self.workflow.jobs.len()).unwrap_or(u32::MAX));
         if job.id.is_empty() {
             self.problem(position, format!("job {} has no id", job.transformation));
-        } else if job.id.len() + job.transformation.name.len() > LONGEST_NAME {
+        } else if job.id.len() + job.transformation.name.len() > MAX_NAME {
             let name = format!("{}_{}", job.transformation.name, job.id);
-            self.check_length("the name of the job", &name, LONGEST_NAME, position);
+            self.check_length("the name of the job", &name, MAX_NAME, position);
         } else {
             let (id, new) = self.ids.intern(&job.id);
             if new {
@@ -271,15 +270,15 @@ impl Builder {
         self.workflow.jobs.push(job);
     }
 
-    /// The job with an id.
+    /// Returns the job with an id.
     pub(crate) fn job(&self, id: &str) -> Option<JobIndex> {
         self.ids.find(id).map(|n| self.jobs_of_ids[n as usize])
     }
 
-    /// Adds an edge between jobs by their ids; the jobs may come later in the file.
+    /// Adds an edge between jobs by id. The jobs may come later in the file.
     pub(crate) fn add_dependency(&mut self, parent: &str, child: &str, position: Position) {
         match (self.job(parent), self.job(child)) {
-            (Some(first), Some(second)) if first == second => self.waits_for_itself(parent, position),
+            (Some(first), Some(second)) if first == second => self.report_self_dependency(parent, position),
             (Some(parent), Some(child)) => self.workflow.edges.push((parent, child)),
             _ => self.pending.push(Pending {
                 parent: parent.into(),
@@ -310,7 +309,7 @@ impl Builder {
         }
     }
 
-    fn waits_for_itself(&mut self, id: &str, position: Position) {
+    fn report_self_dependency(&mut self, id: &str, position: Position) {
         let message = format!("the dependency {id} -> {id} has the job wait for itself");
         self.problems
             .push(InputError::at(&self.file, position, message).with_hint("take it out"));
@@ -325,7 +324,7 @@ impl Builder {
         {
             if let (Some(first), Some(second)) = (self.job(&parent), self.job(&child)) {
                 if first == second {
-                    self.waits_for_itself(&parent, position);
+                    self.report_self_dependency(&parent, position);
                 } else {
                     self.workflow.edges.push((first, second));
                 }
@@ -340,7 +339,7 @@ impl Builder {
                     position,
                     format!("the dependency {parent} -> {child} names the job {id}, which does not exist"),
                 );
-                if self.problems.len() < HINTED
+                if self.problems.len() < MAX_HINTS
                     && let Some(near) =
                         near_spelling(id, self.workflow.jobs.iter().map(|job| job.id.as_str()))
                 {
@@ -354,15 +353,13 @@ impl Builder {
         }
     }
 
-    /// Checks the workflow as a whole.
+    /// Checks the whole workflow and returns it.
     pub(crate) fn finish(mut self, options: &ReadOptions) -> Result<Workflow, InputErrors> {
         self.resolve_pending();
         self.share_uses();
         if self.workflow.jobs.is_empty() && self.problems.is_empty() {
-            self.problems.push(InputError::file(
-                &self.file,
-                "the workflow has no jobs, there is nothing to plan",
-            ));
+            self.problems
+                .push(InputError::file(&self.file, "the workflow has no jobs to plan"));
         }
         if self.workflow.label.is_empty() && self.problems.is_empty() {
             self.problems
@@ -375,7 +372,7 @@ impl Builder {
         }
         drop(producers);
         graph::normalise_edges(&mut self.workflow);
-        // A cycle in a graph with missing or repeated jobs says little.
+        // A cycle in a graph with missing or repeated jobs is misleading.
         if self.problems.is_empty()
             && let Some(error) = graph::find_cycle(&self.workflow, &self.file)
         {
@@ -386,18 +383,18 @@ impl Builder {
     }
 }
 
-/// Whether the name of a file is none of those that are problems or might be.
-pub(crate) fn is_harmless(name: &str) -> bool {
+/// Returns whether a file name is certainly valid.
+fn is_harmless(name: &str) -> bool {
     let odd = |b: u8| b.is_ascii_control() | !b.is_ascii();
     !name.is_empty()
-        && name.len() <= LONGEST_PART
+        && name.len() <= MAX_COMPONENT
         && !name.starts_with('/')
         && !name.bytes().fold(false, |found, b| found | odd(b))
         && !name.contains("..")
 }
 
-/// Profiles of the namespace `metadata` are another way to write metadata of a job.
-fn metadata_of_profiles(job: &mut Job) {
+/// Turns profiles of the namespace `metadata` into metadata of the job.
+fn move_metadata_profiles(job: &mut Job) {
     let pairs: Vec<(String, String)> = job
         .profiles
         .of(Namespace::Metadata)
@@ -411,7 +408,7 @@ fn metadata_of_profiles(job: &mut Job) {
     }
 }
 
-/// How a job uses a file, before the file is known; the defaults of all syntaxes.
+/// Returns a file use with the defaults of both syntaxes.
 pub(crate) fn default_use(file: FileId, link: Link) -> FileUse {
     FileUse {
         file,

@@ -1,23 +1,20 @@
 //! Workflows in DAX XML, versions 2.0 to 3.6 (section 3.3 of the planner's specification).
 
-mod ahead;
 mod catalogs;
 mod job;
 mod regular;
 
-use ahead::Ahead;
-
 use super::ReadOptions;
 use super::builder::Builder;
-use super::xml::{Element, Result, Xml};
 use crate::error::InputError;
 use crate::model::{Hook, Position, TransformationName};
 use crate::profiles::{Namespace, Profiles};
+use crate::syntax::xml::{Element, Result, Xml};
 
-/// Newest version that is read.
+/// Newest supported version.
 const NEWEST: Version = Version { major: 3, minor: 6 };
 
-/// Version of the format, as `version` of `adag` gives it.
+/// Version of the format, from the attribute `version` of `adag`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Version {
     major: u32,
@@ -32,55 +29,25 @@ impl Version {
             minor: minor.split('.').next()?.parse().ok()?,
         })
     }
-    /// In `…/dax-3.6.xsd` of a schema location.
+    /// Finds the version in a schema location `…/dax-3.6.xsd`.
     fn of_schema(location: &str) -> Option<&str> {
         let (_, rest) = location.rsplit_once("dax-")?;
         rest.strip_suffix(".xsd")
     }
-    /// Adjacent file names of an argument are set apart by a blank.
+    /// Returns whether a space separates adjacent file names of an argument.
     fn separates_files(self) -> bool {
         self < Version { major: 3, minor: 2 }
     }
 }
 
-/// How jobs and dependencies are read.
+/// Reader for jobs and dependencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// As fast as they allow.
+    /// The fast reader where elements are regular, else the full reader.
     Fast,
-    /// By several threads, in pieces of so many bytes.
-    #[cfg(test)]
-    Ahead(usize),
-    /// All by the full reader.
+    /// The full reader only.
     #[cfg(test)]
     Full,
-}
-
-impl Way {
-    /// Bytes of the pieces that several threads read, and how many help the reader.
-    fn pieces(self, length: usize) -> Option<(usize, usize)> {
-        match self {
-            Way::Fast if length < ahead::LARGE => None,
-            Way::Fast => {
-                let threads = std::thread::available_parallelism().map_or(1, usize::from);
-                let helpers = threads.min(ahead::THREADS) - 1;
-                (helpers > 0).then_some((ahead::PIECE, helpers))
-            }
-            #[cfg(test)]
-            Way::Ahead(size) => Some((size, 2)),
-            #[cfg(test)]
-            Way::Full => None,
-        }
-    }
-    fn is_fast(self) -> bool {
-        match self {
-            Way::Fast => true,
-            #[cfg(test)]
-            Way::Ahead(_) => true,
-            #[cfg(test)]
-            Way::Full => false,
-        }
-    }
 }
 
 /// Reads the whole file into the builder.
@@ -97,8 +64,6 @@ pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptio
         xml.problem(root.position, message);
         return Ok(());
     }
-    let pieces = way.pieces(xml.whole().len());
-    let ahead = pieces.map(|(size, helpers)| (Ahead::new(xml.whole(), size), helpers));
     let mut reader = Dax {
         xml,
         builder,
@@ -108,20 +73,13 @@ pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptio
         chunk: String::new(),
         use_name: TransformationName::default(),
         found: regular::Found::default(),
-        ahead: None,
     };
     reader.root(&root)?;
     reader.rules = job::Rules {
         separates_files: reader.version.separates_files(),
         preserve_linebreaks: options.preserve_linebreaks,
     };
-    match &ahead {
-        None => reader.content(),
-        Some((ahead, helpers)) => {
-            reader.ahead = Some(ahead::Reader::new(ahead, reader.rules));
-            ahead.with_helpers(*helpers, reader.rules, || reader.content())
-        }
-    }
+    reader.content()
 }
 
 struct Dax<'r, 'a> {
@@ -130,14 +88,12 @@ struct Dax<'r, 'a> {
     version: Version,
     way: Way,
     rules: job::Rules,
-    /// Memory that each argument uses again.
+    /// Buffer for arguments.
     chunk: String,
-    /// Memory that each file use uses again.
+    /// Buffer for file uses.
     use_name: TransformationName,
-    /// Memory that each regular element uses again.
+    /// Buffer for regular elements.
     found: regular::Found<'a>,
-    /// What other threads have read.
-    ahead: Option<ahead::Reader<'r, 'a>>,
 }
 
 impl<'a> Dax<'_, 'a> {
@@ -183,7 +139,7 @@ impl<'a> Dax<'_, 'a> {
 
     fn content(&mut self) -> Result<()> {
         loop {
-            if self.way.is_fast() {
+            if self.way == Way::Fast {
                 self.regular();
             }
             let Some(element) = self.xml.element()? else {
@@ -203,7 +159,7 @@ impl<'a> Dax<'_, 'a> {
                 "file" => self.replica(&element)?,
                 "executable" => self.executable(&element)?,
                 "transformation" => self.compound(&element)?,
-                // A list of all files in old versions; each job says what it uses.
+                // Old versions list all files here; the jobs repeat them.
                 "filename" => self.xml.skip()?,
                 _ => self.xml.illegal_element(
                     &element,
@@ -219,7 +175,7 @@ impl<'a> Dax<'_, 'a> {
         Ok(())
     }
 
-    /// An element with a key and text.
+    /// Reads an element with a key and text.
     fn keyed(&mut self, element: &Element<'a>) -> Result<(String, String)> {
         let key = self.xml.attribute(element, "key")?.unwrap_or_default();
         if key.is_empty() {
@@ -292,7 +248,7 @@ impl<'a> Dax<'_, 'a> {
     }
 }
 
-/// Sets a key; the last mention wins, the first gives the place.
+/// Sets a key. The last value wins; the first mention determines the order.
 fn put(pairs: &mut Vec<(String, String)>, key: String, value: String) {
     match pairs.iter_mut().find(|(known, _)| *known == key) {
         Some((_, known)) => *known = value,

@@ -1,4 +1,4 @@
-//! Edges of the abstract workflow: those that follow from files, and cycles.
+//! Edges of the abstract workflow: inference from files, and detection of cycles.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,17 +7,17 @@ use crate::error::InputError;
 use crate::model::{FileId, JobIndex, Workflow};
 
 const NONE: u32 = u32::MAX;
-/// Jobs of a cycle that its message names.
-const NAMED: usize = 12;
+/// Maximum jobs of a cycle that a message names.
+const MAX_NAMED: usize = 12;
 
-/// Node name of a job in messages: transformation and id, as in the plan.
+/// Name of a job in messages: transformation and id, as in the plan.
 fn name(workflow: &Workflow, job: JobIndex) -> String {
     let job = &workflow.jobs[job.0 as usize];
     format!("{}_{}", job.transformation.name, job.id)
 }
 
-/// The job that writes each file, `u32::MAX` for none. Several jobs that write one file are a problem: which
-/// of them a reader waits for would be chance.
+/// Returns the job that writes each file, `u32::MAX` for none. Reports files with several writers, since the
+/// order of reading and writing would be undefined.
 pub(super) fn producers(workflow: &Workflow, file: &Path, problems: &mut Vec<InputError>) -> Vec<u32> {
     let mut producers = vec![NONE; workflow.files.len()];
     let mut contested: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();
@@ -74,8 +74,8 @@ pub(super) fn normalise_edges(workflow: &mut Workflow) {
     if edges.len() > jobs / 8 && u32::try_from(edges.len()).is_ok() {
         let mut other = vec![(JobIndex(0), JobIndex(0)); edges.len()];
         let mut starts = Vec::new();
-        spread(edges, &mut other, &mut starts, jobs, |&(_, child)| child);
-        spread(&other, edges, &mut starts, jobs, |&(parent, _)| parent);
+        sort_by_end(edges, &mut other, &mut starts, jobs, |&(_, child)| child);
+        sort_by_end(&other, edges, &mut starts, jobs, |&(parent, _)| parent);
     } else {
         edges.sort_unstable();
     }
@@ -83,8 +83,8 @@ pub(super) fn normalise_edges(workflow: &mut Workflow) {
     edges.shrink_to_fit();
 }
 
-/// Copies edges in the order of one of their jobs; those of one job stay in order. Linear.
-fn spread(
+/// Copies edges sorted by one of their ends: a stable counting sort.
+fn sort_by_end(
     from: &[(JobIndex, JobIndex)],
     to: &mut [(JobIndex, JobIndex)],
     starts: &mut Vec<u32>,
@@ -106,7 +106,7 @@ fn spread(
     }
 }
 
-/// An error that names the jobs of a cycle, if there is one. The edges have to be sorted.
+/// Returns an error that names the jobs of a cycle, if there is one. Edges must be sorted.
 pub(super) fn find_cycle(workflow: &Workflow, file: &Path) -> Option<InputError> {
     let jobs = workflow.jobs.len();
     let edges = &workflow.edges;
@@ -139,7 +139,7 @@ pub(super) fn find_cycle(workflow: &Workflow, file: &Path) -> Option<InputError>
     if done == jobs {
         return None;
     }
-    // Every job that is left has a parent that is left: going up, one of them comes back.
+    // Every remaining job has a remaining parent, so the walk upwards meets some job twice.
     let mut parent_of = vec![NONE; jobs];
     for (parent, child) in edges {
         if parents[parent.0 as usize] > 0 && parents[child.0 as usize] > 0 {
@@ -162,7 +162,7 @@ pub(super) fn find_cycle(workflow: &Workflow, file: &Path) -> Option<InputError>
         cycle.push(JobIndex(job));
         job = parent_of[job as usize];
     }
-    // The walk went upwards; the message follows the edges, from the first job of the file.
+    // The walk went upwards. The message follows the edges, starting at the first job of the file.
     cycle.reverse();
     let first = cycle
         .iter()
@@ -170,9 +170,13 @@ pub(super) fn find_cycle(workflow: &Workflow, file: &Path) -> Option<InputError>
         .min_by_key(|(_, job)| **job)
         .map_or(0, |(n, _)| n);
     cycle.rotate_left(first);
-    let mut names: Vec<String> = cycle.iter().take(NAMED).map(|job| name(workflow, *job)).collect();
-    if cycle.len() > NAMED {
-        names.push(format!("({} more)", cycle.len() - NAMED));
+    let mut names: Vec<String> = cycle
+        .iter()
+        .take(MAX_NAMED)
+        .map(|job| name(workflow, *job))
+        .collect();
+    if cycle.len() > MAX_NAMED {
+        names.push(format!("({} more)", cycle.len() - MAX_NAMED));
     }
     names.push(name(workflow, cycle[0]));
     let position = workflow.jobs[cycle[0].0 as usize].position;

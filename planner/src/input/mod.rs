@@ -3,11 +3,7 @@
 mod builder;
 mod dax;
 mod graph;
-pub mod interner;
-pub(crate) mod text;
 mod workflow_yaml;
-pub(crate) mod xml;
-pub(crate) mod yaml;
 
 use std::path::Path;
 
@@ -16,15 +12,16 @@ use builder::Builder;
 use crate::error::{InputError, InputErrors};
 use crate::expand::{ExpandEnv, expand};
 use crate::model::{Arguments, Workflow};
+use crate::syntax::{text, xml, yaml};
 
-/// How a workflow is to be read.
+/// Options for reading a workflow.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
     /// Derive edges from files (`pegasus.parser.dax.data.dependencies`).
     pub data_dependencies: bool,
     /// Keep line breaks in XML arguments (`pegasus.parser.dax.preserve.linebreaks`).
     pub preserve_linebreaks: bool,
-    /// Join the arguments of a job in YAML to one text that is split at blanks, as Pegasus does
+    /// Join the arguments of a YAML job to one text and split it at spaces, as Pegasus does
     /// (`pegasus.parser.arguments.split`).
     pub split_arguments: bool,
     /// Largest YAML file in MB (`pegasus.parser.document.size`).
@@ -46,7 +43,7 @@ impl Default for ReadOptions {
 }
 
 impl ReadOptions {
-    /// As the properties say.
+    /// Reads the options from properties.
     ///
     /// # Errors
     /// A value that is no boolean or no number.
@@ -63,7 +60,7 @@ impl ReadOptions {
     }
 }
 
-/// Reads a workflow, expands its variables, checks it in itself, derives edges from files.
+/// Reads a workflow: expands its variables, checks its consistency, derives edges from files.
 ///
 /// # Errors
 /// All problems of the file.
@@ -73,7 +70,7 @@ pub fn read_workflow(path: &Path, env: &ExpandEnv, options: &ReadOptions) -> Res
     read_text(path, &text, options)
 }
 
-/// Reads a workflow from the text of its file, variables expanded. `path` serves messages and the model.
+/// Reads a workflow from text with variables already expanded. `path` is for messages and the model.
 ///
 /// # Errors
 /// All problems of the text.
@@ -105,7 +102,7 @@ fn read_in(path: &Path, text: &str, options: &ReadOptions, way: dax::Way) -> Res
         stop.map(|stop| Box::new(stop.into_error()))
     };
     if let Some(error) = stop {
-        // What was found before may follow from the broken syntax.
+        // Earlier problems may be consequences of the syntax error.
         return Err((*error).into());
     }
     builder

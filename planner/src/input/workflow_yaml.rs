@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use super::builder::{Builder, default_use};
-use super::yaml::{Fields, Node, Result, Scalar, Yaml};
 use crate::catalog;
 use crate::model::{
     Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, Position, TransferFlag, TransformationName,
     Words,
 };
+use crate::syntax::yaml::{Fields, Node, Result, Scalar, Yaml};
 
 const WORKFLOW: &[&str] = &[
     "pegasus",
@@ -151,7 +151,7 @@ impl<'a> Reader<'_, 'a> {
         while let Some((key, _)) = self.yaml.field(&mut fields)? {
             match key {
                 "type" => kind = self.yaml.text("the type of a job")?,
-                // An empty id is reported when the job is entered.
+                // An empty id is reported when the job is added.
                 "id" => {
                     if let Some(id) = self.yaml.text("the id of a job")? {
                         job.id = id.text.into_owned();
@@ -256,7 +256,7 @@ impl<'a> Reader<'_, 'a> {
                     words.push(&word.text);
                 }
                 Node::Mapping(position) => {
-                    // Older writers gave a file as a mapping with its name.
+                    // Older writers use a mapping with the name of the file.
                     let mut lfn = None;
                     while let Some(key) = self.yaml.key()? {
                         if key.text == "lfn" {
@@ -371,7 +371,7 @@ impl<'a> Reader<'_, 'a> {
     fn dependency(&mut self, position: Position) -> Result<()> {
         let mut fields = Fields::new("jobDependencies", &["id", "children"]);
         let mut parent: Option<Scalar<'a>> = None;
-        // Children wait here when they stand before the id.
+        // Children that precede the id.
         let mut children: Vec<(Cow<'a, str>, Position)> = Vec::new();
         while let Some((key, _)) = self.yaml.field(&mut fields)? {
             if key == "id" {

@@ -8,40 +8,40 @@ use std::path::Path;
 
 use pmc_dag::write::{self, TaskLine};
 
-use crate::plan::PlanError;
-use crate::refine::graph::Adjacency;
+use crate::error::PlanError;
+use crate::graph::Adjacency;
 
 use super::Plan;
 use super::batch::NodeSize;
 use super::command::{Command, Commands};
-use super::events::{Heads, JobEvents};
+use super::events::{JobEvents, Prefixes};
 use super::in_order::in_order;
 
-/// Problems of this many jobs are shown.
-const SHOWN: usize = 20;
-/// Jobs that are rendered at once.
-const JOBS: usize = 512;
-/// Jobs whose edges are rendered at once.
-const EDGES: usize = 1024;
+/// Maximum jobs whose problems are shown.
+const MAX_SHOWN: usize = 20;
+/// Jobs in one chunk.
+const JOB_CHUNK: usize = 512;
+/// Jobs whose edges are in one chunk.
+const EDGE_CHUNK: usize = 1024;
 
-/// What one thread has rendered, and memory that it uses again.
+/// Buffers of one thread.
 #[derive(Default)]
 struct Rendered {
     dag: String,
     events: String,
-    /// Of each job that has some.
+    /// Problems of each job.
     problems: Vec<Vec<String>>,
-    /// An argument file that cannot be written.
+    /// Failed write of an argument file.
     failed: Option<PlanError>,
     commands: Commands,
     command: Command,
     scratch: String,
 }
 
-/// Writes the DAG, argument files, and the job part of the events, in one pass over the jobs.
+/// Writes the DAG, argument files, and the events of jobs, in one pass over the jobs.
 ///
 /// # Errors
-/// Jobs that cannot be expressed, files that cannot be written.
+/// Jobs that the DAG cannot express, failed writes.
 pub(crate) fn write(
     plan: &Plan<'_>,
     dir: &Path,
@@ -55,12 +55,12 @@ pub(crate) fn write(
     let (event_file, event_path, heads) = events.parts();
     in_order(
         plan.order.len(),
-        JOBS,
+        JOB_CHUNK,
         Rendered::default,
         |rendered, range| jobs(plan, dir, node, heads, range, rendered),
         |rendered| {
             problems.append(&mut rendered.problems);
-            if problems.iter().map(Vec::len).sum::<usize>() > SHOWN {
+            if problems.iter().map(Vec::len).sum::<usize>() > MAX_SHOWN {
                 return Err(PlanError::Code(shown(&mut problems)));
             }
             if let Some(error) = rendered.failed.take() {
@@ -79,7 +79,7 @@ pub(crate) fn write(
     let children = Adjacency::new(plan.order.len(), plan.exec.edges.iter().copied());
     in_order(
         plan.order.len(),
-        EDGES,
+        EDGE_CHUNK,
         || (String::new(), Vec::new(), None),
         |(text, sorted, problem), range| {
             for &parent in &plan.order[range] {
@@ -103,24 +103,24 @@ pub(crate) fn write(
     )
 }
 
-/// Problems of the first jobs that have some.
+/// Returns the problems of the first jobs that have any.
 pub(super) fn shown(problems: &mut Vec<Vec<String>>) -> Vec<String> {
     let mut all = Vec::new();
     for of_job in problems.drain(..) {
         all.extend(of_job);
-        if all.len() > SHOWN {
+        if all.len() > MAX_SHOWN {
             break;
         }
     }
     all
 }
 
-/// Renders some of the jobs, and writes their argument files.
+/// Renders a chunk of jobs and writes their argument files.
 fn jobs(
     plan: &Plan<'_>,
     dir: &Path,
     node: NodeSize,
-    heads: &Heads,
+    heads: &Prefixes,
     range: Range<usize>,
     rendered: &mut Rendered,
 ) {
@@ -138,7 +138,7 @@ fn jobs(
         let job = plan.job(id);
         if let Err(more) = commands.fill(plan, id, command) {
             problems.push(more);
-            if problems.len() > SHOWN {
+            if problems.len() > MAX_SHOWN {
                 break;
             }
             continue;
@@ -150,7 +150,7 @@ fn jobs(
         if let Err(problem) = task(plan, id, n as u64 + 1, command, scratch, dag) {
             problems.push(vec![problem.to_string()]);
         }
-        if problems.len() > SHOWN {
+        if problems.len() > MAX_SHOWN {
             break;
         }
         if let Some(content) = &command.argument_file {
@@ -163,7 +163,7 @@ fn jobs(
     }
 }
 
-/// Position of each job in the order.
+/// Returns the position of each job in the order.
 pub(crate) fn positions(plan: &Plan<'_>) -> Vec<u32> {
     let mut place = vec![0; plan.order.len()];
     for (n, &id) in plan.order.iter().enumerate() {
@@ -172,7 +172,7 @@ pub(crate) fn positions(plan: &Plan<'_>) -> Vec<u32> {
     place
 }
 
-/// A name without blanks.
+/// Replaces white space in a name.
 pub(super) fn blank_free(name: &str) -> Cow<'_, str> {
     if name.contains(char::is_whitespace) {
         Cow::Owned(name.replace(char::is_whitespace, "_"))

@@ -6,42 +6,42 @@ use std::path::{Path, PathBuf};
 
 use monitord_compat::static_bp::{Events, Group, Head};
 
+use crate::error::PlanError;
+use crate::exec::{JobId, Task};
 use crate::model::{Arguments, FileUse, Job, JobIndex, Workflow};
-use crate::plan::PlanError;
 use crate::profiles::Namespace;
-use crate::refine::exec::{JobId, Task};
 
 use super::Plan;
 use super::command::Command;
 use super::in_order::in_order;
 
-/// Bytes of events that are written at once.
-const CHUNK: usize = 1 << 18;
-/// Jobs whose events are rendered at once.
-const JOBS: usize = 1024;
-/// Edges whose events are rendered at once.
-const EDGES: usize = 2048;
+/// Bytes of events in one write.
+const WRITE_SIZE: usize = 1 << 18;
+/// Jobs whose events are in one chunk.
+const JOB_CHUNK: usize = 1024;
+/// Edges whose events are in one chunk.
+const EDGE_CHUNK: usize = 2048;
 
-/// The event file while it is written.
+/// The event file while the events of jobs are written.
 pub(crate) struct JobEvents<'a> {
     plan: &'a Plan<'a>,
-    heads: &'a Heads,
+    heads: &'a Prefixes,
     file: &'a File,
     path: &'a Path,
-    /// Events that are not written yet.
+    /// Events that are not yet written.
     text: String,
 }
 
-/// The event file with the events about the tasks of the abstract workflow, which come first.
+/// The event file with the events of tasks of the abstract workflow, which come first.
 pub(crate) struct Tasks {
-    heads: Heads,
+    heads: Prefixes,
     file: File,
     path: PathBuf,
     time: String,
 }
 
-/// What the events begin with of which there are many.
-pub(crate) struct Heads {
+/// Prefixes of frequent events.
+pub(crate) struct Prefixes {
     task: Head,
     task_edge: Head,
     task_meta: Head,
@@ -53,11 +53,11 @@ pub(crate) struct Heads {
 }
 
 impl Tasks {
-    /// Creates the file and writes the events about tasks, with one thread: there is no hurry, since the workflow is
-    /// being refined at the same time.
+    /// Creates the file and writes the events of tasks. One thread suffices, since refinement runs at the
+    /// same time.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// A failed write.
     pub(crate) fn create(
         workflow: &Workflow,
         uuid: &str,
@@ -69,7 +69,7 @@ impl Tasks {
             time: &time,
             workflow: uuid,
         };
-        let heads = Heads {
+        let heads = Prefixes {
             task: events.head("task.info"),
             task_edge: events.head("task.edge"),
             task_meta: events.head("task.meta"),
@@ -81,7 +81,7 @@ impl Tasks {
         };
         let (mut text, mut scratch) = (String::new(), String::new());
         let write = |text: &mut String| match text.len() {
-            ..CHUNK => Ok(()),
+            ..WRITE_SIZE => Ok(()),
             _ => JobEvents::append(&file, &path, text),
         };
         let Workflow { jobs, edges, .. } = workflow;
@@ -109,10 +109,10 @@ impl Tasks {
 }
 
 impl<'a> JobEvents<'a> {
-    /// Goes on with the metadata of tasks.
+    /// Continues with the metadata of tasks.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// A failed write.
     pub(crate) fn new(plan: &'a Plan<'a>, tasks: &'a Tasks) -> Result<Self, PlanError> {
         let events = Events {
             time: &tasks.time,
@@ -141,10 +141,10 @@ impl<'a> JobEvents<'a> {
         Ok(this)
     }
 
-    /// Writes events that are rendered.
+    /// Writes rendered events.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// A failed write.
     pub(crate) fn append(mut file: &File, path: &Path, text: &mut String) -> Result<(), PlanError> {
         file.write_all(text.as_bytes())
             .map_err(|e| PlanError::io("write", path, e))?;
@@ -152,15 +152,15 @@ impl<'a> JobEvents<'a> {
         Ok(())
     }
 
-    /// Where the events go, and what they begin with, for several threads.
-    pub(crate) fn parts(&self) -> (&'a File, &'a Path, &'a Heads) {
+    /// Returns the file, its path and the prefixes, for use by several threads.
+    pub(crate) fn parts(&self) -> (&'a File, &'a Path, &'a Prefixes) {
         (self.file, self.path, self.heads)
     }
 
-    /// Adds the events of one executable job.
+    /// Writes the events of one executable job.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// A failed write.
     pub(crate) fn job(&mut self, id: JobId, command: &Command) -> Result<(), PlanError> {
         let mut name = String::new();
         self.heads.job(self.plan, id, command, &mut name, &mut self.text);
@@ -168,7 +168,7 @@ impl<'a> JobEvents<'a> {
     }
 
     fn flush_text(&mut self) -> Result<(), PlanError> {
-        if self.text.len() < CHUNK {
+        if self.text.len() < WRITE_SIZE {
             return Ok(());
         }
         self.flush()
@@ -178,7 +178,7 @@ impl<'a> JobEvents<'a> {
         Self::append(self.file, self.path, &mut self.text)
     }
 
-    /// Renders events by several threads and writes them in order.
+    /// Renders events with several threads and writes them in order.
     fn write_all(
         &self,
         count: usize,
@@ -198,15 +198,15 @@ impl<'a> JobEvents<'a> {
         )
     }
 
-    /// Adds which job runs which task, then the edges, and closes the file. The monitoring loads in
-    /// batches and looks jobs up in what is loaded already, so these follow all jobs.
+    /// Writes the map of tasks to jobs and the edges, and closes the file. These follow all jobs, because
+    /// monitoring loads events in batches and looks jobs up among loaded ones.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// A failed write.
     pub(crate) fn finish(mut self) -> Result<(), PlanError> {
         self.flush()?;
         let plan = self.plan;
-        self.write_all(plan.order.len(), JOBS, |n, text, _| {
+        self.write_all(plan.order.len(), JOB_CHUNK, |n, text, _| {
             let job = plan.job(plan.order[n]);
             let members = match job.task {
                 Task::Cluster(n, _) => {
@@ -228,7 +228,7 @@ impl<'a> JobEvents<'a> {
         let edges = &plan.exec.edges;
         in_order(
             edges.len(),
-            EDGES,
+            EDGE_CHUNK,
             || (String::new(), Group::default()),
             |(text, group), range| {
                 for of_parent in edges[range].chunk_by(|a, b| a.0 == b.0) {
@@ -244,7 +244,7 @@ impl<'a> JobEvents<'a> {
     }
 }
 
-impl Heads {
+impl Prefixes {
     fn task(&self, job: &Job, text: &mut String, scratch: &mut String) {
         scratch.clear();
         job.transformation.push_to(scratch);
@@ -281,7 +281,7 @@ impl Heads {
         let entry = plan.exec.setups[setup as usize]
             .entry
             .map(|e| &plan.catalog.entries[e as usize]);
-        // As most jobs are.
+        // The most frequent case.
         if job.metadata.is_empty() && job.profiles.is_empty() && entry.is_none_or(|e| e.metadata.is_empty()) {
             return;
         }
@@ -304,7 +304,7 @@ impl Heads {
                 .with("key", key)
                 .with("value", value);
         }
-        // The reference is silent about files of jobs without metadata of their own.
+        // Pegasus writes no metadata of files for jobs without metadata.
         if all.is_empty() {
             return;
         }
@@ -333,7 +333,7 @@ impl Heads {
         }
     }
 
-    /// Renders the event of one executable job; `scratch` is memory that is used again.
+    /// Renders the events of one executable job. `scratch` is a buffer.
     pub(crate) fn job(
         &self,
         plan: &Plan<'_>,

@@ -1,26 +1,26 @@
-//! Work on many items by several threads, whose results are taken in the order of the items.
+//! Ordered parallel work: several threads process items, and the results are taken in the order of the items.
 //!
-//! Texts of a million jobs are rendered so: each thread renders a chunk into memory that it uses again and again,
-//! and writes it when all chunks before it are written. Nothing depends on how many threads there are.
+//! Each thread renders a chunk into its buffer and writes the buffer when all earlier chunks are written. The
+//! result does not depend on the number of threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Threads at most: where results are taken one after the other, more would wait for each other.
-const MOST: usize = 8;
+/// Maximum threads. More would only wait for each other, since results are taken one at a time.
+const MAX_THREADS: usize = 8;
 
-/// Whose turn it is to have its result taken.
+/// The chunk whose result is taken next.
 struct Turn<T, E> {
     chunk: usize,
     take: T,
     failed: Option<E>,
-    /// A chunk was not brought to its end.
+    /// A chunk was abandoned.
     stopped: bool,
 }
 
-/// Calls `work` for all of `count` items, in chunks of `size`, and `take` after each of them, in order. Both get what
-/// `new` has made for the thread. The first error of `take` ends the work.
+/// Calls `work` for chunks of `size` of `count` items, and then `take` for each chunk, in order. Both get the
+/// state that `new` made for the thread. The first error of `take` ends the work.
 ///
 /// # Errors
 /// That of `take`.
@@ -32,12 +32,12 @@ pub(crate) fn in_order<S, E: Send>(
     take: impl FnMut(&mut S) -> Result<(), E> + Send,
 ) -> Result<(), E> {
     let chunks = count.div_ceil(size.max(1));
-    // Asking how many the system would run takes several files of the system.
+    // Querying the available parallelism reads several system files, so avoid it for few items.
     let threads = match chunks {
         0 | 1 => chunks,
         _ => std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let threads = threads.min(MOST).min(chunks);
+    let threads = threads.min(MAX_THREADS).min(chunks);
     let next = AtomicUsize::new(0);
     let turn = Mutex::new(Turn {
         chunk: 0,
@@ -53,7 +53,7 @@ pub(crate) fn in_order<S, E: Send>(
             if chunk >= chunks {
                 return;
             }
-            // A thread that panics must not let the others wait forever.
+            // If this thread panics, the others must not wait forever.
             let alarm = Alarm {
                 turn: &turn,
                 turned: &turned,
@@ -86,7 +86,7 @@ pub(crate) fn in_order<S, E: Send>(
     turn.failed.map_or(Ok(()), Err)
 }
 
-/// Ends the work when a chunk is not brought to its end. It is dropped after the guard of the turn.
+/// Ends the work if a chunk is abandoned. Must be dropped after the guard of the turn.
 struct Alarm<'a, T, E> {
     turn: &'a Mutex<Turn<T, E>>,
     turned: &'a Condvar,

@@ -1,11 +1,10 @@
-//! In which directory below the submit directory the files of each job lie (section 1.6 of the planner's
-//! specification).
+//! Directories of the jobs' files below the submit directory (section 1.6 of the planner's specification).
 
+use crate::exec::{Exec, JobId, Task};
 use crate::model::{JobIndex, Workflow};
-use crate::refine::exec::{Exec, JobId, Task};
 use crate::refine::settings::SubmitMapper;
 
-/// Directories of all jobs.
+/// Directory of each job.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     directories: Vec<Box<str>>,
@@ -13,12 +12,12 @@ pub(crate) struct Layout {
 }
 
 /// Files per directory of the hashed layout.
-const FILES: u64 = 254;
-/// Where its counter begins.
-const OFFSET: u64 = 30;
+const FILES_PER_DIRECTORY: u64 = 254;
+/// Initial counter of the hashed layout.
+const FIRST_COUNT: u64 = 30;
 
 impl Layout {
-    /// For all jobs, in order of creation.
+    /// Assigns directories to all jobs, in order of creation.
     pub(crate) fn new(mapper: &SubmitMapper, workflow: &Workflow, exec: &Exec) -> Self {
         let mut this = Layout {
             directories: Vec::new(),
@@ -49,7 +48,7 @@ impl Layout {
             };
             this.of_job.push(number);
         }
-        // Jobs of a cluster have their files beside its own.
+        // Jobs of a cluster share the directory of the cluster.
         let jobs = exec.jobs.len();
         this.of_job.resize(jobs + exec.members.len(), 0);
         for (n, job) in exec.jobs.iter().enumerate() {
@@ -61,28 +60,28 @@ impl Layout {
         }
         this
     }
-    /// Directory of a job.
+    /// Returns the directory of a job.
     pub(crate) fn of(&self, job: JobId) -> &str {
         &self.directories[self.of_job[job as usize] as usize]
     }
-    /// All directories.
+    /// Returns all directories.
     pub(crate) fn directories(&self) -> impl Iterator<Item = &str> {
         self.directories.iter().map(AsRef::as_ref)
     }
 }
 
 fn hashed(n: u64, levels: u32, multiplier: u32) -> String {
-    let mut e = n * u64::from(multiplier) + OFFSET;
+    let mut e = n * u64::from(multiplier) + FIRST_COUNT;
     let mut digits = vec![0; levels as usize];
     for digit in digits.iter_mut().rev() {
-        e /= FILES;
-        *digit = e % FILES;
+        e /= FILES_PER_DIRECTORY;
+        *digit = e % FILES_PER_DIRECTORY;
     }
     let parts: Vec<String> = digits.iter().map(|d| format!("{d:02X}")).collect();
     parts.join("/")
 }
 
-/// A relative directory that does not lead out of the submit directory.
+/// Normalizes a relative directory so that it cannot leave the submit directory.
 fn inside(name: &str) -> String {
     let parts: Vec<&str> = name
         .split('/')

@@ -1,16 +1,15 @@
-//! What profiles say about time, memory, CPUs and priority of a job (section 5.3 of the planner's
-//! specification).
+//! Time, memory, CPUs and priority of a job, from its profiles (section 5.3 of the planner's specification).
 
+use crate::exec::JobId;
 use crate::profiles::{Namespace, Profiles};
-use crate::refine::exec::JobId;
 
 use super::Plan;
 use super::command::Command;
 
-/// Seconds until TERM, and from there to KILL.
+/// Returns the seconds until TERM, and from TERM to KILL.
 ///
-/// Only explicit limits count. The profile `runtime` is an estimate: a job that runs longer must not be
-/// killed for it; it only bounds the time that a job with a checkpoint time gets after it.
+/// Only explicit limits count. The profile `runtime` is an estimate, so a longer job must not be killed. It
+/// only limits the time after the checkpoint time.
 pub(crate) fn timeouts(profiles: &Profiles) -> Result<Option<(i64, Option<i64>)>, String> {
     let number = |namespace: Namespace, key: &str| -> Result<Option<i64>, String> {
         match profiles.get(namespace, key).map(str::trim) {
@@ -59,7 +58,7 @@ pub(crate) fn timeouts(profiles: &Profiles) -> Result<Option<(i64, Option<i64>)>
     }
 }
 
-/// Task options from the profiles.
+/// Sets resources and options of a task from its profiles.
 pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, problems: &mut Vec<String>) {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup as usize].profiles;
@@ -76,7 +75,7 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
     }
     if let Some(value) = text("pmc_request_memory").or_else(|| text("memory")) {
         match value.parse::<f64>() {
-            // 2^53 MB is the largest number that is exact.
+            // 2^53 is the largest exact integer.
             Ok(mb) if (0.0..9e15).contains(&mb) => command.memory_mb = (mb >= 1.0).then_some(mb as u64),
             _ => problems.push(format!(
                 "Invalid Value specified for memory {value} for job {}: it must be a number of MB",
@@ -123,7 +122,7 @@ pub(crate) fn resources(plan: &Plan<'_>, id: JobId, command: &mut Command, probl
     }
 }
 
-/// Container of the program of a job.
+/// Returns the container of a job's program.
 fn container<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p str> {
     let setup = &plan.exec.setups[plan.job(id).setup as usize];
     let entry = &plan.catalog.entries[setup.entry? as usize];

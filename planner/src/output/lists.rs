@@ -1,4 +1,4 @@
-//! Orders of auxiliary jobs (`.in`), section 7.4 of the planner's specification.
+//! Work lists of auxiliary jobs (`.in`), section 7.4 of the planner's specification.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -7,38 +7,38 @@ use std::path::Path;
 
 use rustc_hash::FxHashSet;
 
+use crate::error::PlanError;
+use crate::exec::{ExecJob, FileTransfer, JobId, Place, Task};
 use crate::model::FileId;
-use crate::plan::PlanError;
-use crate::refine::exec::{ExecJob, FileTransfer, JobId, Place, Task};
 
 use super::Plan;
 use super::in_order::in_order;
 
-/// Problems of this many jobs are shown.
-const SHOWN: usize = 20;
+/// Maximum jobs whose problems are shown.
+const MAX_SHOWN: usize = 20;
 
-/// Where the orders of jobs are, if not in a file in the job's directory.
+/// Locations of work lists that are not in a file in the job's directory.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
-    /// Of jobs that share one file: first byte and length, 0 for other jobs.
+    /// Offset and length in the shared file; length 0 for other jobs.
     parts: Vec<(u64, u32)>,
-    /// Jobs whose file is beside the DAG.
+    /// Jobs whose list is beside the DAG.
     beside: FxHashSet<JobId>,
 }
 
 impl Orders {
-    /// First byte and length of the orders of a job in the file that large plans have for them.
+    /// Returns offset and length of a job's list in the shared file of a large plan.
     pub(crate) fn part(&self, id: JobId) -> Option<(u64, u32)> {
         self.parts
             .get(id as usize)
             .copied()
             .filter(|&(_, length)| length > 0)
     }
-    /// Name of that file.
+    /// Returns the name of the shared file.
     pub(crate) fn file_name(base: &str) -> String {
         format!("{base}.orders")
     }
-    /// Absolute path of the file of orders of a job.
+    /// Returns the absolute path of a job's list.
     pub(crate) fn file(&self, plan: &Plan<'_>, id: JobId) -> String {
         if self.beside.contains(&id) {
             format!("{}/{}.in", plan.submit, plan.job(id).name)
@@ -48,7 +48,7 @@ impl Orders {
     }
 }
 
-/// Whether a job can read its orders from a part of a file: only the transfer tool of this project can.
+/// Returns whether a job can read its list from a part of a file. Only this project's transfer tool can.
 fn reads_parts(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
     let name = plan.exec.setups[job.setup as usize]
@@ -57,34 +57,34 @@ fn reads_parts(plan: &Plan<'_>, id: JobId) -> bool {
     !plan.files_apart && !matches!(job.task, Task::Register(_)) && name == Some("/pegasus-transfer")
 }
 
-/// What one thread has rendered, and memory that it uses again.
+/// Buffers of one thread.
 #[derive(Default)]
 struct Rendered {
-    /// Orders that go into the shared file, and of which jobs they are: number and bytes.
+    /// Lists for the shared file, and their jobs: number and bytes.
     shared: String,
     parts: Vec<(JobId, usize)>,
-    /// Jobs whose file is beside the DAG.
+    /// Jobs whose list is beside the DAG.
     beside: Vec<JobId>,
-    /// Of each job that has some.
+    /// Problems of each job.
     problems: Vec<Vec<String>>,
     failed: Option<PlanError>,
     text: String,
 }
 
-/// Jobs whose files are written at once.
-const JOBS: usize = 512;
-/// Directories that are made at once.
-const DIRECTORIES: usize = 64;
+/// Jobs whose files are written in one chunk.
+const JOB_CHUNK: usize = 512;
+/// Directories that are created in one chunk.
+const DIRECTORY_CHUNK: usize = 64;
 
-/// Writes the files of all jobs below the directory `dir`; tells where the orders are.
+/// Writes the files of all jobs below `dir` and returns the locations of the work lists.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// A failed write.
 pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<Orders, PlanError> {
     let directories: Vec<&str> = plan.layout.directories().collect();
     in_order(
         directories.len(),
-        DIRECTORIES,
+        DIRECTORY_CHUNK,
         || Ok(()),
         |made, range| {
             *made = directories[range].iter().try_for_each(|directory| {
@@ -102,21 +102,21 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<Orders, PlanError> {
     let mut problems: Vec<Vec<String>> = Vec::new();
     in_order(
         plan.exec.jobs.len() + plan.exec.members.len(),
-        JOBS,
+        JOB_CHUNK,
         Rendered::default,
         |rendered, range| {
             for id in range {
                 if let Err(error) = files_of(plan, dir, id as JobId, rendered) {
                     rendered.failed = Some(error);
                 }
-                if rendered.failed.is_some() || rendered.problems.len() > SHOWN {
+                if rendered.failed.is_some() || rendered.problems.len() > MAX_SHOWN {
                     break;
                 }
             }
         },
         |rendered| {
             problems.append(&mut rendered.problems);
-            if problems.iter().map(Vec::len).sum::<usize>() > SHOWN {
+            if problems.iter().map(Vec::len).sum::<usize>() > MAX_SHOWN {
                 return Err(PlanError::Code(super::dag::shown(&mut problems)));
             }
             if let Some(error) = rendered.failed.take() {
@@ -146,7 +146,7 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<Orders, PlanError> {
     Ok(places)
 }
 
-/// Writes the files of one job, or renders what goes into the shared one.
+/// Writes the files of one job, or renders its part of the shared file.
 fn files_of(plan: &Plan<'_>, dir: &Path, id: JobId, rendered: &mut Rendered) -> Result<(), PlanError> {
     let task = plan.job(id).task;
     let Rendered {
@@ -167,14 +167,13 @@ fn files_of(plan: &Plan<'_>, dir: &Path, id: JobId, rendered: &mut Rendered) -> 
             rendered.problems.push(more);
             return Ok(());
         }
-        // Without kickstart's records, monitoring takes from the list what the tasks are.
+        // Without records of kickstart, monitoring finds the tasks in the list.
         if super::cluster::has_bare_member(plan, id) {
             link_for_monitoring(plan, dir, id)?;
         }
     }
     let length = out.len() - start;
     if length == 0 {
-        // Most jobs have none.
     } else if is_shared {
         parts.push((id, length));
     } else if matches!(task, Task::Register(_)) && monitoring_can_read(text) {
@@ -190,8 +189,8 @@ fn files_of(plan: &Plan<'_>, dir: &Path, id: JobId, rendered: &mut Rendered) -> 
     Ok(())
 }
 
-/// The monitoring daemon looks for what was registered beside the DAG. Small plans have the file where Pegasus
-/// has it, and a link; tells whether the file is beside the DAG.
+/// Puts a registration list beside the DAG, where the monitoring daemon expects it. Small plans have the list
+/// in the job's directory as in Pegasus, and a link. Returns whether the list itself is beside the DAG.
 fn registration_orders(plan: &Plan<'_>, dir: &Path, id: JobId, text: &str) -> Result<bool, PlanError> {
     if plan.files_apart {
         put(plan, dir, id, ".in", text)?;
@@ -202,10 +201,10 @@ fn registration_orders(plan: &Plan<'_>, dir: &Path, id: JobId, text: &str) -> Re
     Ok(true)
 }
 
-/// Writes a file of a job.
+/// Writes a job's file.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// A failed write.
 pub(super) fn put(plan: &Plan<'_>, dir: &Path, id: JobId, suffix: &str, text: &str) -> Result<(), PlanError> {
     let path = dir
         .join(plan.layout.of(id))
@@ -213,15 +212,15 @@ pub(super) fn put(plan: &Plan<'_>, dir: &Path, id: JobId, suffix: &str, text: &s
     std::fs::write(&path, text).map_err(|e| PlanError::io("write", &path, e))
 }
 
-/// The monitoring daemon splits lines at blanks, without a thought of quotes, and ends with an exception
-/// when the third word is not the site.
+/// Returns whether the monitoring daemon can read a list. It splits lines at spaces, ignores quotes, and
+/// fails unless the third word is the site.
 fn monitoring_can_read(text: &str) -> bool {
     let is_site = |word: &str| word.starts_with("site=\"") && word.matches('=').count() == 1;
     text.lines()
         .all(|line| line.split_whitespace().nth(2).is_some_and(is_site))
 }
 
-/// The monitoring daemon looks for what was registered beside the DAG, not where the job has it.
+/// Returns the path beside the DAG where the monitoring daemon expects a registration list.
 fn link_for_monitoring(plan: &Plan<'_>, dir: &Path, id: JobId) -> Result<(), PlanError> {
     let directory = plan.layout.of(id);
     if directory == "." {
@@ -233,7 +232,7 @@ fn link_for_monitoring(plan: &Plan<'_>, dir: &Path, id: JobId) -> Result<(), Pla
         .map_err(|e| PlanError::io("make the link", &link, e))
 }
 
-/// What an auxiliary job is to do; nothing for other jobs.
+/// Appends the work list of an auxiliary job; nothing for other jobs.
 fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
     let job = plan.job(id);
     match job.task {
@@ -273,7 +272,7 @@ fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
     }
 }
 
-/// Appends a text in parts as a string of JSON.
+/// Appends a text given in parts as a JSON string.
 fn push_json(parts: &[&str], text: &mut String) {
     text.push('"');
     for part in parts {
@@ -288,7 +287,7 @@ fn push_json(parts: &[&str], text: &mut String) {
     text.push('"');
 }
 
-/// The order to make or remove the job's scratch directory.
+/// Appends the entry that creates or removes the work directory.
 fn scratch(plan: &Plan<'_>, job: &ExecJob, kind: &str, recursive: Option<&str>, text: &mut String) {
     let site = plan.sites.get(job.staging);
     let url = site.scratch.as_ref().map_or("", |s| s.url.as_str());
@@ -395,7 +394,7 @@ fn registration(
     text.push('\n');
 }
 
-/// A word of a text replica catalog, in quotes where it has to be.
+/// Appends a word of a text replica catalog, quoted if necessary.
 pub(crate) fn catalog_word(word: &str) -> std::borrow::Cow<'_, str> {
     if word.is_empty() || word.contains(|c: char| c.is_whitespace() || matches!(c, '"' | '\\' | '#')) {
         std::borrow::Cow::Owned(catalog_value(word))
@@ -404,7 +403,7 @@ pub(crate) fn catalog_word(word: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// A value of a text replica catalog.
+/// Appends a value of a text replica catalog.
 pub(crate) fn catalog_value(value: &str) -> String {
     format!(
         "\"{}\"",

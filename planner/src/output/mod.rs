@@ -1,4 +1,4 @@
-//! Everything that a plan leaves in the submit directory, one kind of file a module.
+//! Writes the submit directory. Each module writes one kind of file.
 
 pub(crate) mod batch;
 pub(crate) mod cluster;
@@ -14,22 +14,22 @@ pub(crate) mod shell;
 pub(crate) mod stat;
 pub(crate) mod submit_dir;
 
+use crate::exec::{Exec, ExecJob, JobId, Place, Task};
 use crate::model::{JobIndex, Workflow};
-use crate::refine::exec::{Exec, ExecJob, JobId, Place, Task};
 use crate::refine::settings::Settings;
 use crate::refine::sites::Sites;
 
-/// All that is known about a plan when its files are written.
+/// A complete plan, ready to be written.
 pub(crate) struct Plan<'a> {
     pub(crate) workflow: &'a Workflow,
     pub(crate) exec: &'a Exec,
     pub(crate) sites: &'a Sites,
     pub(crate) settings: &'a Settings,
-    /// Transformation catalog entries, for metadata and hooks.
+    /// Entries of the transformation catalog, for metadata and hooks.
     pub(crate) catalog: &'a crate::catalog::transformation::TransformationCatalog,
-    /// Submit directory, as it will be called in the end.
+    /// Final path of the submit directory.
     pub(crate) submit: String,
-    /// Base name of the files of the workflow.
+    /// Base name of the workflow's files.
     pub(crate) base: String,
     /// Value of kickstart's `-L`.
     pub(crate) run_label: String,
@@ -43,45 +43,45 @@ pub(crate) struct Plan<'a> {
     pub(crate) kickstarts: Vec<String>,
     /// Directory of each job's files, relative to the submit directory.
     pub(crate) layout: layout::Layout,
-    /// Files of the abstract workflow that are only read, written and read, only written.
+    /// Numbers of files of the abstract workflow: only read, written and read, only written.
     pub(crate) files: [usize; 3],
-    /// Each job has its lists and orders in files of its own, as with Pegasus.
+    /// Each job has separate files for its lists, as in Pegasus.
     pub(crate) files_apart: bool,
-    /// Where the orders of auxiliary jobs are, once they are written.
+    /// Locations of work lists, set after they are written.
     pub(crate) orders: std::sync::OnceLock<lists::Orders>,
-    /// Jobs parents before children.
+    /// Jobs in topological order.
     pub(crate) order: Vec<JobId>,
 }
 
-/// Name of the copy of the properties. The number is fixed, so that two plans of one workflow are equal.
+/// Name of the copied properties. The number is fixed, so that two plans of one workflow are equal.
 pub(crate) const PROPERTIES: &str = "pegasus.1.properties";
 
-/// Plans of more jobs than this name files in command lines and keep orders in one file.
-pub(crate) const APART_LIMIT: usize = 1000;
+/// Maximum jobs of a small plan. Larger plans name files in command lines and share one file for work lists.
+pub(crate) const MAX_SMALL_PLAN: usize = 1000;
 
 impl<'a> Plan<'a> {
-    /// A job, be it one of the plan or one in a cluster.
+    /// Returns a job of the plan or of a cluster.
     pub(crate) fn job(&self, id: JobId) -> &'a ExecJob {
         match self.exec.jobs.get(id as usize) {
             Some(job) => job,
             None => &self.exec.members[id as usize - self.exec.jobs.len()],
         }
     }
-    /// Number of a job in a cluster, by its position in [`Exec::members`].
+    /// Returns the number of a clustered job, given its position in [`Exec::members`].
     pub(crate) fn member(&self, position: u32) -> JobId {
         self.exec.jobs.len() as u32 + position
     }
-    /// Whether a job runs in a cluster.
+    /// Returns whether a job runs in a cluster.
     pub(crate) fn is_member(&self, id: JobId) -> bool {
         id as usize >= self.exec.jobs.len()
     }
-    /// Absolute path of a file of a job, with its suffix.
+    /// Returns the absolute path of a job's file with this suffix.
     pub(crate) fn job_file(&self, id: JobId, suffix: &str) -> String {
         let mut path = String::new();
         self.push_job_file(id, suffix, &mut path);
         path
     }
-    /// The same, appended to a text.
+    /// Appends the absolute path of a job's file to a text.
     pub(crate) fn push_job_file(&self, id: JobId, suffix: &str, text: &mut String) {
         for part in [
             &self.submit,
@@ -94,21 +94,21 @@ impl<'a> Plan<'a> {
             text.push_str(part);
         }
     }
-    /// Logical identifier: that in the workflow, `null` for auxiliary jobs.
+    /// Returns the id in the workflow, `null` for auxiliary jobs.
     pub(crate) fn logical_id(&self, job: &ExecJob) -> &str {
         match job.task {
             Task::Compute(JobIndex(n)) => &self.workflow.jobs[n as usize].id,
             _ => "null",
         }
     }
-    /// Complete name of what a job runs, appended to a text.
+    /// Appends the complete name of a job's transformation to a text.
     pub(crate) fn push_transformation(&self, job: &ExecJob, text: &mut String) {
         match job.task {
             Task::Compute(JobIndex(n)) => self.workflow.jobs[n as usize].transformation.push_to(text),
             task => text.push_str(task.transformation()),
         }
     }
-    /// Site of a file at a place, and the parts of its URL.
+    /// Returns the site of a file at a place, and the parts of its URL.
     pub(crate) fn url_parts<'t>(&'t self, place: &'t Place, lfn: &'t str) -> (&'t str, [&'t str; 4]) {
         match place {
             Place::Scratch(site) => {
@@ -128,12 +128,12 @@ impl<'a> Plan<'a> {
             Place::Url(url, site) => (site, ["", url, "", ""]),
         }
     }
-    /// Site and URL of a file at a place.
+    /// Returns site and URL of a file at a place.
     pub(crate) fn url(&self, place: &Place, lfn: &str) -> (String, String) {
         let (site, parts) = self.url_parts(place, lfn);
         (site.to_owned(), parts.concat())
     }
-    /// Site and URL under which a registered file can be read.
+    /// Returns site and URL to read a registered file from.
     pub(crate) fn read_url(&self, place: &Place, lfn: &str) -> (String, String) {
         match place {
             Place::Storage(output) => {

@@ -9,17 +9,19 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use crate::error::PlanError;
+use crate::exec::{Exec, ExecJob, Place, Task};
 use crate::model::{Hook, Link, Workflow};
-use crate::plan::{Counts, PlanError, Request};
+use crate::plan::Counts;
 use crate::properties::Properties;
-use crate::refine::exec::{Exec, ExecJob, Place, Task};
 use crate::refine::settings::Generator;
+use crate::request::Request;
 
 use super::in_order::in_order;
 use super::lists::catalog_word;
 use super::{PROPERTIES, Plan};
 
-/// The version of Pegasus whose plans these are.
+/// Version of Pegasus with which plans are compatible.
 pub(crate) const COMPATIBLE_VERSION: &str = "5.1.3";
 
 /// Counts the jobs.
@@ -49,10 +51,10 @@ pub(crate) fn count(exec: &Exec, tasks: usize) -> Counts {
     counts
 }
 
-/// Keys and values of the braindump, in order.
+/// Returns keys and values of the braindump, in order.
 pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Option<String>)> {
     let workflow = plan.workflow;
-    let surroundings = &request.surroundings;
+    let environment = &request.environment;
     let text = |s: &str| Some(s.to_owned());
     let file = |suffix: &str| Some(format!("{}/{}{suffix}", plan.submit, plan.base));
     let rundir = plan.submit.rsplit('/').next().unwrap_or_default();
@@ -69,9 +71,9 @@ pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Opti
         ],
     };
     [
-        ("user", text(&surroundings.user)),
+        ("user", text(&environment.user)),
         ("grid_dn", None),
-        ("submit_hostname", text(&surroundings.host)),
+        ("submit_hostname", text(&environment.host)),
         ("root_wf_uuid", text(plan.uuid)),
         ("wf_uuid", text(plan.uuid)),
         ("dax", Some(request.workflow.display().to_string())),
@@ -84,7 +86,7 @@ pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Opti
         ),
         (
             "timestamp",
-            Some(surroundings.now.format("%Y%m%dT%H%M%S%z").to_string()),
+            Some(environment.now.format("%Y%m%dT%H%M%S%z").to_string()),
         ),
         ("basedir", Some(request.dir.display().to_string())),
         ("submit_dir", text(&plan.submit)),
@@ -98,7 +100,7 @@ pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Opti
         ("vogroup", text("pegasus")),
         ("uses_pmc", Some((generator == Generator::Pmc).to_string())),
         ("properties", text(PROPERTIES)),
-        // Without it the monitoring daemon ends with an exception when it follows a run.
+        // Without this key the monitoring daemon fails when it follows a run.
         ("notify", Some(format!("{}.notify", plan.base))),
     ]
     .into_iter()
@@ -107,14 +109,14 @@ pub(crate) fn braindump(plan: &Plan<'_>, request: &Request) -> Vec<(String, Opti
     .collect()
 }
 
-/// The metrics as pretty-printed JSON.
+/// Returns the metrics as pretty-printed JSON.
 pub(crate) fn metrics(
     plan: &Plan<'_>,
     request: &Request,
     properties: &Properties,
     counts: &Counts,
 ) -> String {
-    let start = request.surroundings.now.timestamp_millis() as f64 / 1000.0;
+    let start = request.environment.now.timestamp_millis() as f64 / 1000.0;
     let [inputs, between, outputs] = plan.files;
     let api = plan
         .workflow
@@ -166,35 +168,35 @@ pub(crate) fn metrics(
         },
         "app_metrics": app,
     });
-    // A tree of strings and numbers always has a text.
+    // Strings and numbers can always be serialized.
     format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default())
 }
 
-/// How many files of the abstract workflow are only read, written and read, only written.
+/// Counts files of the abstract workflow: only read, written and read, only written.
 pub(crate) fn count_files(workflow: &Workflow) -> [usize; 3] {
     let mut seen = vec![(false, false); workflow.files.len()];
     for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
         let (read, written) = &mut seen[file_use.file.0 as usize];
         *read |= file_use.link.reads();
-        // A checkpoint is there for the job that writes it, not for others.
+        // A checkpoint is for the job that writes it.
         *written |= file_use.link.writes() && file_use.link != Link::Checkpoint;
     }
     let count = |what: (bool, bool)| seen.iter().filter(|&&s| s == what).count();
     [count((true, false)), count((true, true)), count((false, true))]
 }
 
-/// Writes the cache file: where files will be in the work directories.
+/// Writes the cache file: locations of files in the work directories.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// A failed write.
 pub(crate) fn write_cache(plan: &Plan<'_>, path: &Path) -> Result<(), PlanError> {
-    const LINES: usize = 4096;
+    const LINE_CHUNK: usize = 4096;
     let failed = |e| PlanError::io("write", path, e);
     let mut out = File::create(path).map_err(failed)?;
     let cache = &plan.exec.cache;
     in_order(
         cache.len(),
-        LINES,
+        LINE_CHUNK,
         String::new,
         |text, range| {
             for &(file, site) in &cache[range] {
@@ -226,7 +228,7 @@ pub(crate) fn write_cache(plan: &Plan<'_>, path: &Path) -> Result<(), PlanError>
     )
 }
 
-/// Hooks of the workflow and of its jobs.
+/// Returns hooks of the workflow and its jobs.
 pub(crate) fn notify(plan: &Plan<'_>) -> String {
     let mut text = String::new();
     let mut add = |head: &str, hooks: &mut dyn Iterator<Item = &Hook>, separate: bool| {
@@ -236,7 +238,7 @@ pub(crate) fn notify(plan: &Plan<'_>) -> String {
             text.push('\n');
         }
         for hook in hooks {
-            // A line break would end the entry.
+            // A line break would split the entry.
             let command = hook.command.replace(['\n', '\r'], " ");
             // Writing into a String cannot fail.
             let _ = writeln!(text, "{head} {} {}", hook.when, command.trim());
@@ -278,7 +280,7 @@ fn rank(when: &str) -> usize {
     known.iter().position(|k| *k == when).unwrap_or(known.len())
 }
 
-/// The copy of the properties, with what the planner decided.
+/// Returns the copied properties, with the planner's decisions.
 pub(crate) fn properties(
     plan: &Plan<'_>,
     request: &Request,
@@ -320,7 +322,7 @@ pub(crate) fn properties(
     if let Some(file) = all.get_mut("pegasus.catalog.replica.file")
         && !file.trim().is_empty()
     {
-        let absolute = request.surroundings.working_dir.join(file.trim());
+        let absolute = request.environment.working_dir.join(file.trim());
         *file = absolute.display().to_string();
     }
     for (key, value) in plan.settings.mode.properties() {
@@ -343,11 +345,11 @@ pub(crate) fn properties(
     }
     let mut text = format!(
         "#Properties of the run, escaped as Java reads them.\n#{}\n",
-        request.surroundings.now.format("%a %b %d %H:%M:%S UTC%:z %Y")
+        request.environment.now.format("%a %b %d %H:%M:%S UTC%:z %Y")
     );
     if !request.line.is_empty() {
         let again = crate::recipe::Recipe::of(request);
-        // A line of its own that readers of properties pass over.
+        // Readers of properties ignore comment lines.
         text.push_str(&again.comment());
     }
     for (key, value) in &all {
@@ -359,7 +361,7 @@ pub(crate) fn properties(
     text
 }
 
-/// Escapes of Java's properties format.
+/// Escapes a text for Java's properties format.
 fn push_escaped(text: &mut String, part: &str, is_key: bool) {
     for (n, c) in part.chars().enumerate() {
         match c {
@@ -397,7 +399,7 @@ mod tests {
             let read: Vec<(String, String)> = read
                 .map(|p| p.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
                 .unwrap_or_default();
-            // Values lose the blanks around them, as in all files.
+            // Values are trimmed, as in all properties files.
             let expected: Vec<(String, String)> =
                 pairs.into_iter().map(|(k, v)| (k, v.trim().to_owned())).collect();
             proptest::prop_assert_eq!(read, expected, "{}", text);

@@ -1,5 +1,5 @@
-//! The code generator Shell (section 7.8 of the planner's specification): a script that runs one job after the
-//! other on this machine, and the functions that it calls.
+//! The code generator Shell (section 7.8 of the planner's specification): a script that runs the jobs one
+//! after another on this machine, and its functions.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -8,28 +8,28 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::plan::PlanError;
+use crate::error::PlanError;
+use crate::exec::{JobId, Task};
 use crate::profiles::Namespace;
-use crate::refine::exec::{JobId, Task};
 
 use super::Plan;
 use super::command::{Command, command, is_wrapped, makes_dir, shell_quote, work_dir};
 use super::events::JobEvents;
 
-/// The functions, beside the script.
+/// File with the functions, beside the script.
 const FUNCTIONS: (&str, &str) = (
     "shell-runner-functions.sh",
     include_str!("../../../templates/shell-runner-functions.sh"),
 );
 
-/// Problems of this many jobs are shown.
-const SHOWN: usize = 20;
+/// Maximum jobs whose problems are shown.
+const MAX_SHOWN: usize = 20;
 
-/// Writes script, functions and argument files into `dir`, and the job part of the events; gives the name of the
-/// script. `path` is the search path of this process, which jobs without one of their own get.
+/// Writes script, functions and argument files into `dir`, and the events of jobs. Returns the name of the
+/// script. `path` is the `PATH` of this process, the default for jobs.
 ///
 /// # Errors
-/// Jobs that would run elsewhere, jobs that cannot be expressed, files that cannot be written.
+/// Jobs on other sites, jobs that a script cannot express, failed writes.
 pub(crate) fn write(
     plan: &Plan<'_>,
     dir: &Path,
@@ -51,7 +51,7 @@ pub(crate) fn write(
             Ok(command) => command,
             Err(more) => {
                 problems.extend(more);
-                if problems.len() > SHOWN {
+                if problems.len() > MAX_SHOWN {
                     break;
                 }
                 continue;
@@ -78,7 +78,7 @@ pub(crate) fn write(
     Ok(name)
 }
 
-/// Nothing but this machine is there to run jobs.
+/// Refuses jobs of other sites: the script runs all jobs on this machine.
 fn all_are_local(plan: &Plan<'_>) -> Result<(), PlanError> {
     let local = plan.sites.local();
     let mut elsewhere = plan.exec.jobs.iter().filter(|job| job.site != local);
@@ -114,7 +114,7 @@ fn head(plan: &Plan<'_>) -> String {
     )
 }
 
-/// The calls for one job.
+/// Appends the calls for one job.
 fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> Result<String, String> {
     let job = plan.job(id);
     let files = format!("{}/{}", plan.submit, plan.layout.of(id));
@@ -175,7 +175,7 @@ fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> R
     Ok(text)
 }
 
-/// The program and its arguments as words of a shell.
+/// Returns the program and its arguments as words of a shell.
 fn words(command: &Command) -> (String, String) {
     let split = |text: &str| -> Vec<String> {
         pmc_dag::words::split(text.as_bytes())
@@ -191,7 +191,8 @@ fn words(command: &Command) -> (String, String) {
     (program, arguments.join(" "))
 }
 
-/// What the check of the output gets: texts that mean failure or success, and the name of the job.
+/// Returns the arguments for the check of the output: messages of failure and success, and the name of the
+/// job.
 fn post_arguments(plan: &Plan<'_>, id: JobId) -> String {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup as usize].profiles;
@@ -205,7 +206,7 @@ fn post_arguments(plan: &Plan<'_>, id: JobId) -> String {
     text
 }
 
-/// Environment of a job: its profiles over what every job gets.
+/// Returns the environment of a job: defaults, overridden by its profiles.
 fn environment<'p>(plan: &'p Plan<'_>, id: JobId, path: Option<&'p str>) -> Vec<(&'p str, Cow<'p, str>)> {
     let job = plan.job(id);
     let own: Vec<(&str, &str)> = plan.exec.setups[job.setup as usize]
@@ -227,7 +228,7 @@ fn environment<'p>(plan: &'p Plan<'_>, id: JobId, path: Option<&'p str>) -> Vec<
         .collect()
 }
 
-/// A word in double quotes.
+/// Quotes a word with double quotes.
 fn double_quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -1,23 +1,23 @@
-//! Which files kickstart looks at before (`-S`) and after a job (`-s`), section 7.4 of the planner's
+//! Files that kickstart records before (`-S`) and after a job (`-s`), section 7.4 of the planner's
 //! specification.
 //!
-//! Small plans have a list (`.in.lof`, `.out.lof`) for each job, as those of Pegasus. In large ones a million small
-//! files would cost more than the rest of the plan, and shared file systems hate them; so there a job names its
-//! files in its command line, unless they are many or their names need the list.
+//! Small plans have a list (`.in.lof`, `.out.lof`) for each job, as in Pegasus. In a large plan, a million
+//! small files would cost more than the rest of the plan and burden shared file systems. So its jobs name
+//! files in the command line, unless the names are too many or unsuitable.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use crate::error::PlanError;
+use crate::exec::{FileTransfer, JobId, Task};
 use crate::model::{FileId, FileUse, JobIndex, Link};
-use crate::plan::PlanError;
-use crate::refine::exec::{FileTransfer, JobId, Task};
 
 use super::Plan;
 use super::command::quote;
 
-/// Bytes of file names that a command line takes per list.
-const INLINE: usize = 1000;
+/// Maximum bytes of file names in a command line, per list.
+const MAX_INLINE: usize = 1000;
 
 /// Files of a job in one direction.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ enum Files<'p> {
 }
 
 impl Files<'_> {
-    /// Whether `each` is true of all files; those after the first of which it is not are not looked at.
+    /// Returns whether `each` is true for all files. Stops at the first file where it is false.
     fn all(self, mut each: impl FnMut(FileId) -> bool) -> bool {
         match self {
             Files::None => true,
@@ -65,12 +65,12 @@ fn after<'p>(plan: &Plan<'p>, id: JobId) -> Files<'p> {
     }
 }
 
-/// Whether the command line can name the files itself.
+/// Returns whether the command line can name the files.
 fn fits_line(plan: &Plan<'_>, files: Files<'_>) -> bool {
     if plan.files_apart {
         return false;
     }
-    let mut room = INLINE;
+    let mut room = MAX_INLINE;
     files.all(|file| {
         let name = plan.workflow.files.name(file);
         let fits = name.len() < room && !name.starts_with('@');
@@ -79,13 +79,13 @@ fn fits_line(plan: &Plan<'_>, files: Files<'_>) -> bool {
     })
 }
 
-/// Adds the options of kickstart.
+/// Appends the options for kickstart.
 pub(crate) fn options(plan: &Plan<'_>, id: JobId, line: &mut String) {
     for (option, files, suffix) in [
         ("-S", before(plan, id), ".in.lof"),
         ("-s", after(plan, id), ".out.lof"),
     ] {
-        // A clean-up job always has files, and an empty list would be in the way of nobody.
+        // A clean-up job always has files, and an empty list would do no harm.
         if files.is_empty() {
             continue;
         }
@@ -117,13 +117,13 @@ fn push(line: &mut String, parts: &[&str]) {
     }
 }
 
-/// Writes the lists of a job that does not name its files in its command line.
+/// Writes the lists of a job whose command line does not name the files.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// A failed write.
 pub(crate) fn write(plan: &Plan<'_>, dir: &Path, id: JobId, text: &mut String) -> Result<(), PlanError> {
     let written = match plan.job(id).task {
-        // Without options for them, all transfer jobs have lists.
+        // Lists without options cover all transfer jobs.
         Task::StageOut(n) if !plan.settings.stat => Files::Moved(&plan.exec.transfers[n as usize].files),
         _ => after(plan, id),
     };

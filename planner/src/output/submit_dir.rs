@@ -1,4 +1,4 @@
-//! The submit directory: its number is taken by making it, its content appears at once.
+//! The submit directory: created atomically to reserve its number; its content appears at once.
 
 use std::fs;
 use std::io;
@@ -7,29 +7,29 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-use crate::plan::PlanError;
+use crate::error::PlanError;
 
-/// A submit directory that is being made. Unless it is published, nothing is left of it.
+/// A submit directory under construction. It is removed unless it is published.
 #[derive(Debug)]
 pub(crate) struct SubmitDir {
-    /// Where it will be.
+    /// Returns the final path.
     path: PathBuf,
-    /// Where its content is collected, beside it.
+    /// Temporary path of the content, beside the final path.
     staging: PathBuf,
     /// Directories that did not exist before, innermost first.
     made: Vec<PathBuf>,
     published: bool,
 }
 
-/// Largest run number of four digits.
-const LAST_RUN: u32 = 9999;
+/// Largest run number with four digits.
+const MAX_RUN: u32 = 9999;
 
 impl SubmitDir {
-    /// Takes the next free `runNNNN` in a directory. Two planners never get the same one: making the
-    /// directory is what takes the number.
+    /// Reserves the next free `runNNNN` in a directory. Creating the directory is atomic, so two planners
+    /// never get the same number.
     ///
     /// # Errors
-    /// A directory that cannot be made.
+    /// A directory that cannot be created.
     pub(crate) fn next_run(parent: &Path) -> Result<Self, PlanError> {
         let mut made = make_dirs(parent)?;
         let mut number = match last_run(parent) {
@@ -40,10 +40,10 @@ impl SubmitDir {
             }
         };
         loop {
-            if number > LAST_RUN {
+            if number > MAX_RUN {
                 remove_all(&made);
                 return Err(PlanError::refinement(format!(
-                    "{} has a run{LAST_RUN} already: remove old runs or choose another --dir",
+                    "{} has a run{MAX_RUN} already: remove old runs or choose another --dir",
                     parent.display()
                 )));
             }
@@ -62,16 +62,16 @@ impl SubmitDir {
         }
     }
 
-    /// The path that [`SubmitDir::next_run`] would take now.
+    /// Returns the path that [`SubmitDir::next_run`] would reserve now.
     pub(crate) fn next_path(parent: &Path) -> PathBuf {
         let number = last_run(parent).unwrap_or_default() + 1;
         parent.join(format!("run{number:04}"))
     }
 
-    /// Takes a directory of a given name, which may exist.
+    /// Uses a directory with a given name, which may exist.
     ///
     /// # Errors
-    /// A directory that cannot be made.
+    /// A directory that cannot be created.
     pub(crate) fn named(path: &Path) -> Result<Self, PlanError> {
         let made = make_dirs(path)?;
         Self::stage(path.to_owned(), made)
@@ -97,21 +97,20 @@ impl SubmitDir {
         }
     }
 
-    /// Where it will be.
+    /// Returns the final path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
-    /// Where files are to be written now.
+    /// Returns the directory for writing files.
     pub(crate) fn staging(&self) -> &Path {
         &self.staging
     }
 
-    /// Brings the files beside the DAG, and the DAG, to the disk, so that after a crash of the machine the directory,
-    /// if it is there, has a plan in it. For plans whose files are written in an instant; larger ones would wait for
-    /// the disk longer than planning takes, and can be made again.
+    /// Syncs the DAG and the files beside it to disk, so that a directory that survives a crash has a
+    /// complete plan. Meant for small plans: for large ones this would take longer than planning again.
     ///
     /// # Errors
-    /// A file that the disk does not take.
+    /// A failed sync.
     pub(crate) fn sync(&self) -> Result<(), PlanError> {
         let failed = |e| PlanError::io("read the directory", &self.staging, e);
         let written = |path: &Path| {
@@ -135,17 +134,17 @@ impl SubmitDir {
         directory.map_err(written(&self.staging))
     }
 
-    /// Puts the content in place: an empty directory is replaced as a whole, into one with files each file
-    /// is moved.
+    /// Moves the content to the final path. An empty directory is replaced as a whole; otherwise each file is
+    /// moved.
     ///
     /// # Errors
-    /// A directory or file that cannot be moved.
+    /// A failed move.
     pub(crate) fn publish(mut self) -> Result<PathBuf, PlanError> {
         match fs::rename(&self.staging, &self.path) {
             Ok(()) => {}
             Err(_) => {
                 merge(&self.staging, &self.path)?;
-                // Only empty directories are left.
+                // Only empty directories remain.
                 let _ = fs::remove_dir_all(&self.staging);
             }
         }
@@ -157,29 +156,29 @@ impl SubmitDir {
 impl Drop for SubmitDir {
     fn drop(&mut self) {
         if !self.published {
-            // Nobody is there to be told; what cannot be removed is in nobody's way.
+            // A drop cannot report errors, and leftovers do no harm.
             let _ = fs::remove_dir_all(&self.staging);
             remove_all(&self.made);
         }
     }
 }
 
-/// Has the system begin to bring a file to the disk, without waiting. Several files that are begun before the first is
-/// waited for take half the time: they share what the file system writes for each wait.
+/// Starts to sync a file without waiting. Starting several files before waiting for the first halves the
+/// time, since they share the writes of the file system.
 fn begin_to_write(file: &fs::File) {
     #[expect(unsafe_code, reason = "the call takes a descriptor and numbers")]
-    // SAFETY: the descriptor is open. What fails here fails again, and is told, when the file is waited for.
+    // SAFETY: the descriptor is open. An error here occurs again, and is reported, when the file is synced.
     let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Removes directories that are empty.
+/// Removes empty directories.
 fn remove_all(made: &[PathBuf]) {
     for directory in made {
         let _ = fs::remove_dir(directory);
     }
 }
 
-/// Makes a directory and those above it; gives those that were made, innermost first.
+/// Creates a directory and its parents. Returns the created ones, innermost first.
 fn make_dirs(path: &Path) -> Result<Vec<PathBuf>, PlanError> {
     let missing: Vec<PathBuf> = path
         .ancestors()
@@ -193,7 +192,7 @@ fn make_dirs(path: &Path) -> Result<Vec<PathBuf>, PlanError> {
     Ok(missing)
 }
 
-/// Largest number of a `runNNNN`, 0 if there is none.
+/// Returns the largest number of a `runNNNN`, 0 if there is none.
 fn last_run(parent: &Path) -> io::Result<u32> {
     let mut last = 0;
     for entry in fs::read_dir(parent)? {
@@ -212,8 +211,8 @@ fn last_run(parent: &Path) -> io::Result<u32> {
     Ok(last)
 }
 
-/// Moves every file below `from` to its place below `to`; the braindump, by which tools find everything
-/// else, comes last.
+/// Moves every file below `from` to its place below `to`. The braindump comes last, because tools find the
+/// plan by it.
 fn merge(from: &Path, to: &Path) -> Result<(), PlanError> {
     let mut entries: Vec<fs::DirEntry> = fs::read_dir(from)
         .and_then(Iterator::collect)

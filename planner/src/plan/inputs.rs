@@ -18,7 +18,8 @@ use crate::refine::sites::{Sites, made_local};
 use crate::refine::storage::StorageMapper;
 use crate::refine::{further_problems, subworkflow};
 
-use super::{PlanError, Request};
+use crate::error::PlanError;
+use crate::request::Request;
 
 /// Variable that input files may use for the directory of the workflow file.
 const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
@@ -26,6 +27,7 @@ const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
 /// The inputs of a plan.
 pub(super) struct Inputs {
     pub(super) properties: Properties,
+    pub(super) settings: Settings,
     pub(super) workflow: Workflow,
     pub(super) sites: Loaded<site::SiteCatalog>,
     pub(super) transformations: Loaded<TransformationCatalog>,
@@ -35,7 +37,7 @@ pub(super) struct Inputs {
 }
 
 pub(super) fn property_sources(request: &Request) -> PropertySources {
-    let environment = &request.surroundings.environment;
+    let environment = &request.environment.variables;
     let file = |variable: &str, name: &str| {
         environment
             .get(variable)
@@ -45,21 +47,25 @@ pub(super) fn property_sources(request: &Request) -> PropertySources {
     PropertySources {
         system_file: file("PEGASUS_HOME", "etc/pegasus.properties"),
         user_file: file("HOME", ".pegasusrc"),
-        working_file: Some(request.surroundings.working_dir.join("pegasus.properties")),
+        working_file: Some(request.environment.working_dir.join("pegasus.properties")),
         conf_file: request.conf.clone(),
         environment: environment.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
         command_line: request.defines.clone(),
     }
 }
 
-/// Reads all inputs; problems of all of them are reported together.
-pub(super) fn read(
-    request: &Request,
-    properties: Properties,
-    settings: &Settings,
-) -> Result<Inputs, PlanError> {
-    let surroundings = &request.surroundings;
-    let mut variables = surroundings.environment.clone();
+impl Inputs {
+    /// Reads the properties, the workflow and the catalogs. Problems of all of them are reported together.
+    pub(super) fn read(request: &Request) -> Result<Inputs, PlanError> {
+        let properties = Properties::load(&property_sources(request))?;
+        let settings = Settings::new(&properties, request)?;
+        read(request, properties, settings)
+    }
+}
+
+fn read(request: &Request, properties: Properties, settings: Settings) -> Result<Inputs, PlanError> {
+    let environment = &request.environment;
+    let mut variables = environment.variables.clone();
     if let Some(directory) = request.workflow.parent() {
         let directory = directory.display().to_string();
         variables.entry(WORKFLOW_DIR.into()).or_insert(directory);
@@ -76,7 +82,7 @@ pub(super) fn read(
         Some(all) => all.extend(error),
         none => *none = Some(error),
     };
-    let here = &surroundings.working_dir;
+    let here = &environment.working_dir;
     let mut sites = site::load_from_properties(&properties, here, &env).unwrap_or_else(|e| {
         keep(e);
         Loaded::default()
@@ -171,6 +177,7 @@ pub(super) fn read(
     .collect();
     Ok(Inputs {
         properties,
+        settings,
         workflow,
         sites,
         transformations,
@@ -202,31 +209,26 @@ fn is_broken_xml(path: &Path) -> bool {
 }
 
 /// Adds to problems with sites what else is wrong, so that the user hears of it in the same message.
-pub(super) fn with_further_problems(
-    error: PlanError,
-    request: &Request,
-    settings: &Settings,
-    inputs: &Inputs,
-) -> PlanError {
+pub(super) fn with_further_problems(error: PlanError, request: &Request, inputs: &Inputs) -> PlanError {
     let PlanError::Refinement(mut problems) = error else {
         return error;
     };
     // Which programs a directory would add depends on the sites.
     let programs = (!has_transformations_dir(request))
-        .then(|| Programs::new(&inputs.transformations.catalog, settings.transformations));
+        .then(|| Programs::new(&inputs.transformations.catalog, inputs.settings.transformations));
     let names: Vec<&str> = request.sites.iter().map(String::as_str).collect();
     problems.extend(further_problems(
         &inputs.workflow,
         programs.as_ref().map(|programs| (programs, names.as_slice())),
         &inputs.replicas,
-        settings.reuse,
+        inputs.settings.reuse,
         request.job_prefix.as_deref().unwrap_or_default(),
     ));
     PlanError::Refinement(problems)
 }
 
 fn has_transformations_dir(request: &Request) -> bool {
-    let default = || request.surroundings.working_dir.join("transformations").is_dir();
+    let default = || request.environment.working_dir.join("transformations").is_dir();
     request.transformations_dir.is_some() || default()
 }
 
@@ -237,7 +239,7 @@ pub(super) fn add_transformations_dir(
     inputs: &mut Inputs,
     warnings: &mut Vec<String>,
 ) -> Result<(), PlanError> {
-    let default = request.surroundings.working_dir.join("transformations");
+    let default = request.environment.working_dir.join("transformations");
     let directory = match &request.transformations_dir {
         Some(directory) => directory,
         None if default.is_dir() => &default,

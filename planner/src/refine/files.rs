@@ -2,7 +2,7 @@
 
 use crate::model::{FileId, Workflow};
 
-use super::exec::{Exec, JobId, Place, SiteId, Task};
+use crate::exec::{Exec, JobId, Place, SiteId, Task};
 
 /// One file of a job in a work directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Superfluous parents of clean-up jobs.
 
-use super::graph::Graph;
+use crate::graph::Graph;
 
 /// How thoroughly the search goes up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use std::cmp::Reverse;
 
 use crate::catalog::replica::Replica;
 
-use super::exec::SiteId;
 use super::settings::Settings;
 use super::sites::Sites;
+use crate::exec::SiteId;
 
 /// What a transfer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

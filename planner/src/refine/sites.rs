@@ -12,12 +12,13 @@ mod storage;
 use std::collections::BTreeMap;
 
 use crate::catalog::site::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog, SysInfo};
-use crate::plan::{PlanError, Request};
+use crate::error::PlanError;
 use crate::profiles::{Namespace, Profiles, parse_bool};
+use crate::request::Request;
 
-use super::exec::SiteId;
 use super::settings::Settings;
 use crate::error::near_spelling;
+use crate::exec::SiteId;
 
 pub(crate) use storage::OutputSite;
 use storage::output_site;
@@ -303,7 +304,7 @@ pub(crate) fn made_local(request: &Request) -> Site {
     let base = if request.dir_given {
         request.dir.parent().unwrap_or(&request.dir)
     } else {
-        &request.surroundings.working_dir
+        &request.environment.working_dir
     };
     let directory = |name: &str| {
         let path = base.join(name).display().to_string();
@@ -390,10 +391,10 @@ fn tools_of(site: &Site, request: &Request) -> String {
 
 /// Directory of the tools of the planner's own installation.
 pub(crate) fn own_tools(request: &Request) -> String {
-    let surroundings = &request.surroundings;
-    match surroundings.environment.get("PEGASUS_HOME").map(String::as_str) {
+    let environment = &request.environment;
+    match environment.variables.get("PEGASUS_HOME").map(String::as_str) {
         Some(home) if !home.is_empty() => format!("{}/bin", home.trim_end_matches('/')),
-        _ => surroundings
+        _ => environment
             .own_bin
             .as_ref()
             .map_or_else(|| "/usr/bin".into(), |bin| bin.display().to_string()),

@@ -8,8 +8,8 @@ use crate::error::{InputError, near_spelling};
 use crate::model::{FileId, TransferFlag, Workflow};
 use crate::properties::Properties;
 
-use super::exec::Place;
 use super::sites::Sites;
+use crate::exec::Place;
 
 const KEY: &str = "pegasus.dir.storage.mapper";
 const NAMES: &[&str] = &["Flat", "Fixed", "Hashed", "Replica"];

@@ -1,30 +1,30 @@
 //! Transfer and registration jobs (section 6.6 of the planner's specification). Linear in jobs, edges and
 //! file uses: each file has one producer, found by its number.
 
-mod dealer;
+mod partitioner;
 mod stage_in;
 mod stage_out;
 mod uses;
 
 use rustc_hash::FxHashMap;
 
+use crate::error::PlanError;
 use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, TransferFlag, Workflow};
-use crate::plan::PlanError;
 use crate::profiles::parse_bool;
 
-use super::exec::{
-    Attributes, Exec, ExecJob, FileTransfer, JobId, Place, Registration, SiteId, Task, TransferSet,
-};
-use super::graph::Graph;
-use super::mapping::{Mapped, Mapper, StagedPrograms};
+use super::Refinement;
+use super::java_hash_order;
+use super::mapping::{Mapper, StagedPrograms};
 use super::replicas::{ADVISED, Locations, Replicas, missing_text};
-use super::reuse::Reduced;
 use super::select::{Direction, LeftOut, Selected, Side, select, side};
 use super::settings::{Integrity, Refiner};
 use super::storage::Storage;
-use super::table;
+use crate::exec::{
+    Attributes, Exec, ExecJob, FileTransfer, JobId, Place, Registration, SiteId, Task, TransferSet,
+};
+use crate::graph::Graph;
 
-use dealer::{DELETED_LEVEL, Dealers, Flow};
+use partitioner::{DELETED_LEVEL, Dealers, Flow};
 use uses::DealtUses;
 
 /// How a file came into a work directory.
@@ -72,26 +72,34 @@ struct Missing {
     hint: Option<String>,
 }
 
-/// Adds stage-in, inter-site, stage-out, registration and chmod jobs. `graph` is that of the edges that are left.
+/// Step: adds stage-in, inter-site, stage-out, registration and chmod jobs.
 ///
 /// # Errors
 /// All files that have no usable location, at once.
-pub(crate) fn add(
-    workflow: &Workflow,
-    exec: &mut Exec,
-    mapper: &mut Mapper<'_>,
-    replicas: &Replicas,
-    mapped: &Mapped,
-    reduced: &Reduced,
-    graph: &Graph,
-) -> Result<(), PlanError> {
+pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
+    let Refinement {
+        workflow,
+        exec,
+        mapper,
+        replicas,
+        mapped,
+        reduced,
+        ..
+    } = refinement;
+    let workflow: &Workflow = workflow;
+    let is_unchanged = exec.deleted == 0 && exec.clusters.is_empty();
+    let graph = match is_unchanged {
+        true => std::mem::take(&mut refinement.graph),
+        false => Graph::new(reduced.kept.len(), &reduced.edges),
+    };
+    let graph = &graph;
     let roots = (0..graph.len() as u32)
         .filter(|&n| reduced.kept[n as usize] && graph.parents(n).is_empty())
         .collect();
     // Looked up once for each edge, in an order that would lead all over the names.
     let hashes: Vec<u32> = (mapped.numbers.iter().zip(&reduced.kept))
         .map(|(&number, kept)| match kept {
-            true => table::hash(&exec.jobs[number as usize].name),
+            true => java_hash_order::hash(&exec.jobs[number as usize].name),
             false => 0,
         })
         .collect();
@@ -149,7 +157,7 @@ fn levels(graph: &Graph, mut roots: Vec<u32>, entries: &[u32], hashes: &[u32]) -
     let mut waiting: Vec<u32> = (0..graph.len() as u32)
         .map(|n| graph.parents(n).len() as u32)
         .collect();
-    table::sort_hashed(&mut roots, graph.len(), hash);
+    java_hash_order::sort_hashed(&mut roots, graph.len(), hash);
     let mut levels = Vec::new();
     let mut level = roots;
     let mut children = Vec::new();
@@ -159,7 +167,7 @@ fn levels(graph: &Graph, mut roots: Vec<u32>, entries: &[u32], hashes: &[u32]) -
             children.clear();
             children.extend_from_slice(graph.children(n));
             let size = children.len().max(entries[n as usize] as usize);
-            table::sort_hashed(&mut children, size, hash);
+            java_hash_order::sort_hashed(&mut children, size, hash);
             for &child in &children {
                 waiting[child as usize] -= 1;
                 if waiting[child as usize] == 0 {
@@ -411,7 +419,7 @@ mod tests {
         // Of the roots, part_F6 comes first; mix_C waits for both.
         let edges = [(0, 2), (0, 4), (1, 3), (1, 4)];
         let graph = Graph::new(names.len(), &edges);
-        let hashes = names.map(table::hash);
+        let hashes = names.map(java_hash_order::hash);
         let found = levels(&graph, vec![0, 1], &[2, 2, 0, 0, 0], &hashes);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0], [1, 0]);

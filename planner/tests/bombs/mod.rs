@@ -1,18 +1,18 @@
-//! Small inputs that would become large, and large ones that make no sense, end in an error within a bound on memory
-//! and time.
+//! Malicious inputs end in an error within bounds on memory and time: small ones that expand, and large
+//! invalid ones.
 
 use std::process::Command;
 
 use crate::common::Case;
 
-/// What the planner may use, in KiB of address space.
-const MEMORY: u32 = 500_000;
-/// What it may use of a processor, in seconds: on a busy machine the clock tells nothing.
-const TIME: u32 = 30;
+/// Limit on the planner's address space, in KiB.
+const MAX_MEMORY_KIB: u32 = 500_000;
+/// Limit on the planner's CPU time, in seconds. Wall time would be unreliable on a busy machine.
+const MAX_CPU_SECONDS: u32 = 30;
 
 const PLAIN: &str = "pegasus: \"5.0\"\nname: w\njobs:\n- {type: job, id: A, name: x}\n";
 
-/// A workflow of one job, of whose names one is very long.
+/// A workflow of one job with names of these lengths.
 fn long(label: usize, id: usize, file: usize, argument: usize) -> String {
     let x = |n: usize| "x".repeat(n);
     format!(
@@ -36,7 +36,7 @@ fn aliases(key: &str) -> String {
     text
 }
 
-/// Plans with these files in the way; gives what is said on standard error.
+/// Plans with these files in place, which must fail. Returns standard error.
 fn refused(files: &[(&str, String)], line: &str) -> String {
     let case = Case::new(PLAIN);
     case.programs(&["x"]);
@@ -46,34 +46,34 @@ fn refused(files: &[(&str, String)], line: &str) -> String {
     let output = Command::new("/bin/sh")
         .arg("-c")
         .arg(format!(
-            "ulimit -v {MEMORY}; ulimit -t {TIME}; exec \"$0\" --sites local --dir submit {line}"
+            "ulimit -v {MAX_MEMORY_KIB}; ulimit -t {MAX_CPU_SECONDS}; exec \"$0\" --sites local --dir submit {line}"
         ))
         .arg(env!("CARGO_BIN_EXE_pmc-plan"))
         .current_dir(case.path())
         .env("HOME", case.path())
         .output()
         .expect("the program runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     let names: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
-    let beginning: String = said.chars().take(2000).collect();
+    let head: String = printed.chars().take(2000).collect();
     assert!(
         matches!(output.status.code(), Some(1 | 2)),
-        "{names:?} {line}: {}: {beginning}",
+        "{names:?} {line}: {}: {head}",
         output.status
     );
     assert!(
-        said.starts_with("pmc-plan: ") && said.len() < 20_000,
-        "{names:?}: {beginning}"
+        printed.starts_with("pmc-plan: ") && printed.len() < 20_000,
+        "{names:?}: {head}"
     );
     assert!(
         !case.path().join("submit").exists(),
         "{names:?}: something is left"
     );
-    said
+    printed
 }
 
 #[test]
-fn names_that_no_file_can_have() {
+fn overlong_names_are_refused() {
     const MANY: usize = 2_000_000;
     for (workflow, part) in [
         (long(MANY, 1, 1, 1), "the name of the workflow"),
@@ -82,13 +82,13 @@ fn names_that_no_file_can_have() {
         (long(1, 1, 300, 1), "a part of a file name"),
         (long(1, 1, 1, MANY), "no program can be given more"),
     ] {
-        let said = refused(&[("workflow.yml", workflow)], "");
-        assert!(said.contains(part), "{part}: {said}");
+        let printed = refused(&[("workflow.yml", workflow)], "");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
 }
 
 #[test]
-fn entities_and_aliases_that_multiply() {
+fn entities_and_aliases_do_not_expand() {
     let entities: String = (0..14)
         .map(|n| format!("<!ENTITY e{} \"{}\">", n + 1, format!("&e{n};").repeat(10)))
         .collect();
@@ -100,30 +100,30 @@ fn entities_and_aliases_that_multiply() {
         .replace("<adag", "<sitecatalog")
         .replace("adag", "sitecatalog");
     assert!(refused(&[("workflow.yml", dax)], "").contains("DOCTYPE"));
-    let said = refused(&[("s.xml", sites)], "-Dpegasus.catalog.site.file=s.xml");
-    assert!(said.contains("DOCTYPE"), "{said}");
-    let said = refused(&[("workflow.yml", aliases("jobs"))], "");
-    assert!(said.contains("aliases"), "{said}");
+    let printed = refused(&[("s.xml", sites)], "-Dpegasus.catalog.site.file=s.xml");
+    assert!(printed.contains("DOCTYPE"), "{printed}");
+    let printed = refused(&[("workflow.yml", aliases("jobs"))], "");
+    assert!(printed.contains("aliases"), "{printed}");
     for (catalog, key) in [
         ("site", "sites"),
         ("transformation", "transformations"),
         ("replica", "replicas"),
     ] {
-        let said = refused(
+        let printed = refused(
             &[("c.yml", aliases(key))],
             &format!("-Dpegasus.catalog.{catalog}.file=c.yml"),
         );
-        assert!(said.contains("aliases"), "{catalog}: {said}");
+        assert!(printed.contains("aliases"), "{catalog}: {printed}");
     }
     let references: String = (1..14)
         .map(|n| format!("a{n} = {}\n", format!("${{a{}}}", n - 1).repeat(10)))
         .collect();
-    let said = refused(&[("p", format!("a0 = 0123456789\n{references}"))], "--conf p");
-    assert!(said.contains("references"), "{said}");
+    let printed = refused(&[("p", format!("a0 = 0123456789\n{references}"))], "--conf p");
+    assert!(printed.contains("references"), "{printed}");
 }
 
 #[test]
-fn what_is_nested_without_end() {
+fn deep_nesting_is_refused() {
     const DEEP: usize = 100_000;
     let xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
     for (name, text, line) in [
@@ -164,7 +164,7 @@ fn what_is_nested_without_end() {
             ),
             "-Dpegasus.catalog.site.file=s.xml",
         ),
-        // One line, so that columns are large numbers.
+        // One line, so that columns become large numbers.
         (
             "tc.txt",
             format!("tr a {}", "{ site b ".repeat(DEEP)),
@@ -180,9 +180,9 @@ fn what_is_nested_without_end() {
     }
 }
 
-/// Whatever is wrong about a word of millions of letters, the message can be read.
+/// Messages about words of millions of letters stay readable.
 #[test]
-fn large_words_in_the_wrong_place() {
+fn overlong_words_are_refused_with_a_readable_message() {
     let large = "x".repeat(2_000_000);
     let xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
     for (name, text, line) in [

@@ -1,11 +1,11 @@
-//! What clean-up removes, and what stays.
+//! Files that clean-up removes, and files that stay.
 
 use crate::common::Case;
-use crate::{LINE, two};
+use crate::{LINE, chain};
 
 #[test]
-fn clean_up_strategies() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+fn each_clean_up_strategy_removes_its_files() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain();
     let count = |line: &str, prefix: &str| -> Result<usize, Box<dyn std::error::Error>> {
         let plan = case.plan(&format!("{LINE} {line}"))?;
         Ok(plan.tasks().iter().filter(|t| t.starts_with(prefix)).count())
@@ -16,14 +16,14 @@ fn clean_up_strategies() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(count("--cleanup leaf", "cleanup")?, 1);
     assert_eq!(count("--cleanup inplace", "clean_up")?, 3);
     let plan = case.plan(&format!("{LINE} --cleanup leaf"))?;
-    assert!(plan.has_edge("stage_out_local_local_1_0", "cleanup_two_0_local"));
-    assert!(plan.has_edge("register_local_1_0", "cleanup_two_0_local"));
+    assert!(plan.has_edge("stage_out_local_local_1_0", "cleanup_chain_0_local"));
+    assert!(plan.has_edge("register_local_1_0", "cleanup_chain_0_local"));
     Ok(())
 }
 
 #[test]
 fn without_an_output_site_outputs_stay() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+    let case = chain();
     let plan = case.plan("--sites local --dir submit")?;
     assert!(
         !plan
@@ -44,7 +44,7 @@ fn without_an_output_site_outputs_stay() -> Result<(), Box<dyn std::error::Error
     Ok(())
 }
 
-/// `open` makes four pieces, four jobs make a small file of each, `close` makes one of those.
+/// `open` makes four pieces, four jobs turn each into a small file, `close` joins these.
 fn tight() -> Case {
     let mut text = String::from(
         "pegasus: \"5.0\"\nname: tight\njobs:\n- type: job\n  id: O\n  name: work\n  uses:\n  \
@@ -74,7 +74,7 @@ fn tight() -> Case {
 const TIGHT: &str = "--sites local --output-sites local --dir submit --cleanup constraint";
 
 #[test]
-fn a_bound_on_space_holds_jobs_back() -> Result<(), Box<dyn std::error::Error>> {
+fn a_limit_on_space_delays_jobs() -> Result<(), Box<dyn std::error::Error>> {
     let case = tight();
     let plan = case.plan(&format!(
         "{TIGHT} -D pegasus.file.cleanup.constraint.maxspace=6000"
@@ -93,14 +93,14 @@ fn a_bound_on_space_holds_jobs_back() -> Result<(), Box<dyn std::error::Error>> 
         })
         .collect()
     };
-    // With all pieces and three small files there is no room for the fourth; the end needs 2000 more.
+    // All pieces and three small files leave no room for the fourth; the last job needs 2000 more.
     assert_eq!(removed("clean_up_local_space_0"), ["in"]);
     assert!(plan.has_edge("work_O", "clean_up_local_space_0"));
     assert_eq!(removed("clean_up_local_space_1"), ["piece0", "piece1"]);
     assert!(plan.has_edge("clean_up_local_space_0", "clean_up_local_space_1"));
     assert!(plan.has_edge("clean_up_local_space_1", "work_C"));
     assert_eq!(plan.planned.counts.cleanup, 3);
-    // With enough room, nothing is removed before the end.
+    // With enough room, no file is removed before the end.
     let plan = case.plan(&format!(
         "{TIGHT} -D pegasus.file.cleanup.constraint.maxspace=8400"
     ))?;
@@ -109,7 +109,7 @@ fn a_bound_on_space_holds_jobs_back() -> Result<(), Box<dyn std::error::Error>> 
 }
 
 #[test]
-fn too_little_space_is_refused_with_what_is_needed() -> Result<(), Box<dyn std::error::Error>> {
+fn too_little_space_is_refused_with_the_space_needed() -> Result<(), Box<dyn std::error::Error>> {
     let case = tight();
     let message = case.fail(&format!(
         "{TIGHT} -D pegasus.file.cleanup.constraint.local.maxspace=4K"
@@ -141,9 +141,9 @@ fn too_little_space_is_refused_with_what_is_needed() -> Result<(), Box<dyn std::
 }
 
 #[test]
-fn files_can_be_excepted_from_clean_up() -> Result<(), Box<dyn std::error::Error>> {
+fn files_can_be_excluded_from_clean_up() -> Result<(), Box<dyn std::error::Error>> {
     let line = "--sites local --output-sites local --dir submit -D pegasus.file.cleanup.exclude=mid,*.log";
-    let case = two();
+    let case = chain();
     let plan = case.plan(line)?;
     let all: String = plan
         .files()

@@ -1,4 +1,4 @@
-//! Job clustering: what goes together, how it runs, and what monitoring is told.
+//! Job clustering: membership, execution, and events for monitoring.
 
 mod random;
 
@@ -29,7 +29,7 @@ fn case(jobs: &[String]) -> Case {
     case
 }
 
-/// `S` makes what `T1` to `Tn` read, and `C` reads what these make.
+/// `T1` to `Tn` read the output of `S`; `C` reads their outputs.
 fn fan(n: usize, profiles: impl Fn(usize) -> String) -> Case {
     let mut jobs = vec![job("S", "setup", &["raw"], "")];
     let mut made = Vec::new();
@@ -42,7 +42,7 @@ fn fan(n: usize, profiles: impl Fn(usize) -> String) -> Case {
     case(&jobs)
 }
 
-/// Events of a kind; of each the values of these keys.
+/// Values of these keys in every event of a kind.
 fn events(plan: &Plan, kind: &str, keys: &[&str]) -> Vec<Vec<String>> {
     let text = plan.file("many-0.static.bp");
     text.lines()
@@ -58,7 +58,7 @@ fn events(plan: &Plan, kind: &str, keys: &[&str]) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Tasks of each job of the plan that has some: `job: task task`.
+/// Tasks of each job of the plan that has tasks: `job: task task`.
 fn tasks_of_jobs(plan: &Plan) -> Vec<String> {
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     for pair in events(plan, "wf.map.task_job", &["job.id", "task.id"]) {
@@ -76,7 +76,7 @@ fn tasks_of_jobs(plan: &Plan) -> Vec<String> {
 type Result = std::result::Result<(), Box<dyn std::error::Error>>;
 
 #[test]
-fn clusters_of_a_size() -> Result {
+fn jobs_are_clustered_by_size() -> Result {
     let case = fan(7, |_| "clusters.size: 3".into());
     let plan = case.plan(&format!("{LINE} --cluster horizontal"))?;
     assert_eq!(
@@ -115,7 +115,7 @@ fn clusters_of_a_size() -> Result {
 }
 
 #[test]
-fn clusters_of_a_number() -> Result {
+fn jobs_are_clustered_into_a_number_of_clusters() -> Result {
     let case = fan(7, |_| "clusters.num: 3".into());
     let plan = case.plan(&format!("{LINE} --cluster horizontal"))?;
     let tasks = tasks_of_jobs(&plan);
@@ -126,7 +126,7 @@ fn clusters_of_a_number() -> Result {
 }
 
 #[test]
-fn clusters_by_run_time() -> Result {
+fn jobs_are_clustered_by_run_time() -> Result {
     let case = fan(5, |k| {
         format!(
             "runtime: {}, clusters.maxruntime: 100",
@@ -187,7 +187,7 @@ fn clusters_of_labelled_jobs_keep_their_order() -> Result {
         second.starts_with("/opt/pegasus/bin/pegasus-kickstart -H -n sim -N B "),
         "{list}"
     );
-    // What one job of the cluster makes for another one is not staged.
+    // Files passed between jobs of one cluster are not staged.
     assert_eq!(
         plan.command("merge_left"),
         [
@@ -209,7 +209,7 @@ fn clusters_of_labelled_jobs_keep_their_order() -> Result {
 }
 
 #[test]
-fn another_profile_may_be_the_label() -> Result {
+fn a_property_selects_the_profile_used_as_label() -> Result {
     let jobs = [
         job("A", "setup", &["raw"], "group: g"),
         job("B", "sim", &["outA"], "group: g"),
@@ -223,7 +223,7 @@ fn another_profile_may_be_the_label() -> Result {
 }
 
 #[test]
-fn clusters_that_would_wait_for_each_other_are_refused() {
+fn clusters_in_a_cycle_are_refused() {
     let jobs = [
         job("A", "setup", &["raw"], "label: x"),
         job("B", "sim", &["outA"], ""),
@@ -238,7 +238,7 @@ fn clusters_that_would_wait_for_each_other_are_refused() {
 }
 
 #[test]
-fn the_whole_workflow_is_one_cluster() -> Result {
+fn the_technique_whole_makes_one_cluster() -> Result {
     let case = fan(3, |_| String::new());
     let plan = case.plan(&format!("{LINE} --cluster whole"))?;
     assert_eq!(tasks_of_jobs(&plan), ["merge_whole-wf: S T1 T2 T3 C"]);
@@ -246,7 +246,7 @@ fn the_whole_workflow_is_one_cluster() -> Result {
 }
 
 #[test]
-fn techniques_follow_each_other() -> Result {
+fn techniques_can_be_chained() -> Result {
     let case = fan(4, |k| {
         format!("clusters.size: 2, label: {}", if k < 3 { "a" } else { "b" })
     });
@@ -262,7 +262,7 @@ fn techniques_follow_each_other() -> Result {
 }
 
 #[test]
-fn a_cluster_needs_what_its_largest_job_needs() -> Result {
+fn a_cluster_requests_the_resources_of_its_largest_job() -> Result {
     let case = fan(3, |k| {
         format!(
             "clusters.num: 1, memory: {k}00, cores: {}, pmc_priority: {k}",
@@ -277,7 +277,7 @@ fn a_cluster_needs_what_its_largest_job_needs() -> Result {
 }
 
 #[test]
-fn options_of_pegasus_cluster() -> Result {
+fn properties_become_options_of_pegasus_cluster() -> Result {
     let case = fan(2, |_| {
         "clusters.num: 1, job.aggregator.arguments: -n 2 -S 3".into()
     });
@@ -351,7 +351,7 @@ fn the_aggregator_mpiexec_runs_a_dag() -> Result {
     );
     let id = plan.dag.find(b"merge_x").ok_or("no cluster")?;
     assert_eq!((plan.dag.task(id).memory_mb, plan.dag.task(id).cpus), (900, 2));
-    // The catalog may give it more room.
+    // The catalog may give it more resources.
     let more = "\
 - namespace: pegasus
   name: mpiexec
@@ -374,7 +374,7 @@ fn the_aggregator_mpiexec_runs_a_dag() -> Result {
 }
 
 #[test]
-fn one_job_may_choose_the_aggregator() -> Result {
+fn a_job_profile_may_choose_the_aggregator() -> Result {
     let case = fan(2, |_| "clusters.num: 1, job.aggregator: mpiexec".into());
     let plan = case.plan(&format!("{LINE} --cluster horizontal"))?;
     assert!(
@@ -389,7 +389,7 @@ fn one_job_may_choose_the_aggregator() -> Result {
 }
 
 #[test]
-fn jobs_that_depend_on_each_other_do_not_run_at_a_time() -> Result {
+fn dependent_jobs_of_a_cluster_run_one_after_another() -> Result {
     let chain = || {
         case(&[
             job("A", "sim", &["raw"], "label: l"),
@@ -407,7 +407,7 @@ fn jobs_that_depend_on_each_other_do_not_run_at_a_time() -> Result {
     ))?;
     let message = chain().fail(&format!("{line} -Denv.SEQEXEC_CPUS=auto"));
     assert!(message.contains("SEQEXEC_CPUS"), "{message}");
-    // Jobs of one level have nothing to wait for.
+    // Jobs of one level have no dependencies among themselves.
     let plan =
         fan(4, |_| "clusters.size: 2".into()).plan(&format!("{LINE} --cluster horizontal {several}"))?;
     assert!(plan.command("merge_sim_PID2_ID1").contains(&"-n4".to_owned()));
@@ -415,7 +415,7 @@ fn jobs_that_depend_on_each_other_do_not_run_at_a_time() -> Result {
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused() {
+fn invalid_settings_are_refused() {
     let case = fan(2, |_| "clusters.size: none".into());
     let message = case.fail(&format!("{LINE} --cluster horizontal"));
     assert!(message.contains("clusters.size of the job sim_T1"), "{message}");
@@ -436,7 +436,7 @@ fn settings_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn the_size_may_come_from_the_site() -> Result {
+fn a_site_profile_may_set_the_cluster_size() -> Result {
     let case = fan(4, |_| String::new());
     let plan = case.plan(&format!(
         "{LINE} --cluster horizontal -Dpegasus.clusterer.nodes=other=3,local=2"
@@ -446,7 +446,7 @@ fn the_size_may_come_from_the_site() -> Result {
 }
 
 #[test]
-fn hooks_of_clustered_jobs_are_invocations() -> Result {
+fn hooks_of_clustered_jobs_become_invocations() -> Result {
     let mut jobs = vec![job("A", "sim", &["raw"], "clusters.num: 1")];
     jobs.push(format!(
         "{}  hooks:\n    shell:\n    - {{_on: success, cmd: /bin/mail}}\n",

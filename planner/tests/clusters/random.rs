@@ -1,5 +1,5 @@
-//! Random workflows: every job is in the plan once, clusters hold what they are said to hold, and no order is
-//! lost.
+//! Random workflows: every job is in the plan once, clusters respect their limits, and every dependency is
+//! kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use super::{LINE, case, events, job};
 use crate::common::Plan;
 
-/// A job: of which earlier jobs it reads (taken modulo how many there are), whether it is a `sim`, its label,
-/// its run time.
-type Random = (Vec<u8>, bool, Option<u8>, u8);
+/// A job: the earlier jobs it reads from (modulo their number), whether it is a `sim`, its label, its run
+/// time.
+type RandomJob = (Vec<u8>, bool, Option<u8>, u8);
 
-fn random() -> impl Strategy<Value = Random> {
+fn random_job() -> impl Strategy<Value = RandomJob> {
     (
         prop::collection::vec(any::<u8>(), 0..3),
         any::<bool>(),
@@ -21,8 +21,8 @@ fn random() -> impl Strategy<Value = Random> {
     )
 }
 
-/// Names of the jobs that each job reads from.
-fn parents(jobs: &[Random]) -> Vec<BTreeSet<usize>> {
+/// Numbers of the jobs that each job reads from.
+fn parents(jobs: &[RandomJob]) -> Vec<BTreeSet<usize>> {
     jobs.iter()
         .enumerate()
         .map(|(n, (reads, ..))| {
@@ -44,21 +44,21 @@ fn level_of(parents: &[BTreeSet<usize>]) -> Vec<usize> {
 }
 
 /// The job of the plan that runs each job of the workflow.
-fn homes(plan: &Plan, jobs: usize) -> Result<Vec<String>, TestCaseError> {
-    let mut homes: BTreeMap<String, String> = BTreeMap::new();
+fn containers(plan: &Plan, jobs: usize) -> Result<Vec<String>, TestCaseError> {
+    let mut containers: BTreeMap<String, String> = BTreeMap::new();
     for pair in events(plan, "wf.map.task_job", &["job.id", "task.id"]) {
         prop_assert!(
-            homes.insert(pair[1].clone(), pair[0].clone()).is_none(),
+            containers.insert(pair[1].clone(), pair[0].clone()).is_none(),
             "{} is in the plan twice",
             pair[1]
         );
     }
-    prop_assert_eq!(homes.len(), jobs);
-    Ok((0..jobs).map(|n| homes[&format!("J{n}")].clone()).collect())
+    prop_assert_eq!(containers.len(), jobs);
+    Ok((0..jobs).map(|n| containers[&format!("J{n}")].clone()).collect())
 }
 
-/// Every dependency is one between jobs of the plan, or one of order in a list.
-fn order_is_kept(plan: &Plan, homes: &[String], parents: &[BTreeSet<usize>]) -> Result<(), TestCaseError> {
+/// Fails unless every dependency is an edge of the plan or an order inside one cluster.
+fn check_order(plan: &Plan, containers: &[String], parents: &[BTreeSet<usize>]) -> Result<(), TestCaseError> {
     let tasks = plan.tasks();
     let place: BTreeMap<&str, usize> = tasks.iter().enumerate().map(|(n, t)| (t.as_str(), n)).collect();
     let mut above: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); tasks.len()];
@@ -73,7 +73,7 @@ fn order_is_kept(plan: &Plan, homes: &[String], parents: &[BTreeSet<usize>]) -> 
     }
     for (n, parents) in parents.iter().enumerate() {
         for &parent in parents {
-            let (from, to) = (&homes[parent], &homes[n]);
+            let (from, to) = (&containers[parent], &containers[n]);
             if from != to {
                 prop_assert!(
                     above[place[to.as_str()]].contains(&place[from.as_str()]),
@@ -97,7 +97,7 @@ proptest! {
 
     #[test]
     fn every_job_is_in_the_plan_once(
-        jobs in prop::collection::vec(random(), 1..14),
+        jobs in prop::collection::vec(random_job(), 1..14),
         technique in prop::sample::select(vec!["horizontal", "runtime", "label", "whole", "horizontal,label", "label,runtime"]),
         number in 1usize..4,
         by_number in any::<bool>(),
@@ -123,17 +123,17 @@ proptest! {
         let line = format!("{LINE} --cluster {technique} -Dpegasus.clusterer.job.aggregator={aggregator}");
         let plan = match case.plan(&line) {
             Ok(plan) => plan,
-            // Labels may make clusters that wait for each other; nothing else may fail.
+            // Labels may put clusters in a cycle; no other failure is allowed.
             Err(e) => {
                 prop_assert!(technique.contains("label") && e.to_string().contains("wait for each other"), "{e}");
                 return Ok(());
             }
         };
-        let homes = homes(&plan, jobs.len())?;
-        order_is_kept(&plan, &homes, &parents)?;
+        let containers = containers(&plan, jobs.len())?;
+        check_order(&plan, &containers, &parents)?;
         let levels = level_of(&parents);
         let mut together: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (n, home) in homes.iter().enumerate() {
+        for (n, home) in containers.iter().enumerate() {
             together.entry(home).or_default().push(n);
         }
         for (home, members) in &together {
@@ -154,7 +154,7 @@ proptest! {
         }
         if technique == "label" {
             let homes_of = |label: u8| -> BTreeSet<&String> {
-                (0..jobs.len()).filter(|&n| jobs[n].2 == Some(label)).map(|n| &homes[n]).collect()
+                (0..jobs.len()).filter(|&n| jobs[n].2 == Some(label)).map(|n| &containers[n]).collect()
             };
             for label in 0..3 {
                 prop_assert!(homes_of(label).len() <= 1, "a label in two clusters");

@@ -1,11 +1,11 @@
-//! What programs are given: arguments, environment, streams.
+//! Arguments, environment and standard streams of programs.
 
 use crate::common::Case;
-use crate::{LINE, two};
+use crate::{LINE, chain};
 
 #[test]
-fn the_environment_of_profiles_reaches_the_job() -> Result<(), Box<dyn std::error::Error>> {
-    let case = two();
+fn environment_profiles_reach_the_job() -> Result<(), Box<dyn std::error::Error>> {
+    let case = chain();
     case.put(
         "transformations.yml",
         "pegasus: \"5.0\"\ntransformations:\n- name: first\n  profiles: {env: {WORD: a b, N: '1'}}\n  sites: \
@@ -23,13 +23,13 @@ fn the_environment_of_profiles_reaches_the_job() -> Result<(), Box<dyn std::erro
             "/opt/pegasus/bin/pegasus-kickstart"
         ]
     );
-    // PEGASUS_HOME of the site is for the planner.
+    // The site's PEGASUS_HOME is for the planner only.
     assert_eq!(plan.command("second_B")[0], "/opt/pegasus/bin/pegasus-kickstart");
     Ok(())
 }
 
 #[test]
-fn arguments_arrive_as_they_were_written() -> Result<(), Box<dyn std::error::Error>> {
+fn arguments_arrive_unchanged() -> Result<(), Box<dyn std::error::Error>> {
     let case = Case::new(
         r#"pegasus: "5.0"
 name: quotes
@@ -45,7 +45,7 @@ jobs:
     let plan = case.plan("--sites local --dir submit")?;
     let words = plan.command("first_A");
     let at = words.iter().position(|w| w == "/bin/first").ok_or("no program")?;
-    // Kickstart takes one layer of backslashes away.
+    // Kickstart removes one layer of backslashes.
     assert_eq!(
         words[at + 1..],
         [
@@ -95,7 +95,7 @@ jobs:
         ["-i".to_owned(), format!("{}/./in", scratch.display())]
     );
     assert!(words.windows(2).any(|w| w == ["-o", "log"]));
-    // Without kickstart a shell does the same.
+    // Without kickstart, a shell redirects the streams.
     case.put("pegasus.properties", "pegasus.gridstart = none\n");
     let plan = case.plan("--sites local --dir submit")?;
     let words = plan.command("first_A");

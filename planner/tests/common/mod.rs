@@ -1,9 +1,9 @@
-//! A directory with inputs, and a look at the plan that is made of them.
+//! A directory of planner inputs, and a reader for the resulting plan.
 
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "every test uses a part of these helpers, and a test ends at the first surprise"
+    reason = "each test uses some of these helpers and stops at the first unexpected result"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +11,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pmc_plan::cli::{self, Wish};
-use pmc_plan::plan::{PlanError, Planned, Surroundings, plan};
+use pmc_plan::error::PlanError;
+use pmc_plan::plan::{Planned, plan};
+use pmc_plan::request::Environment;
 
-/// Inputs in a directory of their own.
+/// Planner inputs in a temporary directory.
 pub struct Case {
     dir: tempfile::TempDir,
 }
@@ -30,7 +32,7 @@ sites:
 "#;
 
 impl Case {
-    /// With a site catalog and a workflow.
+    /// Makes a directory with a site catalog and this workflow.
     pub fn new(workflow: &str) -> Self {
         let case = Case {
             dir: tempfile::tempdir().unwrap(),
@@ -39,18 +41,18 @@ impl Case {
         case.put("workflow.yml", workflow);
         case
     }
-    /// The directory.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
-    /// Writes an input file; `@DIR@` in it is the directory.
+    /// Writes an input file. `@DIR@` in the text stands for the directory.
     pub fn put(&self, name: &str, text: &str) -> &Self {
         let path = self.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text.replace("@DIR@", &self.path().display().to_string())).unwrap();
         self
     }
-    /// A transformation catalog with programs that are installed on `local`.
+    /// Writes a transformation catalog with programs installed on `local`.
     pub fn programs(&self, names: &[&str]) -> &Self {
         let mut text = String::from("pegasus: \"5.0\"\ntransformations:\n");
         for name in names {
@@ -60,7 +62,7 @@ impl Case {
         }
         self.put("transformations.yml", &text)
     }
-    /// A replica catalog with files on `local`.
+    /// Writes a replica catalog with files on `local`.
     pub fn replicas(&self, names: &[&str]) -> &Self {
         let mut text = String::from("pegasus: \"5.0\"\nreplicas:\n");
         for name in names {
@@ -70,18 +72,18 @@ impl Case {
         }
         self.put("replicas.yml", &text)
     }
-    /// Plans with a command line, and reads the plan back; the workflow is `workflow.yml`.
+    /// Plans `workflow.yml` with these options and reads the plan back.
     pub fn plan(&self, line: &str) -> Result<Plan, PlanError> {
         self.plan_only(line).map(Plan::read)
     }
-    /// Plans with a command line.
+    /// Plans `workflow.yml` with these options.
     pub fn plan_only(&self, line: &str) -> Result<Planned, PlanError> {
         let arguments: Vec<String> = std::iter::once("pmc-plan")
             .chain(line.split_whitespace())
             .map(str::to_owned)
             .collect();
-        let surroundings = Surroundings {
-            environment: BTreeMap::new(),
+        let environment = Environment {
+            variables: BTreeMap::new(),
             working_dir: self.path().to_owned(),
             user: "tester".into(),
             host: "here".into(),
@@ -91,12 +93,12 @@ impl Case {
                 .fixed_offset(),
             uuid: "01234567-89ab-cdef-0123-456789abcdef".into(),
         };
-        let Wish::Plan(request, _) = cli::parse(&arguments, surroundings).unwrap() else {
-            panic!("not a request: {line}");
+        let Wish::Plan(request, _) = cli::parse(&arguments, environment).unwrap() else {
+            panic!("not a planning request: {line}");
         };
         plan(&request)
     }
-    /// Plans what must fail; gives the message.
+    /// Plans, which must fail, and returns the message.
     pub fn fail(&self, line: &str) -> String {
         match self.plan_only(line) {
             Ok(planned) => panic!("planned in {}", planned.submit_dir.display()),
@@ -131,7 +133,7 @@ impl Plan {
             .map(|n| String::from_utf8(self.dag.name(pmc_dag::TaskId(n as u32)).to_vec()).unwrap())
             .collect()
     }
-    /// Words of a task's command as the executor gets them.
+    /// Words of a task's command, split as the executor does.
     pub fn command(&self, task: &str) -> Vec<String> {
         let id = self
             .dag
@@ -145,16 +147,16 @@ impl Plan {
     pub fn has_edge(&self, parent: &str, child: &str) -> bool {
         self.edges.contains(&(parent.to_owned(), child.to_owned()))
     }
-    /// A file of the submit directory.
+    /// Text of a file in the submit directory.
     pub fn file(&self, name: &str) -> String {
         let path = self.planned.submit_dir.join(name);
         fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
-    /// Orders of an auxiliary task.
+    /// Transfers, removals or registrations that an auxiliary task performs.
     pub fn orders(&self, task: &str) -> serde_json::Value {
         serde_json::from_str(&self.file(&format!("00/00/{task}.in"))).unwrap()
     }
-    /// Every file of the submit directory and its text.
+    /// All files of the submit directory with their text.
     pub fn files(&self) -> BTreeMap<PathBuf, String> {
         let mut files = BTreeMap::new();
         for entry in walkdir::WalkDir::new(&self.planned.submit_dir) {

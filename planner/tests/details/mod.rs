@@ -1,4 +1,4 @@
-//! Small things in which plans are as those of Pegasus, found by planning the same workflows with both.
+//! Details in which plans match those of Pegasus, found by planning the same workflows with both.
 
 use std::error::Error;
 
@@ -6,10 +6,10 @@ use crate::common::Case;
 
 const LINE: &str = "--sites local --output-sites local --dir submit";
 
-/// Two jobs, of which the second reads what the first writes; with further keys of the first.
-fn two(uses: &str, more: &str) -> Case {
+/// Two jobs: the second reads the output of the first, which has extra keys.
+fn chain(uses: &str, more: &str) -> Case {
     let case = Case::new(&format!(
-        "pegasus: \"5.0\"\nname: two\njobs:\n\
+        "pegasus: \"5.0\"\nname: chain\njobs:\n\
          - {{type: job, id: A, name: gen, uses: [{uses}]{more}}}\n\
          - {{type: job, id: B, name: use, uses: [{{lfn: mid, type: input}}, {{lfn: out, type: output}}]}}\n"
     ));
@@ -21,7 +21,7 @@ const USES: &str = "{lfn: in, type: input}, {lfn: mid, type: output}";
 
 #[test]
 fn attributes_of_a_text_catalog_are_metadata() -> Result<(), Box<dyn Error>> {
-    let case = two("{lfn: 'a b', type: input}, {lfn: mid, type: output}", "");
+    let case = chain("{lfn: 'a b', type: input}, {lfn: mid, type: output}", "");
     case.put(
         "k.cache",
         "\"a b\" \"/d/a b\" site=\"local\" owner=\"x y\" size=\"7\"\n",
@@ -33,7 +33,7 @@ fn attributes_of_a_text_catalog_are_metadata() -> Result<(), Box<dyn Error>> {
         orders[0]["attributes"],
         serde_json::json!({"owner": "x y", "size": "7"})
     );
-    let cache = plan.file("two-0.cache");
+    let cache = plan.file("chain-0.cache");
     let first = cache.lines().next().unwrap_or_default();
     assert!(
         first.starts_with("\"a b\" \"file://") && first.ends_with("/./a b\" site=\"local\""),
@@ -43,8 +43,8 @@ fn attributes_of_a_text_catalog_are_metadata() -> Result<(), Box<dyn Error>> {
 }
 
 #[test]
-fn the_copy_of_the_properties_has_those_of_the_mode() -> Result<(), Box<dyn Error>> {
-    let case = two(USES, "");
+fn the_copied_properties_include_those_of_the_mode() -> Result<(), Box<dyn Error>> {
+    let case = chain(USES, "");
     let plan = case.plan(&format!(
         "{LINE} -Dpegasus.mode=debug -Ddagman.retry=3 -Dpegasus.catalog.replica.file=replicas.yml"
     ))?;
@@ -66,8 +66,8 @@ fn the_copy_of_the_properties_has_those_of_the_mode() -> Result<(), Box<dyn Erro
 }
 
 #[test]
-fn kickstart_is_that_of_the_catalog() -> Result<(), Box<dyn Error>> {
-    let case = two(USES, ", profiles: {pegasus: {gridstart.path: /own/ks}}");
+fn kickstart_comes_from_the_catalog() -> Result<(), Box<dyn Error>> {
+    let case = chain(USES, ", profiles: {pegasus: {gridstart.path: /own/ks}}");
     case.put(
         "transformations.yml",
         "pegasus: \"5.0\"\ntransformations:\n\
@@ -78,20 +78,20 @@ fn kickstart_is_that_of_the_catalog() -> Result<(), Box<dyn Error>> {
     let plan = case.plan(LINE)?;
     assert_eq!(plan.command("gen_A")[0], "/own/ks");
     assert_eq!(plan.command("use_B")[0], "/opt/ks");
-    assert_eq!(plan.command("create_dir_two_0_local")[0], "/opt/ks");
+    assert_eq!(plan.command("create_dir_chain_0_local")[0], "/opt/ks");
     Ok(())
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused() {
-    let wrong = two(USES, ", profiles: {pegasus: {gridstart: Frob}}").fail(LINE);
+fn contradictory_input_is_refused() {
+    let wrong = chain(USES, ", profiles: {pegasus: {gridstart: Frob}}").fail(LINE);
     assert!(
         wrong.contains(
             "the profile pegasus::gridstart of the job gen_A must be Kickstart or None, not `Frob`"
         ),
         "{wrong}"
     );
-    let case = two(USES, "");
+    let case = chain(USES, "");
     let path = case.path().join("workflow.yml");
     let text = std::fs::read_to_string(&path).expect("the workflow");
     case.put(
@@ -115,8 +115,8 @@ fn what_cannot_be_meant_is_refused() {
 }
 
 #[test]
-fn a_file_that_a_job_changes_is_not_done_because_it_is_there() -> Result<(), Box<dyn Error>> {
-    let case = two("{lfn: in, type: inout}", "");
+fn existing_in_out_files_do_not_make_a_job_reusable() -> Result<(), Box<dyn Error>> {
+    let case = chain("{lfn: in, type: inout}", "");
     case.replicas(&["in", "mid"]);
     let tasks = case.plan(LINE)?.tasks();
     assert!(tasks.iter().any(|task| task == "gen_A"), "{tasks:?}");
@@ -124,8 +124,8 @@ fn a_file_that_a_job_changes_is_not_done_because_it_is_there() -> Result<(), Box
 }
 
 #[test]
-fn lists_without_options_are_those_of_all_transfers() -> Result<(), Box<dyn Error>> {
-    let case = two(USES, "");
+fn metadata_lists_without_options_cover_all_transfers() -> Result<(), Box<dyn Error>> {
+    let case = chain(USES, "");
     let plan = case.plan(&format!(
         "{LINE} -Dpegasus.gridstart.kickstart.stat=false -Dpegasus.gridstart.generate.lof=true"
     ))?;
@@ -139,14 +139,14 @@ fn lists_without_options_are_those_of_all_transfers() -> Result<(), Box<dyn Erro
 }
 
 #[test]
-fn registration_follows_the_transfers_of_its_share() -> Result<(), Box<dyn Error>> {
+fn registration_follows_its_stage_out_jobs() -> Result<(), Box<dyn Error>> {
     let uses = "{lfn: in, type: input}, {lfn: log, type: output, stageOut: false}, \
                 {lfn: mid, type: output, registerReplica: false}";
-    let case = two(uses, "");
+    let case = chain(uses, "");
     let plan = case.plan(LINE)?;
     assert!(plan.has_edge("stage_out_local_local_0_0", "register_local_0_0"));
     assert!(plan.has_edge("gen_A", "register_local_0_0"));
-    let case = two(uses, "");
+    let case = chain(uses, "");
     let plan = case.plan(&format!("{LINE} -Dpegasus.transfer.refiner=Basic"))?;
     assert!(plan.has_edge("stage_out_local_gen_A_0", "register_gen_A"));
     assert!(!plan.has_edge("gen_A", "register_gen_A"));
@@ -154,8 +154,8 @@ fn registration_follows_the_transfers_of_its_share() -> Result<(), Box<dyn Error
 }
 
 #[test]
-fn only_paths_are_linked_to() -> Result<(), Box<dyn Error>> {
-    let case = two(USES, "");
+fn links_are_made_only_to_local_paths() -> Result<(), Box<dyn Error>> {
+    let case = chain(USES, "");
     case.put(
         "replicas.yml",
         "pegasus: \"5.0\"\nreplicas:\n- {lfn: in, pfns: [{site: local, pfn: 'http://h/in'}]}\n",
@@ -168,8 +168,8 @@ fn only_paths_are_linked_to() -> Result<(), Box<dyn Error>> {
 }
 
 #[test]
-fn the_selector_local_gives_no_ranks() -> Result<(), Box<dyn Error>> {
-    let case = two(USES, "");
+fn the_selector_local_sets_no_priorities() -> Result<(), Box<dyn Error>> {
+    let case = chain(USES, "");
     let plan = case.plan(&format!("{LINE} -Dpegasus.selector.replica=Local"))?;
     let source = plan.orders("stage_in_local_local_0_0")[0]["src_urls"][0].clone();
     assert_eq!(
@@ -180,10 +180,10 @@ fn the_selector_local_gives_no_ranks() -> Result<(), Box<dyn Error>> {
 }
 
 #[test]
-fn case_means_nothing_in_keys_of_dagman() -> Result<(), Box<dyn Error>> {
-    let case = two(USES, ", profiles: {dagman: {retry: '3', RETRY: '5'}}");
+fn dagman_keys_are_case_insensitive() -> Result<(), Box<dyn Error>> {
+    let case = chain(USES, ", profiles: {dagman: {retry: '3', RETRY: '5'}}");
     let plan = case.plan(LINE)?;
-    let events = plan.file("two-0.static.bp");
+    let events = plan.file("chain-0.static.bp");
     let of_job = events
         .lines()
         .find(|line| line.contains("job.id=\"gen_A\"") && line.contains("job.info"));
@@ -195,8 +195,8 @@ fn case_means_nothing_in_keys_of_dagman() -> Result<(), Box<dyn Error>> {
 }
 
 #[test]
-fn transformations_of_a_dax_have_data_and_programs() -> Result<(), Box<dyn Error>> {
-    let case = two(USES, "");
+fn transformations_of_a_dax_require_data_and_programs() -> Result<(), Box<dyn Error>> {
+    let case = chain(USES, "");
     case.replicas(&["in", "conf"]);
     case.put(
         "w.dax",

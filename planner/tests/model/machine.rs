@@ -1,4 +1,4 @@
-//! Executes a plan on files that are entries of a map.
+//! Executes a plan on simulated file systems: a file is an entry of a map.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,17 +8,17 @@ use proptest::prelude::*;
 use crate::common::Plan;
 use crate::recipe::Recipe;
 
-/// Jobs that run at the same time, at most.
-const SLOTS: usize = 5;
+/// Maximum jobs that run at the same time.
+const MAX_RUNNING: usize = 5;
 
-/// A file: `None` while it is being written.
+/// Content of a file: `None` while it is being written.
 type Content = Option<u64>;
 
 pub struct Machine<'a> {
     recipe: &'a Recipe,
     plan: &'a Plan,
     tasks: Vec<String>,
-    /// Jobs of the workflow that each task runs, in their order.
+    /// Jobs of the workflow that each task runs, in order.
     jobs: Vec<Vec<usize>>,
     children: Vec<Vec<usize>>,
     waiting: Vec<usize>,
@@ -28,20 +28,20 @@ pub struct Machine<'a> {
     files: BTreeMap<String, Content>,
     directories: BTreeSet<String>,
     sizes: BTreeMap<String, u64>,
-    /// Files of work directories that take no room of the plan: links, and what was there before.
+    /// Files of work directories that do not count: links and files that existed before the run.
     weightless: BTreeSet<String>,
-    /// Names of files that were there before.
+    /// Names of files that existed before the run.
     placed: BTreeSet<String>,
-    /// How often each task has failed.
+    /// Number of failures of each task.
     failures: Vec<u32>,
     peaks: BTreeMap<&'static str, u64>,
 }
 
-/// What a task does.
+/// Effects of a task on the file systems.
 #[derive(Default)]
-struct Deeds {
+struct Effects {
     reads: Vec<String>,
-    /// Path, and the path that is copied, if it is a copy.
+    /// Path, and the source if it is a copy.
     writes: Vec<(String, Option<String>)>,
     links: Vec<String>,
     makes: Vec<String>,
@@ -56,12 +56,12 @@ fn path(url: &str) -> String {
     path.unwrap_or(url).replace("/./", "/")
 }
 
-/// A task fails so often at most.
-const FAILURES: u32 = 2;
-/// What a task that failed may have left in a file.
-const RUBBISH: Content = Some(0xdead);
+/// Maximum failures of a task.
+const MAX_FAILURES: u32 = 2;
+/// Content of a file that a failed task wrote.
+const GARBAGE: Content = Some(0xdead);
 
-/// The workflow's jobs that a task runs, in an order in which it may run them.
+/// Jobs of the workflow that a task runs, in a possible order.
 fn jobs_of(plan: &Plan, task: &str) -> Vec<usize> {
     if let Some(number) = task.strip_prefix("work_J") {
         return vec![number.parse().expect("a number")];
@@ -79,7 +79,7 @@ fn jobs_of(plan: &Plan, task: &str) -> Vec<usize> {
     if !list.lines().any(|line| line.starts_with("TASK ")) {
         return jobs;
     }
-    // A DAG may be run in any order that its edges allow: here the last job first.
+    // A DAG may run in any order that its edges allow: prefer the last job.
     let mut edges: Vec<(usize, usize)> = list
         .lines()
         .filter_map(|line| line.strip_prefix("EDGE work_J")?.split_once(" work_J"))
@@ -99,7 +99,7 @@ fn jobs_of(plan: &Plan, task: &str) -> Vec<usize> {
 }
 
 impl<'a> Machine<'a> {
-    /// `is_moved`: the plan stages files; else those that it does not make are in the work directories.
+    /// `is_moved`: the plan stages files. Otherwise its raw inputs are in the work directories.
     pub fn new(recipe: &'a Recipe, plan: &'a Plan, base: &Path, is_moved: bool) -> Self {
         let tasks = plan.tasks();
         let number: BTreeMap<&str, usize> = tasks.iter().enumerate().map(|(n, t)| (t.as_str(), n)).collect();
@@ -161,60 +161,63 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn deeds(&self, number: usize) -> Deeds {
-        let mut deeds = Deeds::default();
+    fn effects(&self, number: usize) -> Effects {
+        let mut effects = Effects::default();
         let task = self.tasks[number].as_str();
         for &n in &self.jobs[number] {
             let job = &self.recipe.jobs[n];
             let directory = &self.scratch[if job.far { "far" } else { "local" }];
             let reads = job.reads.iter().map(|f| format!("{directory}/{f}"));
-            // What an earlier job of the task has made is there.
+            // Outputs of an earlier job of the task exist.
             let new: Vec<String> = reads
-                .filter(|file| deeds.writes.iter().all(|(made, _)| made != file))
+                .filter(|file| effects.writes.iter().all(|(made, _)| made != file))
                 .collect();
-            deeds.reads.extend(new);
+            effects.reads.extend(new);
             let writes = (0..job.outputs.len()).map(|k| (format!("{directory}/f{n}_{k}"), None));
-            deeds.writes.extend(writes);
+            effects.writes.extend(writes);
         }
         if !self.jobs[number].is_empty() {
-            return deeds;
+            return effects;
         }
         if task.starts_with("register") {
             let text = self.plan.file(&format!("00/00/{task}.in"));
             let url = |line: &str| line.split(' ').nth(1).map(path);
-            // An output that is registered only is entered as it is in the work directory, which goes away.
+            // An output that is registered without being staged out is registered in the work directory,
+            // which is removed.
             let urls = text.lines().filter_map(url);
-            deeds.reads = urls.filter(|file| file.starts_with(&self.storage)).collect();
-            return deeds;
+            effects.reads = urls.filter(|file| file.starts_with(&self.storage)).collect();
+            return effects;
         }
         if task.starts_with("pegasus_concat") || task.starts_with("noop") {
-            return deeds;
+            return effects;
         }
         for order in self.plan.orders(task).as_array().expect("a list") {
             let target = || path(order["target"]["url"].as_str().expect("a URL"));
             match order["type"].as_str() {
-                Some("mkdir") => deeds.makes.push(target()),
-                Some("remove") if order["target"]["recursive"] == "True" => deeds.removes_all.push(target()),
-                Some("remove") => deeds.removes.push(target()),
+                Some("mkdir") => effects.makes.push(target()),
+                Some("remove") if order["target"]["recursive"] == "True" => {
+                    effects.removes_all.push(target())
+                }
+                Some("remove") => effects.removes.push(target()),
                 _ => {
                     let url = |end: &str| path(order[end][0]["url"].as_str().expect("a URL"));
-                    deeds.reads.push(url("src_urls"));
+                    effects.reads.push(url("src_urls"));
                     let destination = order["dest_urls"][0]["url"].as_str();
                     if destination.is_some_and(|url| url.starts_with("symlink://")) {
-                        deeds.links.push(url("dest_urls"));
+                        effects.links.push(url("dest_urls"));
                     }
-                    deeds.writes.push((url("dest_urls"), Some(url("src_urls"))));
+                    effects.writes.push((url("dest_urls"), Some(url("src_urls"))));
                 }
             }
         }
-        deeds
+        effects
     }
 
-    /// Runs all tasks; the turns say which one begins or ends next, and which one fails, if tasks do. When nothing can
-    /// go on, those that failed are run again.
+    /// Runs all tasks. The turns choose the task that starts, ends or fails next. When no task can run,
+    /// failed tasks run again.
     pub fn run(&mut self, mut turns: impl Iterator<Item = u16>, fails: bool) -> Result<(), TestCaseError> {
         let mut ready: Vec<usize> = (0..self.tasks.len()).filter(|&t| self.waiting[t] == 0).collect();
-        let mut running: Vec<(usize, Deeds)> = Vec::new();
+        let mut running: Vec<(usize, Effects)> = Vec::new();
         let mut failed: Vec<usize> = Vec::new();
         let mut ended = 0;
         loop {
@@ -225,21 +228,22 @@ impl<'a> Machine<'a> {
                 ready.append(&mut failed);
             }
             let turn = usize::from(turns.next().unwrap_or_default());
-            let begins = running.is_empty() || (running.len() < SLOTS && !ready.is_empty() && turn % 3 != 0);
-            if begins {
+            let starts =
+                running.is_empty() || (running.len() < MAX_RUNNING && !ready.is_empty() && turn % 3 != 0);
+            if starts {
                 let task = ready.swap_remove(turn / 3 % ready.len());
-                let deeds = self.deeds(task);
-                self.begin(task, &deeds)?;
-                running.push((task, deeds));
+                let effects = self.effects(task);
+                self.start(task, &effects)?;
+                running.push((task, effects));
                 continue;
             }
-            let (task, deeds) = running.swap_remove(turn / 3 % running.len());
-            if fails && turn % 4 == 1 && self.failures[task] < FAILURES {
-                self.fail(task, &deeds, turn / 4);
+            let (task, effects) = running.swap_remove(turn / 3 % running.len());
+            if fails && turn % 4 == 1 && self.failures[task] < MAX_FAILURES {
+                self.fail(task, &effects, turn / 4);
                 failed.push(task);
                 continue;
             }
-            self.end(task, &deeds)?;
+            self.end(task, &effects)?;
             ended += 1;
             for child in self.children[task].clone() {
                 self.waiting[child] -= 1;
@@ -252,23 +256,23 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// A task fails half-way: it has done a part of what it was to do, which `turn` chooses.
-    fn fail(&mut self, task: usize, deeds: &Deeds, turn: usize) {
+    /// Fails a task that has applied a part of its effects, chosen by `turn`.
+    fn fail(&mut self, task: usize, effects: &Effects, turn: usize) {
         self.failures[task] += 1;
-        for (k, (file, _)) in deeds.writes.iter().enumerate() {
+        for (k, (file, _)) in effects.writes.iter().enumerate() {
             if (turn >> (k % 8)) & 1 == 0 {
                 self.files.remove(file);
             } else {
-                self.files.insert(file.clone(), RUBBISH);
+                self.files.insert(file.clone(), GARBAGE);
             }
         }
         let part = |all: usize| turn % (all + 1);
-        for file in &deeds.removes[..part(deeds.removes.len())] {
+        for file in &effects.removes[..part(effects.removes.len())] {
             self.files.remove(file);
         }
         self.directories
-            .extend(deeds.makes[..part(deeds.makes.len())].iter().cloned());
-        for directory in &deeds.removes_all {
+            .extend(effects.makes[..part(effects.makes.len())].iter().cloned());
+        for directory in &effects.removes_all {
             let below = format!("{directory}/");
             let mut kept = turn;
             self.files.retain(|file, _| {
@@ -285,16 +289,16 @@ impl<'a> Machine<'a> {
             .all(|directory| self.directories.contains(directory))
     }
 
-    fn begin(&mut self, task: usize, deeds: &Deeds) -> Result<(), TestCaseError> {
+    fn start(&mut self, task: usize, effects: &Effects) -> Result<(), TestCaseError> {
         let name = &self.tasks[task];
-        for file in &deeds.reads {
+        for file in &effects.reads {
             let content = self.files.get(file);
             prop_assert!(
                 matches!(content, Some(Some(_))),
                 "{name} reads {file}: {content:?}"
             );
         }
-        for (file, _) in &deeds.writes {
+        for (file, _) in &effects.writes {
             prop_assert!(self.has_directory(file), "{name} writes {file} nowhere");
             let before = self.files.insert(file.clone(), None);
             prop_assert!(
@@ -302,7 +306,7 @@ impl<'a> Machine<'a> {
                 "{name} writes {file} again"
             );
         }
-        self.weightless.extend(deeds.links.iter().cloned());
+        self.weightless.extend(effects.links.iter().cloned());
         for (&site, directory) in &self.scratch {
             let held = self
                 .files
@@ -317,9 +321,9 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn end(&mut self, task: usize, deeds: &Deeds) -> Result<(), TestCaseError> {
+    fn end(&mut self, task: usize, effects: &Effects) -> Result<(), TestCaseError> {
         let name = &self.tasks[task];
-        for file in &deeds.reads {
+        for file in &effects.reads {
             if !matches!(self.files.get(file), Some(Some(_))) {
                 return Err(TestCaseError::fail(format!("{file} went while {name} read it")));
             }
@@ -343,7 +347,7 @@ impl<'a> Machine<'a> {
                 made.insert(format!("{directory}/f{n}_{k}"), Some(Recipe::made(n, k, &read)));
             }
         }
-        for (file, copied) in &deeds.writes {
+        for (file, copied) in &effects.writes {
             let content = match copied {
                 Some(source) => self.files[source],
                 None => made.get(file).copied().flatten(),
@@ -351,17 +355,17 @@ impl<'a> Machine<'a> {
             let before = self.files.insert(file.clone(), content);
             prop_assert_eq!(before, Some(None), "{} went while {} wrote it", file, name);
         }
-        for directory in &deeds.makes {
+        for directory in &effects.makes {
             self.directories.insert(directory.clone());
         }
-        for file in &deeds.removes {
+        for file in &effects.removes {
             let before = self.files.remove(file);
             prop_assert!(
                 matches!(before, Some(Some(_))) || self.failures[task] > 0,
                 "{name} removes {file}: {before:?}"
             );
         }
-        for directory in &deeds.removes_all {
+        for directory in &effects.removes_all {
             prop_assert!(self.directories.remove(directory), "{name} removes no directory");
             self.files
                 .retain(|file, _| !file.starts_with(&format!("{directory}/")));
@@ -373,7 +377,7 @@ impl<'a> Machine<'a> {
         self.peaks.iter().map(|(&site, &peak)| (site, peak))
     }
 
-    /// Compares what is there in the end with what the abstract workflow makes.
+    /// Compares the remaining files with the outputs of the abstract workflow.
     pub fn compare_outputs(&self, delivered: bool, cleanup: &str) -> Result<(), TestCaseError> {
         let contents = self.recipe.contents();
         let below = |directory: &str| -> BTreeMap<String, u64> {
@@ -385,7 +389,7 @@ impl<'a> Machine<'a> {
                 })
                 .collect()
         };
-        let wanted: BTreeMap<String, u64> = self
+        let expected: BTreeMap<String, u64> = self
             .recipe
             .outputs()
             .filter(|(_, output)| output.wanted)
@@ -393,11 +397,11 @@ impl<'a> Machine<'a> {
             .collect();
         let left: BTreeMap<String, u64> = self.scratch.values().flat_map(|d| below(d)).collect();
         if delivered {
-            prop_assert_eq!(below(&self.storage), wanted);
+            prop_assert_eq!(below(&self.storage), expected);
             prop_assert!(cleanup == "none" || left.is_empty(), "left: {left:?}");
             return Ok(());
         }
-        for (name, content) in &wanted {
+        for (name, content) in &expected {
             let job: usize = name[1..]
                 .split('_')
                 .next()
@@ -414,7 +418,7 @@ impl<'a> Machine<'a> {
         if matches!(cleanup, "inplace" | "constraint") {
             for name in left.keys() {
                 prop_assert!(
-                    wanted.contains_key(name) || self.placed.contains(name),
+                    expected.contains_key(name) || self.placed.contains(name),
                     "{name} is left"
                 );
             }

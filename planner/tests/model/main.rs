@@ -1,6 +1,5 @@
-//! Plans of random workflows, executed on a model of the file systems: whatever is planned and in whatever
-//! order jobs run, every job finds its inputs, the outputs are those of the abstract workflow, and the space
-//! used is within its bound.
+//! Plans of random workflows, executed on simulated file systems. In any order of jobs, every job finds its
+//! inputs, the outputs match the abstract workflow, and the space used stays within its limit.
 
 #[expect(dead_code, reason = "shared with other tests, which use more of it")]
 #[path = "../common/mod.rs"]
@@ -14,24 +13,25 @@ use common::{Case, Plan};
 use machine::Machine;
 use recipe::{Recipe, recipe};
 
-/// How a workflow is planned.
+/// Planner settings.
 #[derive(Clone, Debug)]
 struct Choices {
     cleanup: &'static str,
     refiner: &'static str,
     directories: &'static str,
-    /// Clustering technique, empty for none, and what runs clusters.
+    /// Clustering technique (empty for none) and the aggregator.
     cluster: (&'static str, &'static str),
-    /// Transfer and clean-up jobs of a level, jobs of a cluster or clusters of a level.
+    /// Transfer and clean-up jobs of a level; also jobs of a cluster or clusters of a level.
     clusters: u32,
     by_number: bool,
     outputs: bool,
-    /// Scope of data reuse, and whether nothing is reused all the same.
+    /// Scope of data reuse, and whether `--force` disables it.
     reuse: (&'static str, bool),
-    /// Inputs of a site's own file system are linked; the inputs' way around the work directory is asked for.
+    /// Link inputs that are on the site's file system.
     links: bool,
+    /// Request that inputs bypass the work directory.
     bypass: bool,
-    /// Room of each site, in eighths of the size of all files.
+    /// Space on each site, in eighths of the size of all files.
     eighths: u64,
 }
 
@@ -89,7 +89,7 @@ fn choices() -> impl Strategy<Value = Choices> {
         )
 }
 
-/// Plans with this much room on each site.
+/// Plans with this space in bytes on each site.
 fn plan(case: &Case, choices: &Choices, room: u64) -> Result<Plan, String> {
     let Choices {
         refiner,
@@ -131,19 +131,19 @@ fn plan(case: &Case, choices: &Choices, room: u64) -> Result<Plan, String> {
     .map_err(|e| e.to_string())
 }
 
-/// The room that a refusal asks for.
-fn asked(message: &str) -> Option<u64> {
-    let mut most = None;
+/// Space in bytes that an error message asks for.
+fn required_space(message: &str) -> Option<u64> {
+    let mut largest = None;
     for part in message.split(".maxspace to at least ").skip(1) {
         let digits: String = part.chars().take_while(char::is_ascii_digit).collect();
-        most = most.max(digits.parse().ok());
+        largest = largest.max(digits.parse().ok());
     }
-    most
+    largest
 }
 
 fn check(recipe: &Recipe, choices: &Choices, turns: &[u16]) -> Result<(), TestCaseError> {
     let mut choices = choices.clone();
-    // Without transfers a file does not come to another site.
+    // Without transfers no file reaches another site.
     if choices.refiner == "Empty" && !recipe.is_on_one_site() {
         choices.refiner = "Basic";
     }
@@ -165,14 +165,14 @@ fn check(recipe: &Recipe, choices: &Choices, turns: &[u16]) -> Result<(), TestCa
             return Ok(());
         }
         Err(message) => {
-            let asked = asked(&message);
-            prop_assert!(choices.cleanup == "constraint" && asked.is_some(), "{message}");
-            room = asked.unwrap_or_default();
+            let required = required_space(&message);
+            prop_assert!(choices.cleanup == "constraint" && required.is_some(), "{message}");
+            room = required.unwrap_or_default();
             plan(&case, choices, room).map_err(TestCaseError::fail)?
         }
     };
-    // Another start in the list of turns is another order. In the later ones tasks fail at first, and the plan is run
-    // again from its rescue file until all are done.
+    // Another start in the list of turns gives another order. From the second order on, tasks fail at first,
+    // and the plan runs again from its rescue file until all tasks are done.
     for skip in 0..3 {
         let mut machine = Machine::new(recipe, &plan, case.path(), is_moved);
         machine.run(turns.iter().copied().cycle().skip(skip * 7), skip > 0)?;
@@ -190,7 +190,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_plan_does_what_the_workflow_says(
+    fn a_plan_produces_the_outputs_of_the_workflow(
         recipe in recipe(),
         choices in choices(),
         turns in prop::collection::vec(any::<u16>(), 40..80),

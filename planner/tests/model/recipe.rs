@@ -1,4 +1,4 @@
-//! Random workflows, and what each file has to hold in the end.
+//! Random workflows and the expected content of each file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,7 +17,7 @@ sites:
   - {type: sharedScratch, path: @DIR@/far, fileServers: [{url: "file://@DIR@/far", operation: all}]}
 "#;
 
-/// One program on both.
+/// One program, installed on both sites.
 pub const PROGRAMS: &str = r#"pegasus: "5.0"
 transformations:
 - name: work
@@ -26,27 +26,27 @@ transformations:
   - {name: far, type: installed, pfn: /bin/work}
 "#;
 
-/// How many files the workflow does not make.
-const RAW: u8 = 4;
+/// Number of raw input files.
+const RAW_FILES: u8 = 4;
 
 /// An output of a job.
 #[derive(Clone, Debug)]
 pub struct Output {
     pub wanted: bool,
     pub registered: bool,
-    /// There is a copy already.
+    /// A replica exists.
     pub known: bool,
     pub size: u64,
 }
 
-/// A job: which raw files it reads, which outputs of earlier jobs, and what it makes.
+/// A job with the files that it reads and its outputs.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub far: bool,
-    /// What it is clustered by.
+    /// Cluster label.
     pub label: Option<u8>,
     pub runtime: u8,
-    /// With the scope partial it need not run if its outputs are there.
+    /// Allows reuse with the scope `partial`.
     pub reusable: bool,
     pub reads: BTreeSet<String>,
     pub outputs: Vec<Output>,
@@ -59,7 +59,8 @@ pub struct Recipe {
     pub raw_sizes: Vec<u64>,
 }
 
-/// Whether the job is on the far site, label, run time and whether it is reusable, numbers of raw files, numbers of files made before, outputs.
+/// Whether the job runs on the far site; label, run time and whether it is reusable; numbers of raw files;
+/// numbers of files made before; outputs.
 type Draft = (
     bool,
     (Option<u8>, u8, bool),
@@ -72,7 +73,7 @@ fn draft() -> impl Strategy<Value = Draft> {
     (
         prop::bool::weighted(0.3),
         (prop::option::weighted(0.7, 0u8..3), 1u8..40, any::<bool>()),
-        prop::collection::vec(0..RAW, 0..3),
+        prop::collection::vec(0..RAW_FILES, 0..3),
         prop::collection::vec(any::<u8>(), 0..4),
         prop::collection::vec(
             (
@@ -89,7 +90,7 @@ fn draft() -> impl Strategy<Value = Draft> {
 pub fn recipe() -> impl Strategy<Value = Recipe> {
     (
         prop::collection::vec(draft(), 1..14),
-        prop::collection::vec(1u64..1000, usize::from(RAW)),
+        prop::collection::vec(1u64..1000, usize::from(RAW_FILES)),
         any::<bool>(),
     )
         .prop_map(|(drafts, raw_sizes, two_sites)| {
@@ -158,7 +159,7 @@ impl Recipe {
 
     pub fn replicas(&self) -> String {
         let mut text = String::from("pegasus: \"5.0\"\nreplicas:\n");
-        for k in 0..RAW {
+        for k in 0..RAW_FILES {
             text.push_str(&format!(
                 "- lfn: raw{k}\n  pfns: [{{site: local, pfn: /data/raw{k}}}]\n"
             ));
@@ -171,7 +172,7 @@ impl Recipe {
         text
     }
 
-    /// Outputs of which there is a copy.
+    /// Names of outputs with a replica.
     pub fn known(&self) -> Vec<String> {
         self.outputs()
             .filter(|(_, output)| output.known)
@@ -198,27 +199,28 @@ impl Recipe {
             .collect()
     }
 
-    /// Whether all jobs run on one site.
+    /// Returns whether all jobs run on one site.
     pub fn is_on_one_site(&self) -> bool {
         self.jobs.iter().all(|job| job.far) || !self.jobs.iter().any(|job| job.far)
     }
 
-    /// Bytes of all files.
+    /// Size of all files in bytes.
     pub fn total(&self) -> u64 {
         self.sizes().values().sum()
     }
 
-    /// What a job writes into an output, given what it reads.
+    /// Content of an output, computed from the inputs of its job.
     pub fn made(job: usize, output: usize, read: &BTreeMap<String, u64>) -> u64 {
         let mut hasher = DefaultHasher::new();
         (job, output, read).hash(&mut hasher);
         hasher.finish()
     }
 
-    /// What every file holds: the abstract workflow, done by hand.
+    /// Content of every file, by direct execution of the abstract workflow.
     pub fn contents(&self) -> BTreeMap<String, u64> {
-        let mut contents: BTreeMap<String, u64> =
-            (0..RAW).map(|k| (format!("raw{k}"), u64::from(k))).collect();
+        let mut contents: BTreeMap<String, u64> = (0..RAW_FILES)
+            .map(|k| (format!("raw{k}"), u64::from(k)))
+            .collect();
         for (n, job) in self.jobs.iter().enumerate() {
             let read = job.reads.iter().map(|f| (f.clone(), contents[f])).collect();
             for k in 0..job.outputs.len() {

@@ -1,12 +1,12 @@
-//! File names can neither leave the work directory nor change a command.
+//! File names can neither escape the work directory nor change a command.
 
 use std::fs;
 use std::path::{Component, Path};
 
 use crate::common::Case;
 
-/// Names that mean something to shells, command lines, the DAG, and lists.
-const ODD: &[&str] = &[
+/// Names with a special meaning for shells, command lines, the DAG, and file lists.
+const SPECIAL_NAMES: &[&str] = &[
     "-rf",
     "--help",
     "a b",
@@ -32,7 +32,7 @@ const ODD: &[&str] = &[
     "a..",
 ];
 
-/// A workflow of two jobs: the first writes the file and has its messages in it, the second reads it.
+/// A workflow of two jobs: the first writes the file as its standard output, the second reads it.
 fn workflow(name: &str) -> String {
     let name = serde_json::Value::from(name);
     format!(
@@ -45,8 +45,8 @@ fn workflow(name: &str) -> String {
 }
 
 #[test]
-fn odd_names_stay_names() {
-    for name in ODD {
+fn special_names_stay_single_words() {
+    for name in SPECIAL_NAMES {
         let case = Case::new(&workflow(name));
         case.programs(&["first", "second"]).replicas(&[]);
         let plan = case.plan("-o local --dir submit").expect(name);
@@ -68,13 +68,13 @@ fn odd_names_stay_names() {
             words[at + 1]
         );
         assert_eq!(words.last().map(String::as_str), Some("/bin/second"), "{name}");
-        orders_stay_inside(case.path(), &plan.planned.submit_dir);
+        assert_urls_below(case.path(), &plan.planned.submit_dir);
     }
 }
 
-/// Every URL of the orders is below the test's directory.
-fn orders_stay_inside(base: &Path, submit: &Path) {
-    let mut seen = 0;
+/// Fails unless every URL of the auxiliary jobs is below `base`.
+fn assert_urls_below(base: &Path, submit: &Path) {
+    let mut count = 0;
     for entry in fs::read_dir(submit.join("00/00")).expect("a directory of orders") {
         let path = entry.expect("an entry").path();
         let text = fs::read_to_string(&path).expect("text");
@@ -94,18 +94,18 @@ fn orders_stay_inside(base: &Path, submit: &Path) {
                             file.components().all(|part| part != Component::ParentDir),
                             "{url}"
                         );
-                        seen += 1;
+                        count += 1;
                     }
                 }
                 _ => {}
             }
         }
     }
-    assert!(seen > 2, "{seen} URLs");
+    assert!(count > 2, "{count} URLs");
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn names_outside_the_work_directory_are_refused() {
     for (name, reason) in [
         ("../x", "leads out of the work directory"),
         ("a/../../x", "leads out of the work directory"),
@@ -124,7 +124,7 @@ fn names_that_lead_elsewhere_are_refused() {
     }
 }
 
-/// A plan of more than a thousand jobs keeps what it can in few files.
+/// A plan of more than a thousand jobs collects its lists in a few files.
 #[test]
 fn large_plans_have_few_files() {
     let jobs: Vec<String> = (0..1200)
@@ -152,7 +152,7 @@ fn large_plans_have_few_files() {
         (after("-S").as_str(), after("-s").as_str()),
         ("in 7=in 7", "out7=out7")
     );
-    // Orders of transfers are parts of one file, those of registrations lie beside the DAG for the monitoring.
+    // Lists of transfers are parts of one file; those of registrations are beside the DAG for monitoring.
     let submit = &plan.planned.submit_dir;
     let orders = fs::read_to_string(submit.join("large-0.orders")).expect("orders");
     let mut parts = 0;
@@ -177,7 +177,7 @@ fn large_plans_have_few_files() {
     }
     assert!(parts > 200, "{parts} jobs read a part");
     assert!(fs::read_dir(submit.join("00/05")).map_or(0, Iterator::count) == 0);
-    // Whoever asks for lists gets them.
+    // Separate lists are written on request.
     let plan = case
         .plan("-o local --dir other -D pegasus.gridstart.generate.lof=true")
         .expect("a plan");

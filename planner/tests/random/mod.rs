@@ -1,5 +1,4 @@
-//! Random workflows: whatever is planned, files are there when they are read, and go away after their last
-//! use.
+//! Random workflows: every file exists when it is read and is removed only after its last use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +6,8 @@ use proptest::prelude::*;
 
 use crate::common::{Case, Plan};
 
-/// A job of a random workflow: which raw files it reads, which outputs of earlier jobs (by number, taken
-/// modulo how many there are), and for each output whether it is staged out and registered.
+/// A job of a random workflow: the raw files it reads, the outputs of earlier jobs it reads (modulo their
+/// number), and whether each of its outputs is staged out and registered.
 #[derive(Clone, Debug)]
 struct Job {
     raw: Vec<u8>,
@@ -25,7 +24,7 @@ fn job() -> impl Strategy<Value = Job> {
         .prop_map(|(raw, made, outputs)| Job { raw, made, outputs })
 }
 
-/// The workflow as YAML; the raw files it reads, and for each output whether it is staged out.
+/// The workflow as YAML, and for each output whether it is staged out.
 fn workflow(jobs: &[Job]) -> (String, BTreeMap<String, bool>) {
     let mut text = String::from("pegasus: \"5.0\"\nname: random\njobs:\n");
     let mut made: BTreeMap<String, bool> = BTreeMap::new();
@@ -57,7 +56,7 @@ fn workflow(jobs: &[Job]) -> (String, BTreeMap<String, bool>) {
     (text, made)
 }
 
-/// Names of the files that an order of transfers or removals is about.
+/// Names of the files that a task transfers or removes.
 fn names(plan: &Plan, task: &str) -> Vec<String> {
     let orders = plan.orders(task);
     let entries = orders.as_array().expect("a list");
@@ -81,7 +80,7 @@ fn list(plan: &Plan, task: &str, suffix: &str) -> Vec<String> {
         .collect()
 }
 
-/// Jobs in a cluster, by the comments of its list.
+/// Jobs in a cluster, read from the comments of its list.
 fn members(plan: &Plan, task: &str) -> Vec<String> {
     let path = plan.planned.submit_dir.join(format!("00/00/{task}.in"));
     let text = std::fs::read_to_string(path).expect("the list of a cluster");
@@ -91,9 +90,9 @@ fn members(plan: &Plan, task: &str) -> Vec<String> {
         .collect()
 }
 
-/// What each task does to the files of the work directory.
+/// Effects of all tasks on the files of the work directory.
 #[derive(Default)]
-struct Deeds {
+struct Effects {
     reads: Vec<(usize, String)>,
     writes: BTreeMap<String, usize>,
     removes: BTreeMap<String, usize>,
@@ -103,8 +102,8 @@ struct Deeds {
 fn check(plan: &Plan, made: &BTreeMap<String, bool>, outputs: bool) -> Result<(), TestCaseError> {
     let tasks = plan.tasks();
     let number: BTreeMap<&str, usize> = tasks.iter().enumerate().map(|(n, t)| (t.as_str(), n)).collect();
-    // Tasks stand in topological order, so one pass finds everything above each.
-    let mut above: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); tasks.len()];
+    // Tasks are in topological order, so one pass finds all ancestors.
+    let mut ancestors: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); tasks.len()];
     for (n, task) in tasks.iter().enumerate() {
         let parents = plan
             .edges
@@ -113,101 +112,104 @@ fn check(plan: &Plan, made: &BTreeMap<String, bool>, outputs: bool) -> Result<()
             .map(|(p, _)| number[p.as_str()]);
         for parent in parents {
             prop_assert!(parent < n, "{} stands after its child {task}", tasks[parent]);
-            let mut all = above[parent].clone();
+            let mut all = ancestors[parent].clone();
             all.insert(parent);
-            above[n].extend(all);
+            ancestors[n].extend(all);
         }
     }
-    let mut deeds = Deeds::default();
+    let mut effects = Effects::default();
     for (n, task) in tasks.iter().enumerate() {
         if task.starts_with("stage_in") {
             for file in names(plan, task) {
                 prop_assert!(
-                    deeds.writes.insert(file.clone(), n).is_none(),
+                    effects.writes.insert(file.clone(), n).is_none(),
                     "{file} is staged twice"
                 );
             }
         } else if task.starts_with("stage_out") {
             for file in names(plan, task) {
-                deeds.reads.push((n, file.clone()));
-                deeds.delivered.insert(file);
+                effects.reads.push((n, file.clone()));
+                effects.delivered.insert(file);
             }
         } else if task.starts_with("clean_up") {
             for file in names(plan, task) {
                 prop_assert!(
-                    deeds.removes.insert(file.clone(), n).is_none(),
+                    effects.removes.insert(file.clone(), n).is_none(),
                     "{file} is removed twice"
                 );
             }
         } else if task.starts_with("work_") {
-            deeds
+            effects
                 .reads
                 .extend(list(plan, task, ".in.lof").into_iter().map(|file| (n, file)));
             for file in list(plan, task, ".out.lof") {
-                deeds.writes.insert(file, n);
+                effects.writes.insert(file, n);
             }
         } else if task.starts_with("merge_") {
-            let mut own = BTreeSet::new();
+            let mut produced = BTreeSet::new();
             for member in members(plan, task) {
                 for file in list(plan, &member, ".in.lof") {
-                    // What an earlier job of the cluster has made is there.
-                    if !own.contains(&file) {
-                        deeds.reads.push((n, file));
+                    // Outputs of earlier jobs of the cluster exist.
+                    if !produced.contains(&file) {
+                        effects.reads.push((n, file));
                     }
                 }
                 for file in list(plan, &member, ".out.lof") {
-                    own.insert(file.clone());
-                    deeds.writes.insert(file, n);
+                    produced.insert(file.clone());
+                    effects.writes.insert(file, n);
                 }
             }
         }
     }
     let create = number.get("create_dir_random_0_local").copied();
     let remove = number.get("cleanup_random_0_local").copied();
-    for (reader, file) in &deeds.reads {
-        let writer = deeds.writes.get(file);
+    for (reader, file) in &effects.reads {
+        let writer = effects.writes.get(file);
         prop_assert!(
-            writer.is_some_and(|w| above[*reader].contains(w)),
-            "{} reads {file}, which may not be there",
+            writer.is_some_and(|w| ancestors[*reader].contains(w)),
+            "{} reads {file}, which may not exist",
             tasks[*reader]
         );
-        if let Some(remover) = deeds.removes.get(file) {
+        if let Some(remover) = effects.removes.get(file) {
             prop_assert!(
-                above[*remover].contains(reader),
+                ancestors[*remover].contains(reader),
                 "{file} is removed before {}",
                 tasks[*reader]
             );
         }
     }
-    for (file, writer) in &deeds.writes {
+    for (file, writer) in &effects.writes {
         prop_assert!(
-            create.is_some_and(|c| above[*writer].contains(&c)),
+            create.is_some_and(|c| ancestors[*writer].contains(&c)),
             "no directory for {file}"
         );
-        if let Some(remover) = deeds.removes.get(file) {
-            prop_assert!(above[*remover].contains(writer));
+        if let Some(remover) = effects.removes.get(file) {
+            prop_assert!(ancestors[*remover].contains(writer));
         }
         if let Some(remove) = remove {
             prop_assert!(
-                above[remove].contains(writer),
-                "the directory goes before {}",
+                ancestors[remove].contains(writer),
+                "the directory is removed before {}",
                 tasks[*writer]
             );
         }
-        let wanted = made.get(file).copied().unwrap_or(false);
+        let staged_out = made.get(file).copied().unwrap_or(false);
         prop_assert_eq!(
-            deeds.delivered.contains(file),
-            wanted && outputs,
+            effects.delivered.contains(file),
+            staged_out && outputs,
             "{} delivered",
             file
         );
-        if wanted && !outputs {
-            prop_assert!(!deeds.removes.contains_key(file), "{file} is wanted, but removed");
+        if staged_out && !outputs {
+            prop_assert!(
+                !effects.removes.contains_key(file),
+                "{file} is an output, but removed"
+            );
         }
     }
     if let Some(remove) = remove {
-        for remover in deeds.removes.values() {
-            prop_assert!(above[remove].contains(remover));
+        for remover in effects.removes.values() {
+            prop_assert!(ancestors[remove].contains(remover));
         }
     }
     Ok(())
@@ -217,7 +219,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn files_are_there_as_long_as_they_are_needed(
+    fn files_exist_while_they_are_needed(
         jobs in prop::collection::vec(job(), 1..12),
         cleanup in prop::sample::select(vec!["none", "leaf", "inplace"]),
         refiner in prop::sample::select(vec!["BalancedCluster", "Cluster", "Basic", "Bundle"]),

@@ -1,4 +1,4 @@
-//! Kinds of replica catalogs.
+//! Types of replica catalogs.
 
 use rusqlite::Connection;
 
@@ -9,7 +9,7 @@ const TABLES: &str = "CREATE TABLE rc_lfn (lfn_id INTEGER PRIMARY KEY, lfn VARCH
     CREATE TABLE rc_pfn (pfn_id INTEGER PRIMARY KEY, lfn_id INTEGER, pfn VARCHAR(245), site VARCHAR(245));
     CREATE TABLE rc_meta (lfn_id INTEGER, \"key\" VARCHAR(245), value VARCHAR(245));";
 
-/// A database in which `in` is, and many other files are.
+/// A database with the file `in` and `others` more files.
 fn database(case: &Case, name: &str, others: usize) -> rusqlite::Result<()> {
     let mut db = Connection::open(case.path().join(name))?;
     let rows = db.transaction()?;
@@ -30,7 +30,7 @@ const JDBCRC: &str =
     "--sites local -Dpegasus.catalog.replica=JDBCRC -Dpegasus.catalog.replica.db.driver=sqlite";
 
 #[test]
-fn databases() -> Result<(), Box<dyn std::error::Error>> {
+fn sqlite_databases_are_read() -> Result<(), Box<dyn std::error::Error>> {
     let case = one_job();
     database(&case, "small.db", 1)?;
     database(&case, "large.db", 100)?;
@@ -50,12 +50,12 @@ fn databases() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn databases_that_cannot_be_used() -> Result<(), Box<dyn std::error::Error>> {
+fn unusable_databases_are_refused() -> Result<(), Box<dyn std::error::Error>> {
     let case = one_job();
     Connection::open(case.path().join("empty.db"))?.execute_batch("CREATE TABLE x (y)")?;
     case.put(
         "text.db",
-        "no database, but long enough that somebody may take it for one",
+        "not a database, but long enough to have the header of one",
     );
     for (url, expected) in [
         ("", "JDBCRC needs the property pegasus.catalog.replica.db.url"),
@@ -63,7 +63,7 @@ fn databases_that_cannot_be_used() -> Result<(), Box<dyn std::error::Error>> {
             "jdbc:mysql://h/db",
             "must be jdbc:sqlite:PATH, other databases are not offered",
         ),
-        ("jdbc:sqlite:none.db", "none.db: there is no such database"),
+        ("jdbc:sqlite:none.db", "none.db: no such database"),
         (
             "jdbc:sqlite:text.db",
             "text.db: cannot be read as a replica catalog",
@@ -76,7 +76,7 @@ fn databases_that_cannot_be_used() -> Result<(), Box<dyn std::error::Error>> {
         let message = case.fail(&format!("{JDBCRC} -Dpegasus.catalog.replica.db.url={url}"));
         assert!(message.contains(expected), "{url}: {message}");
     }
-    assert!(!case.path().join("none.db").exists(), "nothing is made");
+    assert!(!case.path().join("none.db").exists(), "no file is created");
     let message = case.fail(&format!("{JDBCRC} -Dpegasus.catalog.replica.db.driver=Postgres"));
     assert!(
         message.contains("must be sqlite, other databases are not offered"),
@@ -86,7 +86,7 @@ fn databases_that_cannot_be_used() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn several_catalogs_in_one() -> Result<(), Box<dyn std::error::Error>> {
+fn catalogs_can_be_combined() -> Result<(), Box<dyn std::error::Error>> {
     let case = one_job();
     database(&case, "in.db", 1)?;
     case.put("a.rc", "in /text/in site=\"local\"\n");
@@ -119,7 +119,7 @@ fn several_catalogs_in_one() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn metadata_alone_is_no_location() {
+fn metadata_without_a_location_is_not_a_replica() {
     let case = one_job();
     case.put(
         "all.meta",
@@ -134,7 +134,7 @@ fn metadata_alone_is_no_location() {
 }
 
 #[test]
-fn what_an_earlier_run_has_registered_is_reused() -> Result<(), Box<dyn std::error::Error>> {
+fn outputs_registered_by_an_earlier_run_are_reused() -> Result<(), Box<dyn std::error::Error>> {
     let case = one_job();
     case.replicas(&["in"]);
     let first = case.plan("--sites local --output-sites local --dir first")?;
@@ -144,7 +144,7 @@ fn what_an_earlier_run_has_registered_is_reused() -> Result<(), Box<dyn std::err
     assert_eq!(plan.planned.counts.deleted, 0);
     let warnings = plan.planned.warnings.join("\n");
     assert!(warnings.contains("the run has registered nothing"), "{warnings}");
-    // As pegasus-rc-client does.
+    // Register as pegasus-rc-client does.
     let db = Connection::open(first.planned.submit_dir.join("w-0.replicas.db"))?;
     db.execute_batch(TABLES)?;
     db.execute_batch(

@@ -1,4 +1,4 @@
-//! Work directories: named by a profile, of several sites, and inputs that are to bypass them.
+//! Work directories: set by a profile, on several sites, and bypassed by inputs.
 
 use super::one_job;
 use crate::common::Case;
@@ -15,7 +15,7 @@ fn work_dir(plan: &crate::common::Plan, task: &str) -> String {
 }
 
 #[test]
-fn a_profile_names_the_work_directory() -> Result<(), Box<dyn std::error::Error>> {
+fn a_profile_sets_the_work_directory() -> Result<(), Box<dyn std::error::Error>> {
     let case = one_job();
     case.replicas(&["in"]);
     let scratch = scratch(&case);
@@ -33,7 +33,7 @@ fn a_profile_names_the_work_directory() -> Result<(), Box<dyn std::error::Error>
             assert_eq!(*url, format!("file://{expected}"));
             let copied = &plan.orders("stage_in_local_local_0_0")[0]["dest_urls"][0]["url"];
             assert_eq!(*copied, format!("file://{expected}/./in"));
-            // There may be more in it than this run's files, so it stays; they do not.
+            // The directory may hold other files, so it stays; this run's files are removed.
             assert!(
                 !plan.tasks().iter().any(|task| task.starts_with("cleanup_")),
                 "{:?}",
@@ -51,7 +51,7 @@ fn a_profile_names_the_work_directory() -> Result<(), Box<dyn std::error::Error>
 }
 
 #[test]
-fn one_job_cannot_have_a_work_directory_of_its_own() {
+fn a_work_directory_for_one_job_is_refused() {
     let case = Case::new(
         "name: w\njobs:\n- {type: job, id: A, name: x, profiles: {pegasus: {workdir: other}}}\n- {type: job, id: B, name: \
          y}\n- {type: job, id: C, name: z}\n",
@@ -77,7 +77,7 @@ fn one_job_cannot_have_a_work_directory_of_its_own() {
 }
 
 #[test]
-fn bypass_has_no_effect_and_the_user_hears_of_it() -> Result<(), Box<dyn std::error::Error>> {
+fn bypass_has_no_effect_and_causes_a_warning() -> Result<(), Box<dyn std::error::Error>> {
     let case = Case::new(
         "name: w\njobs:\n- {type: job, id: A, name: x, uses: [{lfn: in, type: input, bypass: true}]}\n",
     );
@@ -98,7 +98,7 @@ fn bypass_has_no_effect_and_the_user_hears_of_it() -> Result<(), Box<dyn std::er
     Ok(())
 }
 
-/// A file goes from the job on site `a` to two jobs on site `b`, and its result to `local`.
+/// A job on site `a` makes a file for two jobs on site `b`; the result goes to `local`.
 fn two_sites() -> Case {
     let case = Case::new(
         "name: w\njobs:\n- {type: job, id: A, name: x, uses: [{lfn: in, type: input}, {lfn: mid, type: output, stageOut: \
@@ -126,7 +126,7 @@ fn two_sites() -> Case {
 }
 
 #[test]
-fn files_go_from_site_to_site() -> Result<(), Box<dyn std::error::Error>> {
+fn files_are_copied_between_sites() -> Result<(), Box<dyn std::error::Error>> {
     let case = two_sites();
     let plan = case.plan("--sites a,b --output-sites local")?;
     let tasks = plan.tasks();
@@ -160,7 +160,7 @@ fn files_go_from_site_to_site() -> Result<(), Box<dyn std::error::Error>> {
             plan.edges
         );
     }
-    // No file goes before its last reader has it.
+    // A file is removed only after its last reader has it.
     let removing = plan
         .tasks()
         .into_iter()

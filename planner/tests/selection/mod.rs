@@ -1,4 +1,4 @@
-//! Which sites, replicas and storage places a plan uses, and which catalogs it can read.
+//! Selection of sites, replicas and storage locations, and types of catalogs.
 
 mod catalogs;
 mod directories;
@@ -18,7 +18,7 @@ fn one_job() -> Case {
     case
 }
 
-/// Locations from which a stage-in task may take a file: site, URL, priority.
+/// Sources of a file in the stage-in tasks: site, URL, priority.
 fn sources(plan: &Plan, lfn: &str) -> Vec<(String, String, u64)> {
     let tasks = plan
         .tasks()

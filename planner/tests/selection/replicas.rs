@@ -3,8 +3,8 @@
 use super::{one_job, sources, urls};
 use crate::common::Case;
 
-/// One input with locations of every kind.
-fn many() -> Case {
+/// One job whose input has replicas of every kind.
+fn many_replicas() -> Case {
     let case = one_job();
     case.put(
         "replicas.yml",
@@ -29,8 +29,8 @@ fn short(found: &[(String, String, u64)]) -> Vec<(&str, &str, u64)> {
 }
 
 #[test]
-fn by_default_files_come_first_then_the_site_itself() -> Result<(), Box<dyn std::error::Error>> {
-    let case = many();
+fn by_default_local_files_come_first_then_replicas_of_the_site() -> Result<(), Box<dyn std::error::Error>> {
+    let case = many_replicas();
     let plan = case.plan("--sites local")?;
     let found = sources(&plan, "in");
     let expected = [
@@ -49,8 +49,8 @@ fn by_default_files_come_first_then_the_site_itself() -> Result<(), Box<dyn std:
 }
 
 #[test]
-fn patterns_rank_locations() -> Result<(), Box<dyn std::error::Error>> {
-    let case = many();
+fn patterns_rank_replicas() -> Result<(), Box<dyn std::error::Error>> {
+    let case = many_replicas();
     let plan = case.plan(
         "--sites local -Dpegasus.selector.replica=Regex -Dpegasus.selector.replica.regex.rank.1=http://.* \
          -Dpegasus.selector.replica.regex.rank.3=file:///data/.*",
@@ -66,7 +66,7 @@ fn patterns_rank_locations() -> Result<(), Box<dyn std::error::Error>> {
         warnings.contains("pegasus.selector.replica.regex.rank.N"),
         "{warnings}"
     );
-    let message = many().fail(
+    let message = many_replicas().fail(
         "--sites local -Dpegasus.selector.replica=Regex -Dpegasus.selector.replica.regex.rank.1=ftp://.*",
     );
     assert!(message.contains("for lfn in for job x_A"), "{message}");
@@ -78,15 +78,15 @@ fn patterns_rank_locations() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn patterns_may_look_around() -> Result<(), Box<dyn std::error::Error>> {
-    let case = many();
+fn patterns_may_use_lookaround() -> Result<(), Box<dyn std::error::Error>> {
+    let case = many_replicas();
     let plan = case.plan(
         "--sites local -Dpegasus.selector.replica=Regex \
          -Dpegasus.selector.replica.regex.rank.1=(?!http)[a-z]*://(?!tape).*",
     )?;
     let found = sources(&plan, "in");
     assert_eq!(short(&found), [("local", "gsiftp", 0), ("local", "file", 0)]);
-    // In a catalog, too, and other patterns keep their turn.
+    // Patterns in a catalog may do so, too, and keep their order.
     let case = one_job();
     case.put(
         "rc.txt",
@@ -99,15 +99,15 @@ fn patterns_may_look_around() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn sites_are_preferred_and_left_out() -> Result<(), Box<dyn std::error::Error>> {
+fn sites_can_be_preferred_and_ignored() -> Result<(), Box<dyn std::error::Error>> {
     let selector = "--sites local -Dpegasus.selector.replica=Restricted";
-    let case = many();
+    let case = many_replicas();
     let plan = case.plan(&format!(
         "{selector} -Dpegasus.selector.replica.*.ignore.stagein.sites=local,web \
          -Dpegasus.selector.replica.local.prefer.stagein.sites=tape"
     ))?;
     assert_eq!(short(&sources(&plan, "in")), [("tape", "gsiftp", 50)]);
-    let case = many();
+    let case = many_replicas();
     let plan = case.plan(&format!(
         "{selector} -Dpegasus.selector.replica.local.prefer.stagein.sites=tape"
     ))?;
@@ -119,7 +119,7 @@ fn sites_are_preferred_and_left_out() -> Result<(), Box<dyn std::error::Error>> 
         ("local", "gsiftp", 10),
     ];
     assert_eq!(short(&found), expected);
-    let message = many().fail(&format!(
+    let message = many_replicas().fail(&format!(
         "{selector} -Dpegasus.selector.replica.*.ignore.stagein.sites=*"
     ));
     assert!(message.contains("leaves out the sites of"), "{message}");
@@ -127,17 +127,17 @@ fn sites_are_preferred_and_left_out() -> Result<(), Box<dyn std::error::Error>> 
 }
 
 #[test]
-fn local_locations_only() -> Result<(), Box<dyn std::error::Error>> {
-    let case = many();
+fn the_selector_local_uses_only_local_replicas() -> Result<(), Box<dyn std::error::Error>> {
+    let case = many_replicas();
     let plan = case.plan("--sites local -Dpegasus.selector.replica=local")?;
     let found = sources(&plan, "in");
-    // 0: they have no rank.
+    // 0 means no priority.
     assert_eq!(short(&found), [("local", "file", 0), ("local", "gsiftp", 0)]);
     Ok(())
 }
 
 #[test]
-fn the_first_source_that_knows_a_file_wins() -> Result<(), Box<dyn std::error::Error>> {
+fn the_first_source_with_a_file_wins() -> Result<(), Box<dyn std::error::Error>> {
     let case = one_job();
     case.replicas(&["in"]);
     case.put("low.rc", "in file:///inherited/in site=\"local\"\n");

@@ -1,4 +1,4 @@
-//! Site selection: which site each job is given, and what is said about it.
+//! Site selection.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::common::{Case, Plan};
 
-/// A site catalog with these sites beside `local`, each with a work directory and so many nodes.
+/// Writes a site catalog with `local` and these sites; each has a work directory and a number of nodes.
 fn sites(case: &Case, sites: &[(&str, u32)]) {
     let mut text = String::from("pegasus: \"5.0\"\nsites:\n");
     for (name, nodes) in [("local", 1)].iter().chain(sites) {
@@ -21,7 +21,8 @@ fn sites(case: &Case, sites: &[(&str, u32)]) {
     case.put("sites.yml", &text);
 }
 
-/// Programs by name, and the sites on which each is installed, with its run time there (0 for none).
+/// Writes a transformation catalog: programs with the sites where they are installed and the run time there
+/// (0: none).
 fn programs(case: &Case, programs: &[(&str, &[(&str, u32)])]) {
     let mut text = String::from("pegasus: \"5.0\"\ntransformations:\n");
     for (name, sites) in programs {
@@ -42,7 +43,7 @@ fn programs(case: &Case, programs: &[(&str, &[(&str, u32)])]) {
     case.put("transformations.yml", &text);
 }
 
-/// Jobs by identifier and program, each with further keys, and edges.
+/// A workflow of jobs (identifier, program, extra keys) and edges.
 fn workflow(jobs: &[(&str, &str, &str)], edges: &[(&str, &str)]) -> Case {
     let mut text = String::from("pegasus: \"5.0\"\nname: w\njobs:\n");
     for (id, program, more) in jobs {
@@ -58,7 +59,7 @@ fn workflow(jobs: &[(&str, &str, &str)], edges: &[(&str, &str)]) -> Case {
     Case::new(&text)
 }
 
-/// Site of each compute job, by its identifier.
+/// Site of each compute job, by identifier.
 fn placed(plan: &Plan) -> BTreeMap<String, String> {
     let mut placed = BTreeMap::new();
     for task in plan.tasks() {
@@ -110,7 +111,7 @@ fn without_a_selector_one_site_is_preferred() -> Result<(), Box<dyn std::error::
 }
 
 #[test]
-fn random_is_the_same_for_the_same_seed() -> Result<(), Box<dyn std::error::Error>> {
+fn random_selection_depends_only_on_the_seed() -> Result<(), Box<dyn std::error::Error>> {
     let case = ten();
     let line = "--sites a,b -Dpegasus.selector.site=random";
     let plan = case.plan(line)?;
@@ -157,7 +158,7 @@ fn round_robin_takes_turns_on_each_level() -> Result<(), Box<dyn std::error::Err
     programs(&case, &[("x", &[("a", 0), ("b", 0)]), ("y", &[("a", 0)])]);
     let plan = case.plan("--sites a,b -Dpegasus.selector.site=RoundRobin")?;
     let placed = placed(&plan);
-    // The first two can only run on a, so b makes up for it.
+    // The first two can only run on a, so b catches up.
     assert_eq!(
         sites_of(&placed, &["A", "B", "C", "D", "E"]),
         ["a", "a", "b", "b", "a"]
@@ -170,7 +171,7 @@ fn round_robin_takes_turns_on_each_level() -> Result<(), Box<dyn std::error::Err
 }
 
 #[test]
-fn a_group_stays_together_where_all_of_it_can_run() -> Result<(), Box<dyn std::error::Error>> {
+fn a_group_runs_on_one_site_that_has_all_its_programs() -> Result<(), Box<dyn std::error::Error>> {
     let g = ", profiles: {pegasus: {group: g}}";
     let h = ", profiles: {pegasus: {group: h}}";
     let case = workflow(
@@ -215,8 +216,8 @@ fn a_group_stays_together_where_all_of_it_can_run() -> Result<(), Box<dyn std::e
 }
 
 #[test]
-fn heft_takes_the_site_where_a_job_ends_first() -> Result<(), Box<dyn std::error::Error>> {
-    // Two roots on one processor each; the second is better off on the slower site than in the queue.
+fn heft_chooses_the_site_where_a_job_ends_first() -> Result<(), Box<dyn std::error::Error>> {
+    // Two roots, one processor per site: for the second, the slower site beats waiting.
     let case = workflow(&[("A", "x", ""), ("B", "x", ""), ("C", "y", "")], &[("A", "C")]);
     sites(&case, &[("fast", 1), ("slow", 4)]);
     programs(
@@ -227,7 +228,7 @@ fn heft_takes_the_site_where_a_job_ends_first() -> Result<(), Box<dyn std::error
         ],
     );
     let plan = case.plan("--sites fast,slow -Dpegasus.selector.site=heft")?;
-    // C ends at 10 + 30 on fast, at 10 + 2 + 29 on slow: moving the data costs more than it brings.
+    // C ends at 10 + 30 on fast, at 10 + 2 + 29 on slow: moving the data costs more than it gains.
     assert_eq!(
         sites_of(&placed(&plan), &["A", "B", "C"]),
         ["fast", "slow", "fast"]
@@ -258,7 +259,7 @@ fn heft_takes_the_site_where_a_job_ends_first() -> Result<(), Box<dyn std::error
     Ok(())
 }
 
-/// An external selector: a shell script.
+/// Writes an external selector, a shell script.
 fn script(case: &Case, text: &str) -> Result<(), std::io::Error> {
     case.put("select", &format!("#!/bin/sh\n{text}\n"));
     std::fs::set_permissions(case.path().join("select"), std::fs::Permissions::from_mode(0o755))
@@ -268,7 +269,7 @@ const CALLOUT: &str =
     "--sites a,b -Dpegasus.selector.site=NonJavaCallout -Dpegasus.selector.site.path=select";
 
 #[test]
-fn another_program_chooses() -> Result<(), Box<dyn std::error::Error>> {
+fn an_external_program_selects_sites() -> Result<(), Box<dyn std::error::Error>> {
     let jobs = [
         (
             "A",
@@ -329,7 +330,7 @@ fn another_program_chooses() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn another_program_that_fails_ends_the_plan() -> Result<(), Box<dyn std::error::Error>> {
+fn a_failing_external_selector_fails_the_plan() -> Result<(), Box<dyn std::error::Error>> {
     let case = ten();
     for (text, expected) in [
         (
@@ -369,7 +370,7 @@ fn another_program_that_fails_ends_the_plan() -> Result<(), Box<dyn std::error::
 }
 
 #[test]
-fn profiles_fix_site_and_program() -> Result<(), Box<dyn std::error::Error>> {
+fn profiles_can_set_site_and_program() -> Result<(), Box<dyn std::error::Error>> {
     let jobs = [
         ("A", "x", ", profiles: {selector: {execution.site: b}}"),
         ("B", "none", ", profiles: {selector: {pfn: /own/program}}"),
@@ -394,7 +395,7 @@ fn profiles_fix_site_and_program() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn all_problems_with_sites_come_at_once() {
+fn all_problems_with_sites_are_reported_at_once() {
     let jobs = [
         ("A", "sim", ", profiles: {selector: {execution.site: clusterr}}"),
         ("B", "sort", ""),

@@ -1,4 +1,4 @@
-//! Where outputs go on the output sites.
+//! Locations of outputs on the output sites.
 
 use super::one_job;
 use crate::common::{Case, Plan};
@@ -56,7 +56,7 @@ fn many_outputs_are_spread_over_directories() -> Result<(), Box<dyn std::error::
 }
 
 #[test]
-fn a_catalog_says_where_outputs_go() -> Result<(), Box<dyn std::error::Error>> {
+fn a_catalog_may_set_output_locations() -> Result<(), Box<dyn std::error::Error>> {
     let case = one_job();
     case.replicas(&["in"]);
     let line = format!(
@@ -90,7 +90,7 @@ fn a_catalog_says_where_outputs_go() -> Result<(), Box<dyn std::error::Error>> {
         message.contains("the output end has no location on the site local in the catalog of pegasus.dir.storage.mapper.replica.file"),
         "{message}"
     );
-    // Wanted so: the output stays, and so must its directory.
+    // With this setting the output stays in the work directory, which must stay, too.
     let plan = case.plan(&format!(
         "{line} -Dpegasus.dir.storage.mapper.replica.disable.exceptions=true"
     ))?;
@@ -109,7 +109,7 @@ fn a_catalog_says_where_outputs_go() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn mappers_that_cannot_work() {
+fn invalid_mapper_settings_are_refused() {
     let case = one_job();
     case.replicas(&["in"]);
     for (settings, expected) in [

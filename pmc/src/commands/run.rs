@@ -7,10 +7,12 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow};
 use pmc_plan::catalog::site::{self, DirectoryKind};
 use pmc_plan::error::InputErrors;
+use pmc_plan::error::PlanError;
 use pmc_plan::expand::ExpandEnv;
 use pmc_plan::input::{ReadOptions, read_workflow};
-use pmc_plan::plan::{BatchOptions, CleanupStrategy, PlanError, Planned, Request, Surroundings, plan};
+use pmc_plan::plan::{Planned, plan};
 use pmc_plan::properties::{Properties, PropertySources};
+use pmc_plan::request::{BatchOptions, CleanupStrategy, Environment, Request};
 
 use crate::cli::{self, Cleanup};
 use crate::commands::execute;
@@ -64,13 +66,13 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         };
         return Err(Failure::new(exit::NOT_PLANNED, error));
     }
-    let surroundings = surroundings(&workflow)?;
-    let mut request = request(arguments, workflow, surroundings);
+    let environment = environment(&workflow)?;
+    let mut request = request(arguments, workflow, environment);
     complete(&mut request, arguments.output)?;
     let known = Known::read(&request).or_code(exit::NOT_PLANNED)?;
     if !known.local
-        && !request.surroundings.environment.contains_key(HOME_VARIABLE)
-        && let Some(bin) = &request.surroundings.own_bin
+        && !request.environment.variables.contains_key(HOME_VARIABLE)
+        && let Some(bin) = &request.environment.own_bin
     {
         programs::check_beside(bin).map_err(execute::missing)?;
     }
@@ -108,8 +110,8 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
 }
 
 /// What the process and the machine contribute, and the directory of the workflow.
-fn surroundings(workflow: &Path) -> Result<Surroundings, Failure> {
-    let mut surroundings = Surroundings::read()
+fn environment(workflow: &Path) -> Result<Environment, Failure> {
+    let mut environment = Environment::read()
         .context("cannot tell the working directory")
         .or_code(exit::NOT_RUN)?;
     if let Some(dir) = workflow.parent().and_then(|dir| dir.canonicalize().ok()) {
@@ -117,17 +119,17 @@ fn surroundings(workflow: &Path) -> Result<Surroundings, Failure> {
             let error = anyhow!("the name of the directory {} is not UTF-8", dir.display());
             Failure::new(exit::NOT_PLANNED, error)
         })?;
-        surroundings
-            .environment
+        environment
+            .variables
             .entry(WORKFLOW_DIR.into())
             .or_insert_with(|| dir.to_owned());
     }
-    Ok(surroundings)
+    Ok(environment)
 }
 
 /// The request as the command line has it.
-fn request(arguments: &cli::Run, workflow: PathBuf, surroundings: Surroundings) -> Request {
-    let cwd = surroundings.working_dir.clone();
+fn request(arguments: &cli::Run, workflow: PathBuf, environment: Environment) -> Request {
+    let cwd = environment.working_dir.clone();
     let absolute = |path: &PathBuf| cwd.join(path);
     Request {
         workflow,
@@ -166,7 +168,7 @@ fn request(arguments: &cli::Run, workflow: PathBuf, surroundings: Surroundings) 
         pictures: Vec::new(),
         warnings: Vec::new(),
         arguments: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
-        surroundings,
+        environment,
     }
 }
 
@@ -207,12 +209,12 @@ fn complete(request: &mut Request, output: cli::Output) -> Result<(), Failure> {
 
 /// Where the planner's properties come from.
 fn sources(request: &Request) -> PropertySources {
-    let environment = &request.surroundings.environment;
+    let environment = &request.environment.variables;
     let file = |variable: &str, name: &str| environment.get(variable).map(|dir| Path::new(dir).join(name));
     PropertySources {
         system_file: file(HOME_VARIABLE, "etc/pegasus.properties"),
         user_file: file("HOME", ".pegasusrc"),
-        working_file: Some(request.surroundings.working_dir.join("pegasus.properties")),
+        working_file: Some(request.environment.working_dir.join("pegasus.properties")),
         conf_file: request.conf.clone(),
         environment: environment.clone().into_iter().collect(),
         command_line: request.defines.clone(),
@@ -232,14 +234,14 @@ struct Known {
 impl Known {
     fn read(request: &Request) -> Result<Self, InputErrors> {
         let properties = Properties::load(&sources(request))?;
-        let environment = ExpandEnv::new(&request.surroundings.environment).with_properties(&properties);
+        let environment = ExpandEnv::new(&request.environment.variables).with_properties(&properties);
         let workflow = read_workflow(
             &request.workflow,
             &environment,
             &ReadOptions::from_properties(&properties)?,
         )?;
         let mut sites =
-            site::load_from_properties(&properties, &request.surroundings.working_dir, &environment)?.catalog;
+            site::load_from_properties(&properties, &request.environment.working_dir, &environment)?.catalog;
         if let Some(embedded) = workflow.embedded.sites {
             sites.replace_with(embedded);
         }

@@ -2,10 +2,6 @@
 #![expect(clippy::panic, reason = "tests")]
 
 mod analyzer;
-#[path = "../../benches/generate/database.rs"]
-mod database;
-#[path = "../../benches/generate/mod.rs"]
-mod generate;
 mod statistics;
 mod status;
 #[path = "../support/mod.rs"]

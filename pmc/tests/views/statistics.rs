@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::database;
-use crate::generate::{self, Shape};
+use testutils::generated_run::{Shape, count_succeeded, generate, write_database};
+
 use crate::support::Place;
 
 #[test]
@@ -88,9 +88,9 @@ fn a_damaged_database_is_reported() {
         records: false,
     };
     let run = place.path().join("run");
-    let made = generate::generate(&run, shape).expect("the place can be written");
+    let generated = generate(&run, shape).expect("the place can be written");
     let path = run.join("study-0.stampede.db");
-    database::write(&path, &made).expect("the database can be written");
+    write_database(&path, &generated).expect("the database can be written");
     let whole = std::fs::read(&path).expect("it is there");
     let pages = whole.len() / PAGE;
     place.run(["statistics", "-s", "all", "run"]).code(0);
@@ -132,7 +132,7 @@ fn a_large_run_is_drawn_in_little() {
         failing: 30,
         records: false,
     };
-    let made = generate::generate(&place.path().join("run"), shape).expect("the place can be written");
+    let generated = generate(&place.path().join("run"), shape).expect("the place can be written");
     place
         .run(["report", "-o", "r.html", "--trace", "t.json", "run"])
         .code(0);
@@ -142,19 +142,19 @@ fn a_large_run_is_drawn_in_little() {
     let end = page[start..].find("</script>").expect("its end") + start;
     let data: Value = serde_json::from_str(&page[start..end]).expect("JSON");
     assert_eq!(data["rows"].as_array().map(Vec::len), Some(20));
-    assert_eq!(data["tries"]["all"], made.tries.len());
+    assert_eq!(data["tries"]["all"], generated.attempts.len());
     let classes = data["classes"].as_array().expect("classes");
     let tries: u64 = classes.iter().filter_map(|class| class["count"].as_u64()).sum();
-    assert_eq!(tries, made.tries.len() as u64);
+    assert_eq!(tries, generated.attempts.len() as u64);
     let simulated = classes
         .iter()
         .find(|class| class["name"] == "simulate")
         .expect("simulate");
-    let sure = generate::succeeded(&made)["simulate"] as u64;
+    let sure = count_succeeded(&generated)["simulate"] as u64;
     assert!(simulated["count"].as_u64() >= Some(sure));
     // The work in the curves is that of the tries.
-    let seconds = made
-        .tries
+    let seconds = generated
+        .attempts
         .iter()
         .map(|one| (one.end - one.start) as f64 / 1e6)
         .sum::<f64>();
@@ -164,12 +164,12 @@ fn a_large_run_is_drawn_in_little() {
     let events = trace["traceEvents"].as_array().expect("events");
     assert_eq!(
         events.iter().filter(|event| event["ph"] == "X").count(),
-        made.tries.len()
+        generated.attempts.len()
     );
     // The status agrees.
     let status = place.run(["status", "--json", "run"]).json();
-    assert_eq!(status["tries"]["ended"], made.tries.len());
-    assert_eq!(status["tasks"]["total"], made.tasks.len());
+    assert_eq!(status["tries"]["ended"], generated.attempts.len());
+    assert_eq!(status["tasks"]["total"], generated.tasks.len());
 }
 
 /// Names of fields, but not those of tables whose keys are data.

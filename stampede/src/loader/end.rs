@@ -5,9 +5,9 @@ use monitord_compat::job_output_reader::JobOutput;
 use super::{Loader, Try};
 use crate::error::Notice;
 use crate::facts::{Background, ErrorText, Facts};
+use crate::outcome_hints::OutcomeHint;
 use crate::outputs::{self, Known};
 use crate::store::StoreError;
-use crate::told::SilentTry;
 
 impl Loader {
     /// A job ended with this raw wait status; its output is complete.
@@ -130,8 +130,8 @@ impl Loader {
             expected += 1;
             below = self.store.last_try(this.job_id, row.job_submit_seq)?;
         }
-        if let Some(silent) = self.told_of(job, this, expected) {
-            let mut facts = Facts::silent(&silent, known);
+        if let Some(hint) = self.hint_for(job, this, expected) {
+            let mut facts = Facts::from_hint(&hint, known);
             facts.end.stdout_file = outputs::name(job, "out", expected);
             facts.end.stderr_file = outputs::name(job, "err", expected);
             return Ok(facts);
@@ -186,10 +186,10 @@ impl Loader {
         Ok(facts)
     }
 
-    /// What was told of a try, if it printed nothing; `file` is the number of its files.
-    fn told_of(&self, job: &str, this: &Try, file: u32) -> Option<SilentTry> {
+    /// Returns the hint for an attempt, if there is one; `file` is the number of its files.
+    fn hint_for(&self, job: &str, this: &Try, file: u32) -> Option<OutcomeHint> {
         let number = this.number.strip_suffix(".0")?.parse().ok()?;
-        self.told.as_ref()?.take(number, job, file)
+        self.hints.as_ref()?.take(number, job, file)
     }
 
     /// Replicas that a job registered, from its list beside the submit file.

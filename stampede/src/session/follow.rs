@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Local;
 use monitord_compat::dagman_out_reader::{self, What};
+use monitord_compat::run_lock::is_locked;
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -16,7 +17,6 @@ use pmc_dag::Dag;
 use super::{BATCH, End, Live, Notices, Options, Session, Summary, cut, pause, write_error};
 use crate::destination::Destination;
 use crate::error::{LoadError, Notice};
-use crate::holder::is_locked;
 use crate::loader::Loader;
 use crate::log_reader::LogReader;
 use crate::run::Run;
@@ -100,7 +100,7 @@ pub fn follow_own(
     let same = fs::canonicalize(path).is_ok_and(|path| path == run.dag);
     let dag = (same && !run.planned).then_some(dag);
     let (session, mut loader, position) = begin(options, run, dag.as_ref(), notice)?;
-    loader.listen(Arc::clone(live.told()));
+    loader.use_hints(Arc::clone(live.hints()));
     session.started(notice);
     let reader = LogReader::open(&session.run.log).map_err(|source| session.read_error(source))?;
     let mut follower = Follower::new(session, loader, reader);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::told::Told;
+use crate::outcome_hints::OutcomeHints;
 
 /// How long to wait at a time when there is no limit.
 const LONG: Duration = Duration::from_secs(1);
@@ -15,7 +15,7 @@ pub struct Live {
     state: Mutex<State>,
     changed: Condvar,
     abandoned: AtomicBool,
-    told: Arc<Told>,
+    hints: Arc<OutcomeHints>,
 }
 
 #[derive(Debug, Default)]
@@ -31,10 +31,10 @@ impl Live {
         Self::default()
     }
 
-    /// Where the writer of the log tells what it knows of the ends of tries.
+    /// Outcomes of attempts that the writer of the log knows.
     #[must_use]
-    pub fn told(&self) -> &Arc<Told> {
-        &self.told
+    pub fn hints(&self) -> &Arc<OutcomeHints> {
+        &self.hints
     }
 
     /// Nothing more will be written; the loader is to read the rest at once and end.

@@ -23,7 +23,8 @@ use pegasus_rc_client::inproc::{self as registration, Kept};
 use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::inproc::{self as transfer, Stdin};
 
-use crate::context::{Environment, OwnUsage};
+use crate::context::OwnUsage;
+use crate::environment::Environment;
 use crate::interrupts::Interrupts;
 use crate::spawn::Handle;
 use crate::usage;

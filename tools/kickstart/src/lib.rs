@@ -17,6 +17,7 @@
 
 pub mod checksum;
 pub mod context;
+pub mod environment;
 pub mod inside;
 pub mod interrupts;
 pub mod invoke;

@@ -20,7 +20,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{getgid, getuid};
 use pmc_spawn::Spawner;
 
-use crate::context::Environment;
+use crate::environment::Environment;
 use crate::stat::{self, Names};
 use crate::temporary::{self, Capture, Mailbox};
 

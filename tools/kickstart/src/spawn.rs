@@ -3,19 +3,18 @@
 //! The standard library's `Command` leaves the signals blocked that this process has blocked; an executor and
 //! kickstart both block some.
 
-use std::ffi::{CString, OsString, c_char};
+use std::ffi::{CString, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr;
 
 use nix::errno::Errno;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
-use pmc_spawn::{Spawn, Spawner};
+use pmc_spawn::{CStrings, Spawn, Spawner};
 
-use crate::context::Environment;
+use crate::environment::Environment;
 
 /// What to start.
 #[derive(Debug)]
@@ -62,21 +61,15 @@ pub fn spawn(program: &Program<'_>, streams: &[Handle<'_>; 3], spawner: &mut Spa
         .directory
         .map(|path| CString::new(path.as_os_str().as_bytes()));
     let directory = directory.transpose()?;
-    let words = program
-        .words
-        .iter()
-        .map(|word| CString::new(word.as_bytes()))
-        .collect::<Result<Vec<_>, _>>()?;
-    let argv: Vec<*const c_char> = words
-        .iter()
-        .map(|word| word.as_ptr())
-        .chain([ptr::null()])
-        .collect();
+    let mut arguments = CStrings::default();
+    for word in program.words {
+        arguments.push_bytes(word.as_bytes())?;
+    }
     let keep: Vec<RawFd> = program.keep.iter().map(AsRawFd::as_raw_fd).collect();
     let child = Spawn {
         program: &file,
-        argv: &argv,
-        envp: &program.environment.pointers()?,
+        arguments: &arguments,
+        environment: &program.environment.to_c_strings(),
         directory: directory.as_deref(),
         stdio: streams.each_ref().map(|stream| stream.as_fd().as_raw_fd()),
         keep: &keep,

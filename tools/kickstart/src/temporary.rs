@@ -11,7 +11,7 @@ use std::rc::Rc;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tempfile::{Builder, NamedTempFile};
 
-use crate::context::Environment;
+use crate::environment::Environment;
 
 /// Variables that name a directory for temporary files, best first.
 pub const VARIABLES: [&str; 5] = ["KICKSTART_TMP", "GRIDSTART_TMP", "TMP", "TEMP", "TMPDIR"];

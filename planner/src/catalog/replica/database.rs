@@ -1,5 +1,5 @@
-//! Replica catalogs in an SQLite database (kind JDBCRC): the tables `rc_lfn`, `rc_pfn` and `rc_meta` that
-//! pegasus-rc-client and Pegasus' tools fill. Only what the workflow names is read.
+//! Replica catalogs in an SQLite database (type JDBCRC): the tables `rc_lfn`, `rc_pfn` and `rc_meta`, filled
+//! by pegasus-rc-client and Pegasus' tools. Reads only files of the workflow.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::error::{InputError, InputErrors};
 use crate::model::{FileId, Files};
 use crate::properties::Properties;
 
-/// How many more entries than files of the workflow there may be for all of them to be read in one go.
-const SCAN: usize = 4;
+/// Maximum ratio of entries to files of the workflow for a scan of the whole table.
+const MAX_SCAN_RATIO: usize = 4;
 
-/// The database file that the properties below `key` name.
+/// Returns the database file that the properties below `key` name.
 pub(super) fn path(properties: &Properties, key: &str, working_dir: &Path) -> Result<PathBuf, InputErrors> {
     let url_key = format!("{key}.db.url");
     let url = properties.get(&url_key).unwrap_or_default().trim();
@@ -37,7 +37,7 @@ pub(super) fn path(properties: &Properties, key: &str, working_dir: &Path) -> Re
             return Err(properties.bad_value(&url_key, what).into());
         }
     };
-    // `sqlite:///path` is how SQLAlchemy writes it.
+    // SQLAlchemy writes `sqlite:///path`.
     let path = match path.strip_prefix("//") {
         Some(rest) if rest.starts_with('/') => rest,
         _ => path,
@@ -58,7 +58,7 @@ pub(super) fn read(path: &Path, wanted: &Files) -> Result<ReplicaCatalog, InputE
         .into()
     };
     if !path.is_file() {
-        return Err(InputError::file(path, "there is no such database").into());
+        return Err(InputError::file(path, "no such database").into());
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags(path, flags).map_err(failed)?;
@@ -66,10 +66,10 @@ pub(super) fn read(path: &Path, wanted: &Files) -> Result<ReplicaCatalog, InputE
 }
 
 fn entries(db: &Connection, wanted: &Files) -> rusqlite::Result<ReplicaCatalog> {
-    // Others may be writing.
+    // Other processes may be writing.
     db.busy_timeout(std::time::Duration::from_secs(60))?;
     let count: i64 = db.query_row("SELECT count(*) FROM rc_lfn", [], |row| row.get(0))?;
-    let limit = i64::try_from(SCAN * wanted.len()).unwrap_or(i64::MAX);
+    let limit = i64::try_from(MAX_SCAN_RATIO * wanted.len()).unwrap_or(i64::MAX);
     let mut reader = Reader {
         locations: db.prepare("SELECT pfn, site FROM rc_pfn WHERE lfn_id = ?1 ORDER BY pfn_id")?,
         metadata: db.prepare("SELECT \"key\", value FROM rc_meta WHERE lfn_id = ?1")?,
@@ -122,7 +122,7 @@ impl Reader<'_> {
                 .query_map([id], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<Result<_, _>>()?,
         };
-        // Only patterns are ever refused.
+        // Only patterns can fail.
         let _ = self.catalog.push(entry);
         Ok(())
     }

@@ -1,5 +1,4 @@
-//! Metadata files (`….meta`, kind Meta): JSON arrays of `{"_id": LFN, "_attributes": {…}}`, one behind the
-//! other.
+//! Metadata files (`….meta`, type Meta): a sequence of JSON arrays of `{"_id": LFN, "_attributes": {…}}`.
 
 use std::path::Path;
 
@@ -17,11 +16,11 @@ struct Item {
     attributes: std::collections::BTreeMap<String, serde_json::Value>,
 }
 
-/// Entries without locations.
+/// Reads entries without locations.
 pub(super) fn read(path: &Path, text: &str) -> Result<ReplicaCatalog, InputErrors> {
     let mut catalog = ReplicaCatalog::default();
     for (lfn, metadata) in items(path, text)? {
-        // Only patterns are ever refused.
+        // Only patterns can fail.
         let _ = catalog.push(ReplicaEntry {
             lfn,
             metadata,
@@ -31,7 +30,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<ReplicaCatalog, InputError
     Ok(catalog)
 }
 
-/// Adds what the file knows about files that the catalog has; what the catalog says itself stays.
+/// Adds metadata from the file to entries of the catalog. Values in the catalog win.
 pub(super) fn complete(catalog: &mut ReplicaCatalog, path: &Path, text: &str) -> Result<(), InputErrors> {
     for (lfn, metadata) in items(path, text)? {
         catalog.add_metadata(&lfn, metadata);

@@ -1,4 +1,4 @@
-//! Replicas: where logical files are.
+//! Replica catalogs: locations of logical files.
 
 mod database;
 mod metadata;
@@ -20,19 +20,20 @@ use crate::pattern::Pattern;
 
 pub use source::{Source, from_run, load_from_properties, load_other, load_with_metadata};
 
-/// Kinds of catalogs that are files.
+/// Types of catalogs that are single files.
 const FILE_KINDS: &[&str] = &["YAML", "File", "Regex", "SimpleFile", "Meta"];
 
 /// Entries in document order, with an index by logical name.
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaCatalog {
     entries: Vec<ReplicaEntry>,
-    /// Entries that are no patterns.
+    /// Index of entries that are not patterns.
     by_name: FxHashMap<String, u32>,
     patterns: Vec<(Pattern, u32)>,
-    /// All patterns at once, made when first asked; `None` if they are too large together or one needs trying.
+    /// All patterns in one set, built on first use. `None` if the set is too large or a pattern needs
+    /// lookaround.
     all_patterns: OnceLock<Option<RegexSet>>,
-    /// What is odd in the file but no error.
+    /// Warnings about the file.
     pub warnings: Vec<InputError>,
 }
 
@@ -42,16 +43,16 @@ impl PartialEq for ReplicaCatalog {
     }
 }
 
-/// Locations of one logical file (or of all that match a pattern).
+/// Locations of one logical file, or of all files that match a pattern.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReplicaEntry {
-    /// Logical file name, or a pattern that must match the whole of it.
+    /// Logical file name, or a pattern that must match the whole name.
     pub lfn: String,
-    /// `lfn` is a pattern; `[0]`, `[1]`, … in the locations stand for its groups.
+    /// `lfn` is a pattern. `[0]`, `[1]`, … in the locations refer to its groups.
     pub regex: bool,
     /// Locations in document order.
     pub replicas: Vec<Replica>,
-    /// Metadata, checksums included (`checksum.type`, `checksum.value`).
+    /// Metadata, including checksums (`checksum.type`, `checksum.value`).
     pub metadata: Metadata,
 }
 
@@ -60,18 +61,18 @@ pub struct ReplicaEntry {
 pub struct Replica {
     /// URL or bare path, as written.
     pub pfn: String,
-    /// Site that it is on.
+    /// Site of the location.
     pub site: Option<String>,
 }
 
-/// How the files of a directory become replicas.
+/// Options for a directory as replica catalog.
 #[derive(Clone, Debug)]
 pub struct DirectoryOptions {
     /// Site of the entries (`pegasus.catalog.replica.directory.site`).
     pub site: String,
-    /// Put before the absolute path (`pegasus.catalog.replica.directory.url.prefix`).
+    /// Prefix of the absolute path (`pegasus.catalog.replica.directory.url.prefix`).
     pub url_prefix: String,
-    /// The logical name is the base name, not the relative path (`….directory.flat.lfn`).
+    /// Use base names instead of relative paths as logical names (`….directory.flat.lfn`).
     pub flat_lfn: bool,
 }
 
@@ -85,16 +86,16 @@ impl Default for DirectoryOptions {
     }
 }
 
-/// What a catalog knows of one logical file.
+/// Result of a lookup.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found<'a> {
-    /// Locations in document order, group references filled in.
+    /// Locations in document order, with group references replaced.
     pub replicas: Vec<Replica>,
     /// Metadata.
     pub metadata: Option<&'a Metadata>,
 }
 
-/// A pattern that cannot be used.
+/// An invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the pattern `{pattern}` cannot be used: {reason}")]
 pub struct BadPattern {
@@ -103,8 +104,7 @@ pub struct BadPattern {
 }
 
 impl ReplicaCatalog {
-    /// What is known of a logical file: the entry with its name, behind it what the first pattern gives that
-    /// matches the whole name.
+    /// Looks up a logical file: the entry with its name, then the first pattern that matches the whole name.
     pub fn lookup(&self, lfn: &str) -> Option<Found<'_>> {
         let mut found = self.by_name.get(lfn).map(|&number| {
             let entry = &self.entries[number as usize];
@@ -134,7 +134,7 @@ impl ReplicaCatalog {
         }
         found
     }
-    /// Whether [`ReplicaCatalog::lookup`] finds a location.
+    /// Returns whether [`ReplicaCatalog::lookup`] finds a location.
     pub fn knows(&self, lfn: &str) -> bool {
         let named = self.by_name.get(lfn).map(|&n| &self.entries[n as usize]);
         named.is_some_and(|entry| !entry.replicas.is_empty())
@@ -142,7 +142,7 @@ impl ReplicaCatalog {
                 .first_match(lfn)
                 .is_some_and(|n| !self.entries[self.patterns[n].1 as usize].replicas.is_empty())
     }
-    /// Adds metadata to the entry with a name, if there is one; what it says itself stays.
+    /// Adds metadata to the entry with a name, if there is one. Existing values win.
     fn add_metadata(&mut self, lfn: &str, metadata: Metadata) {
         if let Some(&number) = self.by_name.get(lfn) {
             let known = &mut self.entries[number as usize].metadata;
@@ -151,10 +151,10 @@ impl ReplicaCatalog {
             }
         }
     }
-    /// Adds all entries of another catalog behind those of this one.
+    /// Appends all entries of another catalog.
     ///
     /// # Errors
-    /// None, for patterns that are in a catalog can be used.
+    /// None: patterns in a catalog are valid.
     fn append(&mut self, other: ReplicaCatalog) -> Result<(), BadPattern> {
         for entry in other.entries {
             self.push(entry)?;
@@ -162,7 +162,7 @@ impl ReplicaCatalog {
         self.warnings.extend(other.warnings);
         Ok(())
     }
-    /// Position in `patterns` of the first that matches.
+    /// Returns the index in `patterns` of the first match.
     fn first_match(&self, lfn: &str) -> Option<usize> {
         if self.patterns.is_empty() {
             return None;
@@ -183,10 +183,10 @@ impl ReplicaCatalog {
                 .position(|(pattern, _)| pattern.is_match(lfn)),
         }
     }
-    /// Adds an entry behind the others; locations of a name that is there already are added to it.
+    /// Appends an entry. Locations of an existing name are added to its entry.
     ///
     /// # Errors
-    /// A pattern that is none.
+    /// An invalid pattern.
     pub fn push(&mut self, entry: ReplicaEntry) -> Result<(), BadPattern> {
         let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
         if entry.regex {
@@ -211,17 +211,17 @@ impl ReplicaCatalog {
         self.entries.push(entry);
         Ok(())
     }
-    /// Entries in document order.
+    /// Returns the entries in document order.
     pub fn entries(&self) -> &[ReplicaEntry] {
         &self.entries
     }
-    /// Whether there are none.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 }
 
-/// Replaces `[N]` by the group N; a number without a group stays as it is.
+/// Replaces `[N]` by group N. Numbers without a group are kept.
 fn fill_groups(pfn: &str, groups: &[&str]) -> String {
     let mut out = String::with_capacity(pfn.len() + 32);
     let mut rest = pfn;
@@ -248,8 +248,8 @@ fn fill_groups(pfn: &str, groups: &[&str]) -> String {
     out
 }
 
-/// Reads a replica catalog; `kind` is the value of `pegasus.catalog.replica`, without it the type is
-/// guessed. Cache files are of kind `SimpleFile`.
+/// Reads a replica catalog. `kind` is the value of `pegasus.catalog.replica`; `None` detects the type. Cache
+/// files have the type `SimpleFile`.
 ///
 /// # Errors
 /// All problems of the file.
@@ -257,8 +257,8 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<ReplicaC
     parse(path, &read(path, env)?, kind)
 }
 
-/// Reads the text of a replica catalog, in which variables have been replaced; `path` is for messages and to guess
-/// the type.
+/// Reads the text of a replica catalog with variables already expanded. `path` is for messages and for
+/// detection of the type.
 ///
 /// # Errors
 /// All problems of the text.
@@ -280,10 +280,10 @@ pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<ReplicaCatal
     }
 }
 
-/// Every file below a directory, by its relative path.
+/// Makes a catalog of all files below a directory, named by relative path.
 ///
 /// # Errors
-/// A directory that cannot be read.
+/// An unreadable directory.
 pub fn from_directory(directory: &Path, options: &DirectoryOptions) -> Result<ReplicaCatalog, InputErrors> {
     let mut catalog = ReplicaCatalog::default();
     for file in files_below(directory)? {

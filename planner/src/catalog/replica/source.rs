@@ -1,4 +1,4 @@
-//! Replica catalogs as properties describe them: a file, a directory, a database, or several of them (MRC).
+//! Replica catalogs described by properties: a file, a directory, a database, or a combination (MRC).
 
 use std::path::{Path, PathBuf};
 
@@ -8,16 +8,15 @@ use super::{DirectoryOptions, FILE_KINDS, ReplicaCatalog, database, from_directo
 use crate::catalog::{expansion, locate};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
-use crate::input::text;
 use crate::model::Files;
 use crate::properties::{Properties, PropertySources};
+use crate::syntax::text;
 
 const KEY: &str = "pegasus.catalog.replica";
-/// Kinds that are no single file.
+/// Types that are not single files.
 const OTHER_KINDS: &[&str] = &["Directory", "JDBCRC", "MRC"];
 
-/// A catalog and the files that it came from, to be copied into the submit directory; a database stays where
-/// it is.
+/// A catalog with its files, which are copied into the submit directory. Databases are not copied.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     /// The catalog.
@@ -35,12 +34,12 @@ impl From<ReplicaCatalog> for Source {
     }
 }
 
-/// Reads the replica catalog that the properties describe, else the file that lies in `working_dir` under a
-/// default name (`replicas.yml`, `rc.txt`); without one, it is empty. Of a database, only what is known of
-/// `wanted` is read.
+/// Reads the replica catalog that the properties describe, else a file with a default name (`replicas.yml`,
+/// `rc.txt`) in `working_dir`. Without one, the catalog is empty. From a database, reads only the files
+/// `wanted`.
 ///
 /// # Errors
-/// A named file that cannot be read; all problems of the file.
+/// An unreadable named file; all problems of the file.
 pub fn load_from_properties(
     properties: &Properties,
     working_dir: &Path,
@@ -57,8 +56,8 @@ pub fn load_from_properties(
     of.backend(KEY, &["replicas.yml", "rc.txt"], true)
 }
 
-/// Reads a replica file in the text format of cache files, and the metadata beside it (`FILE.meta`), if there
-/// is some.
+/// Reads a replica file in the text format of cache files, and the metadata file beside it (`FILE.meta`), if
+/// any.
 ///
 /// # Errors
 /// All problems of the files.
@@ -71,11 +70,11 @@ pub fn load_with_metadata(path: &Path, env: &ExpandEnv) -> Result<ReplicaCatalog
     Ok(catalog)
 }
 
-/// Reads a catalog of another purpose than to find inputs: `key` is the property with its type (Regex
-/// without), `<key>.file` the one with its file.
+/// Reads a catalog that does not locate inputs: the property `key` has its type (default Regex), `<key>.file`
+/// its file.
 ///
 /// # Errors
-/// As for [`load_from_properties`].
+/// See [`load_from_properties`].
 pub fn load_other(
     properties: &Properties,
     key: &str,
@@ -92,11 +91,10 @@ pub fn load_other(
     }
 }
 
-/// Reads what a run has registered: the output replica catalog of its submit directory.
+/// Reads the files that a run has registered, from the output replica catalog of its submit directory.
 ///
 /// # Errors
-/// A directory that is none of a run; a catalog that cannot be read. A run that has registered nothing gives a
-/// warning.
+/// Not a submit directory; an unreadable catalog. A run without registered files causes a warning.
 pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCatalog, InputErrors> {
     const OUTPUT: &str = "pegasus.catalog.replica.output";
     let braindump = dir.join("braindump.yml");
@@ -128,7 +126,7 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCa
         .is_some_and(|kind| kind.eq_ignore_ascii_case("jdbcrc"))
     {
         let mut path = database::path(&properties, OUTPUT, dir)?;
-        // The directory may have been moved.
+        // The submit directory may have been moved.
         if !path.is_file()
             && let Some(moved) = path.file_name().map(|name| dir.join(name))
         {
@@ -138,7 +136,7 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCa
             let mut none = ReplicaCatalog::default();
             none.warnings.push(InputError::file(
                 &path,
-                "there is no such database: the run has registered nothing",
+                "no such database: the run has registered nothing",
             ));
             return Ok(none);
         }
@@ -147,7 +145,7 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCa
     Ok(of.backend(OUTPUT, &[], false)?.catalog)
 }
 
-/// Where a catalog is looked for.
+/// Properties and directory of a catalog.
 struct Of<'a> {
     properties: &'a Properties,
     working_dir: &'a Path,
@@ -160,7 +158,7 @@ impl Of<'_> {
         self.properties.get(key).map(str::trim).filter(|v| !v.is_empty())
     }
 
-    /// The catalog that the properties below `key` describe.
+    /// Reads the catalog that the properties below `key` describe.
     fn backend(&self, key: &str, defaults: &[&str], may_be_several: bool) -> Result<Source, InputErrors> {
         let kind = self.text(key);
         match kind.unwrap_or_default().to_ascii_lowercase().as_str() {
@@ -218,7 +216,7 @@ impl Of<'_> {
         from_directory(&self.working_dir.join(directory), &options)
     }
 
-    /// All catalogs `KEY.mrc.NAME`, in the order of their names.
+    /// Reads all catalogs `KEY.mrc.NAME`, in order of their names.
     fn several(&self, key: &str) -> Result<Source, InputErrors> {
         let prefix = format!("{key}.mrc.");
         let mut all = Source::default();

@@ -58,7 +58,7 @@ fn exact_names_come_before_patterns() {
 }
 
 #[test]
-fn text_lines() {
+fn text_lines_are_read() {
     let text = r#"
 # a comment
 a file:///d/a site="local"
@@ -80,7 +80,7 @@ a /e/a
 }
 
 #[test]
-fn cache_lines_are_as_others() {
+fn cache_lines_are_read() {
     let text = "\"a b\" \"/d/a b\" site=\"local\" priority=\"10\" owner=\"me\"\n";
     let catalog = loaded("x.cache", Some("SimpleFile"), text).expect("reads");
     let found = catalog.lookup("a b").expect("an entry");
@@ -96,7 +96,7 @@ fn cache_lines_are_as_others() {
 }
 
 #[test]
-fn wrong_catalogs() {
+fn invalid_catalogs_are_refused() {
     assert_eq!(
         loaded("rc.txt", None, "a\nb \"/x\nc /x local\nd(?=x /x regex=\"true\"\n").expect_err("wrong"),
         "rc.txt:1:1: the line gives no location for a\n\
@@ -125,7 +125,7 @@ fn wrong_catalogs() {
 }
 
 #[test]
-fn files_of_a_directory() {
+fn files_of_a_directory_become_replicas() {
     let dir = tempfile::tempdir().expect("temporary directory");
     std::fs::create_dir(dir.path().join("sub")).expect("writable");
     std::fs::write(dir.path().join("sub/a"), "").expect("writable");
@@ -167,7 +167,7 @@ fn files_of_a_directory() {
 
 proptest::proptest! {
     #[test]
-    fn any_text_gives_an_answer(text in "(a|regex=\"true\"|site=|\"|\\\\|\\PC|[#\n \\[\\](){}*+?]|replicas: |- ){0,60}", lfn in "\\PC{0,5}") {
+    fn arbitrary_text_causes_no_panic(text in "(a|regex=\"true\"|site=|\"|\\\\|\\PC|[#\n \\[\\](){}*+?]|replicas: |- ){0,60}", lfn in "\\PC{0,5}") {
         if let Ok(catalog) = super::text::read(Path::new("r"), &text) {
             let _ = catalog.lookup(&lfn);
         }

@@ -1,4 +1,4 @@
-//! Replica catalogs as text: lines `LFN PFN name="value" …` (kinds File, Regex and SimpleFile; cache files, too).
+//! Replica catalogs as text: lines `LFN PFN name="value" …` (types File, Regex and SimpleFile; cache files).
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{Replica, ReplicaCatalog, ReplicaEntry};
 use crate::error::{InputError, InputErrors};
 use crate::model::Position;
 
-/// Reads a whole file. A bare absolute path becomes a `file://` URL, as in the reference.
+/// Reads a whole file. An absolute path becomes a `file://` URL, as in Pegasus.
 pub(super) fn read(path: &Path, text: &str) -> Result<ReplicaCatalog, InputErrors> {
     let mut catalog = ReplicaCatalog::default();
     let mut problems = Vec::new();
@@ -23,10 +23,10 @@ pub(super) fn read(path: &Path, text: &str) -> Result<ReplicaCatalog, InputError
     Ok(catalog)
 }
 
-/// Column and message of what is wrong with a line.
-type Wrong = (usize, String);
+/// Column and message of a problem.
+type LineError = (usize, String);
 
-fn read_line(line: &str, catalog: &mut ReplicaCatalog) -> Result<(), Wrong> {
+fn read_line(line: &str, catalog: &mut ReplicaCatalog) -> Result<(), LineError> {
     let mut words = Words {
         line,
         at: 0,
@@ -57,7 +57,7 @@ fn read_line(line: &str, catalog: &mut ReplicaCatalog) -> Result<(), Wrong> {
         match name {
             "site" | "pool" => site = Some(value.to_owned()),
             "regex" => entry.regex = crate::profiles::parse_bool(value).unwrap_or(false),
-            // A rank among the replicas, not a property of the file.
+            // A priority of the replica, not metadata of the file.
             "priority" => {}
             _ => {
                 entry.metadata.insert(name.to_owned(), value.to_owned());
@@ -73,14 +73,14 @@ fn read_line(line: &str, catalog: &mut ReplicaCatalog) -> Result<(), Wrong> {
 struct Words<'a> {
     line: &'a str,
     at: usize,
-    /// Where characters have been counted up to, and the column there.
+    /// Offset up to which characters are counted, and its column.
     counted: usize,
     column: usize,
 }
 
 impl Words<'_> {
-    /// The next word and its column, `None` at the end of the line or at a comment.
-    fn next(&mut self) -> Result<Option<(String, usize)>, Wrong> {
+    /// Returns the next word and its column, `None` at the end of the line or at a comment.
+    fn next(&mut self) -> Result<Option<(String, usize)>, LineError> {
         let rest = &self.line[self.at..];
         let trimmed = rest.trim_start();
         self.at += rest.len() - trimmed.len();

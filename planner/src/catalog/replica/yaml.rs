@@ -2,10 +2,10 @@
 
 use super::{Replica, ReplicaCatalog, ReplicaEntry};
 use crate::catalog::transformation::yaml::checksum;
-use crate::input::yaml::{Fields, Result, Yaml};
 use crate::model::Position;
+use crate::syntax::yaml::{Fields, Result, Yaml};
 
-/// Reads the node that comes next: a mapping with the key `replicas`.
+/// Reads the next node: a mapping with the key `replicas`.
 pub(crate) fn read(yaml: &mut Yaml<'_>) -> Result<ReplicaCatalog> {
     let mut catalog = ReplicaCatalog::default();
     let root = yaml.node()?;

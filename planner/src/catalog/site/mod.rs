@@ -1,4 +1,4 @@
-//! Sites: what the planner knows of the places where jobs run and files live.
+//! Site catalogs: places where jobs run and files are stored.
 
 mod xml;
 pub(crate) mod yaml;
@@ -15,13 +15,13 @@ use crate::properties::Properties;
 /// Sites by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SiteCatalog {
-    /// In name order.
+    /// Sites in name order.
     pub sites: BTreeMap<String, Site>,
-    /// What is odd in the file but no error.
+    /// Warnings about the file.
     pub warnings: Vec<InputError>,
 }
 
-/// Architecture and operating system; compared exactly between sites and transformations.
+/// Architecture and operating system. Those of sites and transformations must be equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SysInfo {
     /// Architecture, default `x86_64`.
@@ -55,22 +55,22 @@ pub struct Site {
     pub name: String,
     /// Architecture and operating system.
     pub sysinfo: SysInfo,
-    /// Directories by kind, one of each at most.
+    /// Directories, at most one of each kind.
     pub directories: BTreeMap<DirectoryKind, Directory>,
-    /// Idle nodes of the compute gateway, where given (HEFT).
+    /// Idle nodes of the compute gateway, if given (for HEFT).
     pub idle_nodes: Option<u32>,
-    /// Total nodes of the compute gateway, where given (HEFT).
+    /// Total nodes of the compute gateway, if given (for HEFT).
     pub total_nodes: Option<u32>,
     /// Profiles of the site.
     pub profiles: Profiles,
 }
 
-/// What a directory of a site is for.
+/// Purpose of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DirectoryKind {
-    /// Work directories of workflows, seen from all nodes.
+    /// Work directories, visible on all nodes.
     SharedScratch,
-    /// Outputs, seen from all nodes.
+    /// Outputs, visible on all nodes.
     SharedStorage,
     /// Work directories on one node.
     LocalScratch,
@@ -81,22 +81,22 @@ pub enum DirectoryKind {
 /// A directory of a site.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Directory {
-    /// Path as seen on the site.
+    /// Path on the site.
     pub path: String,
-    /// Servers that give access from outside.
+    /// Servers for access from outside.
     pub servers: Vec<FileServer>,
 }
 
-/// A URL that leads to a directory.
+/// A URL of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileServer {
-    /// URL prefix and mount point as one text.
+    /// URL prefix and mount point, concatenated.
     pub url: String,
-    /// What it may be used for.
+    /// Permitted operation.
     pub operation: Operation,
 }
 
-/// What a file server may be used for.
+/// Operation that a file server permits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Operation {
     /// Reading and writing.
@@ -109,27 +109,27 @@ pub enum Operation {
 }
 
 impl SiteCatalog {
-    /// The site with a name.
+    /// Returns the site with a name.
     pub fn get(&self, name: &str) -> Option<&Site> {
         self.sites.get(name)
     }
-    /// Adds sites; one of the same name replaces that which is here, nothing is merged.
+    /// Adds sites. A site replaces an existing one of the same name.
     pub fn replace_with(&mut self, other: SiteCatalog) {
         self.sites.extend(other.sites);
         self.warnings.extend(other.warnings);
     }
-    /// Adds the profiles that properties `pegasus.catalog.site.sites.<site>.profiles.<namespace>.<key>`
-    /// give to sites; they win over those of the file.
+    /// Adds profiles from the properties `pegasus.catalog.site.sites.<site>.profiles.<namespace>.<key>`. They
+    /// win over those of the file.
     ///
     /// # Errors
-    /// A namespace or a value that is wrong. A site that is unknown gives a warning.
+    /// An invalid namespace or value. An unknown site causes a warning.
     pub fn apply_properties(&mut self, properties: &Properties) -> Result<(), InputErrors> {
         const PREFIX: &str = "pegasus.catalog.site.sites.";
         let mut checker = Checker::default();
         let mut problems = Vec::new();
         for (key, value) in properties.with_prefix(PREFIX) {
             let full = format!("{PREFIX}{key}");
-            // A site's name may hold dots, "profiles" may not stand in one.
+            // Site names may contain dots, but not ".profiles.".
             let parts = key
                 .split_once(".profiles.")
                 .and_then(|(site, rest)| Some((site, rest.split_once('.')?)));
@@ -161,7 +161,7 @@ impl SiteCatalog {
 }
 
 impl Directory {
-    /// URL of the first server for the operation itself, else of the first for all operations.
+    /// Returns the URL of the first server for the operation, else of the first server for all operations.
     pub fn url(&self, operation: Operation) -> Option<&str> {
         let of = |wanted| self.servers.iter().find(|s| s.operation == wanted);
         of(operation)
@@ -170,11 +170,11 @@ impl Directory {
     }
 }
 
-/// Reads the file that the properties name or that lies in `working_dir` under a default name
-/// (`sites.yml`, `sites.xml`); without one, an empty catalog.
+/// Reads the file that the properties name, else a file with a default name (`sites.yml`, `sites.xml`) in
+/// `working_dir`. Without one, the catalog is empty.
 ///
 /// # Errors
-/// A named file that cannot be read; all problems of the file.
+/// An unreadable named file; all problems of the file.
 pub fn load_from_properties(
     properties: &Properties,
     working_dir: &Path,
@@ -191,7 +191,7 @@ pub fn load_from_properties(
     })
 }
 
-/// Reads a site catalog; `kind` is the value of `pegasus.catalog.site`, without it the type is guessed.
+/// Reads a site catalog. `kind` is the value of `pegasus.catalog.site`; `None` detects the type.
 ///
 /// # Errors
 /// All problems of the file.
@@ -199,8 +199,8 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<SiteCata
     parse(path, &read(path, env)?, kind)
 }
 
-/// Reads the text of a site catalog, in which variables have been replaced; `path` is for messages and to guess
-/// the type.
+/// Reads the text of a site catalog with variables already expanded. `path` is for messages and for detection
+/// of the type.
 ///
 /// # Errors
 /// All problems of the text.

@@ -57,7 +57,7 @@ const XML: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 "#;
 
 #[test]
-fn yaml_and_xml_say_the_same() {
+fn yaml_and_xml_give_the_same_sites() {
     let yaml = loaded("sites.yml", YAML).expect("reads");
     let xml = loaded("sites.xml", XML).expect("reads");
     assert_eq!(yaml, xml);
@@ -80,7 +80,7 @@ fn yaml_and_xml_say_the_same() {
 }
 
 #[test]
-fn wrong_yaml() {
+fn invalid_yaml_is_refused() {
     let text = "sites:\n\
         - {name: a, arch: x64, direcories: []}\n\
         - {name: a, directories: [{type: scratch, path: /a}, {type: sharedScratch}]}\n\
@@ -161,7 +161,7 @@ fn version_3_has_directories_of_the_head_node() {
 }
 
 #[test]
-fn wrong_xml() {
+fn invalid_xml_is_refused() {
     assert_eq!(
         loaded("sites.xml", "<sitecatalog version=\"2.0\"/>").expect_err("wrong"),
         "sites.xml:1:1: site catalogs of version 2.0 are no longer supported, only 3.x and 4.x"
@@ -184,7 +184,7 @@ fn wrong_xml() {
 }
 
 #[test]
-fn default_files_and_named_files() {
+fn default_and_named_files_are_found() {
     let dir = tempfile::tempdir().expect("temporary directory");
     let env = ExpandEnv::default();
     let mut properties = Properties::default();

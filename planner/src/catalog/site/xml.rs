@@ -1,13 +1,13 @@
-//! Site catalogs in XML, versions 3 and 4. They differ in how directories are written: version 3 has `head-fs` with
-//! `scratch` and `storage`, each `shared` or `local`.
+//! Site catalogs in XML, versions 3 and 4. They differ in the elements for directories: version 3 has
+//! `head-fs` with `scratch` and `storage`, each `shared` or `local`.
 
 use std::path::Path;
 
 use super::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog};
 use crate::error::{InputError, InputErrors};
-use crate::input::xml::{Element, Result, Xml};
 use crate::model::Position;
 use crate::profiles::{Checker, Namespace, Profiles};
+use crate::syntax::xml::{Element, Result, Xml};
 
 /// Reads a whole file.
 pub(super) fn read(path: &Path, text: &str) -> std::result::Result<SiteCatalog, InputErrors> {
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
             if element.name() == "site" {
                 self.site(&element)?;
             } else {
-                // Metadata of the catalog as a whole.
+                // Metadata of the whole catalog.
                 self.xml.skip()?;
             }
         }
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
                 "grid" => self.grid(&inner, &mut site)?,
                 "profile" => self.profile(&inner, &mut site.profiles)?,
                 "head-fs" => self.head_fs(&mut site)?,
-                // Nothing of a run is on file systems of single nodes.
+                // A run does not use file systems of single nodes.
                 "worker-fs" | "metadata" | "replica-catalog" => self.xml.skip()?,
                 _ => self.xml.illegal_element(
                     &inner,
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `head-fs` of version 3.
+    /// Reads `head-fs` of version 3.
     fn head_fs(&mut self, site: &mut Site) -> Result<()> {
         while let Some(purpose) = self.xml.element()? {
             let purpose_name = purpose.name().to_owned();
@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
             );
             return Ok(None);
         }
-        // The prefix alone, with the path apart, is the older form.
+        // The older form has the path in a separate attribute.
         if !mount.is_empty() && !url.ends_with(&mount) {
             let prefix = if url.ends_with("://") {
                 url.as_str()

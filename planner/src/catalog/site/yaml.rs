@@ -1,9 +1,9 @@
 //! Site catalogs in YAML.
 
 use super::{Directory, DirectoryKind, FileServer, Operation, Site, SiteCatalog, SysInfo};
-use crate::input::yaml::{Fields, Node, Result, Scalar, Yaml};
 use crate::model::Position;
 use crate::profiles::{Checker, Profiles};
+use crate::syntax::yaml::{Fields, Node, Result, Scalar, Yaml};
 
 /// Architectures of the published schema.
 const ARCHITECTURES: &[&str] = &[
@@ -12,7 +12,7 @@ const ARCHITECTURES: &[&str] = &[
 /// Operating systems of the published schema.
 const SYSTEMS: &[&str] = &["linux", "sunos", "macosx", "aix", "windows"];
 
-/// Reads the node that comes next: a mapping with the key `sites`.
+/// Reads the next node: a mapping with the key `sites`.
 pub(crate) fn read(yaml: &mut Yaml<'_>) -> Result<SiteCatalog> {
     let mut catalog = SiteCatalog::default();
     let mut checker = Checker::default();
@@ -96,7 +96,7 @@ fn owned(scalar: Option<Scalar<'_>>) -> Option<String> {
     scalar.map(|s| s.text.into_owned())
 }
 
-/// One of the keys `arch`, `os.type`, `os.release`, `os.version`, which transformations have, too.
+/// Reads one of the keys `arch`, `os.type`, `os.release`, `os.version`, also used by transformations.
 pub(crate) fn system(yaml: &mut Yaml<'_>, key: &'static str, sysinfo: &mut SysInfo) -> Result<()> {
     let Some(scalar) = yaml.any_text(key)?.filter(|s| !s.is_null()) else {
         return Ok(());
@@ -129,7 +129,7 @@ pub(crate) fn system(yaml: &mut Yaml<'_>, key: &'static str, sysinfo: &mut SysIn
 }
 
 impl DirectoryKind {
-    /// From its name in YAML (`sharedScratch`) or in XML (`shared-scratch`).
+    /// Parses the name in YAML (`sharedScratch`) or in XML (`shared-scratch`).
     pub(super) fn parse(name: &str) -> Option<DirectoryKind> {
         let plain: String = name.chars().filter(|c| *c != '-' && *c != '_').collect();
         Some(match plain.to_ascii_lowercase().as_str() {
@@ -143,7 +143,7 @@ impl DirectoryKind {
 }
 
 impl Operation {
-    /// From its name.
+    /// Parses the name.
     pub(super) fn parse(name: &str) -> Option<Operation> {
         Some(match name.to_ascii_lowercase().as_str() {
             "all" => Operation::All,
@@ -235,7 +235,7 @@ fn file_servers(yaml: &mut Yaml<'_>, directory: &mut Directory, checker: &mut Ch
                         }
                     }
                 }
-                // Nothing reads profiles of file servers in this mode.
+                // Profiles of file servers are not used.
                 _ => yaml.profiles(&mut Profiles::default(), checker)?,
             }
         }

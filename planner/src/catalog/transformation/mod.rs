@@ -1,4 +1,4 @@
-//! Transformations: where programs are, per site.
+//! Transformation catalogs: locations of programs on sites.
 
 mod text;
 pub(crate) mod yaml;
@@ -18,13 +18,13 @@ use crate::properties::Properties;
 /// Entries in document order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TransformationCatalog {
-    /// One per transformation and site.
+    /// Entries, one per transformation and site.
     pub entries: Vec<TransformationEntry>,
-    /// Compound transformations: name and the names of the executables it requires.
+    /// Compound transformations: name, and names of required executables.
     pub compounds: Vec<(TransformationName, Vec<TransformationName>)>,
-    /// Containers by name; the planner refuses jobs that need one, but names them in its message.
+    /// Containers by name. The planner refuses jobs that need one and names it.
     pub containers: Vec<String>,
-    /// What is odd in the file but no error.
+    /// Warnings about the file.
     pub warnings: Vec<InputError>,
 }
 
@@ -35,13 +35,13 @@ pub struct TransformationEntry {
     pub name: TransformationName,
     /// Site.
     pub site: String,
-    /// Path (INSTALLED) or URL (STAGEABLE) as in the specification, 4.2.4.
+    /// Path (installed) or URL (stageable), see section 4.2.4 of the specification.
     pub pfn: String,
-    /// Installed at the site, or to be staged to it.
+    /// Installed or stageable.
     pub kind: TransformationKind,
-    /// System that the program is for.
+    /// System of the program.
     pub sysinfo: SysInfo,
-    /// Profiles: those of the site entry over those of the transformation.
+    /// Profiles of the transformation, overridden by those of the site entry.
     pub profiles: Profiles,
     /// Metadata in document order.
     pub metadata: Vec<(String, String)>,
@@ -51,25 +51,25 @@ pub struct TransformationEntry {
     pub container: Option<String>,
 }
 
-/// How a program gets to the site.
+/// How a program becomes available at a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransformationKind {
-    /// It is there.
+    /// It is installed.
     #[default]
     Installed,
-    /// The workflow brings it.
+    /// The workflow stages it.
     Stageable,
 }
 
 impl TransformationCatalog {
-    /// Entries of a transformation, in document order.
+    /// Returns the entries of a transformation in document order.
     pub fn entries<'a>(
         &'a self,
         name: &'a TransformationName,
     ) -> impl Iterator<Item = &'a TransformationEntry> {
         self.entries.iter().filter(move |e| e.name == *name)
     }
-    /// Puts entries behind those of this catalog; those for a name and site that `other` has, too, leave.
+    /// Appends entries of `other` and removes existing entries for the same name and site.
     pub fn extend(&mut self, other: TransformationCatalog) {
         let replaced: FxHashSet<(&TransformationName, &str)> =
             other.entries.iter().map(|e| (&e.name, e.site.as_str())).collect();
@@ -82,22 +82,21 @@ impl TransformationCatalog {
         self.containers.extend(other.containers);
         self.warnings.extend(other.warnings);
     }
-    /// The known name that `name` may be a misspelling of.
+    /// Returns a known name similar to `name`.
     pub fn near(&self, name: &TransformationName) -> Option<String> {
         let known: Vec<String> = self.entries.iter().map(|e| e.name.to_string()).collect();
         near_spelling(&name.to_string(), known.iter().map(String::as_str)).map(str::to_owned)
     }
 }
 
-/// The location of a program in the form that the planner uses: a path for one that is installed, a URL for
-/// one that is to be staged.
+/// Normalizes the location of a program: a path if it is installed, a URL if it is stageable.
 ///
 /// # Errors
-/// A program to be staged that is neither a path nor a URL.
+/// A stageable program whose location is neither a path nor a URL.
 pub(crate) fn normal_pfn(kind: TransformationKind, pfn: &str) -> Result<String, String> {
     match kind {
         TransformationKind::Installed => Ok(match pfn.strip_prefix("file://") {
-            // An authority (`file://host/path`) is dropped with the scheme.
+            // The authority of `file://host/path` is dropped with the scheme.
             Some(rest) => rest.find('/').map_or(rest, |slash| &rest[slash..]).to_owned(),
             None => pfn.to_owned(),
         }),
@@ -121,11 +120,11 @@ impl TransformationKind {
     }
 }
 
-/// Reads the file that the properties name or that lies in `working_dir` under a default name
-/// (`transformations.yml`, `tc.txt`); without one, an empty catalog.
+/// Reads the file that the properties name, else a file with a default name (`transformations.yml`, `tc.txt`)
+/// in `working_dir`. Without one, the catalog is empty.
 ///
 /// # Errors
-/// A named file that cannot be read; all problems of the file.
+/// An unreadable named file; all problems of the file.
 pub fn load_from_properties(
     properties: &Properties,
     working_dir: &Path,
@@ -142,8 +141,8 @@ pub fn load_from_properties(
     })
 }
 
-/// Reads a transformation catalog; `kind` is the value of `pegasus.catalog.transformation`, without it
-/// the type is guessed.
+/// Reads a transformation catalog. `kind` is the value of `pegasus.catalog.transformation`; `None` detects
+/// the type.
 ///
 /// # Errors
 /// All problems of the file.
@@ -155,8 +154,8 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<Transfor
     parse(path, &read(path, env)?, Some(&kind))
 }
 
-/// Reads the text of a transformation catalog, in which variables have been replaced; `path` is for messages and
-/// to guess the type.
+/// Reads the text of a transformation catalog with variables already expanded. `path` is for messages and for
+/// detection of the type.
 ///
 /// # Errors
 /// All problems of the text.
@@ -184,11 +183,11 @@ pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<Transformati
     }
 }
 
-/// Every executable file below a directory, as a stageable transformation on site `local`, named by its
-/// relative path; files without execute permission give a warning.
+/// Makes a catalog of all executable files below a directory: stageable transformations on the site `local`,
+/// named by relative path. Files without execute permission cause a warning.
 ///
 /// # Errors
-/// A directory that cannot be read.
+/// An unreadable directory.
 pub fn from_directory(directory: &Path, sysinfo: &SysInfo) -> Result<TransformationCatalog, InputErrors> {
     let mut catalog = TransformationCatalog::default();
     for file in files_below(directory)? {

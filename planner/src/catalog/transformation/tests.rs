@@ -37,7 +37,7 @@ containers:
 "#;
 
 #[test]
-fn yaml_entries() {
+fn yaml_entries_are_read() {
     let catalog = loaded("transformations.yml", YAML).expect("reads");
     let [hpc, local] = catalog.entries.as_slice() else {
         panic!("two entries");
@@ -66,7 +66,7 @@ fn yaml_entries() {
 }
 
 #[test]
-fn text_entries() {
+fn text_entries_are_read() {
     let text = r#"
 # a comment
 tr ns::tool:1.0 {
@@ -107,7 +107,7 @@ tr plain { site hpc { pfn "file:///bin/plain" } }
 }
 
 #[test]
-fn wrong_text() {
+fn invalid_text_is_refused() {
     for (text, message) in [
         (
             "tr a {\n  site b {\n    fpn \"/x\"\n  }\n}",
@@ -141,7 +141,7 @@ fn wrong_text() {
 }
 
 #[test]
-fn wrong_yaml() {
+fn invalid_yaml_is_refused() {
     let text = "transformations:\n\
         - {name: a, sites: [{name: x}, {pfn: /a}, {name: x, pfn: a, type: stageable}, {name: x, pfn: /a, type: static}]}\n\
         - {site: []}\n";
@@ -159,7 +159,7 @@ fn wrong_yaml() {
 }
 
 #[test]
-fn the_type_is_guessed_by_content() {
+fn the_type_is_detected_from_the_content() {
     assert_eq!(loaded("catalog", YAML).expect("reads").entries.len(), 2);
     assert_eq!(
         loaded("catalog", "tr a { site b { pfn \"/x\" } }")
@@ -176,7 +176,7 @@ fn the_type_is_guessed_by_content() {
 }
 
 #[test]
-fn files_of_a_directory() {
+fn files_of_a_directory_become_transformations() {
     let dir = tempfile::tempdir().expect("temporary directory");
     std::fs::create_dir(dir.path().join("sub")).expect("writable");
     for (name, mode) in [("b", 0o755), ("a", 0o644), ("sub/c", 0o700)] {
@@ -196,7 +196,7 @@ fn files_of_a_directory() {
 }
 
 #[test]
-fn near_names_and_replacement() {
+fn similar_names_are_found_and_entries_replaced() {
     let mut catalog = loaded("t.yml", YAML).expect("reads");
     assert_eq!(
         catalog.near(&TransformationName::parse("ns::tol:1.0")),

@@ -10,13 +10,13 @@ use crate::error::{InputError, InputErrors};
 use crate::model::{Position, TransformationName};
 use crate::profiles::{Checker, Namespace, Profiles};
 
-/// Reads a whole file. A problem inside a block does not hide those of the blocks behind it; one of the
-/// blocks themselves ends reading.
+/// Reads a whole file. A problem inside a block does not hide problems of later blocks; a broken block
+/// structure is fatal.
 pub(super) fn read(path: &Path, text: &str) -> Result<TransformationCatalog, InputErrors> {
     let mut parser = Parser {
         file: path,
         tokens: tokens(path, text)?.into_iter().peekable(),
-        end: crate::expand::position_of(text, text.len()),
+        end: crate::error::position_of(text, text.len()),
         checker: Checker::default(),
         catalog: TransformationCatalog::default(),
         problems: Vec::new(),
@@ -42,7 +42,7 @@ fn tokens(file: &Path, text: &str) -> Result<Vec<(Token, Position)>, InputError>
     for (n, line) in text.lines().enumerate() {
         let number = u32::try_from(n + 1).unwrap_or(u32::MAX);
         let mut chars = line.char_indices().peekable();
-        // Where characters have been counted up to: a line may be the whole file.
+        // Offset up to which characters are counted: one line may be the whole file.
         let (mut counted, mut characters) = (0, 1);
         while let Some(&(start, c)) = chars.peek() {
             characters += line[counted..start].chars().count();
@@ -84,7 +84,7 @@ fn tokens(file: &Path, text: &str) -> Result<Vec<(Token, Position)>, InputError>
     Ok(tokens)
 }
 
-/// The text up to the closing quotation mark; `\"` and `\\` stand for the second character.
+/// Reads the text up to the closing quotation mark. `\"` and `\\` denote the second character.
 fn quoted(chars: &mut Peekable<CharIndices<'_>>) -> Option<String> {
     let mut text = String::new();
     loop {
@@ -143,7 +143,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The next key of a block, `None` at its end.
+    /// Returns the next key of a block, `None` at its end.
     fn key(&mut self) -> Result<Option<(String, Position)>, Stop> {
         match self.tokens.next() {
             Some((Token::Text(text), position)) => Ok(Some((text, position))),
@@ -193,7 +193,7 @@ impl Parser<'_> {
                 _ => return Err(self.unknown(&key, position, "profile, metadata, site, requires")),
             }
         }
-        // Profiles of the transformation may stand behind its sites.
+        // Profiles of the transformation may follow its sites.
         for entry in &mut self.catalog.entries[first..] {
             entry.profiles.fill_from(&profiles);
             for pair in &metadata {

@@ -3,12 +3,12 @@
 use super::{TransformationCatalog, TransformationEntry, TransformationKind, normal_pfn};
 use crate::catalog::site::SysInfo;
 use crate::catalog::site::yaml::system;
-use crate::input::yaml::common::Pairs;
-use crate::input::yaml::{Fields, Result, Scalar, Yaml};
 use crate::model::{Hook, Position, TransformationName};
 use crate::profiles::{Checker, Profiles};
+use crate::syntax::yaml::common::Pairs;
+use crate::syntax::yaml::{Fields, Result, Scalar, Yaml};
 
-/// Reads the node that comes next: a mapping with the key `transformations`.
+/// Reads the next node: a mapping with the key `transformations`.
 pub(crate) fn read(yaml: &mut Yaml<'_>) -> Result<TransformationCatalog> {
     let mut catalog = TransformationCatalog::default();
     let mut checker = Checker::default();
@@ -50,7 +50,7 @@ fn given(scalar: Option<Scalar<'_>>) -> Option<String> {
     scalar.map(|s| s.text.into_owned()).filter(|s| !s.is_empty())
 }
 
-/// What a transformation and each of its sites may say.
+/// Keys that a transformation and its sites share.
 #[derive(Clone, Debug, Default)]
 struct Common {
     profiles: Profiles,
@@ -58,7 +58,7 @@ struct Common {
     hooks: Vec<Hook>,
 }
 
-/// A program at a site, before the name of the transformation is known.
+/// A program at a site, before the transformation's name is known.
 struct AtSite {
     site: String,
     pfn: String,
@@ -157,7 +157,7 @@ fn names(yaml: &mut Yaml<'_>, names: &mut Vec<TransformationName>) -> Result<()>
     if yaml.sequence("requires")? {
         while let Some(item) = yaml.item()? {
             match item {
-                crate::input::yaml::Node::Scalar(name) => names.push(TransformationName::parse(&name.text)),
+                crate::syntax::yaml::Node::Scalar(name) => names.push(TransformationName::parse(&name.text)),
                 node => {
                     yaml.problem(node.position(), "a required transformation must be a name");
                     yaml.skip(&node)?;
@@ -168,7 +168,7 @@ fn names(yaml: &mut Yaml<'_>, names: &mut Vec<TransformationName>) -> Result<()>
     Ok(())
 }
 
-/// `checksum: {sha256: …}` as the metadata that the planner makes of it.
+/// Turns `checksum: {sha256: …}` into metadata.
 pub(crate) fn checksum(yaml: &mut Yaml<'_>, metadata: &mut Pairs) -> Result<()> {
     yaml.pairs("checksum", |_, kind, value| {
         metadata.push(("checksum.type".into(), kind.text.as_ref().to_owned()));

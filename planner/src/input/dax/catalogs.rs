@@ -1,14 +1,14 @@
-//! Replicas and executables inside a DAX.
+//! Replicas and executables embedded in a DAX.
 
 use super::{Dax, put};
 use crate::catalog::replica::{Replica, ReplicaEntry};
 use crate::catalog::site::SysInfo;
 use crate::catalog::transformation::{TransformationEntry, TransformationKind, normal_pfn};
-use crate::input::xml::{Element, Result};
 use crate::model::TransformationName;
 use crate::profiles::{Profiles, parse_bool};
+use crate::syntax::xml::{Element, Result};
 
-/// A physical location inside a file or an executable.
+/// A physical location of a file or an executable.
 struct Pfn {
     url: String,
     site: Option<String>,
@@ -16,7 +16,7 @@ struct Pfn {
 }
 
 impl<'a> Dax<'_, 'a> {
-    /// `<pfn url= site=>` with profiles.
+    /// Reads `<pfn url= site=>` with profiles.
     fn pfn(&mut self, element: &Element<'a>) -> Result<Pfn> {
         let mut pfn = Pfn {
             url: String::new(),
@@ -71,7 +71,7 @@ impl<'a> Dax<'_, 'a> {
             }
         }
         let embedded = &mut self.builder.workflow.embedded;
-        // Only patterns can be refused, and a DAX has none.
+        // Only patterns can fail, and a DAX has none.
         if let Err(error) = embedded.replicas.get_or_insert_default().push(entry) {
             self.xml.problem(element.position, error.to_string());
         }
@@ -154,7 +154,7 @@ impl<'a> Dax<'_, 'a> {
         Ok(())
     }
 
-    /// `<transformation>` with the executables it needs.
+    /// Reads `<transformation>` with the executables that it requires.
     pub(super) fn compound(&mut self, element: &Element<'a>) -> Result<()> {
         let name = self.transformation_name(element)?;
         let mut requires = Vec::new();

@@ -3,13 +3,13 @@
 use super::{Dax, put};
 use crate::error::InputError;
 use crate::input::builder::default_use;
-use crate::input::xml::{Element, Part, Result};
 use crate::model::{
     Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, TransferFlag, TransformationName,
 };
 use crate::profiles::Namespace;
+use crate::syntax::xml::{Element, Part, Result};
 
-const INSIDE: &str = "argument, profile, metadata, stdin, stdout, stderr, uses, invoke";
+const LEGAL_CHILDREN: &str = "argument, profile, metadata, stdin, stdout, stderr, uses, invoke";
 
 impl<'a> Dax<'_, 'a> {
     pub(super) fn job(&mut self, element: &Element<'a>) -> Result<()> {
@@ -40,7 +40,7 @@ impl<'a> Dax<'_, 'a> {
             match inner.name() {
                 "argument" => job.arguments = Arguments::Raw(self.argument()?),
                 "profile" => self.profile(&inner, &mut job.profiles)?,
-                // A hint of old versions: `<execution key="site">S</execution>`.
+                // Old versions request a site by `<execution key="site">S</execution>`.
                 "execution" => {
                     let (key, value) = self.keyed(&inner)?;
                     job.profiles
@@ -59,10 +59,10 @@ impl<'a> Dax<'_, 'a> {
                     }
                 }
                 "invoke" => job.hooks.extend(self.invoke(&inner)?),
-                _ => self.xml.illegal_element(&inner, element.name(), INSIDE)?,
+                _ => self.xml.illegal_element(&inner, element.name(), LEGAL_CHILDREN)?,
             }
         }
-        // The file of a sub-workflow is an input without being listed.
+        // The file of a sub-workflow is an implicit input.
         if let (Some(file), true) = (job.file, job.kind != JobKind::Compute) {
             self.builder.add_use(&mut job, default_use(file, Link::Input));
         }
@@ -86,7 +86,7 @@ impl<'a> Dax<'_, 'a> {
         }
     }
 
-    /// Text and names of files, see section 3.4 of the specification for white space.
+    /// Reads an argument: text and file names. Section 3.4 of the specification defines the white space.
     fn argument(&mut self) -> Result<String> {
         let mut all = String::new();
         let rules = self.rules;
@@ -121,7 +121,7 @@ impl<'a> Dax<'_, 'a> {
         Ok(all)
     }
 
-    /// `name`, or `file` as in old versions.
+    /// Reads the attribute `name`, or `file` in old versions.
     fn file_name(&mut self, element: &Element<'a>) -> Result<Option<String>> {
         let mut name = None;
         self.xml.attributes(element, |_, key, value| {
@@ -154,7 +154,7 @@ impl<'a> Dax<'_, 'a> {
         let mut temporary = false;
         let builder = &mut *self.builder;
         self.xml.attributes(element, |xml, key, value| match key {
-            // The name of an executable is put together from three attributes.
+            // The name of an executable consists of three attributes.
             "name" | "file" => {
                 value.clone_into(&mut name.name);
             }
@@ -235,17 +235,17 @@ impl<'a> Dax<'_, 'a> {
     }
 }
 
-/// How the text of an argument is read.
+/// Rules for white space in arguments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rules {
-    /// Adjacent file names are set apart by a blank.
+    /// A space separates adjacent file names.
     pub(super) separates_files: bool,
-    /// Line breaks stay.
+    /// Line breaks are kept.
     pub(super) preserve_linebreaks: bool,
 }
 
 impl Rules {
-    /// White space at each end of a chunk becomes one blank, a line break with the indentation after it, too.
+    /// Appends a chunk. White space at its ends becomes one space, as does a line break with its indentation.
     pub(super) fn add_chunk(self, all: &mut String, chunk: &str) {
         let blank = |c: Option<char>| c.is_some_and(char::is_whitespace);
         if blank(chunk.chars().next()) {
@@ -268,7 +268,7 @@ impl Rules {
     }
 }
 
-/// What follows from all attributes of a use.
+/// Completes a file use after all its attributes are read.
 pub(super) fn finish_use(found: &mut FileUse, temporary: bool) {
     if temporary {
         found.transfer = TransferFlag::Not;
@@ -298,7 +298,7 @@ pub(super) fn xml_transfer(value: &str) -> Option<bool> {
     crate::profiles::parse_bool(value)
 }
 
-/// Bytes; some generators write them with decimals.
+/// Parses a size in bytes. Some generators write decimals.
 pub(super) fn parse_size(value: &str) -> Option<u64> {
     let value = value.trim();
     let whole = value.split_once('.').map_or(value, |(whole, decimals)| {

@@ -1,51 +1,39 @@
-//! Jobs and dependencies as programs write them, read several times as fast as by the full reader of XML.
+//! Fast reader for jobs and dependencies in the form that programs write: several times faster than full XML.
 //!
-//! One look at the text of a whole `job` or `child` element. At the first thing that is not understood here (an
-//! entity, a comment, an element or attribute that is rare, anything wrong) nothing is taken, and the full reader
-//! reads the element from its beginning. Both give the same workflow; only the numbers of files that are named in
-//! the element may be given out already, in the order in which the full reader gives them.
+//! It scans the text of a whole `job` or `child` element once. On anything unusual (an entity, a comment, a
+//! rare element or attribute, an error) it gives up, and the full reader reads the element from its start.
+//! Both give the same workflow. Files of an abandoned element may have numbers already, in the order of the
+//! full reader.
 
 use std::sync::Arc;
 
 use super::job::{Rules, finish_use, link, parse_size, xml_transfer};
 use super::{Dax, put};
 use crate::input::builder::{Builder, default_use};
-use crate::input::xml::Xml;
 use crate::model::{
     Arguments, FileId, FileKind, FileUse, Job, JobKind, Link, Position, TransferFlag, TransformationName,
 };
 use crate::profiles::{Namespace, Profiles, is_pegasus_key, parse_bool};
+use crate::syntax::xml::Xml;
 
-/// Attributes of an element; more are for the full reader.
-const ATTRIBUTES: usize = 8;
+/// Maximum attributes of an element; the full reader handles more.
+const MAX_ATTRIBUTES: usize = 8;
 
-/// What is read of a job before it is added, in memory that is used again.
+/// Buffers for the parts of a job that is being read.
 #[derive(Debug, Default)]
 pub(super) struct Found<'a> {
     /// All file uses of a job.
     pub(super) uses: Vec<FileUse>,
-    /// Where the parents of a child are named, and their ids.
+    /// Parents of a child: offset in the text, and id.
     pub(super) parents: Vec<(usize, &'a str)>,
     arguments: String,
 }
 
-/// Who gives out the numbers of files.
-pub(super) trait Names {
-    /// The number of a file, unless its name is a problem or may be one.
-    fn harmless(&mut self, name: &str) -> Option<FileId>;
-}
-
-impl Names for Builder {
-    fn harmless(&mut self, name: &str) -> Option<FileId> {
-        self.harmless_file(name)
-    }
-}
-
-/// A job that is not added yet; its files are in [`Found::uses`].
+/// A job before it is added; its files are in [`Found::uses`].
 #[derive(Debug, Default)]
 pub(super) struct Started<'a> {
     id: &'a str,
-    /// Namespace, name and version of what it runs.
+    /// Namespace, name and version of its transformation.
     pub(super) runs: (Option<&'a str>, &'a str, Option<&'a str>),
     arguments: String,
     profiles: Profiles,
@@ -55,7 +43,7 @@ pub(super) struct Started<'a> {
 }
 
 impl Started<'_> {
-    /// The job, without its files and its place.
+    /// Returns the job without file uses and position.
     pub(super) fn with(self, transformation: Arc<TransformationName>) -> Job {
         let [stdin, stdout, stderr] = self.streams;
         Job {
@@ -103,7 +91,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Passes over a text if it comes next.
+    /// Skips a text if it comes next.
     fn eat(&mut self, expected: &str) -> bool {
         let comes = self.text.as_bytes()[self.at..].starts_with(expected.as_bytes());
         if comes {
@@ -116,7 +104,7 @@ impl<'a> Scan<'a> {
         self.eat(expected).then_some(())
     }
 
-    /// The name of the start tag that comes next, without its `<`.
+    /// Reads the name of the next start tag.
     pub(super) fn name(&mut self) -> Option<&'a str> {
         self.need("<")?;
         let rest = &self.text.as_bytes()[self.at..];
@@ -126,9 +114,9 @@ impl<'a> Scan<'a> {
         matches!(self.byte()?, b' ' | b'\n' | b'\t' | b'/' | b'>').then_some(name)
     }
 
-    /// Gives name and value of each attribute to `each`, up to the end of the tag.
+    /// Calls `each` with name and value of each attribute, up to the end of the tag.
     fn attributes(&mut self, mut each: impl FnMut(&'a str, &'a str) -> Option<()>) -> Option<Close> {
-        let mut names = [""; ATTRIBUTES];
+        let mut names = [""; MAX_ATTRIBUTES];
         let mut count = 0;
         loop {
             let before = self.at;
@@ -157,7 +145,7 @@ impl<'a> Scan<'a> {
             let length = memchr::memchr(quote, &self.text.as_bytes()[self.at..])?;
             let value = self.text.get(self.at..self.at + length)?;
             self.at += length + 1;
-            // White space other than blanks and entities have to be replaced.
+            // Entities and white space other than spaces need replacement.
             if name.is_empty() || has_special(value) || names[..count].contains(&name) {
                 return None;
             }
@@ -167,7 +155,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The end of an element without content.
+    /// Reads the end of an element without content.
     fn end_of(&mut self, close: Close, end: &str) -> Option<()> {
         if close == Close::Open {
             self.blanks();
@@ -176,7 +164,7 @@ impl<'a> Scan<'a> {
         Some(())
     }
 
-    /// Text up to the next `<`.
+    /// Reads text up to the next `<`.
     fn characters(&mut self) -> Option<&'a str> {
         let length = memchr::memchr(b'<', &self.text.as_bytes()[self.at..])?;
         let text = self.text.get(self.at..self.at + length)?;
@@ -185,7 +173,7 @@ impl<'a> Scan<'a> {
         (!text.bytes().fold(false, |found, b| found | special(b))).then_some(text)
     }
 
-    /// The text of an element with a key, without white space at both ends.
+    /// Reads the text of an element with a key, trimmed.
     fn keyed_text(&mut self, close: Close, end: &str) -> Option<&'a str> {
         if close == Close::Empty {
             return Some("");
@@ -206,19 +194,13 @@ fn known(value: &str) -> Option<&str> {
 }
 
 impl<'a> Dax<'_, 'a> {
-    /// Reads jobs and dependencies as long as they are regular.
+    /// Reads jobs and dependencies while they are regular.
     pub(super) fn regular(&mut self) {
         let mut found = std::mem::take(&mut self.found);
         while let Some((text, start)) = self.xml.rest() {
             let mut scan = Scan { text, at: start };
             scan.blanks();
             let begin = scan.at;
-            if let Some(ahead) = &mut self.ahead
-                && let Some(end) = ahead.take(begin, self.xml, self.builder)
-            {
-                self.xml.pass(end);
-                continue;
-            }
             let read = match scan.name() {
                 Some("job") => self.regular_job(&mut scan, begin, &mut found),
                 Some("child") => self.regular_child(&mut scan, &mut found),
@@ -234,7 +216,7 @@ impl<'a> Dax<'_, 'a> {
 
     fn regular_job(&mut self, scan: &mut Scan<'a>, begin: usize, found: &mut Found<'a>) -> Option<()> {
         let started = job(scan, self.rules, self.builder, found)?;
-        // From here on nothing goes wrong.
+        // No step below can fail.
         let (namespace, name, version) = started.runs;
         let mut job = started.with(self.builder.transformation_of(namespace, name, version));
         job.position = self.xml.position(begin);
@@ -270,11 +252,11 @@ pub(super) fn add_child(xml: &mut Xml<'_>, builder: &mut Builder, child: &str, p
     }
 }
 
-/// Reads a job from behind the name of its start tag.
+/// Reads a job after the name of its start tag.
 pub(super) fn job<'a>(
     scan: &mut Scan<'a>,
     rules: Rules,
-    names: &mut impl Names,
+    names: &mut Builder,
     found: &mut Found<'a>,
 ) -> Option<Started<'a>> {
     let (mut id, mut namespace, mut name, mut version) = ("", None, "", None);
@@ -321,7 +303,7 @@ pub(super) fn job<'a>(
                 })?;
                 let value = scan.keyed_text(close, "</profile>")?;
                 let namespace = Namespace::parse(namespace).filter(|_| !key.is_empty())?;
-                // Odd keys give warnings, and numbers may be wrong.
+                // Unknown keys cause warnings, and numbers may be invalid.
                 let is_checked = ["memory", "diskspace"]
                     .iter()
                     .any(|k| key.eq_ignore_ascii_case(k));
@@ -382,7 +364,7 @@ fn argument(scan: &mut Scan<'_>, rules: Rules, all: &mut String) -> Option<()> {
     }
 }
 
-fn stream(scan: &mut Scan<'_>, names: &mut impl Names, end: &str) -> Option<FileId> {
+fn stream(scan: &mut Scan<'_>, names: &mut Builder, end: &str) -> Option<FileId> {
     let mut name = None;
     let close = scan.attributes(|key, value| {
         match key {
@@ -393,10 +375,10 @@ fn stream(scan: &mut Scan<'_>, names: &mut impl Names, end: &str) -> Option<File
         Some(())
     })?;
     scan.end_of(close, end)?;
-    names.harmless(name?)
+    names.harmless_file(name?)
 }
 
-/// Reads a child from behind the name of its start tag; its parents are in [`Found::parents`].
+/// Reads a child after the name of its start tag. Its parents go to [`Found::parents`].
 pub(super) fn child<'a>(scan: &mut Scan<'a>, found: &mut Found<'a>) -> Option<&'a str> {
     let mut child = None;
     if scan.attributes(|name, value| reference(name, value, &mut child))? == Close::Empty {
@@ -427,7 +409,7 @@ fn reference<'a>(name: &str, value: &'a str, id: &mut Option<&'a str>) -> Option
     Some(())
 }
 
-fn file_use(names: &mut impl Names, scan: &mut Scan<'_>) -> Option<FileUse> {
+fn file_use(names: &mut Builder, scan: &mut Scan<'_>) -> Option<FileUse> {
     let mut found = default_use(FileId(0), Link::None);
     let mut file = "";
     let close = scan.attributes(|name, value| {
@@ -447,13 +429,13 @@ fn file_use(names: &mut impl Names, scan: &mut Scan<'_>) -> Option<FileUse> {
             "type" if value == "executable" => found.kind = FileKind::Executable,
             "executable" if parse_bool(value)? => found.kind = FileKind::Executable,
             "executable" | "type" => {}
-            // Older ways to say the same, and executables whose names have several parts.
+            // Old attribute names, and executables whose names have several parts.
             _ => return None,
         }
         Some(())
     })?;
     scan.end_of(close, "</uses>")?;
-    found.file = names.harmless(known(file)?)?;
+    found.file = names.harmless_file(known(file)?)?;
     finish_use(&mut found, false);
     Some(found)
 }

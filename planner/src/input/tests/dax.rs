@@ -15,7 +15,7 @@ fn argument(version: &str, content: &str) -> String {
 }
 
 #[test]
-fn white_space_of_arguments() {
+fn white_space_of_arguments_depends_on_the_version() {
     let text = "-a   \"q r\"\n       -i <file name=\"f.a\"/>   <file name=\"f.b\"/>  tail  ";
     assert_eq!(argument("3.6", text), "-a   \"q r\" -i f.a  f.b tail ");
     let adjacent = "<file name=\"f.b\"/><file name=\"f.c\"/>";
@@ -52,7 +52,7 @@ fn line_breaks_can_be_kept() {
 }
 
 #[test]
-fn new_dialect() {
+fn the_current_dialect_is_read() {
     let workflow = read(
         r#"<?xml version="1.0" encoding="UTF-8"?>
 <!-- a comment -->
@@ -172,7 +172,7 @@ fn new_dialect() {
 }
 
 #[test]
-fn old_dialect() {
+fn the_old_dialect_is_read() {
     let workflow = read(
         r#"<adag xmlns="http://www.griphyn.org/chimera/DAX" version="2.0" count="1" index="0" name="old" jobCount="2">
   <child ref="B"><parent ref="A"/></child>

@@ -1,9 +1,9 @@
-//! Messages about wrong workflows, by their exact text.
+//! Exact messages for invalid workflows.
 
 use super::{read, refused};
 
 #[test]
-fn illegal_and_unsupported_keys() {
+fn illegal_and_unsupported_keys_are_reported() {
     assert_eq!(
         refused(
             "name: x\nprofiles: {}\njobs:\n- type: job\n  id: A\n  name: t\n  argument: [a]\n  uses:\n  - {lfn: f, type: input, executable: true, version: 1}\n"
@@ -22,7 +22,7 @@ fn illegal_and_unsupported_keys() {
 }
 
 #[test]
-fn wrong_values() {
+fn wrong_values_are_reported() {
     assert_eq!(
         refused(
             "name: x\njobs:\n\
@@ -58,7 +58,7 @@ fn wrong_values() {
 }
 
 #[test]
-fn unknown_ids_in_dependencies() {
+fn unknown_ids_in_dependencies_are_reported() {
     assert_eq!(
         refused(
             "name: x\njobs: [{type: job, id: first, name: t}]\njobDependencies:\n- id: first\n  children: [fist, other]\n- id: none\n  children:\n  - first\n"
@@ -71,10 +71,10 @@ fn unknown_ids_in_dependencies() {
 }
 
 #[test]
-fn nothing_to_plan() {
+fn empty_workflows_are_refused() {
     assert_eq!(
         refused("name: x\njobs: []"),
-        "w: the workflow has no jobs, there is nothing to plan"
+        "w: the workflow has no jobs to plan"
     );
     assert_eq!(
         refused("jobs: [{type: job, id: A, name: t}]"),
@@ -92,7 +92,7 @@ fn nothing_to_plan() {
 }
 
 #[test]
-fn two_producers() {
+fn files_with_two_producers_are_refused() {
     let job = |id: &str| format!("- {{type: job, id: {id}, name: t, uses: [{{lfn: f, type: output}}]}}\n");
     assert_eq!(
         refused(&format!("name: x\njobs:\n{}{}", job("A"), job("B"))),
@@ -113,7 +113,7 @@ fn two_producers() {
 }
 
 #[test]
-fn cycles() {
+fn cycles_are_named() {
     let text = "name: x\njobs:\n\
         - {type: job, id: Z, name: t}\n\
         - {type: job, id: A, name: t}\n\
@@ -129,7 +129,7 @@ fn cycles() {
 }
 
 #[test]
-fn files_that_lead_out_of_the_work_directory() {
+fn files_outside_the_work_directory_are_refused() {
     assert_eq!(
         refused(
             "name: x\njobs: [{type: job, id: A, name: t, uses: [{lfn: ../f, type: input}, {lfn: \"a\\nb\", type: input}, {lfn: '', type: input}, {lfn: a..b, type: input}]}]"
@@ -141,7 +141,7 @@ fn files_that_lead_out_of_the_work_directory() {
 }
 
 #[test]
-fn unknown_profile_keys_are_warnings() {
+fn unknown_profile_keys_cause_warnings() {
     let workflow = read(
         "name: x\njobs:\n- {type: job, id: A, name: t, profiles: {pegasus: {pmc_request_cpu: 2, foo.expr: 1}}}\n\
          - {type: job, id: B, name: t, profiles: {pegasus: {pmc_request_cpu: 2}}}",
@@ -157,7 +157,7 @@ fn unknown_profile_keys_are_warnings() {
 }
 
 #[test]
-fn broken_yaml() {
+fn broken_yaml_is_located() {
     assert_eq!(
         refused("name: bad\njobs:\n- type: job\n  name: [one\n  id: E1\n"),
         "w:5:5: Exception while parsing yaml file /w: illegal placement of ':' indicator"
@@ -169,7 +169,7 @@ fn broken_yaml() {
 }
 
 #[test]
-fn broken_xml() {
+fn broken_xml_is_located() {
     assert_eq!(
         refused("<?xml version=\"1.0\"?>\n<adag name=\"x\" version=\"3.6\">\n <job id=\"a\" name=\"t\">\n"),
         "w:4:1: Exception while parsing xml file /w: the file ends inside the element of line 3"
@@ -197,7 +197,7 @@ fn broken_xml() {
 }
 
 #[test]
-fn floods_of_attributes() {
+fn too_many_attributes_are_refused() {
     let attributes: String = (0..1000).map(|n| format!(" a{n}=\"\"")).collect();
     assert_eq!(
         refused(&format!("<adag name=\"x\"{attributes}/>")),
@@ -206,7 +206,7 @@ fn floods_of_attributes() {
 }
 
 #[test]
-fn wrong_dax() {
+fn wrong_dax_elements_are_reported() {
     assert_eq!(
         refused(
             "<adag name=\"x\" version=\"3.6\">\n<job id=\"A\"><use name=\"f\"/></job>\n\

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{ReadOptions, read_text};
 use crate::model::{Arguments, Workflow};
 
-/// Reads a text that has to be right.
+/// Reads a valid workflow.
 fn read(text: &str) -> Workflow {
     match read_text(Path::new("w"), text, &ReadOptions::default()) {
         Ok(workflow) => workflow,
@@ -16,12 +16,12 @@ fn read(text: &str) -> Workflow {
     }
 }
 
-/// The message about a text that has to be wrong.
+/// Reads an invalid workflow and returns the message.
 fn refused(text: &str) -> String {
     match read_text(Path::new("w"), text, &ReadOptions::default()) {
         Ok(_) => panic!("the text was read"),
         Err(errors) => {
-            // The absolute path of the file is part of messages about syntax.
+            // Messages about syntax contain the absolute path.
             let path = std::path::absolute("w").expect("a working directory");
             errors.to_string().replace(&path.display().to_string(), "/w")
         }
@@ -42,7 +42,7 @@ fn raw(workflow: &Workflow, job: usize) -> &str {
     }
 }
 
-/// Edges by the ids of their jobs.
+/// Edges, by job ids.
 fn edges(workflow: &Workflow) -> Vec<String> {
     workflow
         .edges

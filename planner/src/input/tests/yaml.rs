@@ -2,7 +2,7 @@ use super::{edges, read, refused, words};
 use crate::model::{FileKind, JobKind, Link, TransferFlag};
 use crate::profiles::Namespace;
 
-const WHOLE: &str = r#"
+const COMPLETE: &str = r#"
 jobDependencies:
 - id: A
   children: [B, B]
@@ -43,7 +43,7 @@ jobs:
 
 #[test]
 fn every_key_is_read() {
-    let workflow = read(WHOLE);
+    let workflow = read(COMPLETE);
     assert_eq!(workflow.label, "a_lab_el");
     assert_eq!(
         (workflow.index.as_str(), workflow.version.as_str()),
@@ -104,8 +104,8 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn uses_are_one_per_file() {
-    let workflow = read(WHOLE);
+fn uses_of_one_file_are_merged() {
+    let workflow = read(COMPLETE);
     let uses = &workflow.jobs[0].uses;
     let names: Vec<&str> = uses.iter().map(|u| workflow.files.name(u.file)).collect();
     assert_eq!(names, ["in", "out", "both", "check"]);
@@ -138,7 +138,7 @@ fn metadata_may_be_written_as_profiles() {
 }
 
 #[test]
-fn jobs_that_run_the_same_share_its_name() {
+fn jobs_with_the_same_transformation_share_its_name() {
     let workflow = read("name: x\njobs: [{type: job, id: A, name: t}, {type: job, id: B, name: t}]");
     assert!(std::sync::Arc::ptr_eq(
         &workflow.jobs[0].transformation,
@@ -147,14 +147,14 @@ fn jobs_that_run_the_same_share_its_name() {
 }
 
 #[test]
-fn json_is_yaml() {
+fn json_is_read_as_yaml() {
     let workflow =
         read(r#"{"name": "x", "jobs": [{"type": "job", "id": "A", "name": "t", "arguments": ["a", 1]}]}"#);
     assert_eq!(words(&workflow, 0), ["a", "1"]);
 }
 
 #[test]
-fn embedded_catalogs() {
+fn embedded_catalogs_are_read() {
     let workflow = read(
         "name: x\nsiteCatalog: {sites: [{name: here}]}\nreplicaCatalog: {replicas: [{lfn: f, pfns: [{site: here, pfn: /f}]}]}\n\
          transformationCatalog: {transformations: [{name: t, sites: [{name: here, pfn: /t}]}]}\n\
@@ -174,7 +174,7 @@ fn embedded_catalogs() {
 }
 
 #[test]
-fn anchors_and_aliases() {
+fn anchors_and_aliases_are_resolved() {
     let workflow = read(
         "name: x\njobs:\n- &first\n  type: job\n  id: A\n  name: &n tool\n  arguments: &args [&a one, *a, two]\n  uses: &u []\n\
          - {type: job, id: B, name: *n, arguments: *args, uses: *u}",
@@ -192,11 +192,11 @@ fn alias_bombs_are_refused() {
     }
     assert_eq!(
         refused(&text).split(": ").last(),
-        Some("the aliases of this file stand for more than 1000000 nodes")
+        Some("the aliases of this file expand to more than 1000000 nodes")
     );
     assert_eq!(
         refused("x-a: &a [*a]"),
-        "w:1:10: Exception while parsing yaml file /w: an alias stands inside the node it names"
+        "w:1:10: Exception while parsing yaml file /w: an alias is inside the node that it names"
     );
 }
 

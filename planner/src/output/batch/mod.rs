@@ -1,5 +1,5 @@
-//! Batch scripts from templates (section 7.3 of the planner's specification). A site replaces the built-in ones
-//! by files of the same names in a directory of its own.
+//! Batch scripts from templates (section 7.3 of the planner's specification). Files of the same names in a
+//! template directory replace the built-in templates.
 
 mod resources;
 
@@ -10,7 +10,8 @@ use std::path::Path;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, context};
 
-use crate::plan::{PlanError, Script};
+use crate::error::PlanError;
+use crate::plan::Script;
 use crate::scheduler::Scheduler;
 
 use super::Plan;
@@ -18,10 +19,10 @@ use super::command::shell_quote;
 
 pub(crate) use resources::{NodeSize, Resources, parse_megabytes, parse_minutes};
 
-/// Template that the others include: how the run is started.
+/// Template included by all others: it starts the run.
 const RUN: (&str, &str) = ("run.j2", include_str!("../../../../templates/run.j2"));
 
-/// Name and text of the built-in template of a scheduler.
+/// Returns name and text of the built-in template of a scheduler.
 fn template(scheduler: Scheduler) -> (&'static str, &'static str) {
     match scheduler {
         Scheduler::Torque => ("pbs.j2", include_str!("../../../../templates/pbs.j2")),
@@ -33,13 +34,13 @@ fn template(scheduler: Scheduler) -> (&'static str, &'static str) {
     }
 }
 
-/// Longest name of a job that all schedulers take.
-const LONGEST_NAME: usize = 200;
+/// Maximum bytes of a job name that all schedulers accept.
+const MAX_NAME: usize = 200;
 
-/// Writes the scripts into `dir`; gives their schedulers and names.
+/// Writes the scripts into `dir` and returns their schedulers and names.
 ///
 /// # Errors
-/// A template that is wrong, a file that cannot be written.
+/// An invalid template, a failed write.
 pub(crate) fn write(
     plan: &Plan<'_>,
     resources: &Resources,
@@ -48,7 +49,7 @@ pub(crate) fn write(
 ) -> Result<Vec<Script>, PlanError> {
     if plan.submit.contains(char::is_control) {
         return Err(PlanError::Code(vec![format!(
-            "the name of the submit directory {:?} has a character that batch scripts cannot have",
+            "the name of the submit directory {:?} has a character that is not allowed in batch scripts",
             plan.submit
         )]));
     }
@@ -88,7 +89,7 @@ pub(crate) fn write(
         let path = dir.join(&name);
         fs::write(&path, script).map_err(|e| PlanError::io("write", &path, e))?;
         if scheduler == Scheduler::Cobalt {
-            // It takes scripts that can be executed only.
+            // Cobalt requires executable scripts.
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755))
                 .map_err(|e| PlanError::io("make executable", &path, e))?;
         }
@@ -119,7 +120,7 @@ fn environment<'a>() -> Result<Environment<'a>, PlanError> {
     Ok(environment)
 }
 
-/// What templates may use.
+/// Returns the variables for templates.
 fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Scheduler) -> minijinja::Value {
     context! {
         scheduler => scheduler.name(),
@@ -145,11 +146,11 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
         setup => resources.setup.as_deref(),
         directives => resources.directives.clone(),
         stampede => resources.stampede,
-        as_pegasus => resources.untouched,
+        as_pegasus => resources.is_default,
     }
 }
 
-/// The message of an error and of what caused it, on one line.
+/// Formats an error and its causes on one line.
 fn innermost(error: &minijinja::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -161,7 +162,7 @@ fn innermost(error: &minijinja::Error) -> String {
     text
 }
 
-/// A word for a directive of a scheduler that splits its directives as a shell does; plain words stay as they are.
+/// Quotes a word for a scheduler that splits directives like a shell. Plain words are unchanged.
 fn double_quoted(word: &str) -> String {
     if shell_quote(word) == word {
         return word.to_owned();
@@ -169,7 +170,7 @@ fn double_quoted(word: &str) -> String {
     format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// A name that every scheduler takes: it begins with a letter.
+/// Returns a name that every scheduler accepts: it starts with a letter.
 fn job_name(name: &str) -> String {
     let mut text: String = name
         .chars()
@@ -184,7 +185,7 @@ fn job_name(name: &str) -> String {
     if !text.starts_with(|c: char| c.is_ascii_alphabetic()) {
         text.insert(0, 'w');
     }
-    text.truncate(LONGEST_NAME);
+    text.truncate(MAX_NAME);
     text
 }
 
@@ -196,7 +197,7 @@ mod tests {
     fn names_of_jobs_and_words_of_directives() {
         assert_eq!(job_name("diamond-0.pbs"), "diamond-0.pbs");
         assert_eq!(job_name("2mass (x)"), "w2mass__x_");
-        assert_eq!(job_name(&"ä".repeat(300)).len(), LONGEST_NAME);
+        assert_eq!(job_name(&"ä".repeat(300)).len(), MAX_NAME);
         assert_eq!(double_quoted("/a/b-c"), "/a/b-c");
         assert_eq!(double_quoted(r#"/a b/"c\"#), r#""/a b/\"c\\""#);
     }

@@ -3,16 +3,16 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use crate::exec::{JobId, Task};
 use crate::model::{Arguments, Job, JobIndex};
 use crate::output::lists::Orders;
 use crate::output::{PROPERTIES, Plan};
-use crate::refine::exec::{JobId, Task};
 use crate::refine::settings::Mode;
 
 use super::places::part;
 use super::quoting::{push_word, quote};
 
-/// Arguments of the program as one text quoted for the DAG. `text` is memory for it.
+/// Returns the arguments of the program as one text quoted for the DAG. `text` is a buffer.
 pub(super) fn arguments<'t>(
     plan: &Plan<'t>,
     id: JobId,
@@ -77,7 +77,7 @@ pub(super) fn arguments<'t>(
     text
 }
 
-/// File with what a job registers.
+/// Returns the file with a job's registrations.
 fn registration_orders(plan: &Plan<'_>, id: JobId) -> String {
     match plan.orders.get() {
         Some(orders) => orders.file(plan, id),
@@ -85,8 +85,8 @@ fn registration_orders(plan: &Plan<'_>, id: JobId) -> String {
     }
 }
 
-/// Bytes of one argument that Linux takes, with the NUL behind it.
-const LONGEST_ARGUMENT: usize = 128 * 1024;
+/// Maximum bytes of one argument on Linux, including the final NUL.
+const MAX_ARGUMENT: usize = 128 * 1024;
 
 fn compute_arguments<'t>(
     job: &'t Job,
@@ -113,14 +113,14 @@ fn compute_arguments<'t>(
                         k + 1
                     ));
                 }
-                if word.len() >= LONGEST_ARGUMENT {
+                if word.len() >= MAX_ARGUMENT {
                     problems.push(format!(
                         "job {}: argument {} has {} bytes, and no program can be given more than {} in one: write it into \
                          a file",
                         job.id,
                         k + 1,
                         word.len(),
-                        LONGEST_ARGUMENT - 1
+                        MAX_ARGUMENT - 1
                     ));
                 }
                 if k > 0 {
@@ -133,11 +133,12 @@ fn compute_arguments<'t>(
     }
 }
 
-/// Arguments of a compute job as words for an argument file; `None` where the text cannot be split safely.
+/// Returns the arguments of a compute job as words for an argument file, `None` if the text cannot be split
+/// safely.
 pub(super) fn argument_words(job: &Job, wrapped: bool) -> Option<Vec<Cow<'_, str>>> {
     match &job.arguments {
         Arguments::Raw(text) => Some(text.split_whitespace().map(Cow::Borrowed).collect()),
-        // An argument file drops empty lines.
+        // Empty lines of an argument file are ignored.
         Arguments::Words(list) => list
             .iter()
             .map(|word| Some(given(word, wrapped)).filter(|word| !word.is_empty()))
@@ -145,7 +146,7 @@ pub(super) fn argument_words(job: &Job, wrapped: bool) -> Option<Vec<Cow<'_, str
     }
 }
 
-/// A word as the program is given it, through kickstart or not.
+/// Quotes a word for the program, which kickstart may start.
 fn given(word: &str, wrapped: bool) -> Cow<'_, str> {
     if wrapped {
         for_kickstart(word)
@@ -154,9 +155,9 @@ fn given(word: &str, wrapped: bool) -> Cow<'_, str> {
     }
 }
 
-/// A word that kickstart, which rewrites the arguments of its program, gives to it unchanged. Variables
-/// stay variables: `$NAME` and `${NAME}` are expanded when the job runs. `\$` is a dollar sign, and so is one that
-/// begins no variable: kickstart would refuse it.
+/// Escapes a word so that kickstart, which rewrites arguments, passes it unchanged. Variables `$NAME` and
+/// `${NAME}` are still expanded when the job runs. `\$` is a dollar sign, as is a `$` without a variable
+/// name, which kickstart would refuse.
 fn for_kickstart(word: &str) -> Cow<'_, str> {
     if !word.contains(['\\', '"', '\'', '$']) {
         return Cow::Borrowed(word);
@@ -184,7 +185,7 @@ fn for_kickstart(word: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Whether what follows a dollar sign makes it a variable.
+/// Returns whether the text after a dollar sign is the name of a variable.
 fn begins_variable(text: &str) -> bool {
     match text.strip_prefix('{') {
         Some(name) => name.contains('}'),

@@ -1,25 +1,25 @@
-//! Where a job works, and which files it is given.
+//! Work directory and input files of a job.
 
+use crate::exec::{JobId, Task};
 use crate::model::JobIndex;
 use crate::output::Plan;
 use crate::profiles::{Namespace, parse_bool};
-use crate::refine::exec::{JobId, Task};
 use crate::refine::settings::Generator;
 
 use super::is_wrapped;
 
-/// Work directory of jobs that do not depend on the one of the run.
+/// Work directory of jobs that do not need that of the run.
 const ELSEWHERE: &str = "/tmp";
 
-/// Directory that a job works in.
+/// Returns the work directory of a job.
 pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
     let job = plan.job(id);
     let setup = &plan.exec.setups[job.setup as usize];
     if is_elsewhere(plan, id) {
         return ELSEWHERE;
     }
-    // Registration needs no file of the work directory, which may be removed before it or at the same time. The steps of
-    // a shell script come one after the other.
+    // Registration needs no file of the work directory, which may be removed before or meanwhile. A shell
+    // script runs its steps one after another.
     if matches!(job.task, Task::Register(_)) && plan.settings.generator == Generator::Pmc {
         return ELSEWHERE;
     }
@@ -34,27 +34,27 @@ pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
     }
 }
 
-/// Whether a job does not depend on the work directory of the run.
+/// Returns whether a job does not need the work directory of the run.
 pub(super) fn is_elsewhere(plan: &Plan<'_>, id: JobId) -> bool {
-    // A delivered output of a deleted job moves from elsewhere to elsewhere, and nothing makes sure that
-    // there is a work directory: such jobs have no parents but each other.
+    // Outputs of removed jobs do not pass through the work directory, which may not exist: these jobs have no
+    // other parents.
     matches!(plan.job(id).task, Task::CreateDir | Task::NoOp) || is_delivery(plan, id)
 }
 
-/// Whether a job delivers outputs of deleted jobs.
+/// Returns whether a job stages out outputs of removed jobs.
 pub(super) fn is_delivery(plan: &Plan<'_>, id: JobId) -> bool {
     match plan.job(id).task {
         Task::StageOut(n) => plan.exec.transfers[n as usize].files.iter().all(|file| {
             file.sources
                 .iter()
-                .all(|(place, _)| matches!(place, crate::refine::exec::Place::Url(..)))
+                .all(|(place, _)| matches!(place, crate::exec::Place::Url(..)))
         }),
         Task::Register(n) => plan.exec.registrations[n as usize].producers.is_empty(),
         _ => false,
     }
 }
 
-/// Whether kickstart makes the directory that a job works in.
+/// Returns whether kickstart creates the work directory of a job.
 pub(crate) fn makes_dir(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup as usize].profiles;
@@ -62,7 +62,7 @@ pub(crate) fn makes_dir(plan: &Plan<'_>, id: JobId) -> bool {
     makes && matches!(job.task, Task::Compute(_)) && is_wrapped(plan, id)
 }
 
-/// File that is the standard input of a job.
+/// Returns the file for the standard input of a job.
 pub(super) fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
     let job = plan.job(id);
     match job.task {
@@ -76,7 +76,7 @@ pub(super) fn input(plan: &Plan<'_>, id: JobId) -> Option<String> {
     }
 }
 
-/// Whether a job wants its output in files of the work directory.
+/// Returns whether a job redirects its output to files of the work directory.
 pub(super) fn has_outputs(plan: &Plan<'_>, task: Task) -> bool {
     match task {
         Task::Compute(JobIndex(n)) => {
@@ -87,7 +87,7 @@ pub(super) fn has_outputs(plan: &Plan<'_>, task: Task) -> bool {
     }
 }
 
-/// Jobs that read their orders from a file.
+/// Returns whether a task reads its work list from a file.
 pub(super) fn has_input_file(task: Task) -> bool {
     matches!(
         task,
@@ -100,7 +100,7 @@ pub(super) fn has_input_file(task: Task) -> bool {
     )
 }
 
-/// First byte and length of a job's orders, if they are in the one file of a large plan.
+/// Returns offset and length of a job's work list, if it is in the shared file of a large plan.
 pub(super) fn part(plan: &Plan<'_>, id: JobId) -> Option<(u64, u32)> {
     plan.orders.get()?.part(id)
 }

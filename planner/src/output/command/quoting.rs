@@ -1,8 +1,8 @@
-//! Words for the DAG and for shells.
+//! Quoting of words for the DAG and for shells.
 
 use std::borrow::Cow;
 
-/// A word quoted for the DAG; plain words stay as they are.
+/// Quotes a word for the DAG. Plain words are unchanged.
 pub(crate) fn quote(word: &str) -> Cow<'_, str> {
     match pmc_dag::words::quote(word.as_bytes()) {
         Cow::Borrowed(_) => Cow::Borrowed(word),
@@ -10,14 +10,14 @@ pub(crate) fn quote(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// A text and blanks around it, as one word of a line.
+/// Appends a quoted word with a text before and after it.
 pub(super) fn push_word(line: &mut String, before: &str, word: &str, after: &str) {
     line.push_str(before);
     line.push_str(&quote(word));
     line.push_str(after);
 }
 
-/// A text that begins with a blank.
+/// Returns a text that starts with a space.
 pub(super) fn spaced(text: &str) -> Cow<'_, str> {
     if text.starts_with(' ') {
         Cow::Borrowed(text)
@@ -26,7 +26,7 @@ pub(super) fn spaced(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// A word for a shell.
+/// Quotes a word for a shell.
 pub(crate) fn shell_quote(word: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

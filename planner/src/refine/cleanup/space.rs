@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::{InputError, InputErrors};
+use crate::exec::{Exec, Place};
 use crate::model::{FileId, Position, Workflow};
 use crate::properties::Properties;
-use crate::refine::exec::{Exec, Place};
 
 /// Prefix of the properties.
 const PREFIX: &str = "pegasus.file.cleanup.constraint.";

@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::refine::graph::{Graph, by_depth};
+use crate::graph::{Graph, by_depth};
 
 use super::bins;
 use super::settings::ClusterSettings;

@@ -15,63 +15,21 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::{FileUse, JobIndex, TransformationName, Workflow};
-use crate::plan::PlanError;
+use crate::error::PlanError;
+use crate::model::{JobIndex, TransformationName, Workflow};
 use crate::profiles::Namespace;
 
-use super::exec::{Exec, ExecJob, JobId, Setup, Task};
-use super::graph::Graph;
+use super::Refinement;
 use super::mapping::{Mapped, Mapper, job_name, staged_name};
 use super::reuse::Reduced;
+use crate::exec::{Aggregator, Cluster, Exec, ExecJob, JobId, Setup, Task};
+use crate::graph::Graph;
 
 use groups::{Group, GroupName, Units};
 use settings::Technique;
 
 /// Problems of this many jobs are shown.
 const SHOWN: usize = 20;
-
-/// What runs the jobs of a cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum Aggregator {
-    /// pegasus-cluster, one after the other.
-    #[default]
-    SeqExec,
-    /// pegasus-mpi-cluster, on a DAG of its own.
-    MpiExec,
-}
-
-impl Aggregator {
-    /// By its name in properties and profiles.
-    pub(crate) fn parse(name: &str) -> Option<Self> {
-        match name.trim().to_ascii_lowercase().as_str() {
-            "seqexec" | "pegasus-cluster" => Some(Aggregator::SeqExec),
-            "mpiexec" | "pegasus-mpi-cluster" => Some(Aggregator::MpiExec),
-            _ => None,
-        }
-    }
-    /// Its transformation.
-    pub(crate) fn transformation(self) -> &'static str {
-        match self {
-            Aggregator::SeqExec => "pegasus::seqexec",
-            Aggregator::MpiExec => "pegasus::mpiexec",
-        }
-    }
-}
-
-/// Jobs that run as one.
-#[derive(Clone, Debug)]
-pub(crate) struct Cluster {
-    /// Its jobs, parents before children: a part of [`Exec::members`].
-    pub(crate) members: Range<u32>,
-    /// The job that they run as.
-    pub(crate) job: JobId,
-    /// What runs them.
-    pub(crate) aggregator: Aggregator,
-    /// Files that they use together.
-    pub(crate) uses: Vec<FileUse>,
-    /// (parent, child) among them: positions in [`Exec::members`].
-    pub(crate) edges: Vec<(u32, u32)>,
-}
 
 /// A number of seconds.
 ///
@@ -165,14 +123,17 @@ impl Units for View<'_> {
 ///
 /// # Errors
 /// Profiles that make no sense, clusters over several sites, clusters that wait for each other.
-pub(crate) fn form(
-    workflow: &Workflow,
-    exec: &mut Exec,
-    mapper: &mut Mapper<'_>,
-    mapped: &mut Mapped,
-    reduced: &mut Reduced,
-    notes: &mut Vec<String>,
-) -> Result<(), PlanError> {
+pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
+    let Refinement {
+        workflow,
+        exec,
+        mapper,
+        mapped,
+        reduced,
+        notes,
+        ..
+    } = refinement;
+    let workflow: &Workflow = workflow;
     let techniques = &mapper.settings.cluster.techniques;
     if techniques.is_empty() || exec.jobs.is_empty() {
         return Ok(());

@@ -2,11 +2,12 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::error::PlanError;
 use crate::error::{InputError, InputErrors};
-use crate::plan::{PlanError, Request};
 use crate::properties::Properties;
+use crate::request::Request;
 
-use super::Aggregator;
+use crate::exec::Aggregator;
 
 /// A way to form clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::super::exec::SiteId;
 use super::selection::{Class, Placing, levels, of_job};
+use crate::exec::SiteId;
 
 /// Of what the program prints, no more is kept.
 const KEPT: u64 = 1 << 20;

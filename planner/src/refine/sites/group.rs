@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::exec::SiteId;
 use super::random;
 use super::selection::Placing;
+use crate::exec::SiteId;
 
 /// The name that jobs without the profile have in Pegasus.
 const RESERVED: &str = "default";

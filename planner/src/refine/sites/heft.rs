@@ -4,8 +4,8 @@
 //! Estimates are whole seconds: the profile `runtime` of the program at the site, else of the job. A site has
 //! as many processors as its site catalog entry has idle nodes, else nodes at all, else ten.
 
-use super::super::exec::SiteId;
 use super::selection::{Placed, Placing, of_job};
+use crate::exec::SiteId;
 
 /// Seconds that data takes from one site to another.
 const COMMUNICATION: f64 = 2.5;

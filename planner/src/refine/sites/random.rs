@@ -1,8 +1,8 @@
 //! The selector Random. A job's site follows from the seed and its identifier alone: the same request gives
 //! the same plan, and a job that is added moves no other.
 
-use super::super::exec::SiteId;
 use super::selection::{Class, Placing};
+use crate::exec::SiteId;
 
 /// Chooses for all jobs.
 pub(super) fn choose(placing: &Placing<'_>) -> Vec<SiteId> {

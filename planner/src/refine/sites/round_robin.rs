@@ -1,9 +1,9 @@
 //! The selector RoundRobin: level by level, each job goes to the site that has been given the fewest jobs of
 //! the level and can run it. With sites that can run everything they take turns.
 
-use super::super::exec::SiteId;
-use super::super::graph::by_depth;
 use super::selection::{Placing, levels};
+use crate::exec::SiteId;
+use crate::graph::by_depth;
 
 /// Chooses for all jobs; jobs of a level in document order.
 pub(super) fn choose(placing: &Placing<'_>) -> Vec<SiteId> {

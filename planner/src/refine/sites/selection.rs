@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::super::exec::SiteId;
-use super::super::graph::Graph;
 use super::super::programs::Programs;
 use super::super::settings::Settings;
 use super::{Sites, callout, group, heft, random, round_robin};
+use crate::exec::SiteId;
+use crate::graph::Graph;
 use crate::model::{Job, TransformationName, Workflow};
 use crate::profiles::Namespace;
 

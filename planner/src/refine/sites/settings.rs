@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::callout::{Callout, Keep};
 use super::selection::SiteSelector;
 use crate::error::{InputError, near_spelling};
-use crate::plan::Request;
 use crate::properties::Properties;
+use crate::request::Request;
 
 const KEY: &str = "pegasus.selector.site";
 const OLD_KEY: &str = "pegasus.site.selector";
@@ -60,7 +60,7 @@ pub(crate) fn seed(properties: &Properties, request: &Request, problems: &mut Ve
     };
     if text.eq_ignore_ascii_case("random") {
         // The identifier of the workflow is new for each plan.
-        return super::random::below(0, &request.surroundings.uuid, 1 << 32) as u64;
+        return super::random::below(0, &request.environment.uuid, 1 << 32) as u64;
     }
     text.parse().unwrap_or_else(|_| {
         let what = "must be a whole number or the word random";
@@ -82,8 +82,8 @@ fn named(properties: &Properties, suffix: &str) -> Option<(String, String)> {
 }
 
 fn callout(properties: &Properties, request: &Request, problems: &mut Vec<InputError>) -> SiteSelector {
-    let here = &request.surroundings.working_dir;
-    let environment = &request.surroundings.environment;
+    let here = &request.environment.working_dir;
+    let environment = &request.environment.variables;
     let path = match named(properties, ".path") {
         Some((key, path)) => {
             let path = here.join(path);

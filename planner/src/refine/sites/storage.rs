@@ -2,9 +2,9 @@
 
 use super::{join, split_url};
 use crate::catalog::site::{Directory, DirectoryKind, FileServer, Operation, Site};
-use crate::plan::Request;
 use crate::refine::settings::Settings;
 use crate::refine::storage::StorageMapper;
+use crate::request::Request;
 
 /// A site that receives outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub(super) fn output_site(
             (
                 true,
                 request
-                    .surroundings
+                    .environment
                     .working_dir
                     .join(cleaned)
                     .display()

@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use crate::catalog::replica::ReplicaCatalog;
 use crate::catalog::site::SiteCatalog;
 use crate::catalog::transformation::TransformationCatalog;
+use crate::error::PlanError;
 use crate::expand::ExpandEnv;
 use crate::input::{ReadOptions, read_workflow};
 use crate::model::{Embedded, Job, JobIndex, JobKind, Workflow};
-use crate::plan::{PlanError, Request};
 use crate::properties::Properties;
+use crate::request::Request;
 
 use super::replicas::Replicas;
 

@@ -60,7 +60,7 @@ pub(super) fn check(
     if differ(&own.output_sites, &request.output_sites) {
         refuse("--output-sites", own.output_sites.join(","), with_plan);
     }
-    let here = &request.surroundings.working_dir;
+    let here = &request.environment.working_dir;
     if let Some(dir) = &own.output_dir
         && request.output_dir.as_ref().map(|d| here.join(d)) != Some(here.join(dir))
     {

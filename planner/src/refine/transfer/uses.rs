@@ -2,8 +2,8 @@
 
 use crate::model::{FileId, FileUse, TransferFlag, Workflow};
 
-use super::super::exec::Exec;
-use super::super::table;
+use super::super::java_hash_order;
+use crate::exec::Exec;
 
 /// A file that a job uses.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +33,7 @@ impl DealtUses {
         };
         let mut producers = vec![u32::MAX; workflow.files.len()];
         let names = (0..workflow.files.len() as u32).map(|n| workflow.files.name(FileId(n)));
-        let hashes: Vec<u32> = names.map(table::hash).collect();
+        let hashes: Vec<u32> = names.map(java_hash_order::hash).collect();
         this.start.push(0);
         for (n, &kept) in kept.iter().enumerate() {
             let uses: &[FileUse] = match kept {
@@ -59,7 +59,7 @@ impl DealtUses {
     fn end(&mut self, hashes: &[u32]) {
         let before = self.start.last().map_or(0, |&start| start as usize);
         let own = &mut self.all[before..];
-        table::sort_hashed(own, own.len(), |dealt| hashes[dealt.file.0 as usize]);
+        java_hash_order::sort_hashed(own, own.len(), |dealt| hashes[dealt.file.0 as usize]);
         self.start.push(self.all.len() as u32);
     }
 

@@ -3,7 +3,8 @@
 use std::os::fd::AsFd;
 
 use super::*;
-use crate::context::{Environment, OwnUsage};
+use crate::context::OwnUsage;
+use crate::environment::Environment;
 use crate::interrupts::{Interrupt, Uninterrupted};
 use crate::options::{Request, parse};
 use crate::spares::Spares;

@@ -10,8 +10,6 @@
 //! the process it was started from, until it runs its own program: the record of a small job would show the
 //! size of the executor. And what kills kickstart, or its group, must not kill the executor.
 
-pub mod wire;
-
 use std::borrow::Cow;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -27,7 +25,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgrp, getpid, setpgid};
 
-use crate::context::{Context, Environment, Inherited, OwnUsage};
+use crate::context::{Context, Inherited, OwnUsage};
+use crate::environment::Environment;
 use crate::inside::Inside;
 use crate::interrupts::{Interrupt, Interrupts, ProcessSignals};
 use crate::invoke::{self, exit};
@@ -35,7 +34,7 @@ use crate::machine::Host;
 use crate::program::{self, Outcome};
 use crate::spares::Spares;
 use crate::usage;
-use wire::{Received, Reply};
+use pmc_wire::{self as wire, Received, Reply};
 
 /// A request or a record of more bytes makes the server end after the task, and with it the memory go that
 /// they took: peak memory of later jobs counts from that of the server.
@@ -73,7 +72,7 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
     // What a task leaves behind becomes a child of the server, so that it can tell.
     set_child_subreaper(true)?;
     // Dropped after the rest: their end tells the executor that nothing is left to be done here.
-    let pipes = wire::greet(&socket)?;
+    let pipes = wire::send_greeting(&socket)?;
     let mut server = Server {
         host: Host::gather(true),
         inside: Inside::beside(&inherited.program),

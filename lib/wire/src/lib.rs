@@ -1,0 +1,512 @@
+//! The wire format between the executor and its task server: one pair of sockets and two pipes.
+//!
+//! The server makes the pipes and sends the executor's ends over the socket with [`GREETING`]. For each task
+//! the executor writes one [`Request`], and the server answers with one [`Reply`] when the task has ended.
+//! Requests and replies go through the pipes: a round trip takes half as long as over a socket. Descriptors
+//! cannot go through a pipe, so they precede the request over the socket, as `SCM_RIGHTS` of one byte. A
+//! request without descriptors reuses the streams of the request before.
+//!
+//! Lengths and numbers are 32 bits, little endian. A request is the number of descriptors, the length of the
+//! rest, and then the fields in order, each as a list with its number of entries. Executor and server come
+//! from one installation, so the greeting changes with every change of the format.
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+
+/// Name of the server program, which lies beside `pegasus-kickstart`. Its standard input is the socket. Its
+/// standard output is a pipe that the executor closes to cancel the running task.
+pub const SERVER_NAME: &str = "pegasus-kickstart-server";
+
+/// The first message of a server.
+pub const GREETING: [u8; 8] = *b"pmc-ks04";
+
+/// Maximum descriptors sent with a message: a limit of the kernel.
+pub const MAX_DESCRIPTORS: usize = 253;
+
+/// Maximum bytes of a request: more than any system allows for arguments and environment.
+const MAX_REQUEST: usize = 64 << 20;
+
+/// Bytes of the number of descriptors, which precedes a request.
+const COUNT_BYTES: usize = 4;
+
+/// Bytes read at first; most requests are shorter.
+const TYPICAL_REQUEST: usize = 2 << 10;
+
+/// Maximum entries for which a list reserves memory at once.
+const TYPICAL_ENTRIES: usize = 16;
+
+/// Bytes of a reply.
+const REPLY_BYTES: usize = 2;
+
+/// One side's ends of the two pipes.
+#[derive(Debug)]
+pub struct PipeEnds {
+    /// Messages of the other side.
+    pub read: PipeReader,
+    /// Messages of this side.
+    pub write: PipeWriter,
+}
+
+/// A task as the executor describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Arguments of kickstart, without its name.
+    pub words: &'a [&'a [u8]],
+    /// Variables as `NAME=value`, added to those that the server inherited; the last of equal names counts.
+    pub variables: &'a [&'a [u8]],
+    /// Variables whose values are descriptor numbers, one for each descriptor after the first three.
+    /// `variables` take precedence. An empty name sets no variable.
+    pub pipes: &'a [&'a [u8]],
+    /// CPUs to run on; empty means those of the server.
+    pub cpus: &'a [u32],
+}
+
+impl Request<'_> {
+    /// Encodes the request for [`send_request`].
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut message = vec![0; 4];
+        for list in [self.words, self.variables, self.pipes] {
+            put(&mut message, list.len());
+            for entry in list {
+                put(&mut message, entry.len());
+                message.extend_from_slice(entry);
+            }
+        }
+        put(&mut message, self.cpus.len());
+        for cpu in self.cpus {
+            message.extend_from_slice(&cpu.to_le_bytes());
+        }
+        let length = u32::try_from(message.len() - 4).unwrap_or(u32::MAX);
+        message[..4].copy_from_slice(&length.to_le_bytes());
+        message
+    }
+}
+
+fn put(message: &mut Vec<u8>, number: usize) {
+    // `send_request` refuses a message that is too long.
+    message.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
+}
+
+/// Sends an encoded request. `descriptors` are standard input, output and error, then those of the pipes. It
+/// may be empty if there are no pipes: the server then reuses the streams it got last.
+///
+/// The calling process must ignore `SIGPIPE`.
+///
+/// # Errors
+/// Socket or pipe fail. The server has not begun the task then.
+pub fn send_request(
+    socket: impl AsFd,
+    pipe: &PipeWriter,
+    message: &[u8],
+    descriptors: &[RawFd],
+) -> io::Result<()> {
+    if message.len() > MAX_REQUEST {
+        return Err(Errno::E2BIG.into());
+    }
+    if !descriptors.is_empty() {
+        send_descriptors(socket, &[0], descriptors)?;
+    }
+    let count = u32::try_from(descriptors.len()).map_err(|_| malformed())?;
+    let count = count.to_le_bytes();
+    let mut pipe = pipe;
+    // A pipe takes the first bytes in one piece.
+    let sent = retry_interrupted(|| pipe.write_vectored(&[IoSlice::new(&count), IoSlice::new(message)]))?;
+    let rest = sent.checked_sub(COUNT_BYTES).and_then(|sent| message.get(sent..));
+    pipe.write_all(rest.ok_or(ErrorKind::WriteZero)?)
+}
+
+/// Sends descriptors. `bytes` are few, so that one call sends them all.
+fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
+    let (vector, rights) = ([IoSlice::new(bytes)], [ControlMessage::ScmRights(descriptors)]);
+    let socket = socket.as_fd().as_raw_fd();
+    retry_interrupted(|| {
+        Ok(sendmsg::<()>(
+            socket,
+            &vector,
+            &rights,
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        )?)
+    })
+    .map(drop)
+}
+
+/// A task as the server receives it.
+#[derive(Debug, Default)]
+pub struct Received<'a> {
+    /// As [`Request::words`].
+    pub words: Vec<OsString>,
+    /// As [`Request::variables`].
+    pub variables: Vec<&'a [u8]>,
+    /// As [`Request::pipes`].
+    pub pipes: Vec<&'a [u8]>,
+    /// As [`Request::cpus`].
+    pub cpus: Vec<u32>,
+    /// Standard input, output and error; `None` means those of the request before.
+    pub streams: Option<[OwnedFd; 3]>,
+    /// Descriptors of the pipes.
+    pub descriptors: Vec<OwnedFd>,
+    /// Size of the message in bytes.
+    pub size: usize,
+}
+
+/// Waits for a request and reads it into `buffer`. Returns `None` if the executor has ended.
+///
+/// # Errors
+/// Socket or pipe fail, or the message is malformed.
+pub fn receive_request<'a>(
+    socket: impl AsFd,
+    pipe: &PipeReader,
+    buffer: &'a mut Vec<u8>,
+) -> io::Result<Option<Received<'a>>> {
+    const HEAD: usize = COUNT_BYTES + 4;
+    let (mut pipe, message) = (pipe, buffer);
+    message.resize(TYPICAL_REQUEST.max(message.len()), 0);
+    let mut filled = retry_interrupted(|| pipe.read(message))?;
+    if filled == 0 {
+        return Ok(None);
+    }
+    let mut fill = |message: &mut [u8], to: usize| -> io::Result<()> {
+        if filled < to {
+            pipe.read_exact(&mut message[filled..to])?;
+            filled = to;
+        }
+        Ok(())
+    };
+    fill(message, HEAD)?;
+    let mut head = Reader(message);
+    let mut number = || head.number().unwrap_or(0) as usize;
+    let (count, length) = (number(), number());
+    if length > MAX_REQUEST || count > MAX_DESCRIPTORS {
+        return Err(malformed());
+    }
+    message.resize((HEAD + length).max(message.len()), 0);
+    fill(message, HEAD + length)?;
+    if filled > HEAD + length {
+        return Err(malformed());
+    }
+    let mut received = Reader(&message[HEAD..HEAD + length])
+        .request()
+        .ok_or_else(malformed)?;
+    if count > 0 {
+        let (bytes, descriptors) = receive_descriptors(socket, &mut [0])?;
+        if bytes == 0 || descriptors.len() != count {
+            return Err(malformed());
+        }
+        let mut descriptors = descriptors.into_iter();
+        let streams = [descriptors.next(), descriptors.next(), descriptors.next()];
+        let [Some(stdin), Some(stdout), Some(stderr)] = streams else {
+            return Err(malformed());
+        };
+        received.streams = Some([stdin, stdout, stderr]);
+        received.descriptors = descriptors.collect();
+    }
+    if received.pipes.len() != received.descriptors.len() {
+        return Err(malformed());
+    }
+    received.size = length;
+    Ok(Some(received))
+}
+
+/// Receives bytes into `buffer` and the descriptors sent with them. Returns the number of bytes, too.
+fn receive_descriptors(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let socket = socket.as_fd().as_raw_fd();
+    let mut space = cmsg_space!([RawFd; MAX_DESCRIPTORS]);
+    let mut descriptors = Vec::new();
+    let count = loop {
+        let mut vector = [IoSliceMut::new(buffer)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        match recvmsg::<()>(socket, &mut vector, Some(&mut space), flags) {
+            Ok(received) => {
+                for control in received.cmsgs()? {
+                    if let ControlMessageOwned::ScmRights(numbers) = control {
+                        #[expect(unsafe_code, reason = "descriptors arrive as plain numbers")]
+                        // SAFETY: the kernel has just opened these descriptors for this call; nothing else
+                        // owns them.
+                        descriptors.extend(numbers.iter().map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                    }
+                }
+                break received.bytes;
+            }
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    Ok((count, descriptors))
+}
+
+/// Repeats a system call that a signal interrupts.
+fn retry_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "malformed request")
+}
+
+/// Decodes a message; `None` where it ends too early.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn number(&mut self) -> Option<u32> {
+        let bytes = self.bytes(4)?.try_into().ok()?;
+        Some(u32::from_le_bytes(bytes))
+    }
+
+    fn texts<T>(&mut self, make: impl Fn(&'a [u8]) -> T) -> Option<Vec<T>> {
+        let count = self.number()? as usize;
+        let mut texts = Vec::with_capacity(count.min(TYPICAL_ENTRIES));
+        for _ in 0..count {
+            let length = self.number()? as usize;
+            texts.push(make(self.bytes(length)?));
+        }
+        Some(texts)
+    }
+
+    fn request(mut self) -> Option<Received<'a>> {
+        let received = Received {
+            words: self.texts(|word| OsString::from_vec(word.to_vec()))?,
+            variables: self.texts(|variable| variable)?,
+            pipes: self.texts(|pipe| pipe)?,
+            cpus: (0..self.number()?)
+                .map(|_| self.number())
+                .collect::<Option<_>>()?,
+            ..Received::default()
+        };
+        self.0.is_empty().then_some(received)
+    }
+}
+
+/// The outcome of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Exit code of kickstart.
+    pub code: u8,
+    /// True if the server ends after this task: it has become large, or processes of the task live on.
+    pub last: bool,
+}
+
+/// Sends a reply. The calling process must ignore `SIGPIPE`.
+///
+/// # Errors
+/// The pipe fails.
+pub fn send_reply(pipe: &PipeWriter, reply: Reply) -> io::Result<()> {
+    let mut pipe = pipe;
+    pipe.write_all(&[reply.code, u8::from(reply.last)])
+}
+
+/// Waits for the reply. Returns `None` if the server has ended without one.
+///
+/// # Errors
+/// The pipe fails.
+pub fn receive_reply(pipe: &PipeReader) -> io::Result<Option<Reply>> {
+    let mut pipe = pipe;
+    let mut message = [0; REPLY_BYTES];
+    match pipe.read_exact(&mut message) {
+        Ok(()) => Ok(Some(Reply {
+            code: message[0],
+            last: message[1] != 0,
+        })),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Greets the executor. Returns the server's ends of the pipes.
+///
+/// # Errors
+/// The socket fails, or no pipe can be made.
+pub fn send_greeting(socket: impl AsFd) -> io::Result<PipeEnds> {
+    let (read, requests) = io::pipe()?;
+    let (replies, write) = io::pipe()?;
+    send_descriptors(socket, &GREETING, &[replies.as_raw_fd(), requests.as_raw_fd()])?;
+    Ok(PipeEnds { read, write })
+}
+
+/// Waits for the greeting. Returns the executor's ends of the pipes, or `None` if anything else arrives.
+///
+/// # Errors
+/// The socket fails.
+pub fn receive_greeting(socket: impl AsFd) -> io::Result<Option<PipeEnds>> {
+    let mut message = [0; GREETING.len()];
+    let (count, descriptors) = match receive_descriptors(socket, &mut message) {
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
+        received => received?,
+    };
+    let Ok([replies, requests]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+        return Ok(None);
+    };
+    Ok((count == message.len() && message == GREETING).then(|| PipeEnds {
+        read: replies.into(),
+        write: requests.into(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::os::unix::net::UnixStream;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn transmit<'a>(
+        request: Request<'_>,
+        descriptors: &[RawFd],
+        buffer: &'a mut Vec<u8>,
+    ) -> io::Result<Option<Received<'a>>> {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (read, write) = io::pipe().unwrap();
+        let message = request.encode();
+        std::thread::scope(|scope| {
+            scope.spawn(|| send_request(&here, &write, &message, descriptors).unwrap());
+            receive_request(&there, &read, buffer)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn requests_arrive(words: Vec<Vec<u8>>, variables: Vec<Vec<u8>>, cpus: Vec<u32>) {
+            let null = File::open("/dev/null").unwrap();
+            let refs = |list: &'_ [Vec<u8>]| list.iter().map(|text| text.to_vec()).collect::<Vec<_>>();
+            let (words, variables) = (refs(&words), refs(&variables));
+            let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            let variables: Vec<&[u8]> = variables.iter().map(Vec::as_slice).collect();
+            let request = Request { words: &words, variables: &variables, pipes: &[b"P"], cpus: &cpus };
+            let mut buffer = Vec::new();
+            let received = transmit(request, &[null.as_raw_fd(); 4], &mut buffer).unwrap().unwrap();
+            prop_assert!(received.words.iter().map(|word| word.as_bytes()).eq(words));
+            prop_assert!(received.variables == variables);
+            prop_assert_eq!(&received.cpus, &cpus);
+            prop_assert!(received.streams.is_some());
+            prop_assert_eq!(received.descriptors.len(), 1);
+        }
+
+        #[test]
+        fn malformed_requests_do_no_harm(bytes: Vec<u8>) {
+            let (_, there) = UnixStream::pair().unwrap();
+            let (read, mut write) = io::pipe().unwrap();
+            write.write_all(&bytes).unwrap();
+            drop(write);
+            // Without descriptors there are no streams.
+            if let Ok(Some(received)) = receive_request(&there, &read, &mut Vec::new()) {
+                prop_assert!(received.streams.is_none() && received.pipes.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn large_requests_and_descriptors_arrive() {
+        let (mut read, write) = std::io::pipe().unwrap();
+        let word = vec![b'x'; 3 << 20];
+        let words: Vec<&[u8]> = vec![&word];
+        let request = Request {
+            words: &words,
+            variables: &[],
+            pipes: &[],
+            cpus: &[],
+        };
+        let mut buffer = Vec::new();
+        let received = transmit(request, &[write.as_raw_fd(); 3], &mut buffer)
+            .unwrap()
+            .unwrap();
+        drop(write);
+        assert_eq!(received.words[0].len(), word.len());
+        let [stdin, ..] = received.streams.unwrap();
+        File::from(stdin).write_all(b"hello").unwrap();
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello");
+    }
+
+    #[test]
+    fn a_request_without_descriptors_reuses_the_streams() {
+        let words: Vec<&[u8]> = vec![b"x"];
+        let request = Request {
+            words: &words,
+            variables: &[],
+            pipes: &[],
+            cpus: &[],
+        };
+        let mut buffer = Vec::new();
+        let received = transmit(request, &[], &mut buffer).unwrap().unwrap();
+        assert!(received.streams.is_none() && received.words == ["x"]);
+        let null = File::open("/dev/null").unwrap();
+        assert!(transmit(request, &[null.as_raw_fd(); 2], &mut buffer).is_err());
+        let pipe = Request {
+            pipes: &[b"P"],
+            ..request
+        };
+        assert!(transmit(pipe, &[], &mut buffer).is_err());
+    }
+
+    #[test]
+    fn a_server_that_ends_differs_from_one_that_replies() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let reply = Reply {
+            code: 143,
+            last: true,
+        };
+        let server = send_greeting(&there).unwrap();
+        let executor = receive_greeting(&here).unwrap().unwrap();
+        send_reply(&server.write, reply).unwrap();
+        assert_eq!(receive_reply(&executor.read).unwrap(), Some(reply));
+        drop(server);
+        assert_eq!(receive_reply(&executor.read).unwrap(), None);
+        assert!(send_request(&here, &executor.write, b"x", &[]).is_err());
+    }
+
+    #[test]
+    fn other_greetings_are_refused() {
+        for greeting in [&b"pmc-ks03"[..], b"pmc", b""] {
+            let (here, mut there) = UnixStream::pair().unwrap();
+            there.write_all(greeting).unwrap();
+            drop(there);
+            assert!(receive_greeting(&here).unwrap().is_none());
+        }
+        // Descriptors with the greeting of another version.
+        let (here, there) = UnixStream::pair().unwrap();
+        send_descriptors(&there, b"pmc-ks99", &[there.as_raw_fd(); 2]).unwrap();
+        assert!(receive_greeting(&here).unwrap().is_none());
+    }
+
+    #[test]
+    fn an_incomplete_request_of_a_dead_executor_is_an_error() {
+        let (here, there) = UnixStream::pair().unwrap();
+        let server = send_greeting(&there).unwrap();
+        let executor = receive_greeting(&here).unwrap().unwrap();
+        (&executor.write).write_all(&[0; 6]).unwrap();
+        drop((here, executor));
+        let mut buffer = Vec::new();
+        assert!(receive_request(&there, &server.read, &mut buffer).is_err());
+        assert!(
+            receive_request(&there, &server.read, &mut buffer)
+                .unwrap()
+                .is_none()
+        );
+        let reply = Reply { code: 0, last: false };
+        let error = send_reply(&server.write, reply).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+    }
+}

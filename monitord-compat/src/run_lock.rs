@@ -1,0 +1,155 @@
+//! Locks of a run: the executor locks its DAG, a loader locks `monitord.pid`.
+//!
+//! Both are locks of an open file description, which network file systems pass on to other hosts.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+
+/// Name of the file that the loader of a submit directory holds locked.
+pub const LOADER_LOCK: &str = "monitord.pid";
+
+/// The lock of the one loader of a submit directory.
+///
+/// Its file names the process and its host. Dropping the lock removes the file.
+#[derive(Debug)]
+pub struct LoaderLock {
+    file: File,
+    path: PathBuf,
+}
+
+/// Why a loader did not get its lock.
+#[derive(Debug, thiserror::Error)]
+pub enum LoaderLockError {
+    /// Another loader has it.
+    #[error("locked by process {holder}")]
+    Held {
+        /// Process and host.
+        holder: String,
+    },
+    /// The file cannot be written.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// The error of a file system that has no locks.
+pub type Unsupported = Errno;
+
+impl LoaderLock {
+    /// Takes the lock or fails at once. `timestamp` goes into the file for its readers.
+    ///
+    /// On a file system without locks, the second value is the reason, and other loaders are not kept away.
+    ///
+    /// # Errors
+    /// Another loader holds the lock, or the file cannot be written.
+    pub fn acquire(path: &Path, timestamp: &str) -> Result<(Self, Result<(), Unsupported>), LoaderLockError> {
+        loop {
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)?;
+            let locked = match lock(&file) {
+                Err(Errno::EAGAIN | Errno::EACCES) => {
+                    let holder = read_holder(&mut file);
+                    return Err(LoaderLockError::Held { holder });
+                }
+                locked => locked,
+            };
+            // The previous loader may have removed the file after it was opened here.
+            let own = file.metadata()?;
+            let is_same = |now: std::fs::Metadata| (now.dev(), now.ino()) == (own.dev(), own.ino());
+            if !path.metadata().is_ok_and(is_same) {
+                continue;
+            }
+            file.set_len(0)?;
+            let host = gethostname::gethostname();
+            let pid = std::process::id();
+            write!(
+                file,
+                "pid {pid}\ntimestamp {timestamp}\nhost {}\n",
+                host.display()
+            )?;
+            let path = path.to_owned();
+            return Ok((Self { file, path }, locked));
+        }
+    }
+}
+
+impl Drop for LoaderLock {
+    fn drop(&mut self) {
+        // While the lock is held, so that the file of another loader is never removed.
+        let _ = std::fs::remove_file(&self.path);
+        let _ = self.file.flush();
+    }
+}
+
+/// Locks a whole file for as long as it is open.
+///
+/// # Errors
+/// `EAGAIN` or `EACCES` if the file is locked already; another error if it cannot be locked at all.
+pub fn lock(file: &File) -> Result<(), Errno> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))).map(drop)
+}
+
+/// Returns whether a file is locked, as a DAG is while its executor runs. `None` if that is unknown.
+#[must_use]
+pub fn is_locked(path: &Path) -> Option<bool> {
+    let file = File::open(path).ok()?;
+    // Asks without locking, as a lock would disturb the executor.
+    let mut query = whole_file(libc::F_RDLCK);
+    fcntl(&file, FcntlArg::F_OFD_GETLK(&mut query)).ok()?;
+    Some(libc::c_int::from(query.l_type) != libc::F_UNLCK)
+}
+
+fn whole_file(kind: libc::c_int) -> libc::flock {
+    libc::flock {
+        // The constants fit by the definition of the structure.
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}
+
+/// Returns `123 on node7`.
+fn read_holder(file: &mut File) -> String {
+    let mut text = String::new();
+    let _ = file.take(4096).read_to_string(&mut text);
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
+    let pid = value("pid ").unwrap_or("(unknown)");
+    match value("host ") {
+        Some(host) => format!("{pid} on {host}"),
+        None => pid.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_names_the_holder() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOADER_LOCK);
+        // A file left behind by a killed loader is no lock.
+        std::fs::write(&path, "pid 1\n").unwrap();
+        let (first, locked) = LoaderLock::acquire(&path, "now").unwrap();
+        assert_eq!(locked, Ok(()));
+        assert_eq!(is_locked(&path), Some(true));
+        let error = LoaderLock::acquire(&path, "later").unwrap_err().to_string();
+        let expected = format!("locked by process {} on ", std::process::id());
+        assert!(error.starts_with(&expected), "{error}");
+        drop(first);
+        assert!(!path.exists());
+        assert!(LoaderLock::acquire(&path, "later").is_ok());
+        assert_eq!(is_locked(&dir.path().join("none")), None);
+    }
+}

@@ -1,0 +1,280 @@
+//! The executable workflow: the jobs of the abstract workflow plus those that move, register and
+//! remove files. Jobs, sites and sets of files are dense numbers, so that a million jobs fit.
+
+use std::ops::Range;
+
+use crate::model::{FileId, FileUse, JobIndex, Workflow};
+
+/// Number of a job of the executable workflow, in order of creation.
+pub(crate) type JobId = u32;
+
+/// Number of a site that takes part in the run, see [`crate::refine::sites::Sites`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct SiteId(pub(crate) u16);
+
+/// A job of the executable workflow.
+#[derive(Clone, Debug)]
+pub(crate) struct ExecJob {
+    /// Unique name.
+    pub(crate) name: Box<str>,
+    /// What it does.
+    pub(crate) task: Task,
+    /// Site that it runs on.
+    pub(crate) site: SiteId,
+    /// Site whose work directory it works in.
+    pub(crate) staging: SiteId,
+    /// Program and profiles, index into [`Exec::setups`].
+    pub(crate) setup: u32,
+}
+
+/// What a job does; the numbers are indices into the lists of [`Exec`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Runs a job of the abstract workflow.
+    Compute(JobIndex),
+    /// Runs several jobs of the abstract workflow: [`Exec::clusters`].
+    Cluster(u32, Aggregator),
+    /// Copies inputs into the work directory: [`Exec::transfers`].
+    StageIn(u32),
+    /// Copies outputs to the output sites: [`Exec::transfers`].
+    StageOut(u32),
+    /// Copies files between work directories: [`Exec::transfers`].
+    InterSite(u32),
+    /// Enters outputs into the replica catalog: [`Exec::registrations`].
+    Register(u32),
+    /// Makes the work directory of its site.
+    CreateDir,
+    /// Removes files from the work directory: [`Exec::removals`].
+    CleanUp(u32),
+    /// Removes the work directory of its site.
+    RemoveDir,
+    /// Makes staged programs executable: [`Exec::chmods`].
+    Chmod(u32),
+    /// Nothing; the only job of a workflow of which nothing is left to do.
+    NoOp,
+}
+
+impl Task {
+    /// Type and its description in the event file.
+    pub(crate) fn kind(self) -> (u8, &'static str) {
+        match self {
+            Task::Compute(_) | Task::Cluster(..) => (1, "compute"),
+            Task::StageIn(_) => (2, "stage-in-tx"),
+            Task::StageOut(_) => (3, "stage-out-tx"),
+            Task::Register(_) => (4, "registration"),
+            Task::InterSite(_) => (5, "inter-site-tx"),
+            Task::CreateDir => (6, "create-dir"),
+            Task::CleanUp(_) | Task::RemoveDir => (8, "cleanup"),
+            Task::Chmod(_) => (9, "chmod"),
+            Task::NoOp => (0, "unassigned"),
+        }
+    }
+    /// Name of what it runs, as kickstart and the events show it; compute jobs have their own.
+    pub(crate) fn transformation(self) -> &'static str {
+        match self {
+            Task::Compute(_) => "",
+            Task::Cluster(_, aggregator) => aggregator.transformation(),
+            Task::StageIn(_) | Task::StageOut(_) | Task::InterSite(_) => "pegasus::transfer",
+            Task::Register(_) => "pegasus::rc-client",
+            Task::CreateDir => "pegasus::dirmanager",
+            Task::CleanUp(_) | Task::RemoveDir => "pegasus::cleanup",
+            Task::Chmod(_) => "system::chmod",
+            Task::NoOp => "pegasus::noop",
+        }
+    }
+}
+
+/// What runs the jobs of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Aggregator {
+    /// pegasus-cluster, one after the other.
+    #[default]
+    SeqExec,
+    /// pegasus-mpi-cluster, on a DAG of its own.
+    MpiExec,
+}
+
+impl Aggregator {
+    /// By its name in properties and profiles.
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        match name.trim().to_ascii_lowercase().as_str() {
+            "seqexec" | "pegasus-cluster" => Some(Aggregator::SeqExec),
+            "mpiexec" | "pegasus-mpi-cluster" => Some(Aggregator::MpiExec),
+            _ => None,
+        }
+    }
+    /// Its transformation.
+    pub(crate) fn transformation(self) -> &'static str {
+        match self {
+            Aggregator::SeqExec => "pegasus::seqexec",
+            Aggregator::MpiExec => "pegasus::mpiexec",
+        }
+    }
+}
+
+/// Jobs that run as one.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    /// Its jobs, parents before children: a part of [`Exec::members`].
+    pub(crate) members: Range<u32>,
+    /// The job that they run as.
+    pub(crate) job: JobId,
+    /// What runs them.
+    pub(crate) aggregator: Aggregator,
+    /// Files that they use together.
+    pub(crate) uses: Vec<FileUse>,
+    /// (parent, child) among them: positions in [`Exec::members`].
+    pub(crate) edges: Vec<(u32, u32)>,
+}
+
+/// Where a file is or goes to. The name of the file is added when the URL is written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// The work directory of a site.
+    Scratch(SiteId),
+    /// The same, as a symbolic link.
+    ScratchLink(SiteId),
+    /// The storage directory of an output site, by its position in the list of output sites.
+    Storage(u16),
+    /// A complete URL and the site that it is on.
+    Url(Box<str>, Box<str>),
+}
+
+/// Keys and values, mostly none.
+pub(crate) type Attributes = Option<Box<[(String, String)]>>;
+
+/// One file to be moved.
+#[derive(Clone, Debug)]
+pub(crate) struct FileTransfer {
+    /// Which file.
+    pub(crate) file: FileId,
+    /// Where it is: place and priority, best first.
+    pub(crate) sources: Vec<(Place, Option<u32>)>,
+    /// Where it goes.
+    pub(crate) destination: Place,
+    /// The catalog knows no checksum, so the transfer makes one.
+    pub(crate) generate_checksum: bool,
+    /// Metadata of the file.
+    pub(crate) metadata: Attributes,
+}
+
+/// Files that one transfer job moves.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TransferSet {
+    /// Files in the order in which they were asked for.
+    pub(crate) files: Vec<FileTransfer>,
+}
+
+/// Files that one registration job enters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Registration {
+    /// File, where it is, and its metadata.
+    pub(crate) entries: Vec<(FileId, Place, Attributes)>,
+    /// Compute jobs whose metadata files belong to the entries.
+    pub(crate) producers: Vec<JobId>,
+}
+
+/// Program and profiles, shared by all jobs that have the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    /// Path of the program.
+    pub(crate) executable: std::sync::Arc<str>,
+    /// Profiles from all sources, merged.
+    pub(crate) profiles: crate::profiles::Profiles,
+    /// The program is staged by the workflow.
+    pub(crate) staged: bool,
+    /// Hooks and metadata of the transformation: index of its entry in the catalog.
+    pub(crate) entry: Option<u32>,
+}
+
+/// The executable workflow, as the refinement steps build it up.
+#[derive(Debug, Default)]
+pub(crate) struct Exec {
+    /// Jobs in order of creation.
+    pub(crate) jobs: Vec<ExecJob>,
+    /// Clusters of compute jobs.
+    pub(crate) clusters: Vec<Cluster>,
+    /// Compute jobs that run in clusters; where their numbers and those of [`Exec::jobs`] meet, theirs follow.
+    pub(crate) members: Vec<ExecJob>,
+    /// (parent, child), kept free of duplicates by [`Exec::tidy_edges`].
+    pub(crate) edges: Vec<(JobId, JobId)>,
+    /// File lists of transfer jobs.
+    pub(crate) transfers: Vec<TransferSet>,
+    /// File lists of registration jobs.
+    pub(crate) registrations: Vec<Registration>,
+    /// File lists of clean-up jobs.
+    pub(crate) removals: Vec<Vec<FileId>>,
+    /// Lists of programs to be made executable.
+    pub(crate) chmods: Vec<Vec<FileId>>,
+    /// Programs and profiles.
+    pub(crate) setups: Vec<Setup>,
+    /// Files that are in a work directory without being staged there: they are not the plan's to remove.
+    pub(crate) in_place: rustc_hash::FxHashSet<(FileId, SiteId)>,
+    /// Files that are links in a work directory.
+    pub(crate) linked: rustc_hash::FxHashSet<(FileId, SiteId)>,
+    /// Outputs that stay in a work directory, since nothing copies them elsewhere.
+    pub(crate) staying: rustc_hash::FxHashSet<FileId>,
+    /// Lines of the cache file: file and site in whose work directory it will be.
+    pub(crate) cache: Vec<(FileId, SiteId)>,
+    /// Files of jobs of the abstract workflow that are to forget some, until they are entered there.
+    pub(crate) changed: rustc_hash::FxHashMap<JobIndex, Vec<FileUse>>,
+    /// Jobs that data reuse removed.
+    pub(crate) deleted: usize,
+    /// What the user should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Exec {
+    /// Adds a job.
+    pub(crate) fn add(&mut self, job: ExecJob) -> JobId {
+        self.jobs.push(job);
+        (self.jobs.len() - 1) as JobId
+    }
+    /// Files that a job of the abstract workflow, or a cluster of them, uses.
+    pub(crate) fn uses<'a>(&'a self, workflow: &'a Workflow, task: Task) -> &'a [FileUse] {
+        match task {
+            // Hardly ever is there any.
+            Task::Compute(n) if !self.changed.is_empty() => match self.changed.get(&n) {
+                Some(uses) => uses,
+                None => &workflow.jobs[n.0 as usize].uses,
+            },
+            Task::Compute(n) => &workflow.jobs[n.0 as usize].uses,
+            Task::Cluster(n, _) => &self.clusters[n as usize].uses,
+            _ => &[],
+        }
+    }
+    /// The job of the abstract workflow that a job runs, the first one if it runs several.
+    pub(crate) fn leading(&self, task: Task) -> Option<JobIndex> {
+        match task {
+            Task::Compute(n) => Some(n),
+            Task::Cluster(n, _) => {
+                let first = self.clusters[n as usize].members.start;
+                self.members
+                    .get(first as usize)
+                    .and_then(|job| self.leading(job.task))
+            }
+            _ => None,
+        }
+    }
+    /// Jobs that run a job of the abstract workflow, with its number, clustered or not.
+    pub(crate) fn computing(&self) -> impl Iterator<Item = (&ExecJob, JobIndex)> {
+        self.jobs
+            .iter()
+            .chain(&self.members)
+            .filter_map(|job| match job.task {
+                Task::Compute(n) => Some((job, n)),
+                _ => None,
+            })
+    }
+    /// Sorts the edges by parent and child and drops duplicates.
+    pub(crate) fn tidy_edges(&mut self) {
+        // Most of them are in order from the last time; this way to sort makes use of it.
+        self.edges.sort();
+        self.edges.dedup();
+    }
+    /// Parents and children of every job as it is now.
+    pub(crate) fn graph(&mut self) -> crate::graph::Graph {
+        self.tidy_edges();
+        crate::graph::Graph::new(self.jobs.len(), &self.edges)
+    }
+}

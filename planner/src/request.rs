@@ -1,0 +1,193 @@
+//! What is to be planned: the request, and what a program reads from its environment for it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use chrono::{DateTime, FixedOffset};
+
+use crate::scheduler::Scheduler;
+
+/// What is to be planned, and everything that the environment contribute.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Workflow file, absolute.
+    pub workflow: PathBuf,
+    /// File of `--conf`, absolute.
+    pub conf: Option<PathBuf>,
+    /// `KEY=VALUE` texts of `-D`.
+    pub defines: Vec<String>,
+    /// Where the random numbers of site selection begin: a number, or the word `random` for others each time.
+    pub seed: Option<String>,
+    /// Candidate execution sites, in the order of the command line; empty for the default.
+    pub sites: Vec<String>,
+    /// Staging site for each execution site; the key `` (empty) stands for all of them.
+    pub staging_sites: BTreeMap<String, String>,
+    /// Sites that receive outputs.
+    pub output_sites: Vec<String>,
+    /// Directory for outputs, as typed.
+    pub output_dir: Option<String>,
+    /// Directories whose files are replicas, absolute.
+    pub input_dirs: Vec<PathBuf>,
+    /// Directory whose files are stageable programs, absolute; without it `transformations` in the
+    /// working directory is used, if there is one.
+    pub transformations_dir: Option<PathBuf>,
+    /// Replica files that override all other locations, absolute.
+    pub cache_files: Vec<PathBuf>,
+    /// Replica files of lower priority than locations in the workflow, absolute.
+    pub inherited_files: Vec<PathBuf>,
+    /// Submit directories of earlier runs whose outputs are replicas, absolute.
+    pub reuse_dirs: Vec<PathBuf>,
+    /// Keep every job, even if its outputs exist.
+    pub force: bool,
+    /// Clean-up strategy of the command line.
+    pub cleanup: Option<CleanupStrategy>,
+    /// Base of submit directories, absolute; the working directory by default.
+    pub dir: PathBuf,
+    /// Whether `--dir` was given.
+    pub dir_given: bool,
+    /// Replaces the relative run directory of submit and work directories.
+    pub relative_dir: Option<String>,
+    /// Replaces the relative run directory of the submit directory only.
+    pub relative_submit_dir: Option<String>,
+    /// `--randomdir`: name of the work directory; the inner `None` for a generated one.
+    pub random_dir: Option<Option<String>>,
+    /// Prefix of the files of the workflow.
+    pub basename: Option<String>,
+    /// Prefix of job names.
+    pub job_prefix: Option<String>,
+    /// Clustering techniques, applied one after the other.
+    pub cluster: Vec<String>,
+    /// What the batch scripts ask for.
+    pub batch: BatchOptions,
+    /// The command line as one text, for the records.
+    pub arguments: String,
+    /// The command line without the name of the program, from which the same plan can be made again; empty if
+    /// there is none.
+    pub line: Vec<String>,
+    /// Pictures to be drawn.
+    pub pictures: Vec<Picture>,
+    /// What the user should know of the request itself.
+    pub warnings: Vec<String>,
+    /// The environment.
+    pub environment: Environment,
+}
+
+/// What the rim has read from the process and the machine.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// Environment variables.
+    pub variables: BTreeMap<String, String>,
+    /// Working directory.
+    pub working_dir: PathBuf,
+    /// Login name.
+    pub user: String,
+    /// Name of this host.
+    pub host: String,
+    /// Directory of the running program.
+    pub own_bin: Option<PathBuf>,
+    /// The time, in local time.
+    pub now: DateTime<FixedOffset>,
+    /// Identifier of the workflow, new for each plan.
+    pub uuid: String,
+}
+
+/// How scratch space is cleaned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CleanupStrategy {
+    /// Not at all.
+    None,
+    /// The work directory is removed at the end.
+    Leaf,
+    /// Each file is removed after its last use, the work directory at the end.
+    InPlace,
+    /// Files are removed as far as a bound on the space used needs it, the work directory at the end.
+    Constraint,
+}
+
+/// What the batch scripts ask the scheduler for; what is absent comes from properties and site profiles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BatchOptions {
+    /// Schedulers that get a script, the preferred one first; those of PBS and Slurm have one anyway.
+    pub schedulers: Vec<Scheduler>,
+    /// The scheduler of this machine, where it is known; it counts if no other is named.
+    pub detected: Option<Scheduler>,
+    /// Nodes.
+    pub nodes: Option<u32>,
+    /// Processes per node.
+    pub tasks_per_node: Option<u32>,
+    /// Wall time in minutes.
+    pub walltime: Option<u32>,
+    /// Minutes before the executor's own time limit from which on no task is started; 0 for none.
+    pub drain: Option<u32>,
+    /// CPUs of a node.
+    pub node_cpus: Option<u32>,
+    /// Memory of a node, MB.
+    pub node_memory: Option<u32>,
+    /// Queue or partition.
+    pub queue: Option<String>,
+    /// Account or project.
+    pub account: Option<String>,
+    /// Program that starts the processes: `mpiexec`, `mpirun`, `srun`, a path, or `none`.
+    pub launcher: Option<String>,
+    /// Directory with templates that replace the built-in ones.
+    pub template_dir: Option<PathBuf>,
+}
+
+/// Which workflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// As its author wrote it.
+    Abstract,
+    /// As it will run.
+    Executable,
+}
+
+/// How it is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For graphviz.
+    Dot,
+    /// For browsers.
+    Svg,
+}
+
+/// A picture that is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Of what.
+    pub subject: Subject,
+    /// How.
+    pub format: Format,
+    /// Where it goes, absolute.
+    pub path: PathBuf,
+}
+
+impl Environment {
+    /// Environment, working directory, user, host, program, time, and a new identifier.
+    ///
+    /// # Errors
+    /// A working directory that is gone.
+    pub fn read() -> std::io::Result<Self> {
+        let variables = std::env::vars_os()
+            .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let user = nix::unistd::User::from_uid(nix::unistd::getuid())
+            .ok()
+            .flatten()
+            .map(|user| user.name)
+            .or_else(|| std::env::var("USER").ok())
+            .unwrap_or_else(|| nix::unistd::getuid().to_string());
+        let own_bin = std::env::current_exe()
+            .ok()
+            .and_then(|program| program.parent().map(PathBuf::from));
+        Ok(Environment {
+            variables,
+            working_dir: std::env::current_dir()?,
+            user,
+            host: gethostname::gethostname().to_string_lossy().into_owned(),
+            own_bin,
+            now: chrono::Local::now().fixed_offset(),
+            uuid: uuid::Uuid::new_v4().to_string(),
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! The end of a run: last results, figures, merged output, last lines of the logs.
+
+use std::time::Duration;
+
+use super::{
+    Aborted, CLOSE_TIMEOUT, Driver, FailedTask, HURRIED_CLOSE_TIMEOUT, Position, RunError, RunSummary,
+    report, send_to_all,
+};
+use crate::logging::FATAL;
+use crate::merge;
+use crate::options::Stdio;
+use crate::protocol::{Rank, ToMaster, ToWorker};
+use crate::transport::MasterTransport;
+
+/// Why the loop ended.
+pub(super) enum End {
+    Finished,
+    Aborted(Aborted),
+}
+
+impl<T: MasterTransport> Driver<'_, T> {
+    /// Ends a run that has begun.
+    pub(super) fn conclude(mut self, end: End) -> Result<RunSummary, RunError> {
+        let aborted = self.log_end(end);
+        let (message, timeout) = match aborted {
+            None => (ToWorker::Shutdown, CLOSE_TIMEOUT),
+            Some(Aborted::WallTime) => (ToWorker::Abort, CLOSE_TIMEOUT),
+            Some(Aborted::Signal(_)) => (ToWorker::Abort, HURRIED_CLOSE_TIMEOUT),
+        };
+        send_to_all(self.out.transport, &message);
+        // Local workers that only have to stop their task servers can do so while the rest is written: their files are
+        // complete, and this machine sees all of them. Other workers must close their files before these are read.
+        let close_later =
+            aborted.is_none() && !self.options.host_script && !self.out.transport.supports_prefill();
+        let unresponsive_workers = if close_later {
+            Vec::new()
+        } else {
+            self.out.transport.close(timeout)
+        };
+        let result = self.handle_last_results();
+        if self.master.summary().max_failures_reached {
+            tracing::error!("Max failures reached: DAG prematurely aborted");
+        }
+        let mut summary = self.summarize(aborted, unresponsive_workers);
+        report::log(&summary, self.out.transport.traffic(), self.forwarding.hit_rate());
+        let result = self.write_output(&summary, result);
+        if result.is_ok() {
+            tracing::info!("Sending workers shutdown messages...");
+        }
+        self.out.logs.finish(result.is_ok() && summary.success());
+        let flushed = self.out.logs.flush().map_err(RunError::from);
+        let flushed = flushed.and_then(|()| self.settle());
+        if close_later {
+            summary.unresponsive_workers = self.out.transport.close(timeout);
+        }
+        if let Err(mut error) = result.and(flushed) {
+            error.unresponsive_workers = summary.unresponsive_workers;
+            error.set_closed();
+            return Err(error);
+        }
+        Ok(summary)
+    }
+
+    /// Logs why the run ends.
+    fn log_end(&self, end: End) -> Option<Aborted> {
+        let aborted = match end {
+            End::Finished => {
+                tracing::info!("Workflow finished");
+                return None;
+            }
+            End::Aborted(aborted) => aborted,
+        };
+        // The signal of a drain was logged when it arrived.
+        let is_logged = self.drain.is_some() && self.interrupt.signal().is_none();
+        match aborted {
+            Aborted::Signal(_) if is_logged => {}
+            Aborted::Signal(signal) => tracing::error!(target: FATAL, "Caught signal {signal}"),
+            Aborted::WallTime => tracing::error!(target: FATAL, "Workflow wall time exceeded!"),
+        }
+        tracing::error!("Aborting workflow");
+        Some(aborted)
+    }
+
+    /// Handles results that workers sent before they exited: these tasks need not run again.
+    pub(super) fn handle_last_results(&mut self) -> Result<(), RunError> {
+        let mut inbox = std::mem::take(&mut self.inbox);
+        while let Some((from, message)) = inbox
+            .pop_front()
+            .or_else(|| self.out.transport.receive(Duration::ZERO).ok().flatten())
+        {
+            if let ToMaster::Finished(_) = message {
+                self.handle(from, message)?;
+            }
+        }
+        Ok(self.out.logs.flush()?)
+    }
+
+    /// Prints the summary record and merges the output of the tasks, if the run has a console. Output is merged even
+    /// after an error.
+    fn write_output(&self, summary: &RunSummary, before: Result<(), RunError>) -> Result<(), RunError> {
+        if !self.options.console {
+            return before;
+        }
+        let result = before.and_then(|()| report::print_record(summary, self.begin.time, &self.options.app));
+        let Stdio::Merged { stdout, stderr } = &self.options.stdio else {
+            return result;
+        };
+        tracing::info!("Merging task stdio from workers...");
+        let merged = merge::merge(&self.options.dag, summary.workers, stdout, stderr);
+        result.and(merged.map_err(RunError::from))
+    }
+
+    fn summarize(&mut self, aborted: Option<Aborted>, unresponsive_workers: Vec<Rank>) -> RunSummary {
+        let failed = std::mem::take(&mut self.out.failed);
+        let failures = failed.into_iter().map(|(task, failure)| FailedTask {
+            name: self.out.dag.name(task).to_vec(),
+            status: failure.status,
+            attempts: failure.attempts,
+        });
+        let figures = self.master.summary();
+        let drain = self
+            .drain
+            .as_ref()
+            .filter(|_| aborted.is_none() && self.master.is_cut_short());
+        let drained = drain.map(|drain| drain.signal);
+        // The search is linear in the size of the DAG, so it runs only if a cycle may be the reason.
+        let is_stuck =
+            aborted.is_none() && drained.is_none() && !figures.success && !figures.max_failures_reached;
+        let cycle = is_stuck.then(|| pmc_dag::cycle::find(&self.out.dag)).flatten();
+        let dag = &self.options.dag;
+        RunSummary {
+            cycle: cycle.map(|cycle| Position::of_cycle(dag, &self.out.dag, &cycle)),
+            figures,
+            aborted,
+            drained,
+            failures: failures.collect(),
+            workers: self.out.transport.workers(),
+            wall_time: self.begin.at.elapsed(),
+            makespan: self.makespan,
+            unresponsive_workers,
+            database: None,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The loop: messages, deadlines and signals.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::conclusion::End;
+use super::{Aborted, Driver, Loop, RunError, RunEvent};
+use crate::protocol::{Rank, ToMaster};
+use crate::scheduler::{Event, Summary};
+use crate::transport::{MasterTransport, WaitPolicy};
+
+/// Maximum wait while workers hold prefilled tasks: they have work, but others may need an answer.
+const DEFERRED_SEND_DELAY: Duration = Duration::from_millis(3);
+
+/// Maximum messages received per batch.
+const BATCH_SIZE: usize = 32;
+
+impl<T: MasterTransport> Driver<'_, T> {
+    /// Runs from the registration of the workers to the end of the last task, or an abort.
+    pub(super) fn run_tasks(&mut self, event_loop: Loop<T>) -> Result<End, RunError> {
+        if let Some(minutes) = self.options.max_wall_minutes {
+            tracing::info!("Setting max walltime to {minutes:.6} minutes");
+        }
+        while !self.master.registered_all() {
+            if let Some(aborted) = self.aborted_early() {
+                return Ok(End::Aborted(aborted));
+            }
+            self.receive()?;
+        }
+        self.master.start(&mut self.out)?;
+        while self.options.host_script && self.prepared < self.out.transport.workers() {
+            if let Some(aborted) = self.aborted_early() {
+                return Ok(End::Aborted(aborted));
+            }
+            self.receive()?;
+        }
+        let started = Instant::now();
+        tracing::info!("Starting workflow");
+        let Summary {
+            tasks, done_before, ..
+        } = self.master.summary();
+        (self.out.observer)(&RunEvent::Begun { tasks, done_before });
+        let end = event_loop(self);
+        self.makespan = started.elapsed();
+        end
+    }
+
+    /// Processes all messages in this thread.
+    pub(super) fn receive_all(&mut self) -> Result<End, RunError> {
+        loop {
+            if let Some(end) = self.advance()? {
+                return Ok(end);
+            }
+            self.receive()?;
+        }
+    }
+
+    /// Schedules tasks and writes the logs. Returns the end of the run, if it has ended.
+    pub(super) fn advance(&mut self) -> Result<Option<End>, RunError> {
+        self.drain_if_asked()?;
+        // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that must not
+        // run again.
+        self.out.logs.flush_rescue()?;
+        self.master.schedule(&mut self.out);
+        self.flush()?;
+        if self.master.is_finished() {
+            return Ok(Some(End::Finished));
+        }
+        Ok(self.aborted().map(End::Aborted))
+    }
+
+    /// Returns why the run must be aborted, if it must.
+    pub(super) fn aborted(&self) -> Option<Aborted> {
+        if let Some(signal) = self.interrupt.signal() {
+            return Some(Aborted::Signal(signal));
+        }
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return Some(Aborted::WallTime);
+        }
+        let drain = self.drain.as_ref()?;
+        let is_over = drain.until.is_some_and(|until| now >= until);
+        is_over.then_some(Aborted::Signal(drain.signal))
+    }
+
+    /// Returns when the run is aborted if nothing happens before.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let drained = self.drain.as_ref().and_then(|drain| drain.until);
+        self.deadline.into_iter().chain(drained).min()
+    }
+
+    /// Waits for a message, then handles it and all others that have arrived.
+    fn receive(&mut self) -> Result<(), RunError> {
+        let until = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        let mut timeout = self.next_deadline().map_or(Duration::MAX, until);
+        if self.master.has_prefilled() {
+            timeout = timeout.min(DEFERRED_SEND_DELAY);
+        }
+        let wait_policy = if self.master.running() < self.cores {
+            WaitPolicy::IdleCore
+        } else if self.master.has_prefilled() {
+            WaitPolicy::Batch
+        } else {
+            WaitPolicy::Normal
+        };
+        self.out.transport.set_wait_policy(wait_policy);
+        // With a timeout of zero, the transport would not look at the network.
+        timeout = timeout.max(Duration::from_micros(1));
+        let mut inbox = std::mem::take(&mut self.inbox);
+        let result = loop {
+            let mut received = Ok(());
+            while inbox.len() < BATCH_SIZE {
+                match self.out.transport.receive(timeout) {
+                    Ok(Some(message)) => inbox.push_back(message),
+                    Ok(None) => break,
+                    Err(error) => {
+                        received = Err(error.into());
+                        break;
+                    }
+                }
+                timeout = Duration::ZERO;
+            }
+            let is_last = inbox.len() < BATCH_SIZE;
+            let result = self.handle_all(&mut inbox).and(received);
+            if is_last || result.is_err() {
+                break result;
+            }
+        };
+        self.inbox = inbox;
+        result
+    }
+
+    /// Handles messages in order. After an error, the remaining ones are left.
+    pub(super) fn handle_all(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> Result<(), RunError> {
+        while let Some((from, message)) = messages.pop_front() {
+            self.handle(from, message)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn handle(&mut self, from: Rank, message: ToMaster) -> Result<(), RunError> {
+        let event = match message {
+            ToMaster::Register(registration) => {
+                if let Some(reporter) = &mut self.out.reporter {
+                    reporter.register(from, &registration.host);
+                }
+                Event::Registered(from, registration)
+            }
+            ToMaster::Ready => {
+                self.prepared += 1;
+                return Ok(());
+            }
+            ToMaster::Finished(result) => Event::Finished(from, self.forward(from, result)?),
+            ToMaster::Retracted { submits } => Event::Retracted(from, submits),
+            ToMaster::Failed { message } => Event::Failed(from, message),
+        };
+        Ok(self.master.handle(event, &mut self.out)?)
+    }
+
+    fn flush(&mut self) -> Result<(), RunError> {
+        if let Some(error) = self.out.error.take() {
+            return Err(error.into());
+        }
+        self.out.logs.flush()?;
+        self.note_written()
+    }
+}

@@ -1,0 +1,115 @@
+//! Carries out what the scheduler decides: sends messages, writes logs, calls the observer.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use pmc_dag::{Dag, TaskId};
+
+use super::report::Failure;
+use super::{Observer, RunEvent, TaskEnd};
+use crate::database::OutcomeReporter;
+use crate::logs::Logs;
+use crate::protocol::{Outcome, Rank, SubmitId, ToWorker};
+use crate::scheduler::{Outbox, Record};
+use crate::transport::{MasterTransport, TransportError};
+
+pub(super) struct DriverOutbox<'a, T> {
+    pub(super) transport: &'a mut T,
+    pub(super) logs: Logs,
+    pub(super) dag: Arc<Dag>,
+    pub(super) observer: &'a mut Observer<'a>,
+    /// First error of the transport. The scheduler has no use for it.
+    pub(super) error: Option<TransportError>,
+    /// Tasks whose latest attempt failed.
+    pub(super) failed: BTreeMap<TaskId, Failure>,
+    pub(super) reporter: Option<OutcomeReporter>,
+    dag_file: &'a Path,
+}
+
+impl<'a, T> DriverOutbox<'a, T> {
+    pub(super) fn new(
+        transport: &'a mut T,
+        logs: Logs,
+        dag: Arc<Dag>,
+        observer: &'a mut Observer<'a>,
+        dag_file: &'a Path,
+    ) -> Self {
+        Self {
+            transport,
+            logs,
+            dag,
+            observer,
+            error: None,
+            failed: BTreeMap::new(),
+            reporter: None,
+            dag_file,
+        }
+    }
+
+    fn ended(&mut self, task: TaskId, submit: SubmitId, rank: Rank, outcome: Outcome) {
+        if let Some(reporter) = &mut self.reporter {
+            reporter.ended(rank, submit, self.dag.task(task), &outcome);
+        }
+        let name = self.dag.name(task);
+        let shown = String::from_utf8_lossy(name);
+        if outcome.succeeded() {
+            tracing::debug!("Task {shown} finished with exitcode 0");
+            self.failed.remove(&task);
+        } else {
+            if outcome.not_forwarded {
+                tracing::error!("Task {shown} failed due to collective I/O errors");
+            } else {
+                tracing::error!("Task {shown} failed with exitcode {}", outcome.status);
+            }
+            let failure = self.failed.entry(task).or_default();
+            failure.status = outcome.status;
+            failure.attempts += 1;
+        }
+        let end = TaskEnd::new(name, rank, outcome, self.dag_file);
+        (self.observer)(&RunEvent::Ended(end));
+    }
+}
+
+impl<T: MasterTransport> Outbox for DriverOutbox<'_, T> {
+    fn send(&mut self, to: Rank, message: ToWorker) {
+        if let Err(error) = self.transport.send(to, message) {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    fn record(&mut self, record: Record<'_>) {
+        // The reporter must know of an end before the log is written, which `flush` does later.
+        self.logs.record(&record);
+        let name = |task| String::from_utf8_lossy(self.dag.name(task));
+        match record {
+            Record::Resources { .. } => {}
+            Record::Queued(task, _) => {
+                tracing::debug!("Queueing task {}", name(task));
+                (self.observer)(&RunEvent::Queued {
+                    task: self.dag.name(task),
+                });
+            }
+            Record::Fragmented(task, _) => {
+                tracing::warn!(
+                    "CPU fragmentation detected when scheduling task {}: not setting affinity",
+                    name(task)
+                );
+            }
+            Record::Started(task, _, rank) => {
+                tracing::trace!("Scheduling task {}", name(task));
+                tracing::debug!("Submitting task {} to slot {}", name(task), rank.0);
+                (self.observer)(&RunEvent::Started {
+                    task: self.dag.name(task),
+                    rank,
+                });
+            }
+            Record::Ended {
+                task,
+                submit,
+                rank,
+                outcome,
+            } => self.ended(task, submit, rank, outcome),
+        }
+    }
+}

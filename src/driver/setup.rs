@@ -1,0 +1,93 @@
+//! Everything that is opened and read before the first message.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use chrono::{DateTime, FixedOffset, Local};
+use nix::sys::resource::{Resource, getrlimit};
+use pmc_dag::Dag;
+
+use super::{RunError, durability};
+use crate::database::{self, OutcomeReporter};
+use crate::durability::forwarding::Forwarding;
+use crate::durability::lock::DagLock;
+use crate::durability::shared_files;
+use crate::durability::sync::Syncer;
+use crate::logs::Logs;
+use crate::options::Options;
+use crate::scheduler::{Master, MasterConfig};
+
+/// When the run began.
+#[derive(Clone, Copy)]
+pub(super) struct Begin {
+    pub(super) at: Instant,
+    pub(super) time: DateTime<FixedOffset>,
+}
+
+pub(super) struct Setup {
+    pub(super) begin: Begin,
+    /// Held until the run ends.
+    pub(super) lock: Option<DagLock>,
+    pub(super) dag: Arc<Dag>,
+    pub(super) master: Master,
+    pub(super) logs: Logs,
+    pub(super) forwarding: Forwarding,
+    pub(super) syncer: Option<Syncer>,
+    pub(super) reporter: Option<OutcomeReporter>,
+}
+
+impl Setup {
+    /// Opens everything in the order of the original, so that the first failure leaves the same files behind.
+    pub(super) fn new(options: &Options, workers: u32, prefill: bool) -> Result<Self, RunError> {
+        let begin = Begin {
+            at: Instant::now(),
+            time: Local::now().fixed_offset(),
+        };
+        database::check(options)?;
+        let lock = if options.lock {
+            tracing::debug!("Locking DAG file...");
+            Some(DagLock::acquire(&options.dag)?)
+        } else {
+            None
+        };
+        let dag = Arc::new(Dag::open(&options.dag).map_err(|error| RunError::dag(&options.dag, error))?);
+        let (done, recovered) = durability::read_done(options, &dag)?;
+        let mut logs = Logs::open(options, &dag, &done)?;
+        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)
+            .map_err(|error| RunError::system("Unable to get the limit of open files", error))?;
+        tracing::debug!("Open files limit = {limit}");
+        let max_open = shared_files::max_open(options.max_fds, limit)?;
+        tracing::info!("Setting max cached files = {max_open}");
+        tracing::info!("Master starting with {workers} workers");
+        logs.start(options, &done)?;
+        logs.flush()?;
+        durability::end_recovery(recovered, &mut logs)?;
+        let syncer = durability::start_syncer(options, &logs)?;
+        let config = MasterConfig {
+            tries: options.tries,
+            max_failures: options.max_failures,
+        };
+        let mut master = Master::new(Arc::clone(&dag), done, workers, config);
+        if prefill {
+            master = master.with_prefill();
+        }
+        Ok(Self {
+            begin,
+            lock,
+            dag,
+            master,
+            logs,
+            forwarding: durability::forwarding(options, max_open),
+            syncer,
+            reporter: None,
+        })
+    }
+}
+
+/// True if the file is a device: it is not read. `/dev/null` stands for no rescue file, and other devices have no end.
+pub(super) fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    path.metadata()
+        .is_ok_and(|data| data.file_type().is_char_device() || data.file_type().is_block_device())
+}
