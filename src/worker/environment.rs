@@ -17,8 +17,8 @@ pub(super) const TASK_VARIABLES: [&[u8]; 5] = [
     b"PMC_HOST_RANK",
 ];
 
-/// Prefixes of the variables that an MPI launcher (Open MPI, PRRTE, MPICH, anything with PMI) sets for a rank. With
-/// them, a task that is an MPI program would pose as the worker, and fail.
+/// Prefixes of the variables that an MPI launcher (Open MPI, PRRTE, MPICH, anything with PMI) sets for a
+/// rank. With them, a task that is an MPI program would pose as the worker, and fail.
 const LAUNCHER_PREFIXES: [&[u8]; 15] = [
     b"HYDI_",
     b"MPI_LOCALNRANKS",

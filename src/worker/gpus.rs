@@ -22,8 +22,8 @@ impl Devices {
         Self { names }
     }
 
-    /// Returns the number of devices: `configured` unless it is 0, else the number that the environment names, else
-    /// the number in the system.
+    /// Returns the number of devices: `configured` unless it is 0, else the number that the environment
+    /// names, else the number in the system.
     pub(super) fn count(&self, configured: u32) -> u32 {
         if configured > 0 {
             return configured;

@@ -97,8 +97,8 @@ impl HostScript {
         Err(HostScriptError::Status(status).into())
     }
 
-    /// Ends the processes that the script has left. After an abort they have less time. Returns whether one had to be
-    /// killed.
+    /// Ends the processes that the script has left. After an abort they have less time. Returns whether one
+    /// had to be killed.
     pub(super) fn end(self, is_aborted: bool) -> bool {
         // The script is not reaped yet, so no other group has its number.
         let _ = killpg(self.group, Signal::SIGTERM);

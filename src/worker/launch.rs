@@ -153,8 +153,8 @@ impl TaskLaunch<'_> {
         is_limited.then(|| self.task.memory_mb.saturating_mul(1 << 20))
     }
 
-    /// The granted CPUs, if this worker may use them. The master numbers the CPUs of a host from 0, but the batch
-    /// system may have given this job other ones.
+    /// The granted CPUs, if this worker may use them. The master numbers the CPUs of a host from 0, but the
+    /// batch system may have given this job other ones.
     fn cpu_binding(&self) -> Option<CpuSet> {
         if !self.options.set_affinity || self.task.cpu_set.is_empty() {
             return None;

@@ -58,7 +58,8 @@ pub struct Shared {
     host: OnceLock<Registration>,
 }
 
-/// Runs a worker thread until the master ends it. Tasks run on this thread: to end one, another thread must use `kill`.
+/// Runs a worker thread until the master ends it. Tasks run on this thread: to end one, another thread must
+/// use `kill`.
 ///
 /// # Errors
 /// The master has ended.
@@ -97,8 +98,8 @@ fn serve_registered(transport: &mut impl WorkerTransport, runner: &mut Runner) -
     }
 }
 
-/// Runs a worker process until the master ends it. While a task runs, the worker polls for messages, and ends the task if
-/// the master or a signal demands it.
+/// Runs a worker process until the master ends it. While a task runs, the worker polls for messages, and ends
+/// the task if the master or a signal demands it.
 ///
 /// # Errors
 /// The master cannot be reached any more.

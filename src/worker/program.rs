@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Returns the file to execute for the first word of a command. A word with a slash is a path. Others are searched in the
-/// current folder first, then in the folders of PATH. A word that is not found is returned unchanged, so that executing
-/// it gives the error.
+/// Returns the file to execute for the first word of a command. A word with a slash is a path. Others are
+/// searched in the current folder first, then in the folders of PATH. A word that is not found is returned
+/// unchanged, so that executing it gives the error.
 pub(super) fn find<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path> {
     let plain = Path::new(OsStr::from_bytes(word));
     if is_program(plain) {

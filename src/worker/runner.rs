@@ -81,8 +81,8 @@ impl Runner {
         })
     }
 
-    /// Stores the worker's number on its host. The first worker of a host runs the host script. Returns whether the
-    /// master waits for an answer.
+    /// Stores the worker's number on its host. The first worker of a host runs the host script. Returns
+    /// whether the master waits for an answer.
     pub(super) fn set_up(&mut self, host_rank: u32, watch: &mut dyn Watch) -> Result<bool, Failure> {
         self.host_rank = host_rank;
         let Some(script) = &self.options.host_script else {
@@ -225,8 +225,8 @@ fn write_record(files: &TaskFiles, record: &TaskRecord<'_>) -> Result<usize, Fai
     Ok(text.len())
 }
 
-/// Returns what the master needs to know about an attempt without output. `None` if the record quotes a value, so that
-/// its readers find other values in it.
+/// Returns what the master needs to know about an attempt without output. `None` if the record quotes a
+/// value, so that its readers find other values in it.
 fn quiet_attempt(record: &TaskRecord<'_>, file: u32) -> Option<QuietAttempt> {
     let mut values = [record.id.unwrap_or_default(), record.name, record.app].into_iter();
     let is_plain = values.all(|value| value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"'));

@@ -48,8 +48,8 @@ pub fn worker_stderr(dag: &Path, rank: u32) -> PathBuf {
     with_suffix(dag, &format!(".err.{rank}"))
 }
 
-/// Returns the paths of standard output and error of the latest attempt of a task with its own files. `None` if there
-/// are no files.
+/// Returns the paths of standard output and error of the latest attempt of a task with its own files. `None`
+/// if there are no files.
 #[must_use]
 pub fn latest_task_files(dag: &Path, task: &[u8]) -> Option<(PathBuf, PathBuf)> {
     let last = (0..)
@@ -61,8 +61,8 @@ pub fn latest_task_files(dag: &Path, task: &[u8]) -> Option<(PathBuf, PathBuf)> 
     ))
 }
 
-/// Creates the missing files for standard output of a task below this number, so that the next attempt gets this number
-/// or a later one.
+/// Creates the missing files for standard output of a task below this number, so that the next attempt gets
+/// this number or a later one.
 pub(crate) fn fill_numbers(dag: &Path, task: &[u8], number: u32) -> io::Result<()> {
     for number in 0..number {
         let mut options = OpenOptions::new();
@@ -105,8 +105,8 @@ pub(super) fn open_shared(dag: &Path, rank: u32) -> Result<TaskFiles, WorkerErro
     })
 }
 
-/// Opens new files for an attempt of a task. Their number is the first one without a file for standard output. A file
-/// for standard error with that number is emptied.
+/// Opens new files for an attempt of a task. Their number is the first one without a file for standard
+/// output. A file for standard error with that number is emptied.
 pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<TaskFiles, NotStarted> {
     let failed = |stream, path: &Path, source| NotStarted::OpenFile {
         stream,

@@ -13,8 +13,8 @@ use crate::transport::{TransportError, WorkerTransport};
 /// Interval between polls for messages while a task runs. Only an abort is urgent.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Time that a worker waits for the master after a signal. Usually the whole run gets the signal, and the master ends it
-/// in good order.
+/// Time that a worker waits for the master after a signal. Usually the whole run gets the signal, and the
+/// master ends it in good order.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Something to poll at intervals.
@@ -36,8 +36,8 @@ impl Watch for NoWatch {
     fn poll(&mut self) {}
 }
 
-/// Polls for messages of the master and for signals. A worker process has only one thread: handing each task and its
-/// result to another thread would take longer than a small task.
+/// Polls for messages of the master and for signals. A worker process has only one thread: handing each task
+/// and its result to another thread would take longer than a small task.
 pub(super) struct MessageWatch<'a, T> {
     transport: &'a mut T,
     kill: &'a KillSwitch,

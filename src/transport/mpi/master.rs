@@ -44,7 +44,8 @@ impl<'a> MpiMaster<'a> {
         }
     }
 
-    /// Reports workers of this host that have died. The launcher usually ends all processes then, but not always.
+    /// Reports workers of this host that have died. The launcher usually ends all processes then, but not
+    /// always.
     fn check_workers(&mut self) -> Result<(), TransportError> {
         if !self.endpoint.is_peer_check_due() {
             return Ok(());

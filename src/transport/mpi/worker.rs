@@ -28,8 +28,8 @@ impl<'a> MpiWorker<'a> {
         }
     }
 
-    /// Says goodbye when the worker has closed its files, and waits for the release by the master. The wait has
-    /// pauses, while the end of MPI itself waits busily.
+    /// Says goodbye when the worker has closed its files, and waits for the release by the master. The wait
+    /// has pauses, while the end of MPI itself waits busily.
     ///
     /// # Errors
     /// The master has died.

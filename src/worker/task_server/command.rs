@@ -12,8 +12,8 @@ use crate::worker::program;
 /// Programs that set variables and then become another program.
 const ENV_PROGRAMS: [&str; 2] = ["/usr/bin/env", "/bin/env"];
 
-/// Beginnings of variables that kickstart itself reads, and of words that are no variables. A server cannot run tasks
-/// with these.
+/// Beginnings of variables that kickstart itself reads, and of words that are no variables. A server cannot
+/// run tasks with these.
 const REFUSED_PREFIXES: [&[u8]; 4] = [b"-", b"=", b"TZ=", b"LD_"];
 
 /// A call of kickstart.
@@ -58,8 +58,8 @@ impl KickstartProgram {
         &self.path
     }
 
-    /// Returns the kickstart command in the words of a task. `None` for other programs, and if the task sets variables
-    /// that kickstart itself reads.
+    /// Returns the kickstart command in the words of a task. `None` for other programs, and if the task sets
+    /// variables that kickstart itself reads.
     pub(super) fn command<'w>(&self, words: &'w [Vec<u8>], path: &[PathBuf]) -> Option<KickstartCommand<'w>> {
         let (first, mut rest) = words.split_first()?;
         let mut file = find(first, path);
@@ -81,8 +81,8 @@ impl KickstartProgram {
         })
     }
 
-    /// Returns whether the program has this path. The path of the last task is not checked again: a running server does
-    /// not change with the file.
+    /// Returns whether the program has this path. The path of the last task is not checked again: a running
+    /// server does not change with the file.
     fn is_at(&self, file: &Path) -> bool {
         if self.last_name.borrow().as_deref() == Some(file) {
             return true;

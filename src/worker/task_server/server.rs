@@ -105,8 +105,8 @@ impl TaskServer {
         self.connection.as_ref().ok_or(io::ErrorKind::NotConnected.into())
     }
 
-    /// Starts a task with these streams and pipes. `streams_are_shared` says whether all tasks of the worker have these
-    /// streams. After an error the task has not started.
+    /// Starts a task with these streams and pipes. `streams_are_shared` says whether all tasks of the worker
+    /// have these streams. After an error the task has not started.
     pub(in crate::worker) fn start_task(
         &self,
         request: &[u8],
@@ -148,8 +148,8 @@ impl TaskServer {
         })
     }
 
-    /// Ends an idle server and waits until it has done its work. Does not wait until the system has removed the process,
-    /// which takes as long as a small task.
+    /// Ends an idle server and waits until it has done its work. Does not wait until the system has removed
+    /// the process, which takes as long as a small task.
     pub(super) fn shut_down(mut self) {
         if let Some(Connection {
             pipes: PipeEnds { read, write },
@@ -162,7 +162,8 @@ impl TaskServer {
         }
     }
 
-    /// Waits until the process is reaped, at most `timeout`: it may hang in a file system. False if it still runs.
+    /// Waits until the process is reaped, at most `timeout`: it may hang in a file system. False if it still
+    /// runs.
     fn reap_within(&self, timeout: Duration) -> bool {
         if let Some(descriptor) = &self.child.descriptor {
             is_readable(descriptor, timeout);
