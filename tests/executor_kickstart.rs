@@ -639,9 +639,11 @@ fn transfers_end_at_time_limits_and_with_the_executor() {
         let threads = fs::read_dir(format!("/proc/{server}/task"));
         threads.is_ok_and(|threads| threads.count() == 2)
     };
-    assert!(wait(
-        || children().into_iter().filter(|&id| runs_a_job(id)).count() >= 2
-    ));
+    assert!(wait(|| children()
+        .into_iter()
+        .filter(|&id| runs_a_job(id))
+        .count()
+        >= 2));
     let servers = children();
     executor.kill().unwrap();
     executor.wait().unwrap();

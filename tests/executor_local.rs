@@ -385,7 +385,10 @@ fn task_ends_at_its_time_limit() {
     let started = Instant::now();
     for name in ["own.pid", "default.pid"] {
         while is_running(run.read(name).trim().parse().unwrap()) {
-            assert!(started.elapsed() < Duration::from_secs(30), "{name} is still there");
+            assert!(
+                started.elapsed() < Duration::from_secs(30),
+                "{name} is still there"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

@@ -450,7 +450,10 @@ fn output_of_a_killed_run_is_kept() {
             .map(|worker| scene.read(&format!("x.dag.{kind}.{worker}")))
             .collect()
     };
-    assert_eq!((left("out"), left("err")), ("output\n".into(), "problem\n".into()));
+    assert_eq!(
+        (left("out"), left("err")),
+        ("output\n".into(), "problem\n".into())
+    );
     scene.write("second", "");
     let run = scene.run("x.dag").succeeded();
     assert_eq!(run.out.matches("output\n").count(), 2, "{}", run.out);

@@ -154,7 +154,10 @@ fn unwritable_database_does_not_stop_the_run() {
     let ran = run(folder.path(), "TASK a /bin/true\n", &[]);
     let stderr = String::from_utf8_lossy(&ran.stderr);
     assert_eq!(ran.status.code(), Some(0), "{stderr}");
-    assert!(stderr.contains("The database is not written any more: "), "{stderr}");
+    assert!(
+        stderr.contains("The database is not written any more: "),
+        "{stderr}"
+    );
     assert!(stderr.contains("x.stampede.db"), "{stderr}");
 }
 

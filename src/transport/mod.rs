@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use combiner::Combiner;
-pub use error::{Peer, TransportError};
+pub use error::TransportError;
 
 use crate::protocol::{Rank, ToMaster, ToWorker};
 

@@ -18,7 +18,7 @@ use crate::protocol::ForwardedData;
 use crate::transport::local::StopTask as _;
 
 /// Maximum bytes of a forwarded file.
-pub const MAX_FILE_BYTES: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Default interval between checks for an abort while pipes are read.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -20,7 +20,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use error::Failure;
-pub use forward::MAX_FILE_BYTES;
 use gpus::Devices;
 pub use kill::KillSwitch;
 use runner::Runner;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::endpoint::{Endpoint, GOODBYE, MAX_PAUSE, MESSAGE, PEER_CHECK_INTERVAL};
 use super::patience::Patience;
 use crate::protocol::{Rank, ToMaster, ToWorker};
-use crate::transport::{MasterTransport, Peer, Traffic, TransportError, WaitPolicy};
+use crate::transport::error::Peer;
+use crate::transport::{MasterTransport, Traffic, TransportError, WaitPolicy};
 
 /// The master's side.
 pub struct MpiMaster<'a> {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::MASTER;
 use super::endpoint::{Endpoint, GOODBYE, MAX_PAUSE, MESSAGE, PEER_CHECK_INTERVAL};
 use crate::protocol::{Rank, ToMaster, ToWorker};
-use crate::transport::{Peer, TransportError, WorkerTransport};
+use crate::transport::error::Peer;
+use crate::transport::{TransportError, WorkerTransport};
 
 /// A worker's side.
 pub struct MpiWorker<'a> {

@@ -1,11 +1,11 @@
 //! Properties: settings of the planner in Java's properties format (section 2 of the planner's
 //! specification).
 
-mod syntax;
-
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+use monitord_compat::properties::settings;
 
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
@@ -171,8 +171,7 @@ impl Properties {
             .map(move |(k, v)| (&k[prefix.len()..], v.text.as_str()))
     }
     /// Returns the profiles for every job, of lowest precedence: `env.X`, `condor.x`, `globus.x`, `dagman.x`,
-    /// and
-    /// `pegasus.x` if `x` is a known profile key.
+    /// and `pegasus.x` if `x` is a known profile key.
     pub fn profiles(&self) -> Profiles {
         let mut profiles = Profiles::default();
         for namespace in [
@@ -276,17 +275,25 @@ impl Loader {
     }
 
     fn read_text(&mut self, file: &Path, text: &str) {
-        let settings = match syntax::parse(file, text) {
-            Ok(settings) => settings,
-            Err(problems) => {
-                self.problems.extend(problems);
-                return;
+        let mut keys = Vec::new();
+        for setting in settings(text) {
+            match setting {
+                Ok(setting) => {
+                    let (line, column) = (setting.line, setting.column);
+                    keys.push(setting.key.clone());
+                    self.properties.insert(
+                        setting.key,
+                        setting.value,
+                        file.to_owned(),
+                        Some(Position { line, column }),
+                    );
+                }
+                Err(error) => {
+                    let (line, column) = (error.line, error.column);
+                    self.problems
+                        .push(InputError::at(file, Position { line, column }, error.message));
+                }
             }
-        };
-        let keys: Vec<String> = settings.iter().map(|setting| setting.key.clone()).collect();
-        for syntax::Setting { key, value, position } in settings {
-            self.properties
-                .insert(key, value, file.to_owned(), Some(position));
         }
         // References may name keys defined later.
         for key in keys {

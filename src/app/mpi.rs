@@ -1,11 +1,11 @@
-//! The program as one of the processes that an MPI launcher has started.
+//! The program as one process of an MPI launcher.
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::app::{check, conclude, print, refuse};
+use super::{check, conclude, print, refuse};
 use crate::cli::{self, RawArgs};
 use crate::interrupt::Interrupt;
 use crate::launch::Launch;
@@ -15,11 +15,11 @@ use crate::signals::{self, Process};
 use crate::transport::mpi::{Mpi, Waiting};
 use crate::{driver, host, logging, worker};
 
-/// Time for the last words of this process to reach the launcher before it ends everything.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Time for the last output of this process to reach the launcher before all processes are killed.
+const OUTPUT_DELAY: Duration = Duration::from_secs(1);
 
-/// Runs master or worker, whatever this process is to be.
-pub(crate) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, launch: &Launch) -> ExitCode {
+/// Runs the master or a worker, depending on the rank.
+pub(super) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, launch: &Launch) -> ExitCode {
     let Launch::Launched { sign, size, .. } = launch else {
         return ExitCode::FAILURE;
     };
@@ -49,9 +49,9 @@ pub(crate) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, l
     }
     let first = mpi.rank() == Rank(0);
     if let Err(message) = check(args, mpi.size().saturating_sub(1)) {
-        // The original lets every process complain about affinity.
+        // As in the original, every process prints the message.
         return if first || mpi.size() > 1 {
-            refuse(message)
+            refuse(&message.to_string())
         } else {
             ExitCode::FAILURE
         };
@@ -60,7 +60,7 @@ pub(crate) fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, l
         print(&cli::version());
     }
     logging::init(args.verbosity);
-    // To bind tasks to any CPU of the host, a worker must be allowed all of them.
+    // A worker may bind tasks only to CPUs that it may use itself.
     if !args.keep_affinity || args.set_affinity {
         tracing::debug!("Rank {}: Clearing CPU and memory affinity", mpi.rank().0);
         host::reset_affinity();
@@ -97,7 +97,7 @@ fn master(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: &Opti
     if !unresponsive.is_empty() {
         tracing::error!("{} workers do not answer", unresponsive.len());
         drop(transport);
-        std::thread::sleep(LAST_WORDS);
+        std::thread::sleep(OUTPUT_DELAY);
         mpi.abort(1);
     }
     transport.release();
@@ -111,7 +111,7 @@ fn work(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: WorkerO
     if let Err(error) = served.and_then(|()| transport.goodbye()) {
         print(&format!("ABORT: Worker {}: {error}\n", mpi.rank().0));
         drop(transport);
-        std::thread::sleep(LAST_WORDS);
+        std::thread::sleep(OUTPUT_DELAY);
         mpi.abort(1);
     }
     drop(transport);
