@@ -1,6 +1,9 @@
 //! Explains a failed run: groups of equal failures, their blocked dependents and likely reasons.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
@@ -371,10 +374,17 @@ fn guesses(history: &History, cause: &Cause) -> Vec<String> {
     if matches!(cause.ending, Ending::Signal(4)) {
         guesses.push("illegal instruction: perhaps the program was built for another CPU".to_owned());
     }
-    match cause.ending {
-        Ending::Exit(127) => guesses.push("program not found".to_owned()),
-        Ending::Exit(126) => guesses.push("program not executable".to_owned()),
-        _ => {}
+    if matches!(cause.ending, Ending::Exit(126 | 127) | Ending::NotStarted) {
+        let interpreter = example
+            .command
+            .first()
+            .and_then(|program| missing_interpreter(program));
+        match (interpreter, cause.ending) {
+            (Some(interpreter), _) => guesses.push(format!("interpreter {interpreter} not found")),
+            (None, Ending::Exit(127)) => guesses.push("program not found".to_owned()),
+            (None, Ending::Exit(126)) => guesses.push("program not executable".to_owned()),
+            (None, _) => {}
+        }
     }
     for (part, meaning) in [
         ("No space left on device", "a file system is full"),
@@ -401,6 +411,16 @@ fn guesses(history: &History, cause: &Cause) -> Vec<String> {
     }
     guesses.extend(host_to_blame(history, cause));
     guesses
+}
+
+/// Returns the interpreter in the first line of a script if it does not exist.
+fn missing_interpreter(program: &str) -> Option<String> {
+    let mut start = Vec::new();
+    File::open(program).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    let interpreter = line.split_whitespace().next()?;
+    (!Path::new(interpreter).exists()).then(|| interpreter.to_owned())
 }
 
 /// Returns a remark if all failures are on one host and other hosts succeeded.
@@ -512,7 +532,7 @@ mod tests {
         assert_eq!(cause.signature, "row #: cannot go on");
         assert_eq!(
             cause.guesses,
-            ["out of memory: it used 95 MB and had asked for 100 MB"]
+            ["out of memory: it used 95 MB and had requested 100 MB"]
         );
         assert_eq!(cause.hosts["n1"], 2);
         assert_eq!(cause.example.directory.as_deref(), Some("/scratch"));
@@ -551,6 +571,20 @@ mod tests {
         );
         let found = diagnose(&run.open());
         assert!(found.remarks[0].contains("no task failed"), "{:?}", found.remarks);
+    }
+
+    #[test]
+    fn missing_interpreters_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = |text: &str| {
+            let path = dir.path().join("script");
+            std::fs::write(&path, text).unwrap();
+            missing_interpreter(&path.display().to_string())
+        };
+        assert_eq!(script("#! /no/such -x\necho\n").as_deref(), Some("/no/such"));
+        assert_eq!(script("#!/bin/sh\necho\n"), None);
+        assert_eq!(script("echo\n"), None);
+        assert_eq!(missing_interpreter("/no/such/program"), None);
     }
 
     #[test]
