@@ -22,8 +22,10 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-use pegasus_mpi_cluster::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
-use pegasus_mpi_cluster::scheduler::{Event, Master, MasterConfig, Outbox, Record};
+use pegasus_mpi_cluster::internals::{
+    Assignment, Event, Master, MasterConfig, Outbox, Record, SubmitId, TaskResult, ToWorker,
+};
+use pegasus_mpi_cluster::{Outcome, Rank, Registration};
 use pmc_dag::Dag;
 use pmc_dag::rescue::DoneSet;
 
@@ -249,7 +251,7 @@ fn baseline(dag: &Dag) -> Duration {
     let mut asked = Asked::default();
     for task in dag.ids() {
         let line = dag.task(task);
-        let assignment = pegasus_mpi_cluster::protocol::Assignment {
+        let assignment = Assignment {
             submit: SubmitId(u64::from(task.0)),
             name: line.name.to_vec(),
             id: None,

@@ -3,8 +3,7 @@
 
 use std::path::Path;
 
-use pegasus_mpi_cluster::durability::forward_journal;
-use pegasus_mpi_cluster::protocol::{ToMaster, ToWorker};
+use pegasus_mpi_cluster::internals::{ToMaster, ToWorker, forward_journal};
 use pmc_dag::rescue;
 use pmc_dag::{Dag, words};
 use pmc_plan::catalog::{replica, site, transformation};

@@ -8,10 +8,8 @@ use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use pegasus_mpi_cluster::durability::forward_journal::{self, Begin, path_for, recover};
-use pegasus_mpi_cluster::durability::shared_files::SharedFiles;
-use pegasus_mpi_cluster::forwarding::{Forwarding, NotForwarded};
-use pegasus_mpi_cluster::protocol::ForwardedData;
+use pegasus_mpi_cluster::internals::forward_journal::{self, Begin, path_for, recover};
+use pegasus_mpi_cluster::internals::{ForwardedData, Forwarding, NotForwarded, SharedFiles};
 use pmc_dag::rescue::{self, Writer};
 use pmc_dag::{Dag, TaskId};
 use proptest::collection::vec;

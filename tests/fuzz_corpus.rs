@@ -206,7 +206,7 @@ fn catalogs_of_the_corpus_can_be_read() {
 /// A changed encoding must not leave a corpus of messages that nobody understands.
 #[test]
 fn corpora_are_of_the_present_encoding() {
-    use pegasus_mpi_cluster::protocol::{ToMaster, ToWorker};
+    use pegasus_mpi_cluster::internals::{ToMaster, ToWorker, forward_journal};
     for message in corpus("to_master") {
         assert!(ToMaster::decode(&message).is_ok(), "{}", message.escape_ascii());
     }
@@ -214,7 +214,7 @@ fn corpora_are_of_the_present_encoding() {
         assert!(ToWorker::decode(&message).is_ok(), "{}", message.escape_ascii());
     }
     for journal in corpus("journal") {
-        let content = pegasus_mpi_cluster::durability::forward_journal::decode(&journal);
+        let content = forward_journal::decode(&journal);
         assert!(content.is_ok_and(|content| !content.records.is_empty()));
     }
 }

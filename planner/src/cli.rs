@@ -15,7 +15,7 @@ mod options;
 mod tell;
 
 use options::Typed;
-pub use tell::{tell, tell_json, tell_looked, tell_submitted};
+pub use tell::{tell, tell_json, tell_preview, tell_submitted};
 
 /// What the command line asks for.
 #[derive(Clone, Debug)]

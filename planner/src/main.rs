@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use pmc_plan::cli::{self, Voice, Wish};
 use pmc_plan::error::readable;
-use pmc_plan::plan::{Looked, look, plan, wants_shell};
+use pmc_plan::plan::{Preview, plan, preview, wants_shell};
 use pmc_plan::recipe::{self, Recipe};
 use pmc_plan::request::Environment;
 use pmc_plan::submit;
@@ -22,8 +22,8 @@ fn main() -> ExitCode {
     let (mut request, voice) = match cli::parse(&arguments, environment) {
         Ok(Wish::Plan(request, voice)) => (*request, voice),
         Ok(Wish::Look(request, voice, jobs)) => {
-            return match look(&request, None, &jobs) {
-                Ok(looked) => tell_looked(&looked, voice),
+            return match preview(&request, None, &jobs) {
+                Ok(preview) => tell_preview(&preview, voice),
                 Err(e) => fail(&e.to_string(), e.exit_code()),
             };
         }
@@ -83,18 +83,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn tell_looked(looked: &Looked, voice: Voice) -> ExitCode {
+fn tell_preview(preview: &Preview, voice: Voice) -> ExitCode {
     if voice.level >= 0 {
-        for warning in &looked.warnings {
+        for warning in &preview.warnings {
             eprintln!("pmc-plan: warning: {}", readable(warning));
         }
     }
     if voice.level > 0 {
-        for note in &looked.notes {
+        for note in &preview.notes {
             eprintln!("pmc-plan: {note}");
         }
     }
-    say(&cli::tell_looked(looked, voice.json))
+    say(&cli::tell_preview(preview, voice.json))
 }
 
 /// Makes the plan in a submit directory again, and tells about some of its jobs.
@@ -130,8 +130,8 @@ fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
             file.display()
         );
     }
-    match look(&request, Some(dir), jobs) {
-        Ok(looked) => say(&cli::tell_looked(&looked, false)),
+    match preview(&request, Some(dir), jobs) {
+        Ok(preview) => say(&cli::tell_preview(&preview, false)),
         Err(e) => fail(&e.to_string(), e.exit_code()),
     }
 }

@@ -47,12 +47,12 @@ pub struct Planned {
     pub notes: Vec<String>,
 }
 
-/// A plan that was looked at, not written.
+/// Figures of a plan that is not written, and explanations of some of its jobs.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Looked {
+pub struct Preview {
     /// Its figures.
     pub summary: Summary,
-    /// What is to be told about the jobs that were asked for.
+    /// Explanations of the requested jobs.
     pub explanations: Vec<String>,
     /// Names of all jobs.
     pub jobs: Vec<String>,
@@ -110,11 +110,13 @@ impl Counts {
     }
 }
 
+mod advice;
+mod build;
+mod directories;
 mod files;
 mod inputs;
-mod run;
 
-pub use run::{look, plan, steps, wants_shell};
+pub use build::{measure, plan, preview, wants_shell};
 
 /// Formats a time as the records of the workflow have it: ISO 8601, seconds, numeric offset.
 pub(crate) fn iso_seconds(time: SystemTime, offset: FixedOffset) -> String {

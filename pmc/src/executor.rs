@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use pegasus_mpi_cluster::driver::{Aborted, RunEvent};
-use pegasus_mpi_cluster::host;
-use pegasus_mpi_cluster::interrupt::Interrupt;
-use pegasus_mpi_cluster::options::{self, Options, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions};
-use pegasus_mpi_cluster::run::{LocalRun, run_local};
-use pegasus_mpi_cluster::worker;
+use pegasus_mpi_cluster::{
+    Aborted, Interrupt, LocalRun, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions,
+    count_gpus, describe_host, own_kickstart, run_local, usable_cpus,
+};
 use pmc_dag::{Dag, TaskId};
 
 use crate::cli;
@@ -114,7 +112,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             kickstart: shared_kickstart(&environment),
             environment,
         },
-        workers: execution.workers.unwrap_or_else(host::usable_cpus),
+        workers: execution.workers.unwrap_or_else(usable_cpus),
     }
 }
 
@@ -124,7 +122,7 @@ fn shared_kickstart(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
     if environment.iter().any(is_off) {
         return None;
     }
-    options::own_kickstart()
+    own_kickstart()
 }
 
 /// Checks that each task fits on this machine. The master would reject the first that does not; this error
@@ -134,10 +132,10 @@ pub fn check_fit(
     execution: &cli::Execution,
     environment: &[(OsString, OsString)],
 ) -> Result<(), Failure> {
-    let host = host::describe(
+    let host = describe_host(
         execution.host_memory.unwrap_or(0),
         execution.host_cpus.unwrap_or(0),
-        worker::count_gpus(execution.host_gpus.unwrap_or(0), environment),
+        count_gpus(execution.host_gpus.unwrap_or(0), environment),
     );
     let fits = |task: &TaskId| {
         let request = dag.request(*task);

@@ -14,6 +14,7 @@ use pmc_dag::Forward;
 use super::kill::KillSwitch;
 use super::watch::Watch;
 use crate::protocol::ForwardedData;
+use crate::transport::local::StopTask as _;
 
 /// Longest file that is forwarded; longer data belongs into files of its own.
 pub const LONGEST_FILE: u64 = 1 << 20;
@@ -66,12 +67,12 @@ impl<'a> Pipes<'a> {
         let mut data = vec![Vec::new(); self.read.len()];
         let mut open: Vec<usize> = (0..self.read.len()).collect();
         let mut buffer = vec![0; 64 * 1024];
-        let every = watch.every().unwrap_or(LOOK);
+        let every = watch.interval().unwrap_or(LOOK);
         let timeout = PollTimeout::try_from(every).unwrap_or(PollTimeout::ZERO);
         let mut looked = Instant::now();
         while !open.is_empty() && !kill.is_aborted() {
             if looked.elapsed() >= every {
-                watch.look();
+                watch.poll();
                 looked = Instant::now();
             }
             let mut polled: Vec<PollFd<'_>> = open

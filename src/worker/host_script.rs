@@ -18,6 +18,7 @@ use super::process::reap;
 use super::program;
 use super::task::Failure;
 use super::watch::Watch;
+use crate::transport::local::StopTask as _;
 
 /// How long the script may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -138,7 +139,7 @@ fn wait(pid: Pid, limit: Duration, watch: &mut dyn Watch) -> bool {
         if began.elapsed() >= limit {
             return false;
         }
-        watch.look();
+        watch.poll();
         std::thread::sleep(LOOK);
     }
 }

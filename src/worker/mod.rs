@@ -14,18 +14,13 @@ mod watch;
 
 use std::ffi::OsString;
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use environment::inherited;
-pub use forward::LONGEST_FILE;
 use gpus::Devices;
 pub use kill::KillSwitch;
-use pmc_spawn::Spawner;
 pub(crate) use stdio::fill_numbers;
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
 use task::{Failure, Runner};
-use task_server::TaskServerClient;
 use watch::{Messages, Nothing};
 
 use crate::interrupt::Interrupt;
@@ -49,35 +44,6 @@ pub fn describe_host(options: &WorkerOptions) -> Registration {
     crate::host::describe(options.host_memory, options.host_cpus, gpus)
 }
 
-/// The server that does the tasks of the first worker, started by a thread: whoever starts a process waits until that
-/// runs its own program, and then shares a CPU with it where the system does not see that another one is free.
-#[derive(Debug)]
-pub struct FirstServer(JoinHandle<Option<TaskServerClient>>);
-
-impl FirstServer {
-    /// Has the server started if the DAG begins with tasks for it, and does not wait for it. The first task waits for
-    /// this, so it is the first thing to do.
-    #[must_use]
-    pub fn start(options: &WorkerOptions) -> Option<Self> {
-        let mut kickstart = TaskServerClient::new(options.kickstart.as_deref());
-        if !kickstart.is_wanted(&options.dag) {
-            return None;
-        }
-        let environment = inherited(&options.environment);
-        let starter = thread::Builder::new().name("starter".into()).spawn(move || {
-            kickstart
-                .start_early(&environment, &mut Spawner::new())
-                .then_some(kickstart)
-        });
-        starter.ok().map(Self)
-    }
-
-    /// Nothing if it could not be started.
-    fn take(self) -> Option<TaskServerClient> {
-        self.0.join().ok().flatten()
-    }
-}
-
 /// What workers in one process share.
 #[derive(Default)]
 pub struct Shared {
@@ -94,41 +60,25 @@ pub fn serve(
     options: Arc<WorkerOptions>,
     kill: Arc<KillSwitch>,
     shared: &Shared,
-    server: Option<FirstServer>,
 ) -> Result<(), TransportError> {
-    let server = server.and_then(FirstServer::take);
-    let early = server.is_none();
     let runner = Runner::new(Arc::clone(&options), kill, transport.rank(), crate::host::name());
     let mut runner = match runner {
         Ok(runner) => runner,
         Err(message) => return transport.send(ToMaster::Failed { message }),
     };
-    if let Some(server) = server {
-        runner.take_over(server);
-    }
     let host = shared.host.get_or_init(|| describe_host(&options)).clone();
     transport.send(ToMaster::Register(host))?;
-    // Other servers start when the master, which needs a core, too, is ready.
-    let served = serve_with(transport, &mut runner, early);
+    let served = serve_with(transport, &mut runner);
     runner.close();
     served
 }
 
-/// Works for the master; `early` says whether the server of tasks is to be started before the first task.
-fn serve_with(
-    transport: &mut impl WorkerTransport,
-    runner: &mut Runner,
-    early: bool,
-) -> Result<(), TransportError> {
+/// Works for the master.
+fn serve_with(transport: &mut impl WorkerTransport, runner: &mut Runner) -> Result<(), TransportError> {
     loop {
         let done = match transport.receive(Duration::MAX)? {
             None => continue,
-            Some(ToWorker::Setup { host_rank }) => {
-                if early {
-                    runner.start_early();
-                }
-                Done::SetUp(runner.set_up(host_rank, &mut Nothing))
-            }
+            Some(ToWorker::Setup { host_rank }) => Done::SetUp(runner.set_up(host_rank, &mut Nothing)),
             Some(ToWorker::Run(task)) => Done::Task(runner.run(&task, &mut Nothing)),
             // Nothing is sent to these workers in advance.
             Some(ToWorker::Retract) => continue,
@@ -178,9 +128,8 @@ pub fn serve_watchfully(
     let runner = Runner::new(options, Arc::clone(&kill), transport.rank(), host.host.clone());
     let mut messages = Messages::new(transport, &kill, interrupt);
     let mut runner = match runner {
-        Ok(mut runner) => {
+        Ok(runner) => {
             messages.send(ToMaster::Register(host))?;
-            runner.start_early();
             Some(runner)
         }
         Err(message) => {

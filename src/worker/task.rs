@@ -27,12 +27,10 @@ use super::task_server::TaskServerClient;
 use super::watch::Watch;
 use crate::options::WorkerOptions;
 use crate::protocol::{Assignment, EXECUTOR_FAILURE, ForwardedData, Outcome, QuietAttempt, Rank, TaskResult};
+use crate::transport::local::StopTask as _;
 
 /// How long a task whose time is over may take to end before it is killed.
 const LIMIT_GRACE: Duration = Duration::from_secs(5);
-
-/// So many workers start a server before their first task. The others may get none, and have time while these work.
-const EARLY: u32 = 4;
 
 /// Why a worker cannot go on.
 #[derive(Debug)]
@@ -111,18 +109,6 @@ impl Runner {
         })
     }
 
-    /// Takes over the server of tasks that was started for it.
-    pub(super) fn take_over(&mut self, kickstart: TaskServerClient) {
-        self.kickstart = kickstart;
-    }
-
-    /// Starts the server of tasks before the first of them comes, if there are tasks for it.
-    pub(super) fn start_early(&mut self) {
-        if self.rank.0 <= EARLY && self.kickstart.is_wanted(&self.options.dag) {
-            self.kickstart.start_early(&self.environment, &mut self.spawner);
-        }
-    }
-
     /// Takes note of the worker's number among those of its host. The first one runs the host
     /// script. Tells whether the master waits to hear that the host is prepared.
     pub(super) fn set_up(&mut self, host_rank: u32, watch: &mut dyn Watch) -> Result<bool, Failure> {
@@ -199,7 +185,7 @@ impl Runner {
             inherited: &self.environment,
             path: &self.path,
             options: &self.options,
-            watched: watch.every().is_some(),
+            watched: watch.interval().is_some(),
         };
         let started = spawn.begin(&self.kill, &mut self.kickstart, &mut self.spawner);
         let mut process = match started {

@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, OsStr};
-use std::fs::File;
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd as _, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -140,19 +139,6 @@ impl TaskServerClient {
         self.or_give_up(greeted)
     }
 
-    /// Whether the DAG begins with tasks that name the program.
-    pub(super) fn is_wanted(&self, dag: &Path) -> bool {
-        let name = self.program.as_ref().and_then(|(program, _)| program.file_name());
-        name.is_some_and(|name| mentions(dag, name.as_bytes()))
-    }
-
-    /// Starts a server and does not wait for it. Whether there is one now.
-    pub(super) fn start_early(&mut self, environment: &[CString], spawner: &mut Spawner) -> bool {
-        let server = self.start(environment, spawner);
-        self.server = self.or_give_up(server);
-        self.server.is_some()
-    }
-
     fn start(&self, environment: &[CString], spawner: &mut Spawner) -> io::Result<TaskServer> {
         let (program, _) = self.program.as_ref().ok_or(io::ErrorKind::NotFound)?;
         TaskServer::start(&program.with_file_name(wire::SERVER_NAME), environment, spawner)
@@ -194,16 +180,6 @@ fn is_readable(source: impl AsFd, timeout: Duration) -> bool {
     let mut source = [PollFd::new(source.as_fd(), PollFlags::POLLIN)];
     let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
     matches!(poll(&mut source, timeout), Ok(1..))
-}
-
-/// Bytes of a DAG that are looked at before it is read.
-const BEGINNING: usize = 4 << 10;
-
-/// Whether the beginning of a file has this word.
-fn mentions(file: &Path, word: &[u8]) -> bool {
-    let mut text = [0; BEGINNING];
-    let count = File::open(file).and_then(|file| file.read_at(&mut text, 0));
-    count.is_ok_and(|count| text[..count].windows(word.len()).any(|part| part == word))
 }
 
 /// A kickstart that stays. It ends when this is dropped.
@@ -453,23 +429,6 @@ mod tests {
             TaskServerClient::new(None).kickstart_command(&words(&own), &path),
             None
         );
-    }
-
-    #[test]
-    fn the_beginning_of_a_dag_tells_what_it_is_about() {
-        let folder = tempfile::tempdir().unwrap();
-        let dag = folder.path().join("x.dag");
-        let comment = "#\n".repeat(BEGINNING);
-        for (text, found) in [
-            ("TASK t /opt/bin/pegasus-kickstart -n x /bin/true\n", true),
-            ("TASK t /bin/true\n", false),
-            ("", false),
-            (&format!("{comment}TASK t pegasus-kickstart /bin/true\n"), false),
-        ] {
-            std::fs::write(&dag, text).unwrap();
-            assert_eq!(mentions(&dag, b"pegasus-kickstart"), found, "{text}");
-        }
-        assert!(!mentions(&folder.path().join("none"), b"x"));
     }
 
     #[test]

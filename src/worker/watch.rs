@@ -7,6 +7,7 @@ use super::GRACE;
 use super::kill::KillSwitch;
 use crate::interrupt::Interrupt;
 use crate::protocol::{ToMaster, ToWorker};
+use crate::transport::local::StopTask as _;
 use crate::transport::{TransportError, WorkerTransport};
 
 /// How often a worker looks for messages while its task runs; nothing but an abort is urgent.
@@ -19,20 +20,20 @@ const SIGNAL_PATIENCE: Duration = Duration::from_secs(3);
 /// Something to be looked after in between.
 pub(super) trait Watch {
     /// How often to look; never, if somebody else does.
-    fn every(&self) -> Option<Duration>;
+    fn interval(&self) -> Option<Duration>;
     /// Looks.
-    fn look(&mut self);
+    fn poll(&mut self);
 }
 
 /// Somebody else looks after everything.
 pub(super) struct Nothing;
 
 impl Watch for Nothing {
-    fn every(&self) -> Option<Duration> {
+    fn interval(&self) -> Option<Duration> {
         None
     }
 
-    fn look(&mut self) {}
+    fn poll(&mut self) {}
 }
 
 /// Messages of the master, and signals. A worker that is a process of its own has but one thread,
@@ -155,11 +156,11 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
 }
 
 impl<T: WorkerTransport> Watch for Messages<'_, T> {
-    fn every(&self) -> Option<Duration> {
+    fn interval(&self) -> Option<Duration> {
         Some(LOOK)
     }
 
-    fn look(&mut self) {
+    fn poll(&mut self) {
         if let Err(error) = self.messages() {
             self.error = Some(error);
             self.end();
@@ -235,7 +236,7 @@ mod tests {
         let mut fake = Fake::default();
         fake.inbound.extend([run(2), ToWorker::Abort]);
         let mut messages = Messages::new(&mut fake, &kill, &interrupt);
-        messages.look();
+        messages.poll();
         assert!(kill.is_aborted());
         assert_eq!(messages.receive(Duration::ZERO).unwrap(), Some(ToWorker::Abort));
         let submits = vec![SubmitId(2)];

@@ -1,18 +1,13 @@
 //! The DAG in memory.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::TaskId;
 use crate::error::{DagError, DagErrorKind};
-use crate::large;
 use crate::names::{self, NameIndex};
 use crate::options::Options;
-use crate::prefetch::prefetch;
 use crate::reader;
 
 /// Variable and path of a `-f VAR=PATH`, or source and destination of a `-F SRC=DEST`.
@@ -100,7 +95,7 @@ impl Dag {
     /// # Errors
     /// The file cannot be read, or is no DAG.
     pub fn open(path: &Path) -> Result<Self, DagError> {
-        let text = read_file(path).map_err(|source| DagErrorKind::Read {
+        let text = std::fs::read(path).map_err(|source| DagErrorKind::Read {
             path: path.display().to_string(),
             source,
         })?;
@@ -151,22 +146,11 @@ impl Dag {
         self.names.find(names::hash(name), |task| self.name(task) == name)
     }
 
-    /// Children of a task, in the order of their EDGE lines, each once.
+    /// Children of a task, in the order of their EDGE lines, without duplicates.
     #[must_use]
     pub fn children(&self, task: TaskId) -> &[TaskId] {
-        self.children_at(self.child_range(task))
-    }
-
-    /// Where the children of a task stand, for [`Dag::children_at`].
-    #[must_use]
-    pub fn child_range(&self, task: TaskId) -> Range<u32> {
-        self.first_child[task.index()]..self.first_child[task.index() + 1]
-    }
-
-    /// The children that stand there.
-    #[must_use]
-    pub fn children_at(&self, range: Range<u32>) -> &[TaskId] {
-        &self.children[range.start as usize..range.end as usize]
+        let range = self.first_child[task.index()] as usize..self.first_child[task.index() + 1] as usize;
+        &self.children[range]
     }
 
     /// Number of different parents of a task.
@@ -238,32 +222,6 @@ impl Dag {
         }
     }
 
-    /// Asks for what [`Dag::prefetch_task`] reads.
-    pub fn prefetch_entry(&self, task: TaskId) {
-        prefetch(&self.entries[task.index()]);
-        prefetch(&self.first_child[task.index()]);
-    }
-
-    /// Asks for what [`Dag::task`] and [`Dag::children`] read.
-    pub fn prefetch_task(&self, task: TaskId) {
-        let entry = &self.entries[task.index()];
-        prefetch(&self.options[entry.options as usize]);
-        self.prefetch_children(self.first_child[task.index()]);
-        let end = entry.name + entry.command as usize + entry.command_len as usize;
-        for at in [entry.name, end - 1] {
-            if let Some(byte) = self.text.get(at) {
-                prefetch(byte);
-            }
-        }
-    }
-
-    /// Asks for the children that stand there.
-    pub fn prefetch_children(&self, start: u32) {
-        if let Some(child) = self.children.get(start as usize) {
-            prefetch(child);
-        }
-    }
-
     /// Sorts tasks by the bytes of their names.
     pub fn sort_by_name(&self, tasks: &mut [TaskId]) {
         if tasks.is_sorted_by(|a, b| self.name(*a) <= self.name(*b)) {
@@ -314,17 +272,6 @@ impl Entry {
     pub(crate) fn name<'a>(&self, text: &'a [u8]) -> &'a [u8] {
         range(text, self.name, self.name_len)
     }
-}
-
-/// As `std::fs::read`, but a large file into large pages.
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let size = file.metadata().map_or(0, |metadata| metadata.len());
-    let mut text = Vec::new();
-    text.try_reserve_exact(usize::try_from(size).unwrap_or(0))?;
-    large::ask_for_large_pages(&text);
-    file.read_to_end(&mut text)?;
-    Ok(text)
 }
 
 fn range(text: &[u8], start: usize, len: u32) -> &[u8] {

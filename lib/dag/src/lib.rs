@@ -18,12 +18,10 @@
 pub mod cycle;
 mod dag;
 mod error;
-pub mod large;
 pub mod list;
 mod names;
 pub mod number;
 mod options;
-mod prefetch;
 mod reader;
 pub mod rescue;
 mod text;
@@ -32,7 +30,6 @@ pub mod write;
 
 pub use dag::{Dag, Forward, Request, Task};
 pub use error::{DagError, DagErrorKind, reason};
-pub use prefetch::prefetch;
 
 /// Number of a task, in the order of the TASK lines of the DAG file, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

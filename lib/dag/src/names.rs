@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use rustc_hash::FxHasher;
 
-use crate::{TaskId, large};
+use crate::TaskId;
 
 const EMPTY: u64 = 0;
 
@@ -77,8 +77,7 @@ impl NameIndex {
 
     fn grow(&mut self) {
         let size = (self.slots.len() * 2).max(16);
-        let mut larger = large::vec_with_capacity(size);
-        larger.resize(size, EMPTY);
+        let mut larger = vec![EMPTY; size];
         for &slot in self.slots.iter().filter(|slot| **slot != EMPTY) {
             place(&mut larger, slot);
         }

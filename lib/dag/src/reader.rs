@@ -8,7 +8,6 @@ use rustc_hash::FxHashMap;
 use crate::TaskId;
 use crate::dag::{Dag, Entry, NO_ID};
 use crate::error::{DagError, DagErrorKind};
-use crate::large;
 use crate::names::{self, NameIndex};
 use crate::options::{self, Options};
 use crate::text::{cut, lossy, trim};
@@ -153,7 +152,7 @@ impl<'a> Reader<'a> {
             command_len: command.len() as u32,
             options,
         };
-        large::push(&mut self.entries, entry);
+        self.entries.push(entry);
         self.new_names.push((hash, self.number));
         Ok(())
     }
@@ -224,7 +223,7 @@ impl<'a> Reader<'a> {
             });
             let (parent, child) = (parent?, child?);
             new_number(self.edges.len(), "edges").map_err(|kind| DagError::at(edge.line, kind))?;
-            large::push(&mut self.edges, (parent, child));
+            self.edges.push((parent, child));
         }
         self.new_edges = new;
         Ok(())
@@ -251,7 +250,7 @@ impl<'a> Reader<'a> {
             return Ok(*known);
         }
         let number = new_number(self.option_sets.len(), "sets of options")?;
-        large::push(&mut self.option_sets, options.clone());
+        self.option_sets.push(options.clone());
         self.known_sets.insert(options, number);
         Ok(number)
     }
@@ -276,25 +275,18 @@ struct Edges {
     parent_counts: Vec<u32>,
 }
 
-fn zeros(count: usize) -> Vec<u32> {
-    let mut zeros = large::vec_with_capacity(count);
-    zeros.resize(count, 0);
-    zeros
-}
-
 /// Sorts edges by parent, keeping their order, and drops repeated ones.
 fn collect(edges: &[(TaskId, TaskId)], tasks: usize) -> Edges {
     // A counting sort: afterwards `first_child[p]` is where the children of p end, which is where
     // those of p + 1 begin.
-    let mut end = zeros(tasks + 1);
+    let mut end = vec![0_u32; tasks + 1];
     for (parent, _) in edges {
         end[parent.index() + 1] += 1;
     }
     for task in 0..tasks {
         end[task + 1] += end[task];
     }
-    let mut children = large::vec_with_capacity(edges.len());
-    children.resize(edges.len(), TaskId(0));
+    let mut children = vec![TaskId(0); edges.len()];
     let mut next = end.clone();
     for (parent, child) in edges {
         let place = &mut next[parent.index()];
@@ -302,7 +294,7 @@ fn collect(edges: &[(TaskId, TaskId)], tasks: usize) -> Edges {
         *place += 1;
     }
 
-    let mut parent_counts = zeros(tasks);
+    let mut parent_counts = vec![0_u32; tasks];
     // The array is no longer needed as cursor: now it holds the last parent seen of each child.
     let mut last_parent = next;
     last_parent.fill(u32::MAX);

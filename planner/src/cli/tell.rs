@@ -1,6 +1,6 @@
 //! What `pmc-plan` says of its results, for people and as JSON.
 
-use crate::plan::{Looked, Planned};
+use crate::plan::{Planned, Preview};
 use crate::submit::{Submitted, command_line};
 
 /// The result for people.
@@ -47,20 +47,20 @@ pub fn tell_submitted(submitted: &Submitted) -> String {
 }
 
 /// A look at a plan, for people or as a JSON object.
-pub fn tell_looked(looked: &Looked, json: bool) -> String {
+pub fn tell_preview(preview: &Preview, json: bool) -> String {
     if json {
-        let mut value = looked.summary.json();
+        let mut value = preview.summary.json();
         if let Some(object) = value.as_object_mut() {
-            object.insert("explanations".into(), looked.explanations.clone().into());
-            object.insert("warnings".into(), looked.warnings.clone().into());
+            object.insert("explanations".into(), preview.explanations.clone().into());
+            object.insert("warnings".into(), preview.warnings.clone().into());
         }
         // A tree of strings and numbers always has a text.
         return format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default());
     }
-    if looked.explanations.is_empty() {
-        looked.summary.tell()
+    if preview.explanations.is_empty() {
+        preview.summary.to_text()
     } else {
-        looked.explanations.join("\n")
+        preview.explanations.join("\n")
     }
 }
 

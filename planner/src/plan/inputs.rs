@@ -27,6 +27,7 @@ const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
 /// The inputs of a plan.
 pub(super) struct Inputs {
     pub(super) properties: Properties,
+    pub(super) settings: Settings,
     pub(super) workflow: Workflow,
     pub(super) sites: Loaded<site::SiteCatalog>,
     pub(super) transformations: Loaded<TransformationCatalog>,
@@ -53,12 +54,16 @@ pub(super) fn property_sources(request: &Request) -> PropertySources {
     }
 }
 
-/// Reads all inputs; problems of all of them are reported together.
-pub(super) fn read(
-    request: &Request,
-    properties: Properties,
-    settings: &Settings,
-) -> Result<Inputs, PlanError> {
+impl Inputs {
+    /// Reads the properties, the workflow and the catalogs. Problems of all of them are reported together.
+    pub(super) fn read(request: &Request) -> Result<Inputs, PlanError> {
+        let properties = Properties::load(&property_sources(request))?;
+        let settings = Settings::new(&properties, request)?;
+        read(request, properties, settings)
+    }
+}
+
+fn read(request: &Request, properties: Properties, settings: Settings) -> Result<Inputs, PlanError> {
     let environment = &request.environment;
     let mut variables = environment.variables.clone();
     if let Some(directory) = request.workflow.parent() {
@@ -172,6 +177,7 @@ pub(super) fn read(
     .collect();
     Ok(Inputs {
         properties,
+        settings,
         workflow,
         sites,
         transformations,
@@ -203,24 +209,19 @@ fn is_broken_xml(path: &Path) -> bool {
 }
 
 /// Adds to problems with sites what else is wrong, so that the user hears of it in the same message.
-pub(super) fn with_further_problems(
-    error: PlanError,
-    request: &Request,
-    settings: &Settings,
-    inputs: &Inputs,
-) -> PlanError {
+pub(super) fn with_further_problems(error: PlanError, request: &Request, inputs: &Inputs) -> PlanError {
     let PlanError::Refinement(mut problems) = error else {
         return error;
     };
     // Which programs a directory would add depends on the sites.
     let programs = (!has_transformations_dir(request))
-        .then(|| Programs::new(&inputs.transformations.catalog, settings.transformations));
+        .then(|| Programs::new(&inputs.transformations.catalog, inputs.settings.transformations));
     let names: Vec<&str> = request.sites.iter().map(String::as_str).collect();
     problems.extend(further_problems(
         &inputs.workflow,
         programs.as_ref().map(|programs| (programs, names.as_slice())),
         &inputs.replicas,
-        settings.reuse,
+        inputs.settings.reuse,
         request.job_prefix.as_deref().unwrap_or_default(),
     ));
     PlanError::Refinement(problems)

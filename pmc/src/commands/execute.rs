@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context as _;
-use pegasus_mpi_cluster::driver::RunEvent;
+use pegasus_mpi_cluster::RunEvent;
 use pmc_dag::{Dag, rescue, words};
 
 use crate::cli;
@@ -60,7 +60,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     // The executor's log would break the progress bar.
     let log = request.output.verbose > 1;
     if log {
-        pegasus_mpi_cluster::logging::init(0);
+        pegasus_mpi_cluster::init_logging(0);
     }
     let style = progress::Style::choose(request.output.quiet, log || is_dumb());
     let state = progress::State {

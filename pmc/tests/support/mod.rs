@@ -22,6 +22,8 @@ pub fn bin() -> &'static Path {
             "-p",
             "pegasus-kickstart",
             "-p",
+            "pegasus-task-server",
+            "-p",
             "pegasus-transfer",
             "-p",
             "pegasus-rc-client",
