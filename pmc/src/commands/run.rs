@@ -166,6 +166,7 @@ fn request(arguments: &cli::Run, workflow: PathBuf, environment: Environment) ->
         line: Vec::new(),
         pictures: Vec::new(),
         warnings: Vec::new(),
+        parse_options: pmc_plan::cli::parse_subworkflow_options,
         arguments: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
         environment,
     }
