@@ -7,7 +7,7 @@ use pegasus_mpi_cluster::internals::{ToMaster, ToWorker, forward_journal};
 use pmc_dag::rescue;
 use pmc_dag::{Dag, words};
 use pmc_plan::catalog::{replica, site, transformation};
-use pmc_plan::input::{ReadOptions, read_text};
+use pmc_plan::input::{ParsedWorkflow, ReadOptions, read_text};
 use pmc_plan::model::FileId;
 use pmc_plan::properties::Properties;
 
@@ -155,7 +155,7 @@ pub fn workflow(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    let Ok(workflow) = read_text(Path::new("workflow"), text, &ReadOptions::default()) else {
+    let Ok(ParsedWorkflow { workflow, .. }) = read_text(Path::new("workflow"), text, &ReadOptions::default()) else {
         return;
     };
     assert!(!workflow.jobs.is_empty() && !workflow.label.is_empty());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{ReadOptions, graph};
+use super::{Embedded, ReadOptions, graph};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, Link, Position, TransferFlag, TransformationName, Workflow,
@@ -35,6 +35,8 @@ struct Pending {
 pub(crate) struct Builder {
     file: PathBuf,
     pub(crate) workflow: Workflow,
+    /// Catalogs inside the file.
+    pub(crate) embedded: Embedded,
     pub(crate) problems: Vec<InputError>,
     pub(crate) checker: Checker,
     ids: Interner,
@@ -61,8 +63,7 @@ impl LastUses {
     }
 
     /// Adds a file use to a job, given the number of the job, counted from 1. A second use in the same
-    /// direction is ignored;
-    /// one in the other direction makes the file input and output.
+    /// direction is ignored; one in the other direction makes the file input and output.
     fn add(&mut self, number: u32, uses: &mut Vec<FileUse>, new: FileUse) {
         let last = &mut self.of[new.file.0 as usize];
         if last.0 != number {
@@ -105,6 +106,7 @@ impl Builder {
                 mtime: std::fs::metadata(file).and_then(|m| m.modified()).ok(),
                 ..Workflow::default()
             },
+            embedded: Embedded::default(),
             problems: Vec::new(),
             checker: Checker::default(),
             ids: Interner::default(),
