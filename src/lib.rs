@@ -1,25 +1,61 @@
 //! The executor: runs a workflow DAG with one master and many workers.
+//!
+//! [`run_local`] runs a DAG inside the calling program; [`main`] is the program `pegasus-mpi-cluster`.
 
-pub mod app;
-#[cfg(feature = "mpi")]
-mod app_mpi;
-pub mod cli;
+#![cfg_attr(
+    not(feature = "mpi"),
+    expect(dead_code, reason = "some parts serve only the MPI transport")
+)]
+
+mod app;
+mod cli;
 #[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]
 mod database;
-pub mod driver;
-pub mod durability;
-pub mod exit;
-pub mod forwarding;
-pub mod host;
-pub mod interrupt;
-pub mod launch;
-pub mod logging;
-pub mod logs;
-pub mod merge;
-pub mod options;
-pub mod protocol;
-pub mod run;
-pub mod scheduler;
-pub mod signals;
-pub mod transport;
-pub mod worker;
+mod driver;
+mod durability;
+mod exit;
+mod host;
+mod interrupt;
+mod launch;
+mod logging;
+mod logs;
+mod merge;
+mod options;
+mod protocol;
+mod run;
+mod scheduler;
+mod signals;
+mod transport;
+mod worker;
+
+// The program and its options.
+pub use app::main;
+pub use cli::{OPTIONS as CLI_OPTIONS, OptionSpec, Section as OptionSection};
+pub use logging::init as init_logging;
+
+// A run on this machine.
+pub use interrupt::Interrupt;
+pub use options::{Options, SERVER_VARIABLES, Stampede, Stdio, Target, WorkerOptions, own_kickstart};
+pub use run::{LocalRun, run_local};
+
+// What an observer sees, and what remains.
+pub use driver::{Aborted, FailedTask, Observer, Position, RunError, RunEvent, RunSummary, TaskEnd};
+pub use protocol::{Outcome, QuietAttempt, Rank};
+pub use scheduler::Summary;
+
+// This machine.
+pub use host::{describe as describe_host, usable_cpus};
+pub use protocol::Registration;
+pub use worker::count_gpus;
+
+/// Parts of the executor for the benchmarks, fuzz targets and tests of this repository. Not an interface for others.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::durability::forward_journal;
+    pub use crate::durability::forwarding::{Forwarding, NotForwarded};
+    pub use crate::durability::shared_files::SharedFiles;
+    pub use crate::protocol::{
+        Assignment, DecodeError, ForwardedData, SubmitId, TaskResult, ToMaster, ToWorker,
+    };
+    pub use crate::scheduler::{Event, Master, MasterConfig, Outbox, Record};
+}

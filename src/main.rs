@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    pegasus_mpi_cluster::app::main(std::env::args_os().collect(), std::env::vars_os().collect())
+    pegasus_mpi_cluster::main(std::env::args_os().collect(), std::env::vars_os().collect())
 }

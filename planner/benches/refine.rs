@@ -14,8 +14,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use nix::time::{ClockId, clock_gettime};
-use pmc_plan::cli::{self, Wish};
-use pmc_plan::plan::steps;
+use pmc_plan::cli::{self, Invocation};
+use pmc_plan::plan::measure;
 use pmc_plan::request::{Environment, Request};
 
 /// Which files made before a job reads, by their numbers; every job makes the file of its own number.
@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for (at, &jobs) in sizes.iter().enumerate() {
                 let request = request(folder.path(), &format!("{shape}-{jobs}.dax"), cleanup, jobs)?;
                 let mut last = cpu_time();
-                steps(&request, &mut |step| {
+                measure(&request, &mut |step| {
                     let now = cpu_time();
                     if !table.iter().any(|(name, _)| *name == step) {
                         table.push((step, Vec::new()));
@@ -198,8 +198,8 @@ fn request(folder: &Path, dax: &str, cleanup: &str, jobs: usize) -> Result<Reque
         &room,
         dax,
     ];
-    match cli::parse(&line.map(str::to_owned), environment)? {
-        Wish::Plan(request, _) => Ok(*request),
+    match cli::parse(&line.map(str::to_owned), environment).map_err(|e| e.to_string())? {
+        Invocation::Plan(request, _) => Ok(*request),
         _ => Err("not a plan".into()),
     }
 }

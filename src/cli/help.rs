@@ -1,13 +1,62 @@
 //! Help and version texts.
 
 use std::ffi::OsStr;
+use std::fmt::Write as _;
 
-/// The help. Scripts compare it with that of the original program, so nothing is added here;
-/// what is new stands in [`LOCAL`].
+use super::options::{OPTIONS, OptionSpec, Section};
+
+/// Width of the column with the names.
+const NAMES_WIDTH: usize = 21;
+
+/// The help: the options of the original program as it prints them, then the others.
 pub(super) fn help(program: &OsStr) -> String {
+    let mut text = format!("Usage: {} [options] DAGFILE\n\nOptions:\n", program.display());
+    append_section(&mut text, Section::Original);
+    text.push_str("\nAdditional options:\n");
+    append_section(&mut text, Section::Additional);
+    text
+}
+
+fn append_section(text: &mut String, section: Section) {
+    let options = OPTIONS
+        .iter()
+        .filter(|option| option.section == section && option.is_available());
+    for option in options {
+        let mut names = option.names();
+        if let Some(value) = shown_value(option) {
+            let _ = write!(names, " {value}");
+        }
+        if names.len() >= NAMES_WIDTH {
+            let _ = write!(names, "\n   {:NAMES_WIDTH$}", "");
+        }
+        let _ = writeln!(text, "   {names:<NAMES_WIDTH$}{}", option.help);
+    }
+}
+
+/// The original does not show the value of this one option.
+fn shown_value(option: &OptionSpec) -> Option<&'static str> {
+    option.value.filter(|_| option.long != "maxfds")
+}
+
+/// The version block: first lines of every run and answer to `-V`.
+#[must_use]
+pub fn version() -> String {
+    let mpi = crate::transport::mpi_library().unwrap_or_else(|| "none".to_owned());
     format!(
-        "\
-Usage: {} [options] DAGFILE
+        "Version: {}\nTarget: {}-{}\nMPI: {mpi}\n",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::ARCH,
+        std::env::consts::OS
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the original prints; the golden case `cli-help` has the same.
+    const ORIGINAL: &str = "\
+Usage: pmc [options] DAGFILE
 
 Options:
    -h|--help            Print this message
@@ -34,35 +83,25 @@ Options:
    --maxfds             Maximum cached file descriptors
    --keep-affinity      Keep inherited CPU and memory affinity
    --set-affinity       Set CPU affinity for multicore tasks
-",
-        program.display()
-    )
-}
-
-/// What the help adds for somebody who starts the program without an MPI launcher and has not
-/// found the option yet.
-pub(super) const LOCAL: &str = "
-Without an MPI launcher the tasks run on this machine, one per CPU:
-   --workers N          Run N tasks at a time
-
-Not in the list above:
-   --host-gpus N        Number of GPUs per host
-   --no-forward-journal Forwarded data need not be there exactly once after a crash
-   --sync-interval MS   Bring rescue file and forwarded data to the disk this often;
-                        0 for never [default: 1000]
-   --runtime-limit T    Seconds that a task may take, unless its option -T says otherwise
-   --stampede           Write the STAMPEDE database while the run goes on
-   --drain-grace T      Seconds that running tasks may go on after SIGTERM [default: 8]
 ";
 
-/// The version block: first lines of every run and answer to `-V`.
-#[must_use]
-pub fn version() -> String {
-    let mpi = crate::transport::mpi_library().unwrap_or_else(|| "none".to_owned());
-    format!(
-        "Version: {}\nTarget: {}-{}\nMPI: {mpi}\n",
-        env!("CARGO_PKG_VERSION"),
-        std::env::consts::ARCH,
-        std::env::consts::OS
-    )
+    #[test]
+    fn help_begins_like_that_of_the_original() {
+        let help = help(OsStr::new("pmc"));
+        let additional = help.strip_prefix(ORIGINAL).expect("the original's help");
+        assert!(additional.starts_with("\nAdditional options:\n   --workers N          Number of "));
+        assert!(additional.contains("\n   --runtime-limit SECONDS\n                        Time limit "));
+        assert!(additional.contains("\n   --host-gpus N        "));
+        assert_eq!(
+            additional.contains("\n   --stampede           "),
+            cfg!(feature = "stampede")
+        );
+    }
+
+    #[test]
+    fn lines_fit_a_terminal() {
+        for line in help(OsStr::new("pmc")).lines() {
+            assert!(line.len() <= 110, "{line}");
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! Numbers as the C library's `sscanf` reads them: blanks in front and anything behind the number
-//! are ignored, so `2x` is 2. Out of range becomes the nearest number that fits.
+//! Reads numbers as the C library's `sscanf` does. It skips leading blanks and ignores anything behind the
+//! number, so `2x` is 2. A number out of range becomes the nearest one that fits.
 
 pub(super) use pmc_dag::number::integer;
 use pmc_dag::number::{decimal_text, skip_blanks};
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn integers() {
+    fn integers_are_read_as_by_c() {
         for (text, number) in [
             ("2", Some(2)),
             (" \t-3x", Some(-3)),
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn unsigned_integers() {
+    fn negative_numbers_wrap() {
         for (text, number) in [
             ("5", Some(5)),
             ("-5", Some(4_294_967_291)),
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn floats() {
+    fn floats_are_read_as_by_c() {
         for (text, number) in [
             ("0.04", Some(0.04)),
             (" 1e2min", Some(100.0)),

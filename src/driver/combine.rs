@@ -24,8 +24,9 @@ impl<T: CombiningTransport> Driver<'_, T> {
             end: None,
         };
         combiner.run(&mut combined);
-        let lost = || TransportError("A worker has ended in the middle of its work".to_owned());
-        combined.end.unwrap_or_else(|| Err(lost().into()))
+        combined
+            .end
+            .unwrap_or_else(|| Err(TransportError::CombinerPanicked.into()))
     }
 }
 

@@ -8,9 +8,9 @@ use pmc_dag::rescue::{self, DoneSet};
 use super::setup::is_device;
 use super::{Driver, RunError};
 use crate::durability::forward_journal::{self, JournalError, Recovered};
+use crate::durability::forwarding::{Forwarding, NotForwarded};
 use crate::durability::shared_files::SharedFiles;
 use crate::durability::sync::Syncer;
-use crate::forwarding::{Forwarding, NotForwarded};
 use crate::logs::Logs;
 use crate::options::Options;
 use crate::protocol::{EXECUTOR_FAILURE, Rank, TaskResult};
@@ -51,7 +51,7 @@ pub(super) fn read_done(options: &Options, dag: &Dag) -> Result<(DoneSet, Option
 pub(super) fn end_recovery(recovered: Option<Recovered>, logs: &mut Logs) -> Result<(), RunError> {
     if let Some(recovered) = recovered {
         logs.sync_rescue()?;
-        recovered.forget()?;
+        recovered.remove_journal()?;
     }
     Ok(())
 }

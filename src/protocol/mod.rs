@@ -6,6 +6,8 @@ mod codec;
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use codec::DecodeError;
 
 /// Number of a process of the run: 0 is the master, workers start at 1.
@@ -14,11 +16,11 @@ pub struct Rank(pub u32);
 
 /// Number of an attempt, counted from 1 over all tasks of a run.
 /// The monitoring logs call it "Condor id".
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SubmitId(pub u64);
 
 /// A message from a worker to the master.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToMaster {
     /// First message of a worker: its host and the host's resources.
     Register(Registration),
@@ -40,7 +42,7 @@ pub enum ToMaster {
 }
 
 /// A worker's host and its resources.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Registration {
     /// Host name. Workers with the same host name share memory and CPUs.
     pub host: String,
@@ -60,7 +62,7 @@ pub struct Registration {
 pub const EXECUTOR_FAILURE: i32 = 256;
 
 /// The end of one attempt, as its worker reports it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskResult {
     /// Which attempt.
     pub submit: SubmitId,
@@ -71,7 +73,7 @@ pub struct TaskResult {
 }
 
 /// How an attempt ended. The same value goes from the worker to the logs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Raw wait status, as `waitpid` returns it, or [`EXECUTOR_FAILURE`].
     pub status: i32,
@@ -80,6 +82,7 @@ pub struct Outcome {
     /// Set if the attempt printed nothing and the master asks for such attempts.
     pub quiet: Option<QuietAttempt>,
     /// The process succeeded, but its data could not be forwarded. Set by the master; never encoded.
+    #[serde(skip)]
     pub not_forwarded: bool,
 }
 
@@ -103,7 +106,7 @@ impl Outcome {
 }
 
 /// An attempt that printed nothing: its own files hold its record and nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuietAttempt {
     /// Number of its files.
     pub file: u32,
@@ -112,16 +115,18 @@ pub struct QuietAttempt {
 }
 
 /// Data of one task for one shared file.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ForwardedData {
     /// Path of the shared file, as the DAG names it.
+    #[serde(with = "serde_bytes")]
     pub target: Vec<u8>,
     /// What is appended to it.
+    #[serde(with = "serde_bytes")]
     pub data: Vec<u8>,
 }
 
 /// A message from the master to a worker.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
     /// Answer to the registration.
     Setup {
@@ -139,15 +144,18 @@ pub enum ToWorker {
 }
 
 /// One attempt of a task, with everything that a worker needs to run it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
     /// Number of this attempt.
     pub submit: SubmitId,
     /// Name of the task in the DAG.
+    #[serde(with = "serde_bytes")]
     pub name: Vec<u8>,
     /// Identifier from the `#@` line before the task, if there is one.
+    #[serde(with = "serde_bytes")]
     pub id: Option<Vec<u8>>,
     /// Program and arguments as written in the DAG, not split into words.
+    #[serde(with = "serde_bytes")]
     pub command: Vec<u8>,
     /// Memory granted in MB; 0 if the task requests none.
     pub memory_mb: u64,
@@ -157,7 +165,7 @@ pub struct Assignment {
     pub cpu_set: Vec<u32>,
     /// Numbers of the GPUs granted, counted from 0.
     pub gpu_set: Vec<u32>,
-    /// Limit of the run time, if the task has one; zero means no limit. Encoded in milliseconds.
+    /// Limit of the run time, if the task has one; zero means no limit.
     pub runtime_limit: Option<Duration>,
     /// `-f VAR=PATH` of the task.
     pub pipe_forwards: Vec<(Vec<u8>, Vec<u8>)>,

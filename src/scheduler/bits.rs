@@ -1,13 +1,13 @@
-//! A set of small numbers that knows its smallest member at once.
+//! A set of small numbers that finds its smallest member quickly.
 
-/// Bits in words, and for each level a bit per word of the level below that is not zero.
+/// Level 0 holds the members as bits; each other level has a bit for each nonzero word of the level below.
 #[derive(Clone, Debug)]
 pub(crate) struct BitSet {
     levels: Vec<Vec<u64>>,
 }
 
 impl BitSet {
-    /// An empty set for numbers below `size`.
+    /// Creates an empty set for numbers below `size`.
     pub(crate) fn new(size: usize) -> Self {
         let mut levels = Vec::new();
         let mut words = size;
@@ -43,30 +43,14 @@ impl BitSet {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn contains(&self, number: usize) -> bool {
         self.levels[0]
             .get(number / 64)
             .is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// The smallest number in the set that is larger than this one.
-    pub(crate) fn after(&self, number: usize) -> Option<usize> {
-        let mut at = number;
-        for (depth, level) in self.levels.iter().enumerate() {
-            let rest = level.get(at / 64)? & (u64::MAX << (at % 64) << 1);
-            at /= 64;
-            if rest != 0 {
-                let mut found = at * 64 + rest.trailing_zeros() as usize;
-                for lower in self.levels[..depth].iter().rev() {
-                    found = found * 64 + lower[found].trailing_zeros() as usize;
-                }
-                return Some(found);
-            }
-        }
-        None
-    }
-
-    /// The smallest number in the set.
+    /// Returns the smallest number in the set.
     pub(crate) fn first(&self) -> Option<usize> {
         let mut at = 0;
         for level in self.levels.iter().rev() {
@@ -90,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_tree(
+        fn bit_set_agrees_with_btree_set(
             size in prop_oneof![Just(1_usize), Just(64), Just(65), Just(5000)],
             changes in proptest::collection::vec((any::<bool>(), 0_usize..5000), 0..80),
         ) {
@@ -107,13 +91,12 @@ mod tests {
                 }
                 prop_assert_eq!(set.first(), model.first().copied());
                 prop_assert_eq!(set.contains(number), insert);
-                prop_assert_eq!(set.after(number), model.range(number + 1..).next().copied());
             }
         }
     }
 
     #[test]
-    fn a_set_for_nothing_is_empty() {
+    fn a_set_of_size_zero_is_empty() {
         assert_eq!(BitSet::new(0).first(), None);
     }
 }

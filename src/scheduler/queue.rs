@@ -1,20 +1,19 @@
-//! Tasks that are ready, indexed by what they ask for.
+//! Queued tasks, indexed by request and priority.
 //!
-//! Tasks that ask for the same memory, CPUs and GPUs are of one *shape*: either the first of them fits
-//! somewhere or none does, so only the first is ever looked at. Shapes with the same number of
-//! CPUs and GPUs form a *class*, ordered by memory; a tree over them finds, for a given free memory, the
-//! shape whose first task comes first of all.
+//! Tasks with the same request form a *shape*. Either the first task of a shape fits on some host or none does, so
+//! only the first is examined. Shapes with the same number of CPUs and GPUs form a *class*, ordered by memory. A
+//! tree over the class finds, for a given free memory, the shape whose first task must start first.
 //!
-//! Within a shape, tasks of one priority form a *chain*, linked through the tasks themselves. All
-//! chains are known from the DAG, so a set of bits says which of them are not empty.
+//! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from the DAG;
+//! a bit set marks those that are not empty.
 
-use pmc_dag::{Dag, Request, TaskId, large, prefetch};
+use pmc_dag::{Dag, Request, TaskId};
 
 use crate::protocol::SubmitId;
 use crate::scheduler::bits::BitSet;
 use crate::scheduler::tasks::{NO_TASK, Node};
 
-/// Rank of a ready task: larger is taken first. Priority decides, then age.
+/// Precedence of a queued task: the largest key starts first. Priority decides, then age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key(u128);
 
@@ -23,7 +22,7 @@ impl Key {
     const NONE: Self = Self(0);
 
     fn new(priority: i64, submit: u64) -> Self {
-        // Shifts i64 to u64 in order; submit numbers begin at 1 and never come near the maximum.
+        // Maps i64 to u64 in order. Submit numbers start at 1 and never reach the maximum.
         let priority = (priority as u64) ^ (1 << 63);
         Self(u128::from(priority) << 64 | u128::from(!submit))
     }
@@ -48,12 +47,12 @@ pub(crate) struct Shape {
     leaf: u32,
     /// Number of its first chain; the others follow by descending priority.
     first_chain: u32,
-    /// Which of the chains are not empty, counted from the first.
+    /// Chains that are not empty, counted from the first.
     filled: BitSet,
 }
 
-/// Tasks of one shape and priority, in the order of their submit numbers. Half a cache line, as each
-/// task may have its own.
+/// Tasks of one shape and priority, in the order of their submit numbers. Half a cache line, because each task may
+/// have its own chain.
 #[derive(Debug)]
 #[repr(align(32))]
 struct Chain {
@@ -120,7 +119,7 @@ impl Queue {
         (this, chain_of)
     }
 
-    /// The chain for a request that is not before the last one in the order of chains.
+    /// Returns the chain of a request, which must not come before the last one in the order of chains.
     fn chain(&mut self, (request, priority): (Request, i64)) -> u32 {
         let Request { cpus, gpus, .. } = request;
         let other = |class: &Class| (class.cpus, class.gpus) != (cpus, gpus);
@@ -154,7 +153,7 @@ impl Queue {
                 last: NO_TASK,
                 len: 0,
             };
-            large::push(&mut self.chains, chain);
+            self.chains.push(chain);
         }
         self.chains.len() as u32 - 1
     }
@@ -167,7 +166,7 @@ impl Queue {
         &self.shapes[shape.index()]
     }
 
-    /// Shape of the tasks of a chain.
+    /// Returns the shape of a chain.
     pub(crate) fn shape_of(&self, chain: u32) -> ShapeId {
         self.chains[chain as usize].shape
     }
@@ -177,7 +176,7 @@ impl Queue {
         self.len
     }
 
-    /// Adds a task that is not in the queue. Submit numbers must be given in ascending order.
+    /// Adds a task that is not in the queue. Submit numbers must ascend.
     pub(crate) fn push(&mut self, nodes: &mut [Node], task: TaskId, submit: SubmitId) {
         let node = &mut nodes[task.index()];
         node.next = NO_TASK;
@@ -199,7 +198,7 @@ impl Queue {
         }
     }
 
-    /// Takes the first task of a shape.
+    /// Removes and returns the first task of a shape.
     pub(crate) fn pop(&mut self, nodes: &[Node], id: ShapeId) -> Option<(TaskId, SubmitId)> {
         let shape = &mut self.shapes[id.index()];
         let place = shape.filled.first()?;
@@ -217,7 +216,7 @@ impl Queue {
         Some((task, SubmitId(node.submit)))
     }
 
-    /// Puts back a task that was taken, to where it was.
+    /// Puts a popped task back in its old place.
     pub(crate) fn put_back(&mut self, nodes: &mut [Node], task: TaskId, submit: SubmitId) {
         let number = nodes[task.index()].chain;
         let first = self.chains[number as usize].first;
@@ -227,7 +226,7 @@ impl Queue {
         }
         nodes[task.index()].submit = submit.0;
         let before = |other: u32| other != NO_TASK && nodes[other as usize].submit < submit.0;
-        // Few tasks are taken before others come back, so that it stands near the front.
+        // Its place is near the front, because few tasks are popped before one comes back.
         let mut last = None;
         let mut next = first;
         while before(next) {
@@ -248,52 +247,25 @@ impl Queue {
         self.update(nodes, shape);
     }
 
-    /// The chain of all tasks, if they are all of one.
+    /// Returns the chain of all queued tasks, if they are of one chain.
     pub(crate) fn only_chain(&self) -> Option<u32> {
         let shape = &self.shapes[self.best(|_, _| Some(u64::MAX))?.index()];
         let chain = shape.first_chain + shape.filled.first()? as u32;
         (self.chains[chain as usize].len as usize == self.len).then_some(chain)
     }
 
-    /// Whether no other chain has a higher priority.
+    /// True if no chain of the DAG has a higher priority.
     pub(crate) fn is_highest(&self, chain: u32) -> bool {
         self.chains[chain as usize].priority == self.highest
     }
 
-    /// Asks for what is known of a chain.
-    pub(crate) fn prefetch_chain(&self, chain: u32) {
-        prefetch(&self.chains[chain as usize]);
-    }
-
-    /// The first two tasks of a shape.
-    pub(crate) fn next_two(&self, nodes: &[Node], id: ShapeId) -> (Option<TaskId>, Option<TaskId>) {
-        let shape = &self.shapes[id.index()];
-        let Some(place) = shape.filled.first() else {
-            return (None, None);
-        };
-        let first_of = |place: usize| self.chains[shape.first_chain as usize + place].first;
-        let first = first_of(place);
-        let second = match nodes[first as usize].next {
-            NO_TASK => shape.filled.after(place).map(|place| {
-                // The chain behind this one is the next to be looked at here.
-                if let Some(third) = shape.filled.after(place) {
-                    self.prefetch_chain(shape.first_chain + third as u32);
-                }
-                first_of(place)
-            }),
-            next => Some(next),
-        };
-        (Some(TaskId(first)), second.map(TaskId))
-    }
-
-    /// The shape whose first task comes first of all that fit. `most_free_memory` says, for a
-    /// number of CPUs and of GPUs, how much memory can be had together with them; nothing if they
-    /// cannot.
+    /// Returns the shape whose first task must start first among those that fit. `most_free_memory` returns the most
+    /// free memory of a host with this number of free CPUs and GPUs, or `None` if there is no such host.
     pub(crate) fn best(&self, most_free_memory: impl Fn(u32, u32) -> Option<u64>) -> Option<ShapeId> {
         let mut best = None;
         let mut best_key = Key::NONE;
         for class in &self.classes {
-            // What cannot win needs no look at the hosts.
+            // Skips the search of hosts for a class that cannot win.
             if class.keys[class.winners[1] as usize] <= best_key {
                 continue;
             }
@@ -311,7 +283,7 @@ impl Queue {
         best
     }
 
-    /// Tells the class which task of a shape is the first now.
+    /// Updates the key of a shape in its class.
     fn update(&mut self, nodes: &[Node], id: ShapeId) {
         let shape = &self.shapes[id.index()];
         let key = self.first_key(nodes, shape);
@@ -325,7 +297,8 @@ impl Queue {
         })
     }
 
-    /// Checks the chains and the trees; gives all tasks of the queue.
+    /// Checks the chains and the trees and returns all queued tasks.
+    #[cfg(test)]
     pub(crate) fn check(&self, nodes: &[Node]) -> Result<Vec<TaskId>, String> {
         let mut tasks = Vec::new();
         for (number, chain) in (0..).zip(&self.chains) {
@@ -417,7 +390,7 @@ impl Class {
         }
     }
 
-    /// The winner among the shapes that need at most so much memory.
+    /// Returns the winner among the shapes that request at most this much memory.
     fn best(&self, memory_mb: u64) -> Option<usize> {
         let root = self.winners[1];
         if self
@@ -427,9 +400,9 @@ impl Class {
         {
             return Some(root as usize);
         }
-        // Not all of them, or the root would have been one.
+        // Fewer than all, or the root would have fit.
         let count = self.memories.partition_point(|needs| *needs <= memory_mb);
-        // Leaves `0..count`, from the right: whole subtrees on the way up.
+        // Combines the subtrees that cover the leaves `0..count`, from the right.
         let mut best: Option<u32> = None;
         let mut end = self.keys.len() + count;
         let mut level_start = self.keys.len();
@@ -454,7 +427,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_class_finds_the_winner_of_what_fits(
+        fn a_class_finds_the_winner_among_shapes_that_fit(
             mut memories in proptest::collection::vec(0_u64..50, 1..20),
             keys in proptest::collection::vec((0_usize..20, 0_u128..30), 0..60),
             memory_mb in 0_u64..60,

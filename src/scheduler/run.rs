@@ -6,52 +6,52 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pmc_dag::rescue::DoneSet;
-use pmc_dag::{Dag, Request, TaskId, large, prefetch};
+use pmc_dag::{Dag, Request, TaskId};
 use rustc_hash::FxHashMap;
 
 use crate::protocol::{Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::gpus::GpuSet;
 use crate::scheduler::hosts::{Host, Hosts, Placement};
 use crate::scheduler::prefill::{PrefillQueue, PrefillState};
-use crate::scheduler::queue::{Queue, ShapeId};
+use crate::scheduler::queue::Queue;
 use crate::scheduler::tasks::{NO_TASK, Node, State};
 use crate::scheduler::{Event, MasterError, Outbox, Record};
 
 /// Settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MasterConfig {
-    /// How often to try a task that does not say so itself; 0 means once, too.
+    /// Maximum attempts of tasks that do not set their own limit; 0 means one.
     pub tries: u32,
-    /// Start nothing new after so many tasks have failed for good; 0 means no limit.
+    /// Number of finally failed tasks after which no more tasks start; 0 means no limit.
     pub max_failures: u32,
 }
 
-/// Figures of a run so far.
+/// Figures of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Tasks of the DAG.
+    /// Number of tasks of the DAG.
     pub tasks: usize,
-    /// Executions started in this run.
+    /// Attempts started in this run.
     pub submitted: u64,
-    /// Executions that succeeded in this run.
+    /// Attempts that succeeded in this run.
     pub succeeded: u64,
-    /// Executions that failed in this run, also those that were tried again.
+    /// Attempts that failed in this run, including those that were retried.
     pub failed: u64,
     /// Tasks that were done before this run.
     pub done_before: usize,
     /// Tasks that are done, before this run or in it.
     pub done: usize,
-    /// Tasks that failed for good in this run.
+    /// Tasks that failed finally in this run.
     pub failed_tasks: usize,
-    /// Sum of the wall times of all executions.
+    /// Sum of the wall times of all attempts.
     pub runtime: Duration,
-    /// All tasks are done.
+    /// True if all tasks are done.
     pub success: bool,
-    /// As many tasks have failed as `max_failures` allows.
+    /// True if `max_failures` tasks have failed.
     pub max_failures_reached: bool,
 }
 
-/// One worker, in one cache line: with thousands of them, each look is a miss.
+/// One worker, in one cache line: with thousands of workers, each access is a cache miss.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Slot {
@@ -63,18 +63,13 @@ pub(super) struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 64);
 
-/// What a worker runs, which CPU numbers it holds for that, and what is needed first when it ends:
-/// by then all that is known of the task has left the cache, and one look would wait for the other.
+/// A running attempt and the numbered resources that it holds.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) task: TaskId,
     pub(super) submit: SubmitId,
     pub(super) block: Option<Range<u32>>,
     pub(super) gpus: GpuSet,
-    pub(super) shape: ShapeId,
-    pub(super) children: Range<u32>,
-    /// Number of the first child, or [`NO_TASK`].
-    pub(super) first_child: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,15 +85,15 @@ pub struct Master {
     pub(super) config: MasterConfig,
     pub(super) phase: Phase,
     pub(super) draining: bool,
-    /// By rank, from 1; empty once all are there.
+    /// By rank, from 1.
     pub(super) registrations: Vec<Option<Registration>>,
     pub(super) registered: u32,
     pub(super) hosts: Hosts,
-    /// Worker of rank r is at r - 1.
+    /// The worker of rank r is at r - 1.
     pub(super) slots: Vec<Slot>,
     /// By task.
     pub(super) nodes: Vec<Node>,
-    /// Failed tries so far, of tasks that have any.
+    /// Failed attempts of each task that has any.
     pub(super) failures: FxHashMap<TaskId, u32>,
     /// Tasks for the next `schedule`, in order.
     pub(super) ready: Vec<TaskId>,
@@ -110,12 +105,11 @@ pub struct Master {
 }
 
 impl Master {
-    /// A run of `dag` by `workers` workers, of ranks 1 to `workers`, in which the tasks of `done`
-    /// are done already.
+    /// Creates the state of a run of `dag` with workers of ranks 1 to `workers`. The tasks in `done` are not run.
     #[must_use]
     pub fn new(dag: Arc<Dag>, done: DoneSet, workers: u32, config: MasterConfig) -> Self {
         let (queue, chain_of) = Queue::new(&dag);
-        let mut nodes: Vec<Node> = large::vec_with_capacity(dag.len());
+        let mut nodes: Vec<Node> = Vec::with_capacity(dag.len());
         nodes.extend(dag.ids().map(|task| Node {
             submit: 0,
             next: NO_TASK,
@@ -131,7 +125,7 @@ impl Master {
                 nodes[child.index()].parents_left -= 1;
             }
         }
-        // A task marked done whose parents are not stays done, and is not run again.
+        // A done task stays done even if its parents are not done.
         let is_ready = |node: &Node| node.state == State::Waiting && node.parents_left == 0;
         let mut ready: Vec<TaskId> = dag.ids().filter(|task| is_ready(&nodes[task.index()])).collect();
         dag.sort_by_name(&mut ready);
@@ -164,11 +158,10 @@ impl Master {
         }
     }
 
-    /// Takes note of an event.
+    /// Handles an event.
     ///
     /// # Errors
-    /// A worker failed, or said something that cannot be; the run must be aborted. The state is
-    /// as before.
+    /// A worker failed or violated the protocol; the run must be aborted. The state is unchanged.
     pub fn handle(&mut self, event: Event, out: &mut impl Outbox) -> Result<(), MasterError> {
         match event {
             Event::Registered(rank, registration) => self.register(rank, registration, out),
@@ -182,16 +175,16 @@ impl Master {
         }
     }
 
-    /// All workers have registered.
+    /// True if all workers have registered.
     #[must_use]
     pub fn registered_all(&self) -> bool {
         self.registered as usize == self.registrations.len()
     }
 
-    /// Checks that each task fits on some host and begins the run.
+    /// Begins the run, after checking that each task fits on some host.
     ///
     /// # Errors
-    /// A task fits nowhere; or this is not the time to start.
+    /// A task fits on no host, not all workers have registered, or the run has already begun.
     pub fn start(&mut self, out: &mut impl Outbox) -> Result<(), MasterError> {
         if !self.registered_all() || self.phase != Phase::Registering {
             let workers = self.registrations.len() as u32;
@@ -212,27 +205,27 @@ impl Master {
         Ok(())
     }
 
-    /// Nothing runs and nothing more will. Tasks may be left: behind failed ones, after a drain or
-    /// too many failures, or in a cycle.
+    /// True if nothing runs and nothing will. Tasks may be left: dependents of failed tasks, tasks after a drain or
+    /// too many failures, and tasks of a cycle.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         let nothing_left = self.ready.is_empty() && self.queue.len() == 0;
         self.phase == Phase::Started && self.running == 0 && (nothing_left || self.is_stopped())
     }
 
-    /// Tasks are ready that will not be started, after a drain or too many failures.
+    /// True if ready tasks will not be started, because of a drain or too many failures.
     #[must_use]
     pub fn is_cut_short(&self) -> bool {
         self.is_stopped() && !(self.ready.is_empty() && self.queue.len() == 0)
     }
 
-    /// Number of executions that run now.
+    /// Number of running attempts.
     #[must_use]
     pub fn running(&self) -> usize {
         self.running
     }
 
-    /// What each worker runs now, by rank.
+    /// Running attempts, by rank.
     pub fn assignments(&self) -> impl Iterator<Item = (Rank, TaskId, SubmitId)> + '_ {
         (1..).zip(&self.slots).filter_map(|(rank, slot)| {
             slot.running
@@ -241,7 +234,7 @@ impl Master {
         })
     }
 
-    /// What a worker runs now.
+    /// The attempt that runs on a worker.
     #[must_use]
     pub fn running_on(&self, rank: Rank) -> Option<(TaskId, SubmitId)> {
         let slot = self.slots.get((rank.0 as usize).checked_sub(1)?)?;
@@ -249,19 +242,19 @@ impl Master {
         Some((running.task, running.submit))
     }
 
-    /// Figures so far.
+    /// Returns the figures so far.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.summary.clone()
     }
 
-    /// The DAG of the run.
+    /// Returns the DAG of the run.
     #[must_use]
     pub fn dag(&self) -> &Arc<Dag> {
         &self.dag
     }
 
-    /// Nothing new is to be started.
+    /// True if no more tasks may start.
     pub(super) fn is_stopped(&self) -> bool {
         self.draining || self.summary.max_failures_reached
     }
@@ -282,7 +275,7 @@ impl Master {
         *place = Some(registration);
         self.registered += 1;
         if self.registered_all() {
-            // Only now is it known which rank is the lowest on its host.
+            // The order on a host is known only when all have registered.
             let mut counts: FxHashMap<&str, u32> = FxHashMap::default();
             for (rank, registration) in (1..).zip(self.registrations.iter().flatten()) {
                 let count = counts.entry(&registration.host).or_insert(0);
@@ -293,7 +286,7 @@ impl Master {
         Ok(())
     }
 
-    /// Hosts in the order of their lowest ranks; that worker says what the host has.
+    /// Creates the hosts in the order of their lowest ranks. The registration of that rank describes the host.
     fn set_up_hosts(&mut self) {
         let registrations = mem::take(&mut self.registrations);
         let mut hosts: Vec<Host> = Vec::new();
@@ -327,7 +320,7 @@ impl Master {
         self.registrations = registrations;
     }
 
-    /// The first task in byte order that is not done and asks for more than any host has.
+    /// Returns the first task in byte order that is not done and requests more than any host has.
     fn task_without_host(&self) -> Option<TaskId> {
         let fits = |request: Request| {
             let all = self.hosts.all();
@@ -365,25 +358,13 @@ impl Master {
                 rank,
                 submit: result.submit,
             })?;
-        let task = running.task;
-        // Needed below; by then it has arrived in the cache.
-        let outcome = result.outcome;
-        let child = (outcome.succeeded() && running.first_child != NO_TASK).then_some(running.first_child);
-        let child = child.map(TaskId);
-        if let Some(child) = child {
-            prefetch(&self.nodes[child.index()]);
-            self.dag.prefetch_children(running.children.start);
-            self.dag.prefetch_entry(child);
-        }
+        let (task, outcome) = (running.task, result.outcome);
+        let chain = self.nodes[task.index()].chain;
         self.running -= 1;
-        self.prefill
-            .note_runtime(self.nodes[task.index()].chain, outcome.runtime);
-        let request = self.queue.shape(running.shape).request;
+        self.prefill.note_runtime(chain, outcome.runtime);
+        let request = self.queue.shape(self.queue.shape_of(chain)).request;
         self.hosts
             .give_back(host, rank, request, running.block, running.gpus);
-        if let Some(child) = child {
-            self.queue.prefetch_chain(self.nodes[child.index()].chain);
-        }
         self.summary.runtime = self.summary.runtime.saturating_add(outcome.runtime);
 
         out.record(Record::Ended {
@@ -394,7 +375,7 @@ impl Master {
         });
         self.record_resources(host, out);
         if outcome.succeeded() {
-            self.succeeded(task, running.children);
+            self.succeeded(task);
         } else {
             self.failed(task);
         }
@@ -404,12 +385,12 @@ impl Master {
         Ok(())
     }
 
-    fn succeeded(&mut self, task: TaskId, children: Range<u32>) {
+    fn succeeded(&mut self, task: TaskId) {
         self.summary.succeeded += 1;
         self.summary.done += 1;
         self.summary.success = self.summary.done == self.summary.tasks;
         self.nodes[task.index()].state = State::Done;
-        for child in self.dag.children_at(children) {
+        for child in self.dag.children(task) {
             let node = &mut self.nodes[child.index()];
             node.parents_left -= 1;
             if node.parents_left == 0 && node.state == State::Waiting {
@@ -421,10 +402,10 @@ impl Master {
 
     fn failed(&mut self, task: TaskId) {
         self.summary.failed += 1;
-        let tries = self.dag.tries(task).unwrap_or(self.config.tries).max(1);
+        let max_attempts = self.dag.tries(task).unwrap_or(self.config.tries).max(1);
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
-        if *failures < tries {
+        if *failures < max_attempts {
             self.nodes[task.index()].state = State::Ready;
             self.ready.push(task);
             return;

@@ -1,11 +1,10 @@
-//! How threads of one process pass messages to the master without waking a thread for it.
+//! Flat combining: the thread that submits a message does the master's work with it.
 //!
-//! Waking a thread takes about as long as starting a small task, twice for each task if the
-//! master has a thread of its own. So whoever brings a message does the master's work with it,
-//! and finds its next task when it is done: the master is lent ([`Combiner::lend`]) to the
-//! threads of the workers, one at a time. A worker that comes while another one is at it leaves
-//! its message there and goes on; the other one looks again before it ends its turn. So nobody
-//! waits for the master, and under load many messages are worked off in one go.
+//! Waking a thread takes about as long as starting a small task. A master with a thread of its own would need
+//! two wake-ups for each task. Here the threads of the workers run the master instead, one at a time
+//! ([`Combiner::run`]). A thread that submits a message while another one runs the master leaves the message
+//! and continues; the other thread checks for new messages before it stops. So no thread waits for the
+//! master, and under load one thread handles many messages at once.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -13,201 +12,197 @@ use std::time::{Duration, Instant};
 
 use crate::protocol::{Rank, ToMaster};
 
-/// What is to be done with messages.
+/// The work of the master.
 pub trait Combine {
-    /// Works off these messages, of which there may be none. True when nothing more is to be done.
+    /// Handles these messages, of which there may be none. Returns true when no more work will follow.
     fn combine(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool;
 
-    /// When the next turn is due even if no message comes.
+    /// When to call [`Self::combine`] next even if no message comes.
     fn deadline(&self) -> Option<Instant>;
 }
 
-/// Where messages to the master go.
+/// Receives the messages of worker threads and lets these threads handle them.
 #[derive(Default)]
 pub struct Combiner {
     inbox: Mutex<Inbox>,
-    /// For the thread that lends the master, or receives messages itself.
-    wake: Condvar,
-    lent: Mutex<Option<Lent>>,
+    /// Wakes the thread that owns the master.
+    owner: Condvar,
+    master: Mutex<Option<Borrowed>>,
 }
 
 #[derive(Default)]
 struct Inbox {
     messages: VecDeque<(Rank, ToMaster)>,
-    /// Somebody wants the owner of the master to have a look.
-    called: bool,
-    /// Whoever brings a message is to take a turn.
-    lending: bool,
-    /// The last turn was taken.
-    over: bool,
+    /// The owner was woken by [`Combiner::wake`].
+    woken: bool,
+    /// Threads that submit a message combine.
+    running: bool,
+    /// The master has no more work.
+    finished: bool,
 }
 
-/// A borrowed [`Combine`] whose borrower's name is not known to the compiler.
-struct Lent(*mut (dyn Combine + Send));
+/// A borrowed [`Combine`] with its lifetime erased.
+struct Borrowed(*mut (dyn Combine + Send));
 
-#[expect(unsafe_code, reason = "see `Combiner::lend`")]
-// SAFETY: the pointer is to something that may be used by any thread, one at a time.
-unsafe impl Send for Lent {}
+#[expect(unsafe_code, reason = "see `Combiner::run`")]
+// SAFETY: the pointee is `Send`, and the lock around this value lets one thread at a time use it.
+unsafe impl Send for Borrowed {}
 
 impl Combiner {
-    /// Brings a message, and takes turns if the master is lent.
+    /// Submits a message, and combines if the master runs.
     pub fn submit(&self, from: Rank, message: ToMaster) {
         let mut inbox = self.inbox();
         inbox.messages.push_back((from, message));
-        if inbox.lending {
+        if inbox.running {
             drop(inbox);
-            self.work();
+            self.combine_all();
         } else {
-            self.wake.notify_all();
+            self.owner.notify_all();
         }
     }
 
-    /// Wakes the thread that lends the master or receives messages.
-    pub fn call(&self) {
-        self.inbox().called = true;
-        self.wake.notify_all();
+    /// Wakes the thread that runs the master or receives messages.
+    pub fn wake(&self) {
+        self.inbox().woken = true;
+        self.owner.notify_all();
     }
 
-    /// The next message, for as long as the master is not lent. None when there was none within
-    /// `timeout`, or somebody called.
+    /// Returns the next message while the master does not run. `None` if there was none within `timeout`, or
+    /// after [`Self::wake`].
     pub fn receive(&self, timeout: Duration) -> Option<(Rank, ToMaster)> {
-        let waiting = |inbox: &mut Inbox| inbox.messages.is_empty() && !inbox.called;
+        let is_waiting = |inbox: &mut Inbox| inbox.messages.is_empty() && !inbox.woken;
         let inbox = self.inbox();
         let mut inbox = if timeout.is_zero() {
             inbox
         } else {
-            let waited = self.wake.wait_timeout_while(inbox, timeout, waiting);
+            let waited = self.owner.wait_timeout_while(inbox, timeout, is_waiting);
             waited.unwrap_or_else(PoisonError::into_inner).0
         };
-        inbox.called = false;
+        inbox.woken = false;
         inbox.messages.pop_front()
     }
 
-    /// Lets the threads that bring messages take turns, until one says that nothing more is to be
-    /// done. Begins with a turn of this thread.
+    /// Runs the master until it has no more work. This thread combines first, later the threads that submit
+    /// messages do.
     pub fn run(&self, master: &mut (dyn Combine + Send)) {
-        let lending = Lending { combiner: self };
-        *self.lent() = Some(Lent(outlive(master)));
+        let running = Running { combiner: self };
+        *self.master() = Some(Borrowed(erase_lifetime(master)));
         {
             let mut inbox = self.inbox();
-            (inbox.lending, inbox.over, inbox.called) = (true, false, true);
+            (inbox.running, inbox.finished, inbox.woken) = (true, false, true);
         }
         loop {
-            let deadline = self.with_lent(|master| master.deadline());
+            let deadline = self.master().as_mut().and_then(|master| master.get().deadline());
             let mut inbox = self.inbox();
-            // A message that came while this thread had the master was left for it to see.
-            while !inbox.over && !inbox.called && inbox.messages.is_empty() {
+            // Messages may have come while this thread held the master.
+            while !inbox.finished && !inbox.woken && inbox.messages.is_empty() {
                 let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
                 inbox = match left {
-                    None => self.wake.wait(inbox).unwrap_or_else(PoisonError::into_inner),
+                    None => self.owner.wait(inbox).unwrap_or_else(PoisonError::into_inner),
                     Some(left) if left.is_zero() => break,
                     Some(left) => {
-                        let waited = self.wake.wait_timeout(inbox, left);
+                        let waited = self.owner.wait_timeout(inbox, left);
                         waited.unwrap_or_else(PoisonError::into_inner).0
                     }
                 };
             }
-            if inbox.over {
+            if inbox.finished {
                 break;
             }
-            inbox.called = false;
+            inbox.woken = false;
             drop(inbox);
-            self.combine(&mut self.lent());
+            self.combine_once(&mut self.master());
         }
-        drop(lending);
+        drop(running);
     }
 
-    /// Takes turns for as long as there are messages and nobody else does.
-    fn work(&self) {
+    /// Combines while there are messages and no other thread does.
+    fn combine_all(&self) {
         loop {
-            match self.lent.try_lock() {
-                Ok(mut lent) => self.combine(&mut lent),
-                Err(TryLockError::Poisoned(error)) => self.combine(&mut error.into_inner()),
-                // Who has it looks at the messages once more afterwards.
+            match self.master.try_lock() {
+                Ok(mut master) => self.combine_once(&mut master),
+                Err(TryLockError::Poisoned(error)) => self.combine_once(&mut error.into_inner()),
+                // The thread that holds the lock checks for messages before it stops.
                 Err(TryLockError::WouldBlock) => return,
             }
             let inbox = self.inbox();
-            if inbox.messages.is_empty() || inbox.over || !inbox.lending {
+            if inbox.messages.is_empty() || inbox.finished || !inbox.running {
                 return;
             }
         }
     }
 
-    fn combine(&self, lent: &mut Option<Lent>) {
-        let Some(lent) = lent else { return };
+    fn combine_once(&self, master: &mut Option<Borrowed>) {
+        let Some(master) = master else { return };
         let mut messages = {
             let mut inbox = self.inbox();
-            if inbox.over {
+            if inbox.finished {
                 return;
             }
             std::mem::take(&mut inbox.messages)
         };
-        // If the turn panics, its thread ends, and the one that lends must not wait for ever.
-        let ending = Ending { combiner: self };
-        let over = lent.get().combine(&mut messages);
+        // After a panic the thread in `run` must not wait for ever.
+        let finish = FinishOnDrop { combiner: self };
+        let finished = master.get().combine(&mut messages);
         if !messages.is_empty() {
             let mut inbox = self.inbox();
             messages.append(&mut inbox.messages);
             inbox.messages = messages;
         }
-        if !over {
-            std::mem::forget(ending);
+        if !finished {
+            std::mem::forget(finish);
         }
     }
 
-    fn with_lent<R>(&self, ask: impl FnOnce(&mut dyn Combine) -> Option<R>) -> Option<R> {
-        self.lent().as_mut().and_then(|lent| ask(lent.get()))
-    }
-
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        // The inbox is valid at every moment, whatever a thread that held it did.
+        // The inbox is valid at every moment, even if a thread panicked.
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lent(&self) -> MutexGuard<'_, Option<Lent>> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn master(&self) -> MutexGuard<'_, Option<Borrowed>> {
+        self.master.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Takes the master back, whatever happens.
-struct Lending<'a> {
+/// Takes the master back when dropped, also after a panic.
+struct Running<'a> {
     combiner: &'a Combiner,
 }
 
-impl Drop for Lending<'_> {
+impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.combiner.inbox().lending = false;
-        // Waits for whoever has it.
-        *self.combiner.lent() = None;
+        self.combiner.inbox().running = false;
+        // Waits for the thread that combines.
+        *self.combiner.master() = None;
     }
 }
 
-/// Says that the last turn was taken.
-struct Ending<'a> {
+/// Marks the work as finished when dropped.
+struct FinishOnDrop<'a> {
     combiner: &'a Combiner,
 }
 
-impl Drop for Ending<'_> {
+impl Drop for FinishOnDrop<'_> {
     fn drop(&mut self) {
-        self.combiner.inbox().over = true;
-        self.combiner.wake.notify_all();
+        self.combiner.inbox().finished = true;
+        self.combiner.owner.notify_all();
     }
 }
 
-#[expect(unsafe_code, reason = "only the lifetime changes; see the comments")]
-fn outlive<'a>(master: &'a mut (dyn Combine + Send + 'a)) -> *mut (dyn Combine + Send + 'static) {
-    // SAFETY: the types differ in the lifetime only. The pointer is used under the lock of `lent`,
-    // and `Lending` removes it from there before `lend`, which holds the borrow, returns.
+#[expect(unsafe_code, reason = "only the lifetime changes")]
+fn erase_lifetime<'a>(master: &'a mut (dyn Combine + Send + 'a)) -> *mut (dyn Combine + Send + 'static) {
+    // SAFETY: the types differ only in the lifetime. The pointer is used under the lock of `master`, and
+    // `Running` removes it from there before `run`, which holds the borrow, returns.
     unsafe {
         std::mem::transmute::<*mut (dyn Combine + Send + 'a), *mut (dyn Combine + Send + 'static)>(master)
     }
 }
 
-impl Lent {
-    #[expect(unsafe_code, reason = "see `outlive`")]
+impl Borrowed {
+    #[expect(unsafe_code, reason = "see `erase_lifetime`")]
     fn get(&mut self) -> &mut (dyn Combine + Send) {
-        // SAFETY: `lend` still holds the borrow, and the lock through which this was reached makes
-        // sure that nobody else has it now.
+        // SAFETY: `run` still holds the borrow, and the lock through which the caller reached `self` excludes
+        // other threads.
         unsafe { &mut *self.0 }
     }
 }
@@ -229,13 +224,13 @@ mod tests {
     struct Count {
         seen: usize,
         until: usize,
-        turns: usize,
+        rounds: usize,
         deadline: Option<Instant>,
     }
 
     impl Combine for Count {
         fn combine(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
-            self.turns += 1;
+            self.rounds += 1;
             while self.seen < self.until && messages.pop_front().is_some() {
                 self.seen += 1;
             }
@@ -254,13 +249,13 @@ mod tests {
         Count {
             seen: 0,
             until,
-            turns: 0,
+            rounds: 0,
             deadline: None,
         }
     }
 
     #[test]
-    fn no_message_is_lost_or_seen_twice() {
+    fn every_message_is_handled_once() {
         let combiner = Combiner::default();
         let mut master = count(4 * 5_000);
         thread::scope(|scope| {
@@ -279,54 +274,54 @@ mod tests {
         while combiner.receive(Duration::ZERO).is_some() {
             left += 1;
         }
-        assert_eq!(left, 40, "what came too late is still there");
+        assert_eq!(left, 40, "late messages stay in the inbox");
     }
 
     #[test]
-    fn messages_that_are_there_are_worked_off_first() {
+    fn early_messages_are_handled_first() {
         let combiner = Combiner::default();
         combiner.submit(Rank(1), failed("early"));
         let mut master = count(1);
         combiner.run(&mut master);
-        assert_eq!((master.seen, master.turns), (1, 1));
+        assert_eq!((master.seen, master.rounds), (1, 1));
     }
 
     #[test]
-    fn a_call_and_a_deadline_are_turns() {
+    fn wake_and_deadline_make_the_owner_combine() {
         let combiner = Combiner::default();
-        combiner.call();
+        combiner.wake();
         assert_eq!(combiner.receive(Duration::MAX), None);
         let mut master = count(1);
         master.deadline = Some(Instant::now() + Duration::from_millis(20));
         thread::scope(|scope| {
-            scope.spawn(|| combiner.call());
+            scope.spawn(|| combiner.wake());
             combiner.run(&mut master);
         });
         assert_eq!((master.seen, master.until), (0, 0));
     }
 
-    /// Another thread brings a message while the owner has the master, for a turn or to ask for the deadline.
+    /// Another thread submits a message while the owner holds the master.
     struct Busy<'a> {
         combiner: &'a Combiner,
-        in_turn: bool,
-        brought: AtomicBool,
+        in_combine: bool,
+        submitted: AtomicBool,
         until: Instant,
         seen: bool,
     }
 
     impl Busy<'_> {
-        fn bring_meanwhile(&self) {
-            if !self.brought.swap(true, Ordering::Relaxed) {
+        fn submit_meanwhile(&self) {
+            if !self.submitted.swap(true, Ordering::Relaxed) {
                 thread::scope(|scope| scope.spawn(|| self.combiner.submit(Rank(1), failed("x"))).join())
-                    .expect("the thread ends");
+                    .expect("the thread does not panic");
             }
         }
     }
 
     impl Combine for Busy<'_> {
         fn combine(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
-            if self.in_turn {
-                self.bring_meanwhile();
+            if self.in_combine {
+                self.submit_meanwhile();
             }
             let late = Instant::now() >= self.until;
             self.seen = !late && messages.pop_front().is_some();
@@ -334,35 +329,35 @@ mod tests {
         }
 
         fn deadline(&self) -> Option<Instant> {
-            if !self.in_turn {
-                self.bring_meanwhile();
+            if !self.in_combine {
+                self.submit_meanwhile();
             }
             Some(self.until)
         }
     }
 
     #[test]
-    fn a_message_brought_while_the_owner_has_the_master_is_seen() {
-        for in_turn in [true, false] {
+    fn message_submitted_while_the_owner_holds_the_master_is_handled() {
+        for in_combine in [true, false] {
             let combiner = Combiner::default();
             let mut master = Busy {
                 combiner: &combiner,
-                in_turn,
-                brought: AtomicBool::new(false),
+                in_combine,
+                submitted: AtomicBool::new(false),
                 until: Instant::now() + Duration::from_secs(20),
                 seen: false,
             };
             combiner.run(&mut master);
-            assert!(master.seen, "in a turn: {in_turn}");
+            assert!(master.seen, "during combine: {in_combine}");
         }
     }
 
     #[test]
-    fn a_turn_that_panics_ends_the_lending() {
+    fn panic_ends_the_run() {
         struct Panics;
         impl Combine for Panics {
             fn combine(&mut self, messages: &mut VecDeque<(Rank, ToMaster)>) -> bool {
-                assert!(messages.is_empty(), "on purpose");
+                assert!(messages.is_empty(), "panics on purpose");
                 false
             }
             fn deadline(&self) -> Option<Instant> {
@@ -371,12 +366,12 @@ mod tests {
         }
         let combiner = Combiner::default();
         let ended = thread::scope(|scope| {
-            let brings = scope.spawn(|| {
+            let submitter = scope.spawn(|| {
                 thread::sleep(Duration::from_millis(5));
                 combiner.submit(Rank(1), failed("x"));
             });
             combiner.run(&mut Panics);
-            brings.join()
+            submitter.join()
         });
         assert!(ended.is_err());
     }

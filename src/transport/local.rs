@@ -1,4 +1,4 @@
-//! Workers as threads of the master's process. Messages are handed over as they are.
+//! Workers as threads of the master's process. Messages are passed as values.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,75 +9,86 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use super::combiner::Combiner;
 use super::{CombiningTransport, MasterTransport, Traffic, TransportError, WorkerTransport};
 use crate::interrupt::Interrupt;
-use crate::options::WorkerOptions;
 use crate::protocol::{Rank, ToMaster, ToWorker};
-use crate::worker::{self, FirstServer, KillSwitch, Shared};
+
+/// Ends the task of a worker thread, from outside.
+pub trait StopTask: Send + Sync {
+    /// Asks the running task to end, and lets no other one start.
+    fn terminate(&self);
+    /// Kills the running task, and lets no other one start.
+    fn kill(&self);
+    /// Returns whether [`Self::terminate`] or [`Self::kill`] was called.
+    fn is_aborted(&self) -> bool;
+    /// Waits until no task runs, at most `timeout`. True if none runs.
+    fn wait_idle(&self, timeout: Duration) -> bool;
+}
+
+/// A worker to be started: what its thread runs, and what ends its task.
+pub struct LocalWorkerSetup<F> {
+    /// Runs the worker until the master ends it.
+    pub serve: F,
+    /// Ends the worker's task.
+    pub stop: Arc<dyn StopTask>,
+}
 
 /// The master's side; owns the workers' threads.
 pub struct LocalMaster {
     combiner: Arc<Combiner>,
     workers: Vec<Worker>,
+    /// Time between SIGTERM and SIGKILL for tasks of an aborted run.
+    grace: Duration,
     traffic: Traffic,
 }
 
 struct Worker {
     outbound: Sender<ToWorker>,
-    kill: Arc<KillSwitch>,
+    stop: Arc<dyn StopTask>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// A worker's side.
-struct LocalWorker {
+pub struct LocalWorker {
     rank: Rank,
     inbound: Receiver<ToWorker>,
     combiner: Arc<Combiner>,
 }
 
 impl LocalMaster {
-    /// Starts so many workers, the first with `server`. `interrupt` ends the waiting of [`MasterTransport::receive`].
+    /// Starts `workers` workers, which `setup` makes. `interrupt` ends the waiting of
+    /// [`MasterTransport::receive`]. Tasks of an aborted run have the time `grace` to end.
     ///
     /// # Errors
-    /// The system does not allow so many threads.
-    pub fn start(
+    /// The system refused a thread.
+    pub fn start<F: FnOnce(LocalWorker) + Send + 'static>(
         workers: u32,
-        options: &Arc<WorkerOptions>,
         interrupt: &Interrupt,
-        mut server: Option<FirstServer>,
+        grace: Duration,
+        setup: impl Fn() -> LocalWorkerSetup<F>,
     ) -> Result<Self, TransportError> {
-        let shared = Arc::new(Shared::default());
         let combiner = Arc::new(Combiner::default());
         let waker = Arc::clone(&combiner);
-        interrupt.on_raise(move || waker.call());
+        interrupt.on_raise(move || waker.wake());
         let mut master = Self {
             combiner,
             workers: Vec::new(),
+            grace,
             traffic: Traffic::default(),
         };
-        for rank in 1..=workers {
+        for rank in (1..=workers).map(Rank) {
             let (outbound, inbound) = unbounded();
-            let kill = Arc::new(KillSwitch::new());
-            let mut side = LocalWorker {
-                rank: Rank(rank),
+            let side = LocalWorker {
+                rank,
                 inbound,
                 combiner: Arc::clone(&master.combiner),
             };
-            let (options, switch) = (Arc::clone(options), Arc::clone(&kill));
-            let (shared, server) = (Arc::clone(&shared), server.take());
+            let LocalWorkerSetup { serve, stop } = setup();
             let thread = std::thread::Builder::new()
-                .name(format!("worker-{rank}"))
-                .spawn(move || {
-                    // An error means that the master is gone, and with it whoever could be told.
-                    let _ = worker::serve(&mut side, options, switch, &shared, server);
-                });
-            let thread = thread.map_err(|error| {
-                TransportError(format!(
-                    "Unable to start worker {rank}: {}",
-                    pmc_dag::reason(&error)
-                ))
-            })?;
+                .name(format!("worker-{}", rank.0))
+                .spawn(move || serve(side))
+                .map_err(|source| TransportError::StartWorker { rank, source })?;
             master.workers.push(Worker {
                 outbound,
-                kill,
+                stop,
                 thread: Some(thread),
             });
         }
@@ -93,11 +104,11 @@ impl MasterTransport for LocalMaster {
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError> {
         self.traffic.sent += message.encoded_len() as u64;
         let worker = self.workers.get(to.0.wrapping_sub(1) as usize);
-        let worker = worker.ok_or_else(|| TransportError(format!("There is no worker {}", to.0)))?;
+        let worker = worker.ok_or(TransportError::UnknownRank(to))?;
         if matches!(message, ToWorker::Abort) {
-            worker.kill.terminate();
+            worker.stop.terminate();
         }
-        // A worker whose thread has ended has said why.
+        // A worker whose thread has ended has reported the reason.
         let _ = worker.outbound.send(message);
         Ok(())
     }
@@ -105,7 +116,7 @@ impl MasterTransport for LocalMaster {
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError> {
         let received = self.combiner.receive(timeout);
         if let Some((_, message)) = &received {
-            self.traffic.received += message.encoded_len() as u64;
+            self.note_received(message);
         }
         Ok(received)
     }
@@ -119,24 +130,18 @@ impl MasterTransport for LocalMaster {
     }
 
     fn close(&mut self, timeout: Duration) -> Vec<Rank> {
-        let grace = Instant::now() + worker::GRACE.min(timeout);
+        let remaining = |end: Instant| end.saturating_duration_since(Instant::now());
+        let grace = Instant::now() + self.grace.min(timeout);
         let end = Instant::now() + timeout;
         for worker in &self.workers {
-            if worker.kill.is_aborted()
-                && !worker
-                    .kill
-                    .wait_idle(grace.saturating_duration_since(Instant::now()))
-            {
-                worker.kill.kill();
+            if worker.stop.is_aborted() && !worker.stop.wait_idle(remaining(grace)) {
+                worker.stop.kill();
             }
         }
         let mut silent = Vec::new();
         for (rank, worker) in (1..).map(Rank).zip(&mut self.workers) {
-            // A process that the kernel does not let go must not hold up the end of the run.
-            if worker
-                .kill
-                .wait_idle(end.saturating_duration_since(Instant::now()))
-            {
+            // A process that the kernel cannot end must not hold up the end of the run.
+            if worker.stop.wait_idle(remaining(end)) {
                 worker.thread.take().map(JoinHandle::join);
             } else {
                 silent.push(rank);
@@ -160,7 +165,7 @@ impl Drop for LocalMaster {
     fn drop(&mut self) {
         for worker in &self.workers {
             if worker.thread.is_some() {
-                worker.kill.kill();
+                worker.stop.kill();
             }
         }
     }
@@ -180,7 +185,7 @@ impl WorkerTransport for LocalWorker {
         match self.inbound.recv_timeout(timeout) {
             Ok(message) => Ok(Some(message)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(TransportError("The master has ended".to_owned())),
+            Err(RecvTimeoutError::Disconnected) => Err(TransportError::MasterEnded),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! How messages travel. One trait for each side; everything that knows MPI is in `mpi`.
+//! Carries messages between master and workers: one trait for each side, and one implementation for each way.
 
 pub mod combiner;
+mod error;
 pub mod local;
 #[cfg(feature = "mpi")]
 pub mod mpi;
@@ -9,22 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use combiner::Combiner;
+pub use error::TransportError;
 
 use crate::protocol::{Rank, ToMaster, ToWorker};
-
-/// A message could not be sent or received; the run cannot go on.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct TransportError(pub String);
 
 /// How the master waits for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// A core of this host has nothing to do but to wait for the next message.
+    /// A core of this host is idle, so the master may spin on it.
     IdleCore,
-    /// Somebody may wait for the answer to the next message.
+    /// A worker may wait for the answer to the next message.
     Normal,
-    /// Everybody has work; the cores are theirs.
+    /// All workers have prefilled tasks: messages may arrive in batches.
     Batch,
 }
 
@@ -32,47 +29,47 @@ pub enum WaitPolicy {
 pub trait MasterTransport {
     /// Number of workers; their ranks are `1..=workers()`.
     fn workers(&self) -> u32;
-    /// Sends without waiting for the receiver to take the message.
+    /// Sends a message without waiting until the receiver takes it.
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError>;
-    /// The next message of any worker. Waits at most `timeout`; `None` when nothing came by then
-    /// or when a signal arrived.
+    /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or
+    /// if a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
-    /// Says how to wait from now on.
-    fn set_wait_policy(&mut self, _wait_policy: WaitPolicy) {}
-    /// Whether messages take so long that workers should have short tasks in advance. They then
-    /// give back what they do not get round to.
+    /// Sets how to wait from now on.
+    fn set_wait_policy(&mut self, _policy: WaitPolicy) {}
+    /// Returns whether prefill pays: messages take so long that workers should have short tasks in advance.
+    /// Such workers answer [`ToWorker::Retract`].
     fn supports_prefill(&self) -> bool;
-    /// Bytes sent to and received from workers so far.
+    /// Returns the bytes sent to and received from workers so far.
     fn traffic(&self) -> Traffic;
-    /// Waits until all workers, which have been sent [`ToWorker::Shutdown`] or
-    /// [`ToWorker::Abort`], have closed their files and ended. Messages that they sent before can
-    /// still be received afterwards. Gives the workers that have not ended within `timeout`.
+    /// Waits until all workers have closed their files and ended; they have been sent [`ToWorker::Shutdown`]
+    /// or [`ToWorker::Abort`]. Messages that they sent before can still be received afterwards. Returns the
+    /// workers that have not ended within `timeout`.
     fn close(&mut self, timeout: Duration) -> Vec<Rank>;
 }
 
-/// The master's side, where the workers are threads that can do its work.
+/// The master's side if workers are threads that can do the master's work.
 pub trait CombiningTransport: MasterTransport + Send {
-    /// Where the workers bring their messages.
+    /// Returns the combiner to which workers submit their messages.
     fn combiner(&self) -> Arc<Combiner>;
-    /// A message was received through the combiner.
+    /// Counts a message that came through the combiner.
     fn note_received(&mut self, message: &ToMaster);
 }
 
 /// A worker's side.
 pub trait WorkerTransport {
-    /// Own rank.
+    /// Rank of this worker.
     fn rank(&self) -> Rank;
-    /// Sends to the master.
+    /// Sends a message to the master.
     fn send(&mut self, message: ToMaster) -> Result<(), TransportError>;
-    /// Sends to the master a message that can wait a millisecond: the worker has another task.
+    /// Sends a message that can wait a millisecond, because the worker has another task.
     fn send_deferred(&mut self, message: ToMaster) -> Result<(), TransportError> {
         self.send(message)
     }
-    /// The next message of the master. Waits at most `timeout`.
+    /// Returns the next message of the master. Waits at most `timeout`.
     fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError>;
 }
 
-/// Bytes that went over the wire; for the local transport the size they would have had there.
+/// Bytes sent and received. The local transport counts the encoded size of its messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// From the master to workers.
@@ -81,7 +78,7 @@ pub struct Traffic {
     pub received: u64,
 }
 
-/// The MPI library that this program was built with, if it was.
+/// Name and version of the MPI library, if this program was built with one.
 #[must_use]
 pub fn mpi_library() -> Option<String> {
     #[cfg(feature = "mpi")]

@@ -1,4 +1,4 @@
-//! Ending the task that runs, from another thread.
+//! Ends the running task from another thread.
 
 use std::os::fd::AsFd as _;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,12 @@ use nix::unistd::Pid;
 use pmc_spawn::Child;
 
 use super::watch::Watch;
+use crate::transport::local::StopTask;
 
 /// Knows the process group of a worker's running task and can end it.
 ///
-/// A group is known from before its first process can do anything until its leader has ended but
-/// is not yet reaped: so a signal never goes to a group of other people that got the same number.
+/// The group is known from before its first process can do anything until its leader has ended but is not yet
+/// reaped. So a signal never reaches another group with the same number.
 #[derive(Debug, Default)]
 pub struct KillSwitch {
     state: Mutex<State>,
@@ -24,15 +25,15 @@ pub struct KillSwitch {
 
 /// The first process of a task's group.
 pub(super) trait Leader {
-    /// Its id, which is that of the group, too.
+    /// Its process id, which is also that of the group.
     fn pid(&self) -> Pid;
 
     /// Waits for the end of the task.
     fn wait(&self);
 
-    /// Waits for the end of the task, but not longer than `timeout`; it has been running for `since`. False if it
-    /// still runs.
-    fn has_ended_within(&self, timeout: Duration, since: Duration) -> bool;
+    /// Waits for the end of the task, at most `timeout`. `running_for` is the time since it started. False if
+    /// it still runs.
+    fn has_ended_within(&self, timeout: Duration, running_for: Duration) -> bool;
 }
 
 impl Leader for Child {
@@ -44,14 +45,14 @@ impl Leader for Child {
         while !has_ended(self.pid, WaitPidFlag::empty()) {}
     }
 
-    fn has_ended_within(&self, timeout: Duration, since: Duration) -> bool {
+    fn has_ended_within(&self, timeout: Duration, running_for: Duration) -> bool {
         let Some(descriptor) = &self.descriptor else {
-            std::thread::sleep((since / 8).min(timeout));
+            std::thread::sleep((running_for / 8).min(timeout));
             return has_ended(self.pid, WaitPidFlag::WNOHANG);
         };
-        let mut ended = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
+        let mut polled = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
-        matches!(poll(&mut ended, timeout), Ok(1..))
+        matches!(poll(&mut polled, timeout), Ok(1..))
     }
 }
 
@@ -61,69 +62,37 @@ struct State {
     /// The group was sent a signal.
     signalled: bool,
     aborted: bool,
-    /// Threads that wait for the end of the group.
-    waiting: u32,
+    /// Number of threads that wait for the end of the group.
+    waiters: u32,
 }
 
 impl KillSwitch {
-    /// Nothing runs and nobody has asked for an end.
+    /// Returns a switch for a worker without a task.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asks the running task to end (SIGTERM) and lets no other one start.
-    pub fn terminate(&self) {
-        self.signal(Signal::SIGTERM);
-    }
-
-    /// Ends the running task (SIGKILL) and lets no other one start.
-    pub fn kill(&self) {
-        self.signal(Signal::SIGKILL);
-    }
-
     /// Ends the running task if it still runs after `limit`: SIGTERM, and SIGKILL after `grace`. Calls
-    /// `notice` before. Returns when no task runs, or at once after SIGKILL. Others may start.
-    pub(super) fn end_after(&self, limit: Duration, grace: Duration, notice: impl FnOnce()) {
+    /// `notify` before. Returns when no task runs, or directly after SIGKILL. Other tasks may start
+    /// afterwards.
+    pub(super) fn end_after(&self, limit: Duration, grace: Duration, notify: impl FnOnce()) {
         if self.wait_idle(limit) {
             return;
         }
-        notice();
-        self.signal_group(Signal::SIGTERM);
+        notify();
+        self.state().signal_group(Signal::SIGTERM);
         if !self.wait_idle(grace) {
-            self.signal_group(Signal::SIGKILL);
+            self.state().signal_group(Signal::SIGKILL);
         }
     }
 
-    /// Kills the running task. Others may start.
+    /// Kills the running task. Other tasks may start afterwards.
     pub(super) fn end_now(&self) {
-        self.signal_group(Signal::SIGKILL);
+        self.state().signal_group(Signal::SIGKILL);
     }
 
-    fn signal_group(&self, signal: Signal) {
-        self.state().signal_group(signal);
-    }
-
-    /// Somebody has asked for the end: results of tasks do not count any more.
-    #[must_use]
-    pub fn is_aborted(&self) -> bool {
-        self.state().aborted
-    }
-
-    /// Waits until no task runs, but not longer than `timeout`. True if none runs.
-    #[must_use]
-    pub fn wait_idle(&self, timeout: Duration) -> bool {
-        let mut state = self.state();
-        state.waiting += 1;
-        let waited = self
-            .idle
-            .wait_timeout_while(state, timeout, |state| state.group.is_some());
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.waiting -= 1;
-        state.group.is_none()
-    }
-
-    /// Starts a process that leads its own group, unless the end was asked for.
+    /// Starts a process that leads its own group. `None` after an abort.
     pub(super) fn start<L: Leader, E>(&self, start: impl FnOnce() -> Result<L, E>) -> Option<Result<L, E>> {
         let mut state = self.state();
         if state.aborted {
@@ -135,30 +104,55 @@ impl KillSwitch {
         }))
     }
 
-    /// Waits for the end of the group's leader, which stays to be reaped, or of the task that it has begun, and
-    /// forgets the group. Looks after `watch` meanwhile. Tells whether the group was sent a signal.
+    /// Waits for the end of the leader's task and forgets the group; the caller reaps the leader. Polls
+    /// `watch` meanwhile. Returns whether the group was sent a signal.
     pub(super) fn wait(&self, leader: &dyn Leader, watch: &mut dyn Watch) -> bool {
-        match watch.every() {
+        match watch.interval() {
             None => leader.wait(),
-            Some(every) => watch_and_wait(leader, every, watch),
+            Some(interval) => wait_and_watch(leader, interval, watch),
         }
         let mut state = self.state();
         state.group = None;
-        if state.waiting > 0 {
+        if state.waiters > 0 {
             self.idle.notify_all();
         }
         state.signalled
     }
 
-    fn signal(&self, signal: Signal) {
+    fn abort(&self, signal: Signal) {
         let mut state = self.state();
         state.aborted = true;
         state.signal_group(signal);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is valid at every moment, whatever a thread that held it did.
+        // The state is valid at every moment, even if a thread panicked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StopTask for KillSwitch {
+    fn terminate(&self) {
+        self.abort(Signal::SIGTERM);
+    }
+
+    fn kill(&self) {
+        self.abort(Signal::SIGKILL);
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.state().aborted
+    }
+
+    fn wait_idle(&self, timeout: Duration) -> bool {
+        let mut state = self.state();
+        state.waiters += 1;
+        let waited = self
+            .idle
+            .wait_timeout_while(state, timeout, |state| state.group.is_some());
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.waiters -= 1;
+        state.group.is_none()
     }
 }
 
@@ -172,18 +166,18 @@ impl State {
     }
 }
 
-fn watch_and_wait(leader: &dyn Leader, every: Duration, watch: &mut dyn Watch) {
-    let began = Instant::now();
-    let mut looked = began;
-    while !leader.has_ended_within(every, began.elapsed()) {
-        if looked.elapsed() >= every {
-            watch.look();
-            looked = Instant::now();
+fn wait_and_watch(leader: &dyn Leader, interval: Duration, watch: &mut dyn Watch) {
+    let started = Instant::now();
+    let mut last_poll = started;
+    while !leader.has_ended_within(interval, started.elapsed()) {
+        if last_poll.elapsed() >= interval {
+            watch.poll();
+            last_poll = Instant::now();
         }
     }
 }
 
-/// Whether a child has ended; it stays to be reaped. Waits for that without `WNOHANG`.
+/// Returns whether a child has ended; it is not reaped. Without `WNOHANG`, waits for the end.
 fn has_ended(pid: Pid, how: WaitPidFlag) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | how;
     !matches!(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{ReadOptions, graph};
+use super::{Embedded, ReadOptions, graph};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, Link, Position, TransferFlag, TransformationName, Workflow,
@@ -35,6 +35,8 @@ struct Pending {
 pub(crate) struct Builder {
     file: PathBuf,
     pub(crate) workflow: Workflow,
+    /// Catalogs inside the file.
+    pub(crate) embedded: Embedded,
     pub(crate) problems: Vec<InputError>,
     pub(crate) checker: Checker,
     ids: Interner,
@@ -49,21 +51,20 @@ pub(crate) struct Builder {
 
 /// Detects repeated uses of a file by one job.
 #[derive(Debug, Default)]
-pub(crate) struct LastUses {
+struct LastUses {
     /// For each file: number of the last job that used it, counted from 1, and the index in its uses.
     of: Vec<(u32, u32)>,
 }
 
 impl LastUses {
     /// Makes room for one more file.
-    pub(crate) fn enter(&mut self) {
+    fn enter(&mut self) {
         self.of.push((0, 0));
     }
 
     /// Adds a file use to a job, given the number of the job, counted from 1. A second use in the same
-    /// direction is
-    /// ignored; one in the other direction makes the file input and output.
-    pub(crate) fn add(&mut self, number: u32, uses: &mut Vec<FileUse>, new: FileUse) {
+    /// direction is ignored; one in the other direction makes the file input and output.
+    fn add(&mut self, number: u32, uses: &mut Vec<FileUse>, new: FileUse) {
         let last = &mut self.of[new.file.0 as usize];
         if last.0 != number {
             *last = (number, u32::try_from(uses.len()).unwrap_or(u32::MAX));
@@ -105,6 +106,7 @@ impl Builder {
                 mtime: std::fs::metadata(file).and_then(|m| m.modified()).ok(),
                 ..Workflow::default()
             },
+            embedded: Embedded::default(),
             problems: Vec::new(),
             checker: Checker::default(),
             ids: Interner::default(),
@@ -195,7 +197,7 @@ impl Builder {
     }
 
     /// Returns the number of a logical file whose name was found harmless.
-    pub(crate) fn enter_file(&mut self, name: &str) -> FileId {
+    fn enter_file(&mut self, name: &str) -> FileId {
         let known = self.workflow.files.len();
         let id = self.workflow.files.intern(name);
         if self.workflow.files.len() > known {
@@ -385,7 +387,7 @@ impl Builder {
 }
 
 /// Returns whether a file name is certainly valid.
-pub(crate) fn is_harmless(name: &str) -> bool {
+fn is_harmless(name: &str) -> bool {
     let odd = |b: u8| b.is_ascii_control() | !b.is_ascii();
     !name.is_empty()
         && name.len() <= MAX_COMPONENT

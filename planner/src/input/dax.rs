@@ -1,11 +1,8 @@
 //! Workflows in DAX XML, versions 2.0 to 3.6 (section 3.3 of the planner's specification).
 
-mod ahead;
 mod catalogs;
 mod job;
 mod regular;
-
-use ahead::Ahead;
 
 use super::ReadOptions;
 use super::builder::Builder;
@@ -46,41 +43,11 @@ impl Version {
 /// Reader for jobs and dependencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// As fast as they allow.
+    /// The fast reader where elements are regular, else the full reader.
     Fast,
-    /// By several threads, in pieces of so many bytes.
-    #[cfg(test)]
-    Ahead(usize),
-    /// All by the full reader.
+    /// The full reader only.
     #[cfg(test)]
     Full,
-}
-
-impl Way {
-    /// Bytes of the pieces that several threads read, and how many help the reader.
-    fn pieces(self, length: usize) -> Option<(usize, usize)> {
-        match self {
-            Way::Fast if length < ahead::LARGE => None,
-            Way::Fast => {
-                let threads = std::thread::available_parallelism().map_or(1, usize::from);
-                let helpers = threads.min(ahead::THREADS) - 1;
-                (helpers > 0).then_some((ahead::PIECE, helpers))
-            }
-            #[cfg(test)]
-            Way::Ahead(size) => Some((size, 2)),
-            #[cfg(test)]
-            Way::Full => None,
-        }
-    }
-    fn is_fast(self) -> bool {
-        match self {
-            Way::Fast => true,
-            #[cfg(test)]
-            Way::Ahead(_) => true,
-            #[cfg(test)]
-            Way::Full => false,
-        }
-    }
 }
 
 /// Reads the whole file into the builder.
@@ -97,8 +64,6 @@ pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptio
         xml.problem(root.position, message);
         return Ok(());
     }
-    let pieces = way.pieces(xml.whole().len());
-    let ahead = pieces.map(|(size, helpers)| (Ahead::new(xml.whole(), size), helpers));
     let mut reader = Dax {
         xml,
         builder,
@@ -108,20 +73,13 @@ pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptio
         chunk: String::new(),
         use_name: TransformationName::default(),
         found: regular::Found::default(),
-        ahead: None,
     };
     reader.root(&root)?;
     reader.rules = job::Rules {
         separates_files: reader.version.separates_files(),
         preserve_linebreaks: options.preserve_linebreaks,
     };
-    match &ahead {
-        None => reader.content(),
-        Some((ahead, helpers)) => {
-            reader.ahead = Some(ahead::Reader::new(ahead, reader.rules));
-            ahead.with_helpers(*helpers, reader.rules, || reader.content())
-        }
-    }
+    reader.content()
 }
 
 struct Dax<'r, 'a> {
@@ -136,8 +94,6 @@ struct Dax<'r, 'a> {
     use_name: TransformationName,
     /// Buffer for regular elements.
     found: regular::Found<'a>,
-    /// What other threads have read.
-    ahead: Option<ahead::Reader<'r, 'a>>,
 }
 
 impl<'a> Dax<'_, 'a> {
@@ -183,7 +139,7 @@ impl<'a> Dax<'_, 'a> {
 
     fn content(&mut self) -> Result<()> {
         loop {
-            if self.way.is_fast() {
+            if self.way == Way::Fast {
                 self.regular();
             }
             let Some(element) = self.xml.element()? else {

@@ -14,7 +14,7 @@ use crate::graph::Adjacency;
 use super::Plan;
 use super::batch::NodeSize;
 use super::command::{Command, Commands};
-use super::events::{Prefixes, JobEvents};
+use super::events::{JobEvents, Prefixes};
 use super::in_order::in_order;
 
 /// Maximum jobs whose problems are shown.

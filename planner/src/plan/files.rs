@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::ReplicaCatalog;
+use crate::diagnostic::Diagnostic;
 use crate::exec::{Place, SiteId, Task};
-use crate::model::Workflow;
 use crate::output::events::{JobEvents, Tasks};
 use crate::output::{self, PROPERTIES, Plan, batch, records};
 use crate::refine::settings::Generator;
@@ -38,7 +38,7 @@ fn generate(
     site: SiteId,
     dir: &Path,
     events: &mut JobEvents<'_>,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<Diagnostic>,
 ) -> Result<Code, PlanError> {
     let base = &plan.base;
     let mut code = Code::default();
@@ -58,41 +58,34 @@ fn generate(
     Ok(code)
 }
 
-/// Writes what is known before the workflow is refined: copies of the inputs, and the events about tasks.
-pub(super) fn begin(
-    request: &Request,
-    copied: &[PathBuf],
-    workflow: &Workflow,
-    dir: &Path,
-) -> Result<Tasks, PlanError> {
-    copy_inputs(request, copied, dir)?;
-    let time = request
-        .environment
-        .now
-        .to_utc()
-        .format("%Y-%m-%dT%H:%M:%S%.6fZ")
-        .to_string();
-    let path = dir.join(format!("{}.static.bp", super::run::base(request, workflow)));
-    Tasks::create(workflow, &request.environment.uuid, path, time)
-}
-
-/// Writes everything else but the braindump; gives what runs the plan.
+/// Writes all files but the braindump. Returns what runs the plan.
 pub(super) fn write(
     plan: &Plan<'_>,
     request: &Request,
     inputs: &Inputs,
-    tasks: &Tasks,
     counts: &super::Counts,
     dir: &Path,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<Diagnostic>,
 ) -> Result<Code, PlanError> {
     let base = &plan.base;
+    copy_catalogs(&catalogs(request, inputs), dir)?;
+    if let Some(name) = request.workflow.file_name() {
+        copy(&request.workflow, &dir.join(name))?;
+    }
+    let now = request.environment.now;
+    let time = now.to_utc().format("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+    let tasks = Tasks::create(
+        plan.workflow,
+        plan.uuid,
+        dir.join(format!("{base}.static.bp")),
+        time,
+    )?;
     let site = main_site(plan);
     let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
-    warnings.extend(resources.warnings());
+    warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
     let places = output::lists::write(plan, dir)?;
     plan.orders.get_or_init(|| places);
-    let mut events = JobEvents::new(plan, tasks)?;
+    let mut events = JobEvents::new(plan, &tasks)?;
     let code = generate(plan, request, &resources, site, dir, &mut events, warnings)?;
     events.finish()?;
     records::write_cache(plan, &dir.join(format!("{base}.cache")))?;
@@ -110,18 +103,14 @@ pub(super) fn write(
     if let Some(embedded) = &inputs.replicas.embedded {
         put(
             &dir.join(format!("{base}.replica.store")),
-            &replica_store(
-                plan,
-                embedded,
-                &iso_seconds(request.environment.now.into(), *request.environment.now.offset()),
-            ),
+            &replica_store(plan, embedded, &iso_seconds(now.into(), *now.offset())),
         )?;
     }
     Ok(code)
 }
 
 /// Path of pegasus-mpi-cluster: in the tools of the site, else on `PATH`.
-fn executor(request: &Request, tools: &str, warnings: &mut Vec<String>) -> String {
+fn executor(request: &Request, tools: &str, warnings: &mut Vec<Diagnostic>) -> String {
     const NAME: &str = "pegasus-mpi-cluster";
     let first = Path::new(tools).join(NAME);
     if first.exists() {
@@ -140,26 +129,17 @@ fn executor(request: &Request, tools: &str, warnings: &mut Vec<String>) -> Strin
     match found {
         Some(program) => program.display().to_string(),
         None => {
-            warnings.push(format!(
+            warnings.push(Diagnostic::from(format!(
                 "{NAME} is neither in {tools} nor on PATH; the batch scripts name it there all the same, in case the \
                  compute nodes have it"
-            ));
+            )));
             first.display().to_string()
         }
     }
 }
 
-/// Copies of what the plan was made from.
-fn copy_inputs(request: &Request, catalogs: &[PathBuf], dir: &Path) -> Result<(), PlanError> {
-    copy_catalogs(catalogs, dir)?;
-    match request.workflow.file_name() {
-        Some(name) => copy(&request.workflow, &dir.join(name)),
-        None => Ok(()),
-    }
-}
-
-/// Catalogs of which there is to be a copy.
-pub(super) fn catalogs(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
+/// Returns the catalogs to copy into the submit directory.
+fn catalogs(request: &Request, inputs: &Inputs) -> Vec<PathBuf> {
     [&inputs.sites.path, &inputs.transformations.path]
         .into_iter()
         .flatten()

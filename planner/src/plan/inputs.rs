@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::catalog::replica::DirectoryOptions;
 use crate::catalog::transformation::TransformationCatalog;
 use crate::catalog::{Loaded, replica, site, transformation};
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
-use crate::input::{ReadOptions, read_workflow};
+use crate::input::{ParsedWorkflow, ReadOptions, read_workflow};
 use crate::model::Workflow;
 use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
@@ -27,12 +28,13 @@ const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
 /// The inputs of a plan.
 pub(super) struct Inputs {
     pub(super) properties: Properties,
+    pub(super) settings: Settings,
     pub(super) workflow: Workflow,
     pub(super) sites: Loaded<site::SiteCatalog>,
     pub(super) transformations: Loaded<TransformationCatalog>,
     pub(super) replicas: Replicas,
     pub(super) replica_files: Vec<PathBuf>,
-    pub(super) warnings: Vec<String>,
+    pub(super) warnings: Vec<Diagnostic>,
 }
 
 pub(super) fn property_sources(request: &Request) -> PropertySources {
@@ -53,25 +55,33 @@ pub(super) fn property_sources(request: &Request) -> PropertySources {
     }
 }
 
-/// Reads all inputs; problems of all of them are reported together.
-pub(super) fn read(
-    request: &Request,
-    properties: Properties,
-    settings: &Settings,
-) -> Result<Inputs, PlanError> {
+impl Inputs {
+    /// Reads the properties, the workflow and the catalogs. Problems of all of them are reported together.
+    pub(super) fn read(request: &Request) -> Result<Inputs, PlanError> {
+        let properties = Properties::load(&property_sources(request))?;
+        let settings = Settings::new(&properties, request)?;
+        read(request, properties, settings)
+    }
+}
+
+fn read(request: &Request, properties: Properties, settings: Settings) -> Result<Inputs, PlanError> {
     let environment = &request.environment;
     let mut variables = environment.variables.clone();
     if let Some(directory) = request.workflow.parent() {
         let directory = directory.display().to_string();
         variables.entry(WORKFLOW_DIR.into()).or_insert(directory);
     }
-    let env = ExpandEnv::new(&variables).with_properties(&properties);
+    let env = ExpandEnv::new(&variables).with_variables(properties.with_prefix("env."));
     let options = ReadOptions::from_properties(&properties)?;
-    let mut workflow = match read_workflow(&request.workflow, &env, &options) {
-        Ok(workflow) => workflow,
+    let parsed = match read_workflow(&request.workflow, &env, &options) {
+        Ok(parsed) => parsed,
         Err(problems) if is_broken_xml(&request.workflow) => return Err(PlanError::BadXml(problems)),
         Err(problems) => return Err(problems.into()),
     };
+    let ParsedWorkflow {
+        mut workflow,
+        embedded,
+    } = parsed;
     let mut problems: Option<InputErrors> = None;
     let mut keep = |error: InputErrors| match &mut problems {
         Some(all) => all.extend(error),
@@ -82,7 +92,7 @@ pub(super) fn read(
         keep(e);
         Loaded::default()
     });
-    if let Some(embedded) = workflow.embedded.sites.take() {
+    if let Some(embedded) = embedded.sites {
         sites.catalog.replace_with(embedded);
     }
     let all_sites = &mut sites.catalog.sites;
@@ -97,7 +107,7 @@ pub(super) fn read(
             keep(e);
             Loaded::default()
         });
-    if let Some(embedded) = workflow.embedded.transformations.take() {
+    if let Some(embedded) = embedded.transformations {
         transformations.catalog.extend(embedded);
     }
     let names = &workflow.files;
@@ -106,7 +116,7 @@ pub(super) fn read(
         replica::Source::default()
     });
     let mut replicas = Replicas {
-        embedded: workflow.embedded.replicas.take(),
+        embedded: embedded.replicas,
         catalog: catalog.catalog,
         cache_adds: settings.cache_adds,
         workflow_adds: settings.workflow_adds,
@@ -167,11 +177,12 @@ pub(super) fn read(
     .into_iter()
     .chain(replicas.runs.iter().map(|run| &run.warnings))
     .flatten()
-    .map(InputError::to_string)
-    .chain(of_parts)
+    .map(Diagnostic::from)
+    .chain(of_parts.into_iter().map(Diagnostic::from))
     .collect();
     Ok(Inputs {
         properties,
+        settings,
         workflow,
         sites,
         transformations,
@@ -203,24 +214,19 @@ fn is_broken_xml(path: &Path) -> bool {
 }
 
 /// Adds to problems with sites what else is wrong, so that the user hears of it in the same message.
-pub(super) fn with_further_problems(
-    error: PlanError,
-    request: &Request,
-    settings: &Settings,
-    inputs: &Inputs,
-) -> PlanError {
+pub(super) fn with_further_problems(error: PlanError, request: &Request, inputs: &Inputs) -> PlanError {
     let PlanError::Refinement(mut problems) = error else {
         return error;
     };
     // Which programs a directory would add depends on the sites.
     let programs = (!has_transformations_dir(request))
-        .then(|| Programs::new(&inputs.transformations.catalog, settings.transformations));
+        .then(|| Programs::new(&inputs.transformations.catalog, inputs.settings.transformations));
     let names: Vec<&str> = request.sites.iter().map(String::as_str).collect();
     problems.extend(further_problems(
         &inputs.workflow,
         programs.as_ref().map(|programs| (programs, names.as_slice())),
         &inputs.replicas,
-        settings.reuse,
+        inputs.settings.reuse,
         request.job_prefix.as_deref().unwrap_or_default(),
     ));
     PlanError::Refinement(problems)
@@ -236,7 +242,7 @@ pub(super) fn add_transformations_dir(
     request: &Request,
     sites: &Sites,
     inputs: &mut Inputs,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<Diagnostic>,
 ) -> Result<(), PlanError> {
     let default = request.environment.working_dir.join("transformations");
     let directory = match &request.transformations_dir {
@@ -255,7 +261,7 @@ pub(super) fn add_transformations_dir(
         )));
     }
     let found = transformation::from_directory(directory, system)?;
-    warnings.extend(found.warnings.iter().map(ToString::to_string));
+    warnings.extend(found.warnings.iter().map(Diagnostic::from));
     inputs.transformations.catalog.extend(found);
     Ok(())
 }

@@ -5,11 +5,13 @@
 pub(crate) mod constraint;
 pub(crate) mod space;
 
+use crate::error::PlanError;
 use crate::model::{FileId, TransferFlag, Workflow};
+use crate::request::CleanupStrategy;
 
-use super::java_hash_order;
 use super::mapping::Mapper;
 use super::reduce::{Depth, Reduction};
+use super::{Refinement, java_hash_order};
 use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
 use crate::graph::{Adjacency, Graph, by_depth};
 
@@ -83,15 +85,39 @@ fn matches(pattern: &str, name: &str) -> bool {
     name.ends_with(tail)
 }
 
+/// Step: adds the jobs that remove files, as the strategy asks for.
+pub(super) fn add_cleanup(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
+    let settings = refinement.mapper.settings;
+    if settings.cleanup == CleanupStrategy::None {
+        return Ok(());
+    }
+    let graph = refinement.exec.graph();
+    let staying = staying(
+        refinement.workflow,
+        &refinement.exec,
+        &graph,
+        &settings.cleanup_kept,
+    );
+    // Outputs that go nowhere else would be lost with the directory.
+    refinement.removes_directories = !staying.contains(&true);
+    match settings.cleanup {
+        CleanupStrategy::InPlace => add_in_place(refinement, &staying, &graph),
+        CleanupStrategy::Constraint => constraint::add(refinement, &staying, &graph)?,
+        CleanupStrategy::Leaf | CleanupStrategy::None => {}
+    }
+    Ok(())
+}
+
 /// Adds clean-up jobs for every site, but none for files that stay.
-pub(crate) fn add(
-    workflow: &Workflow,
-    exec: &mut Exec,
-    mapper: &mut Mapper<'_>,
-    sites: &[SiteId],
-    staying: &[bool],
-    graph: &Graph,
-) {
+fn add_in_place(refinement: &mut Refinement<'_, '_>, staying: &[bool], graph: &Graph) {
+    let Refinement {
+        workflow,
+        exec,
+        mapper,
+        work_sites: sites,
+        ..
+    } = refinement;
+    let workflow: &Workflow = workflow;
     let order = graph.order().unwrap_or_default();
     let depths = graph.depths(&order);
     let levels = by_depth(&depths);
@@ -102,7 +128,7 @@ pub(crate) fn add(
         levels: &levels,
         staying,
     };
-    for &site in sites {
+    for &site in sites.iter() {
         add_for_site(&uses, exec, mapper, site);
     }
 }

@@ -1,16 +1,12 @@
 //! Jobs that make and remove the work directories (sections 6.8 and 6.9.3 of the planner's specification).
 
+use super::Refinement;
 use super::mapping::Mapper;
 use super::settings::CreateDirStrategy;
+use crate::error::PlanError;
 use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
-
-/// Names that the directory jobs are made of.
-pub(crate) struct Names<'a> {
-    /// Name of the workflow.
-    pub(crate) label: &'a str,
-    /// Its index.
-    pub(crate) index: &'a str,
-}
+use crate::model::Workflow;
+use crate::request::CleanupStrategy;
 
 /// Whether a job works in the work directory of its staging site.
 fn works_there(task: Task) -> bool {
@@ -47,8 +43,15 @@ fn runs_on(mapper: &Mapper<'_>, site: SiteId) -> SiteId {
     }
 }
 
-/// Adds a create-dir job per site; gives the sites.
-pub(crate) fn add_create(exec: &mut Exec, mapper: &mut Mapper<'_>, names: &Names<'_>) -> Vec<SiteId> {
+/// Step: adds one job per site that makes the work directory.
+pub(super) fn create_directories(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
+    let Refinement {
+        workflow,
+        exec,
+        mapper,
+        ..
+    } = refinement;
+    let names: &Workflow = workflow;
     let graph = exec.graph();
     let order = graph.order().unwrap_or_default();
     // Outputs of deleted jobs are delivered from elsewhere to elsewhere: no work directory is needed.
@@ -115,19 +118,25 @@ pub(crate) fn add_create(exec: &mut Exec, mapper: &mut Mapper<'_>, names: &Names
         let firsts = (0..graph.len() as u32).filter(|&job| graph.parents(job).is_empty());
         exec.edges.extend(firsts.map(|job| (waist, job)));
     }
-    sites
+    refinement.work_sites = sites;
+    Ok(())
 }
 
-/// Adds a job per site that removes the work directory at the end.
-///
-/// `with_registration`: registration jobs come before it too. In a shell script they work in the directory.
-pub(crate) fn add_remove(
-    exec: &mut Exec,
-    mapper: &mut Mapper<'_>,
-    names: &Names<'_>,
-    sites: &[SiteId],
-    with_registration: bool,
-) {
+/// Step: adds one job per site that removes the work directory at the end.
+pub(super) fn remove_directories(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
+    let Refinement {
+        workflow,
+        exec,
+        mapper,
+        work_sites: sites,
+        ..
+    } = refinement;
+    let names: &Workflow = workflow;
+    if !refinement.removes_directories {
+        return Ok(());
+    }
+    // In a shell script, registration jobs work in the directory.
+    let with_registration = mapper.settings.cleanup != CleanupStrategy::InPlace;
     let graph = exec.graph();
     let order = graph.order().unwrap_or_default();
     // A directory that the user names may hold more than this run.
@@ -170,4 +179,5 @@ pub(crate) fn add_remove(
             }
         }
     }
+    Ok(())
 }

@@ -12,7 +12,9 @@ use crate::model::{
 };
 use crate::profiles::{Namespace, Profiles};
 
+use super::Refinement;
 use super::programs::{Programs, auxiliary_name, default_program};
+use super::replicas::missing;
 use super::reuse::Reduced;
 use super::settings::Settings;
 use super::sites::selection::{self, Placed, fixed_site, named_program};
@@ -21,6 +23,29 @@ use crate::exec::{Exec, ExecJob, Setup, SiteId, Task};
 
 /// Resources of a compute job when nobody says anything: MB of memory, cores, MB of disk.
 const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
+
+/// Step: chooses a site and a program for every kept job.
+pub(super) fn map_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
+    let Refinement {
+        workflow,
+        mapper,
+        replicas,
+        exec,
+        reduced,
+        notes,
+        ..
+    } = refinement;
+    refinement.mapped = mapper
+        .map(workflow, reduced, exec, notes)
+        .map_err(|error| match error {
+            PlanError::Refinement(mut problems) => {
+                problems.extend(missing(workflow, &reduced.kept, replicas, &mapper.prefix));
+                PlanError::Refinement(problems)
+            }
+            other => other,
+        })?;
+    Ok(())
+}
 
 /// Name of each program that the workflow stages, and where it comes from.
 #[derive(Debug, Default)]

@@ -1,8 +1,6 @@
-//! Refinement: from the abstract to the executable workflow, one step a module, each linear in jobs, edges
-//! and file uses.
+//! Refinement: from the abstract to the executable workflow.
 //!
-//! Order: [`reuse`], [`mapping`], [`cluster`], [`transfer`], [`directories`] (create), [`cleanup`], [`directories`]
-//! (remove).
+//! Each step is a function over [`Refinement`], linear in jobs, edges and file uses. [`STEPS`] lists them in order.
 
 pub(crate) mod cleanup;
 pub(crate) mod cluster;
@@ -25,140 +23,97 @@ pub(crate) mod unused;
 use std::hash::BuildHasher as _;
 
 use crate::error::PlanError;
+use crate::exec::{Exec, ExecJob, SiteId, Task};
 use crate::graph::{Adjacency, Graph};
 use crate::model::{JobKind, Workflow};
-use crate::request::CleanupStrategy;
 
-use crate::exec::{Exec, ExecJob, Task};
-use mapping::Mapper;
+use mapping::{Mapped, Mapper};
 use replicas::Replicas;
+use reuse::Reduced;
 
-/// With fewer jobs, starting a thread takes longer than the work that it would do.
-pub(crate) const WORTH_A_THREAD: usize = 500;
+/// What the steps read and extend.
+pub(crate) struct Refinement<'r, 'm> {
+    workflow: &'r mut Workflow,
+    /// Sites, programs and settings.
+    mapper: &'r mut Mapper<'m>,
+    replicas: &'r Replicas,
+    /// Decisions that `-v` prints.
+    notes: &'r mut Vec<String>,
+    /// The executable workflow, as far as it is built.
+    exec: Exec,
+    /// Dependencies of the abstract workflow, until the transfers are added.
+    graph: Graph,
+    reduced: Reduced,
+    mapped: Mapped,
+    /// Sites on which the plan makes a work directory.
+    work_sites: Vec<SiteId>,
+    /// The work directories hold nothing at the end that has to stay.
+    removes_directories: bool,
+}
 
-/// Refines a workflow. The mapper brings sites, programs and settings; `step` is told the name of each step that
-/// is over. `beside` is called by another thread once the jobs of the workflow are as they stay, but for files that
-/// jobs have to do without.
+/// One step of the refinement.
+type Step = fn(&mut Refinement<'_, '_>) -> Result<(), PlanError>;
+
+/// The steps in order, each with its name for measurements.
+const STEPS: &[(&str, Step)] = &[
+    ("data reuse", reuse::remove_finished_jobs),
+    ("sites, programs", mapping::map_jobs),
+    ("clustering", cluster::cluster_jobs),
+    ("transfers", transfer::add_transfers),
+    ("create-dir", directories::create_directories),
+    ("clean-up", cleanup::add_cleanup),
+    ("remove-dir", directories::remove_directories),
+    ("edges, names", finish),
+];
+
+/// Refines a workflow. `step` is called with the name of each step when it ends.
 ///
 /// # Errors
-/// What cannot be mapped, or is nowhere.
+/// What cannot be mapped, and inputs without a location.
 pub(crate) fn refine(
     workflow: &mut Workflow,
     mapper: &mut Mapper<'_>,
     replicas: &Replicas,
     notes: &mut Vec<String>,
     step: &mut dyn FnMut(&'static str),
-    beside: impl FnOnce(&Workflow) + Send,
 ) -> Result<Exec, PlanError> {
-    let mut exec = Exec::default();
-    let abstract_edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
-    let graph = Graph::new(workflow.jobs.len(), &abstract_edges);
-    let Some(order) = graph.order() else {
-        return Err(PlanError::refinement("Abstract Workflow has cycles"));
+    let mut refinement = Refinement {
+        graph: Graph::new(workflow.jobs.len(), &plain_edges(workflow)),
+        workflow,
+        mapper,
+        replicas,
+        notes,
+        exec: Exec::default(),
+        reduced: Reduced::default(),
+        mapped: Mapped::default(),
+        work_sites: Vec::new(),
+        removes_directories: false,
     };
-    let scope = mapper.settings.reuse;
-    let mut reduced = reuse::reduce(workflow, &graph, &order, abstract_edges, replicas, scope);
-    drop(order);
-    step("data reuse");
-    exec.deleted = reduced.kept.iter().filter(|kept| !**kept).count();
-    if exec.deleted > 0 {
-        notes.push(format!(
-            "{} of {} jobs need not run, since their outputs exist (--force runs them)",
-            exec.deleted,
-            workflow.jobs.len()
-        ));
+    for (name, run) in STEPS {
+        run(&mut refinement)?;
+        step(name);
     }
-    let mut mapped = match mapper.map(workflow, &reduced, &mut exec, notes) {
-        Err(PlanError::Refinement(mut problems)) => {
-            problems.extend(replicas::missing(
-                workflow,
-                &reduced.kept,
-                replicas,
-                &mapper.prefix,
-            ));
-            return Err(PlanError::Refinement(problems));
-        }
-        mapped => mapped?,
-    };
-    step("sites, programs");
-    let mapped_workflow = &*workflow;
-    let mut exec = std::thread::scope(|scope| {
-        if mapped_workflow.jobs.len() < WORTH_A_THREAD {
-            beside(mapped_workflow);
-        } else {
-            scope.spawn(|| beside(mapped_workflow));
-        }
-        add_jobs(
-            mapped_workflow,
-            graph,
-            exec,
-            mapper,
-            replicas,
-            &mut mapped,
-            &mut reduced,
-            notes,
-            step,
-        )
-    })?;
-    for (n, uses) in exec.changed.drain() {
-        workflow.jobs[n.0 as usize].uses = uses;
+    let mut exec = refinement.exec;
+    for (job, uses) in exec.changed.drain() {
+        refinement.workflow.jobs[job.0 as usize].uses = uses;
     }
     Ok(exec)
 }
 
-/// The steps that add jobs to those of the workflow.
-#[expect(clippy::too_many_arguments, reason = "all that the steps before have found")]
-fn add_jobs(
-    workflow: &Workflow,
-    graph: Graph,
-    mut exec: Exec,
-    mapper: &mut Mapper<'_>,
-    replicas: &Replicas,
-    mapped: &mut mapping::Mapped,
-    reduced: &mut reuse::Reduced,
-    notes: &mut Vec<String>,
-    step: &mut dyn FnMut(&'static str),
-) -> Result<Exec, PlanError> {
-    cluster::form(workflow, &mut exec, mapper, mapped, reduced, notes)?;
-    step("clustering");
-    let same = exec.deleted == 0 && exec.clusters.is_empty();
-    let graph = match same {
-        true => graph,
-        false => Graph::new(reduced.kept.len(), &reduced.edges),
-    };
-    transfer::add(workflow, &mut exec, mapper, replicas, mapped, reduced, &graph)?;
-    drop(graph);
-    step("transfers");
-    let names = directories::Names {
-        label: &workflow.label.clone(),
-        index: &workflow.index.clone(),
-    };
-    let sites = directories::add_create(&mut exec, mapper, &names);
-    step("create-dir");
-    if mapper.settings.cleanup != CleanupStrategy::None {
-        let graph = exec.graph();
-        let staying = cleanup::staying(workflow, &exec, &graph, &mapper.settings.cleanup_kept);
-        // With the directory, outputs that go nowhere else would be lost.
-        let removes_all = !staying.contains(&true);
-        let strategy = mapper.settings.cleanup;
-        match strategy {
-            CleanupStrategy::InPlace => {
-                cleanup::add(workflow, &mut exec, mapper, &sites, &staying, &graph);
-            }
-            CleanupStrategy::Constraint => {
-                let rest = !removes_all;
-                let uses = (staying.as_slice(), &graph);
-                cleanup::constraint::add(workflow, &mut exec, mapper, &sites, uses, rest, notes)?;
-            }
-            CleanupStrategy::Leaf | CleanupStrategy::None => {}
-        }
-        step("clean-up");
-        if removes_all {
-            let with_registration = strategy != CleanupStrategy::InPlace;
-            directories::add_remove(&mut exec, mapper, &names, &sites, with_registration);
-        }
-        step("remove-dir");
-    }
+/// The edges of the abstract workflow as numbers of nodes.
+fn plain_edges(workflow: &Workflow) -> Vec<(u32, u32)> {
+    workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect()
+}
+
+/// Adds a job to an empty plan, tidies the edges and checks the names.
+fn finish(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
+    let Refinement {
+        workflow,
+        mapper,
+        exec,
+        notes,
+        ..
+    } = refinement;
     if exec.jobs.is_empty() {
         let site = mapper
             .sites
@@ -166,7 +121,7 @@ fn add_jobs(
             .first()
             .copied()
             .unwrap_or(mapper.sites.local());
-        let setup = mapper.auxiliary_setup(Task::NoOp, site, &mut exec);
+        let setup = mapper.auxiliary_setup(Task::NoOp, site, exec);
         exec.add(ExecJob {
             name: format!("noop_{}_{}", workflow.label, workflow.index).into(),
             task: Task::NoOp,
@@ -177,12 +132,10 @@ fn add_jobs(
         notes.push("nothing is left to do: every output exists already".into());
     }
     exec.tidy_edges();
-    check_names(&exec)?;
-    step("edges, names");
-    Ok(exec)
+    check_names(exec)
 }
 
-/// What else is wrong with a plan whose sites cannot be worked out. `programs` come with the names of the sites.
+/// Returns further problems of a plan whose sites cannot be found. `programs` come with the names of the sites.
 pub(crate) fn further_problems(
     workflow: &Workflow,
     programs: Option<(&programs::Programs<'_>, &[&str])>,
@@ -190,7 +143,7 @@ pub(crate) fn further_problems(
     scope: settings::ReuseScope,
     prefix: &str,
 ) -> Vec<String> {
-    let edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
+    let edges = plain_edges(workflow);
     let graph = Graph::new(workflow.jobs.len(), &edges);
     let order = graph.order().unwrap_or_default();
     let reduced = reuse::reduce(workflow, &graph, &order, edges, replicas, scope);
@@ -210,7 +163,7 @@ pub(crate) fn further_problems(
     problems
 }
 
-/// Two jobs of one name would be one task.
+/// Refuses two jobs with the same name: they would be one task of the DAG.
 fn check_names(exec: &Exec) -> Result<(), PlanError> {
     let jobs = || exec.jobs.iter().chain(&exec.members);
     let hasher = rustc_hash::FxBuildHasher;
@@ -232,18 +185,20 @@ fn check_names(exec: &Exec) -> Result<(), PlanError> {
     }
 }
 
-/// Whether two hashes are the same: they are dealt to heaps that are sorted one by one, which is linear and stays in
-/// the processor's cache, as a hash table of them all would not.
+/// Returns whether two hashes are equal.
+///
+/// The hashes are split into heaps, and each heap is sorted. This is linear and stays in the processor's cache; a
+/// hash table of all of them would not.
 fn has_equal(hashes: &[u64]) -> bool {
     const HEAP: usize = 1024;
     let heaps = (hashes.len() / HEAP).next_power_of_two();
     let heap = |hash: u64| (hash >> 32) as u32 & (heaps as u32 - 1);
     let numbers = 0..hashes.len() as u32;
-    let dealt = Adjacency::new(heaps, numbers.map(|n| (heap(hashes[n as usize]), n)));
+    let split = Adjacency::new(heaps, numbers.map(|n| (heap(hashes[n as usize]), n)));
     let mut own: Vec<u64> = Vec::new();
     (0..heaps as u32).any(|heap| {
         own.clear();
-        own.extend(dealt.of(heap).iter().map(|&n| hashes[n as usize]));
+        own.extend(split.of(heap).iter().map(|&n| hashes[n as usize]));
         own.sort_unstable();
         own.windows(2).any(|pair| pair[0] == pair[1])
     })

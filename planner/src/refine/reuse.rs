@@ -4,12 +4,14 @@
 use crate::model::{FileId, JobIndex, Link, TransferFlag, Workflow};
 use crate::profiles::parse_bool;
 
+use super::Refinement;
 use super::replicas::Replicas;
 use super::settings::ReuseScope;
+use crate::error::PlanError;
 use crate::graph::Graph;
 
 /// What is left of the abstract workflow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reduced {
     /// Whether each job is kept.
     pub(crate) kept: Vec<bool>,
@@ -22,6 +24,27 @@ pub(crate) struct Reduced {
 /// Bridges over deleted jobs are only about order, since their files exist; past this many (parents times
 /// children of one job) they are left out.
 const BRIDGES: usize = 1 << 20;
+
+/// Step: removes the jobs whose outputs exist.
+pub(super) fn remove_finished_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
+    let Refinement { workflow, graph, .. } = refinement;
+    let Some(order) = graph.order() else {
+        return Err(PlanError::refinement("Abstract Workflow has cycles"));
+    };
+    let edges = super::plain_edges(workflow);
+    let scope = refinement.mapper.settings.reuse;
+    let reduced = reduce(workflow, graph, &order, edges, refinement.replicas, scope);
+    let deleted = reduced.kept.iter().filter(|kept| !**kept).count();
+    if deleted > 0 {
+        refinement.notes.push(format!(
+            "{deleted} of {} jobs need not run, since their outputs exist (--force runs them)",
+            workflow.jobs.len()
+        ));
+    }
+    refinement.exec.deleted = deleted;
+    refinement.reduced = reduced;
+    Ok(())
+}
 
 /// Finds the jobs that need not run. `order` has parents before children; `edges` are those of the workflow.
 pub(crate) fn reduce(

@@ -1,8 +1,7 @@
-//! Properties that steer the refinement, read once and typed.
+//! Typed settings of the refinement, read from the properties.
 
-use crate::error::InputErrors;
-use crate::error::PlanError;
-use crate::profiles::Profiles;
+use crate::error::{InputError, InputErrors, PlanError};
+use crate::profiles::{Namespace, Profiles};
 use crate::properties::Properties;
 use crate::request::{CleanupStrategy, Request};
 
@@ -23,23 +22,23 @@ pub(crate) enum SubmitMapper {
     Hashed {
         /// Levels of directories.
         levels: u32,
-        /// How far the counter goes on per job.
+        /// Added to the counter for each job.
         multiplier: u32,
     },
 }
 
-/// To which jobs the create-dir job is tied.
+/// Jobs that depend on the create-dir job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CreateDirStrategy {
-    /// To the first ones.
+    /// The first ones.
     Minimal,
-    /// To all.
+    /// All.
     Tentacles,
-    /// To a job that does nothing and comes before the first ones of all sites.
+    /// A no-op job, on which the first jobs of all sites depend.
     HourGlass,
 }
 
-/// How files are dealt to transfer jobs.
+/// How files are distributed over transfer jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refiner {
     /// Per level, file by file in turn.
@@ -50,7 +49,7 @@ pub(crate) enum Refiner {
     Basic,
     /// A few stage-in jobs for the whole workflow.
     Bundle,
-    /// None: nothing is moved or registered.
+    /// No transfer jobs: nothing is moved or registered.
     Empty,
 }
 
@@ -65,18 +64,18 @@ pub(crate) enum ReuseScope {
     None,
 }
 
-/// What is done about checksums.
+/// Files whose checksums are verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Integrity {
-    /// Everything.
+    /// All files.
     Full,
-    /// Everything but links.
+    /// All files but links.
     NoSymlink,
-    /// Nothing.
+    /// No files.
     None,
 }
 
-/// Numbers of transfer jobs per level, where they are given.
+/// Numbers of transfer jobs per level, if they are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clusters {
     /// For jobs that run on the submit host.
@@ -85,7 +84,17 @@ pub(crate) struct Clusters {
     pub(crate) remote: Option<u32>,
 }
 
-/// What the executable workflow is written as.
+impl Clusters {
+    fn new(properties: &Properties, direction: &str) -> Result<Self, InputErrors> {
+        let all = positive(properties, &format!("pegasus.{direction}.clusters"))?;
+        Ok(Clusters {
+            local: positive(properties, &format!("pegasus.{direction}.local.clusters"))?.or(all),
+            remote: positive(properties, &format!("pegasus.{direction}.remote.clusters"))?.or(all),
+        })
+    }
+}
+
+/// Format of the executable workflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Generator {
     /// A DAG for pegasus-mpi-cluster.
@@ -94,15 +103,15 @@ pub(crate) enum Generator {
     Shell,
 }
 
-/// `pegasus.mode`: what is taken where nothing else is set.
+/// `pegasus.mode`: a set of default values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Production,
-    /// No tries, no checksums.
+    /// No retries, no checksums.
     Development,
-    /// The same, and programs say more.
+    /// As development, with verbose programs.
     Debug,
-    /// Failures show at once.
+    /// One retry only, so that failures show early.
     Tutorial,
 }
 
@@ -115,9 +124,9 @@ impl Mode {
             Mode::Tutorial => "-m 1",
         }
     }
-    /// Properties that the mode stands for, for programs that read the copy of the properties.
+    /// Properties that the mode implies, for programs that read the copy of the properties.
     pub(crate) fn properties(self) -> Vec<(&'static str, &'static str)> {
-        // Those without a meaning here are for tools that look whether the copy is whole.
+        // Some have no effect here. Tools that compare the copy expect them.
         let mut all = match self {
             Mode::Production => return Vec::new(),
             Mode::Development | Mode::Debug => {
@@ -140,6 +149,45 @@ impl Mode {
         all
     }
 }
+
+/// Values of `pegasus.mode`.
+const MODES: &[(&str, Mode)] = &[
+    ("production", Mode::Production),
+    ("development", Mode::Development),
+    ("debug", Mode::Debug),
+    ("tutorial", Mode::Tutorial),
+];
+
+/// Values of `pegasus.dir.create.strategy`.
+const CREATE_DIR_STRATEGIES: &[(&str, CreateDirStrategy)] = &[
+    ("Minimal", CreateDirStrategy::Minimal),
+    ("Tentacles", CreateDirStrategy::Tentacles),
+    ("HourGlass", CreateDirStrategy::HourGlass),
+];
+
+/// Values of `pegasus.transfer.refiner`.
+const REFINERS: &[(&str, Refiner)] = &[
+    ("BalancedCluster", Refiner::BalancedCluster),
+    ("Cluster", Refiner::Cluster),
+    ("Basic", Refiner::Basic),
+    ("Bundle", Refiner::Bundle),
+    ("Empty", Refiner::Empty),
+];
+
+/// Values of `pegasus.integrity.checking`.
+const INTEGRITY_CHECKS: &[(&str, Integrity)] = &[
+    ("full", Integrity::Full),
+    ("nosymlink", Integrity::NoSymlink),
+    ("none", Integrity::None),
+];
+
+/// Values of `pegasus.file.cleanup.strategy`.
+const CLEANUP_STRATEGIES: &[(&str, CleanupStrategy)] = &[
+    ("InPlace", CleanupStrategy::InPlace),
+    ("Constraint", CleanupStrategy::Constraint),
+    ("Leaf", CleanupStrategy::Leaf),
+    ("None", CleanupStrategy::None),
+];
 
 /// The settings.
 #[derive(Clone, Debug)]
@@ -164,13 +212,13 @@ pub(crate) struct Settings {
     pub(crate) cleanup: CleanupStrategy,
     pub(crate) cleanup_jobs: Option<u32>,
     pub(crate) cleanup_size: Option<u32>,
-    /// Patterns of names of files that clean-up leaves alone.
+    /// Name patterns of files that clean-up keeps.
     pub(crate) cleanup_kept: Vec<String>,
     pub(crate) space: SpaceSettings,
     pub(crate) reuse: ReuseScope,
     pub(crate) replica_selector: ReplicaSelector,
     pub(crate) site_selector: SiteSelector,
-    /// Where chance begins.
+    /// Seed of the random site selectors.
     pub(crate) seed: u64,
     /// Job clustering.
     pub(crate) cluster: ClusterSettings,
@@ -179,7 +227,7 @@ pub(crate) struct Settings {
     pub(crate) transformations: TransformationChoice,
     pub(crate) stat: bool,
     pub(crate) lof: bool,
-    /// Lists of files were asked for, so that each job has its own.
+    /// Each job has its own lists of files, since the user asked for lists.
     pub(crate) lists_apart: bool,
     pub(crate) set_xbit: bool,
     pub(crate) gridstart_label: bool,
@@ -189,7 +237,7 @@ pub(crate) struct Settings {
     pub(crate) mode: Mode,
     /// Profiles for every job, of lowest precedence.
     pub(crate) profiles: Profiles,
-    /// What was not understood or is not done.
+    /// Properties without effect.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -200,6 +248,21 @@ pub(crate) struct RemoteSites {
     pub(crate) stage_in: Vec<String>,
     pub(crate) inter: Vec<String>,
     pub(crate) stage_out: Vec<String>,
+}
+
+impl RemoteSites {
+    fn new(properties: &Properties) -> Self {
+        let sites = |direction: &str| {
+            let key = format!("pegasus.transfer.{direction}.remote.sites");
+            list(properties.get(&key))
+        };
+        RemoteSites {
+            all: sites("*"),
+            stage_in: sites("stagein"),
+            inter: sites("inter"),
+            stage_out: sites("stageout"),
+        }
+    }
 }
 
 /// Which catalog entries may be used for a job.
@@ -215,7 +278,16 @@ pub(crate) enum TransformationChoice {
     Submit,
 }
 
-/// A list with commas.
+/// Values of the properties that choose transformations.
+const TRANSFORMATION_CHOICES: &[(&str, TransformationChoice)] = &[
+    ("All", TransformationChoice::All),
+    ("Random", TransformationChoice::All),
+    ("Installed", TransformationChoice::Installed),
+    ("Staged", TransformationChoice::Staged),
+    ("Submit", TransformationChoice::Submit),
+];
+
+/// Splits a list at commas.
 fn list(text: Option<&str>) -> Vec<String> {
     text.unwrap_or_default()
         .split(',')
@@ -225,228 +297,199 @@ fn list(text: Option<&str>) -> Vec<String> {
         .collect()
 }
 
-/// The choice that a property names, in any case.
-fn choose<T: Clone>(
-    properties: &Properties,
-    key: &str,
-    default: T,
-    choices: &[(&str, T)],
-    problems: &mut Vec<crate::error::InputError>,
-) -> T {
-    let Some(text) = properties.get(key).map(str::trim).filter(|t| !t.is_empty()) else {
-        return default;
-    };
-    match choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)) {
-        Some((_, choice)) => choice.clone(),
-        None => {
-            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            problems.push(properties.bad_value(key, &format!("must be one of {}", names.join(", "))));
-            default
-        }
-    }
-}
-
 impl Settings {
-    /// From the properties and the command line.
+    /// Reads the settings from the properties and the command line.
     ///
     /// # Errors
-    /// Values that mean nothing, and choices that are not offered.
+    /// Values without a meaning, and choices that are not offered.
     pub(crate) fn new(properties: &Properties, request: &Request) -> Result<Self, PlanError> {
-        let mut problems = Vec::new();
         let generator = generator(properties)?;
         check_data_configuration(properties, request)?;
-        let mode = choose(
+        let mut problems = Vec::new();
+        let mut choices = Choices {
             properties,
-            "pegasus.mode",
-            Mode::Production,
-            &[
-                ("production", Mode::Production),
-                ("development", Mode::Development),
-                ("debug", Mode::Debug),
-                ("tutorial", Mode::Tutorial),
-            ],
-            &mut problems,
-        );
-        let development = matches!(mode, Mode::Debug | Mode::Development);
-        let number = |key: &str| -> Result<Option<u32>, InputErrors> {
-            match properties.get_number(key)? {
-                Some(0) => Err(properties.bad_value(key, "must be positive").into()),
-                Some(n) => match u32::try_from(n) {
-                    Ok(n) => Ok(Some(n)),
-                    Err(_) => Err(properties.bad_value(key, "is too large").into()),
-                },
-                None => Ok(None),
-            }
+            problems: &mut problems,
         };
-        let clusters = |direction: &str| -> Result<Clusters, InputErrors> {
-            let all = number(&format!("pegasus.{direction}.clusters"))?;
-            Ok(Clusters {
-                local: number(&format!("pegasus.{direction}.local.clusters"))?.or(all),
-                remote: number(&format!("pegasus.{direction}.remote.clusters"))?.or(all),
-            })
-        };
-        let levels = number("pegasus.dir.submit.mapper.hashed.levels")?.unwrap_or(2);
-        let multiplier = number("pegasus.dir.submit.mapper.hashed.multiplier")?.unwrap_or(5);
-        let hashed = SubmitMapper::Hashed {
-            levels: levels.min(8),
-            multiplier,
-        };
-        let submit_mapper = choose(
-            properties,
-            "pegasus.dir.submit.mapper",
-            hashed.clone(),
-            &[
-                ("Hashed", hashed),
-                ("Flat", SubmitMapper::Flat),
-                ("Named", SubmitMapper::Named),
-            ],
-            &mut problems,
-        );
-        let storage_mapper = storage::mapper(properties, &mut problems);
-        let create_dir = choose(
-            properties,
+        let mode = choices.one_of("pegasus.mode", Mode::Production, MODES);
+        let is_development = matches!(mode, Mode::Debug | Mode::Development);
+        let submit_mapper = choices.submit_mapper()?;
+        let storage_mapper = storage::mapper(properties, choices.problems);
+        let create_dir = choices.one_of(
             "pegasus.dir.create.strategy",
             CreateDirStrategy::Minimal,
-            &[
-                ("Minimal", CreateDirStrategy::Minimal),
-                ("Tentacles", CreateDirStrategy::Tentacles),
-                ("HourGlass", CreateDirStrategy::HourGlass),
-            ],
-            &mut problems,
+            CREATE_DIR_STRATEGIES,
         );
-        let refiner = choose(
-            properties,
-            "pegasus.transfer.refiner",
-            Refiner::BalancedCluster,
-            &[
-                ("BalancedCluster", Refiner::BalancedCluster),
-                ("Cluster", Refiner::Cluster),
-                ("Basic", Refiner::Basic),
-                ("Bundle", Refiner::Bundle),
-                ("Empty", Refiner::Empty),
-            ],
-            &mut problems,
-        );
-        let mut warnings = super::unused::warnings(properties);
-        if refiner == Refiner::Empty {
-            warnings.push(
-                "pegasus.transfer.refiner = Empty: no files are staged or registered; inputs must be in the work directory \
-                 when their jobs run, and outputs stay there"
-                    .into(),
-            );
-        }
-        let replica_selector = ranking::selector(properties, &mut problems);
-        let transformations = transformation_choice(properties, &mut problems);
-        let integrity = choose(
-            properties,
-            "pegasus.integrity.checking",
-            if development {
-                Integrity::None
-            } else {
-                Integrity::Full
-            },
-            &[
-                ("full", Integrity::Full),
-                ("nosymlink", Integrity::NoSymlink),
-                ("none", Integrity::None),
-            ],
-            &mut problems,
-        );
-        let site_selector = sites::settings::selector(properties, request, &mut problems);
-        let seed = sites::settings::seed(properties, request, &mut problems);
-        let cluster = ClusterSettings::new(properties, request, &mut problems)?;
-        let reuse = match properties.get("pegasus.data.reuse.scope").map(str::trim) {
-            _ if request.force => ReuseScope::None,
-            Some(word) if word.eq_ignore_ascii_case("none") => ReuseScope::None,
-            Some(word) if word.eq_ignore_ascii_case("partial") => ReuseScope::Partial,
-            _ => ReuseScope::Full,
-        };
-        let cleanup = match request.cleanup {
-            Some(strategy) => strategy,
-            None => choose(
-                properties,
-                "pegasus.file.cleanup.strategy",
-                CleanupStrategy::InPlace,
-                &[
-                    ("InPlace", CleanupStrategy::InPlace),
-                    ("Constraint", CleanupStrategy::Constraint),
-                    ("Leaf", CleanupStrategy::Leaf),
-                    ("None", CleanupStrategy::None),
-                ],
-                &mut problems,
-            ),
-        };
-        let mut profiles = properties.profiles();
-        set_default(&mut profiles, "dagman", "retry", development.then_some("0"));
+        let refiner = choices.one_of("pegasus.transfer.refiner", Refiner::BalancedCluster, REFINERS);
+        let replica_selector = ranking::selector(properties, choices.problems);
+        let transformations = choices.transformations();
+        let integrity = choices.integrity(is_development);
+        let site_selector = sites::settings::selector(properties, request, choices.problems);
+        let seed = sites::settings::seed(properties, request, choices.problems);
+        let cluster = ClusterSettings::new(properties, request, choices.problems)?;
+        let cleanup = request.cleanup.unwrap_or_else(|| {
+            let default = CleanupStrategy::InPlace;
+            choices.one_of("pegasus.file.cleanup.strategy", default, CLEANUP_STRATEGIES)
+        });
         InputErrors::check(problems)?;
-        let stat = properties.get_bool("pegasus.gridstart.kickstart.stat", true)?;
-        let lists_apart = properties.get_bool("pegasus.gridstart.generate.lof", false)?;
+        let is_set = |key: &str, default: bool| properties.get_bool(key, default);
+        let stat = is_set("pegasus.gridstart.kickstart.stat", true)?;
+        let lists_apart = is_set("pegasus.gridstart.generate.lof", false)?;
         Ok(Settings {
             generator,
             submit_mapper,
             storage_mapper,
             dir_exec: text(properties, "pegasus.dir.exec"),
-            storage_deep: properties.get_bool("pegasus.dir.storage.deep", false)?,
-            use_timestamp: properties.get_bool("pegasus.dir.useTimestamp", false)?,
-            register: properties.get_bool("pegasus.register", true)?,
-            register_deep: properties.get_bool("pegasus.register.deep", true)?,
+            storage_deep: is_set("pegasus.dir.storage.deep", false)?,
+            use_timestamp: is_set("pegasus.dir.useTimestamp", false)?,
+            register: is_set("pegasus.register", true)?,
+            register_deep: is_set("pegasus.register.deep", true)?,
             create_dir,
             refiner,
-            stage_in: clusters("stagein")?,
-            stage_out: clusters("stageout")?,
-            links: properties.get_bool("pegasus.transfer.links", false)?,
+            stage_in: Clusters::new(properties, "stagein")?,
+            stage_out: Clusters::new(properties, "stageout")?,
+            links: is_set("pegasus.transfer.links", false)?,
             staging_delimiter: properties
                 .get("pegasus.transfer.staging.delimiter")
                 .unwrap_or("-")
                 .to_owned(),
             no_chmod_sites: list(properties.get("pegasus.transfer.disable.chmod.sites")),
-            remote_sites: RemoteSites {
-                all: list(properties.get("pegasus.transfer.*.remote.sites")),
-                stage_in: list(properties.get("pegasus.transfer.stagein.remote.sites")),
-                inter: list(properties.get("pegasus.transfer.inter.remote.sites")),
-                stage_out: list(properties.get("pegasus.transfer.stageout.remote.sites")),
-            },
+            remote_sites: RemoteSites::new(properties),
             integrity,
             cleanup,
-            cleanup_jobs: number("pegasus.file.cleanup.clusters.num")?,
-            cleanup_size: number("pegasus.file.cleanup.clusters.size")?,
+            cleanup_jobs: positive(properties, "pegasus.file.cleanup.clusters.num")?,
+            cleanup_size: positive(properties, "pegasus.file.cleanup.clusters.size")?,
             cleanup_kept: list(properties.get("pegasus.file.cleanup.exclude")),
             space: SpaceSettings::new(properties, &request.environment.working_dir)?,
-            reuse,
+            reuse: reuse_scope(properties, request),
             replica_selector,
             site_selector,
             seed,
             cluster,
-            cache_adds: properties.get_bool("pegasus.catalog.replica.cache.asrc", false)?,
-            workflow_adds: properties.get_bool("pegasus.catalog.replica.dax.asrc", false)?,
+            cache_adds: is_set("pegasus.catalog.replica.cache.asrc", false)?,
+            workflow_adds: is_set("pegasus.catalog.replica.dax.asrc", false)?,
             transformations,
             stat,
             lof: stat || lists_apart,
             lists_apart,
-            set_xbit: properties.get_bool("pegasus.gridstart.kickstart.set.xbit", false)?,
-            gridstart_label: properties.get_bool("pegasus.gridstart.label", true)?,
-            invoke_always: properties.get_bool("pegasus.gridstart.invoke.always", false)?,
-            invoke_disable: properties.get_bool("pegasus.gridstart.invoke.disable", false)?,
+            set_xbit: is_set("pegasus.gridstart.kickstart.set.xbit", false)?,
+            gridstart_label: is_set("pegasus.gridstart.label", true)?,
+            invoke_always: is_set("pegasus.gridstart.invoke.always", false)?,
+            invoke_disable: is_set("pegasus.gridstart.invoke.disable", false)?,
             invoke_length: properties
                 .get_number("pegasus.gridstart.invoke.length")?
                 .map_or(4000, |n| usize::try_from(n).unwrap_or(usize::MAX)),
             mode,
-            profiles,
-            warnings,
+            profiles: default_profiles(properties, is_development),
+            warnings: warnings(properties, refiner),
         })
     }
 }
 
-/// Sets a profile that is absent.
-fn set_default(profiles: &mut Profiles, namespace: &str, key: &str, value: Option<&str>) {
-    if let (Some(namespace), Some(value)) = (crate::profiles::Namespace::parse(namespace), value)
-        && profiles.get(namespace, key).is_none()
-    {
-        profiles.set(namespace, key, value);
+/// Reads properties with a fixed set of values, and collects the problems.
+struct Choices<'a> {
+    properties: &'a Properties,
+    problems: &'a mut Vec<InputError>,
+}
+
+impl Choices<'_> {
+    /// Returns the choice that a property names, in any case.
+    fn one_of<T: Clone>(&mut self, key: &str, default: T, choices: &[(&str, T)]) -> T {
+        let Some(text) = text(self.properties, key) else {
+            return default;
+        };
+        match choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(&text)) {
+            Some((_, choice)) => choice.clone(),
+            None => {
+                let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+                let message = format!("must be one of {}", names.join(", "));
+                self.problems.push(self.properties.bad_value(key, &message));
+                default
+            }
+        }
+    }
+
+    fn submit_mapper(&mut self) -> Result<SubmitMapper, InputErrors> {
+        let levels = positive(self.properties, "pegasus.dir.submit.mapper.hashed.levels")?.unwrap_or(2);
+        let multiplier =
+            positive(self.properties, "pegasus.dir.submit.mapper.hashed.multiplier")?.unwrap_or(5);
+        let hashed = SubmitMapper::Hashed {
+            levels: levels.min(8),
+            multiplier,
+        };
+        let choices = [
+            ("Hashed", hashed.clone()),
+            ("Flat", SubmitMapper::Flat),
+            ("Named", SubmitMapper::Named),
+        ];
+        Ok(self.one_of("pegasus.dir.submit.mapper", hashed, &choices))
+    }
+
+    fn integrity(&mut self, is_development: bool) -> Integrity {
+        let default = if is_development {
+            Integrity::None
+        } else {
+            Integrity::Full
+        };
+        self.one_of("pegasus.integrity.checking", default, INTEGRITY_CHECKS)
+    }
+
+    /// Combines mapper and selector of transformations: the narrower one counts.
+    fn transformations(&mut self) -> TransformationChoice {
+        let all = TransformationChoice::All;
+        let mapper = self.one_of(
+            "pegasus.catalog.transformation.mapper",
+            all,
+            TRANSFORMATION_CHOICES,
+        );
+        if mapper != all {
+            return mapper;
+        }
+        self.one_of("pegasus.selector.transformation", all, TRANSFORMATION_CHOICES)
     }
 }
 
-/// A property that is not empty.
+/// Reads a positive number.
+fn positive(properties: &Properties, key: &str) -> Result<Option<u32>, InputErrors> {
+    match properties.get_number(key)? {
+        Some(0) => Err(properties.bad_value(key, "must be positive").into()),
+        Some(n) => match u32::try_from(n) {
+            Ok(n) => Ok(Some(n)),
+            Err(_) => Err(properties.bad_value(key, "is too large").into()),
+        },
+        None => Ok(None),
+    }
+}
+
+fn reuse_scope(properties: &Properties, request: &Request) -> ReuseScope {
+    match properties.get("pegasus.data.reuse.scope").map(str::trim) {
+        _ if request.force => ReuseScope::None,
+        Some(word) if word.eq_ignore_ascii_case("none") => ReuseScope::None,
+        Some(word) if word.eq_ignore_ascii_case("partial") => ReuseScope::Partial,
+        _ => ReuseScope::Full,
+    }
+}
+
+fn default_profiles(properties: &Properties, is_development: bool) -> Profiles {
+    let mut profiles = properties.profiles();
+    if is_development && profiles.get(Namespace::Dagman, "retry").is_none() {
+        profiles.set(Namespace::Dagman, "retry", "0");
+    }
+    profiles
+}
+
+fn warnings(properties: &Properties, refiner: Refiner) -> Vec<String> {
+    let mut warnings = super::unused::warnings(properties);
+    if refiner == Refiner::Empty {
+        warnings.push(
+            "pegasus.transfer.refiner = Empty: no files are staged or registered; inputs must be in the work directory \
+             when their jobs run, and outputs stay there"
+                .into(),
+        );
+    }
+    warnings
+}
+
+/// Returns a property that is not empty.
 fn text(properties: &Properties, key: &str) -> Option<String> {
     properties
         .get(key)
@@ -455,38 +498,7 @@ fn text(properties: &Properties, key: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Mapper and selector of transformations together: the narrower one counts.
-fn transformation_choice(
-    properties: &Properties,
-    problems: &mut Vec<crate::error::InputError>,
-) -> TransformationChoice {
-    let choices = [
-        ("All", TransformationChoice::All),
-        ("Random", TransformationChoice::All),
-        ("Installed", TransformationChoice::Installed),
-        ("Staged", TransformationChoice::Staged),
-        ("Submit", TransformationChoice::Submit),
-    ];
-    let mapper = choose(
-        properties,
-        "pegasus.catalog.transformation.mapper",
-        TransformationChoice::All,
-        &choices,
-        problems,
-    );
-    if mapper != TransformationChoice::All {
-        return mapper;
-    }
-    choose(
-        properties,
-        "pegasus.selector.transformation",
-        TransformationChoice::All,
-        &choices,
-        problems,
-    )
-}
-
-/// The code generator; PMC without the property.
+/// Returns the code generator: PMC without the property.
 pub(crate) fn generator(properties: &Properties) -> Result<Generator, PlanError> {
     match properties.get("pegasus.code.generator").map(str::trim) {
         None | Some("") => Ok(Generator::Pmc),
@@ -498,7 +510,7 @@ pub(crate) fn generator(properties: &Properties) -> Result<Generator, PlanError>
     }
 }
 
-/// Only a shared file system is offered; without the property it is assumed.
+/// Refuses data configurations without a shared file system. Without the property, one is assumed.
 fn check_data_configuration(properties: &Properties, request: &Request) -> Result<(), PlanError> {
     let Some(mode) = text(properties, "pegasus.data.configuration") else {
         return Ok(());

@@ -12,10 +12,10 @@ use crate::error::PlanError;
 use crate::model::{FileId, FileKind, FileUse, JobIndex, Link, TransferFlag, Workflow};
 use crate::profiles::parse_bool;
 
+use super::Refinement;
 use super::java_hash_order;
-use super::mapping::{Mapped, Mapper, StagedPrograms};
+use super::mapping::{Mapper, StagedPrograms};
 use super::replicas::{ADVISED, Locations, Replicas, missing_text};
-use super::reuse::Reduced;
 use super::select::{Direction, LeftOut, Selected, Side, select, side};
 use super::settings::{Integrity, Refiner};
 use super::storage::Storage;
@@ -72,19 +72,27 @@ struct Missing {
     hint: Option<String>,
 }
 
-/// Adds stage-in, inter-site, stage-out, registration and chmod jobs. `graph` is that of the edges that are left.
+/// Step: adds stage-in, inter-site, stage-out, registration and chmod jobs.
 ///
 /// # Errors
 /// All files that have no usable location, at once.
-pub(crate) fn add(
-    workflow: &Workflow,
-    exec: &mut Exec,
-    mapper: &mut Mapper<'_>,
-    replicas: &Replicas,
-    mapped: &Mapped,
-    reduced: &Reduced,
-    graph: &Graph,
-) -> Result<(), PlanError> {
+pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
+    let Refinement {
+        workflow,
+        exec,
+        mapper,
+        replicas,
+        mapped,
+        reduced,
+        ..
+    } = refinement;
+    let workflow: &Workflow = workflow;
+    let is_unchanged = exec.deleted == 0 && exec.clusters.is_empty();
+    let graph = match is_unchanged {
+        true => std::mem::take(&mut refinement.graph),
+        false => Graph::new(reduced.kept.len(), &reduced.edges),
+    };
+    let graph = &graph;
     let roots = (0..graph.len() as u32)
         .filter(|&n| reduced.kept[n as usize] && graph.parents(n).is_empty())
         .collect();

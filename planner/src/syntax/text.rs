@@ -56,7 +56,6 @@ fn read_by_threads(file: &File, length: u64) -> Option<Vec<u8>> {
     // Zeroed memory cannot be allocated fallibly.
     Vec::<u8>::new().try_reserve_exact(size).ok()?;
     let mut bytes = vec![0; size];
-    pmc_dag::large::ask_for_large_pages(&bytes);
     let pieces = Mutex::new(bytes.chunks_mut(PIECE).zip(0_u64..));
     let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
     let thread = || -> io::Result<()> {

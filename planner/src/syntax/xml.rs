@@ -1,6 +1,5 @@
 //! XML reader: elements with positions and unescaped attributes. It accepts only standard entities and no
-//! document
-//! type, so entity bombs are impossible.
+//! document type, so entity bombs are impossible.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -126,21 +125,6 @@ impl<'a> Xml<'a> {
         usize::try_from(self.reader.buffer_position()).map_or(usize::MAX, |read| read + self.passed)
     }
 
-    /// The whole text, without blanks before it.
-    pub(crate) fn whole(&self) -> &'a str {
-        self.text
-    }
-
-    /// Takes note of the line of a byte, counted elsewhere, and where that line begins, unless the last byte whose place
-    /// was asked for is on it.
-    pub(crate) fn counted(&mut self, byte: usize, line: u32, line_start: Option<usize>) {
-        self.counted = byte;
-        self.line = line;
-        if let Some(start) = line_start {
-            self.line_start = start;
-        }
-    }
-
     /// Returns the whole text and the offset of the next part, if the last part was the end of an element.
     pub(crate) fn rest(&self) -> Option<(&'a str, usize)> {
         self.between.then(|| (self.text, self.offset()))
@@ -221,8 +205,7 @@ impl<'a> Xml<'a> {
     }
 
     /// Returns the next child of the open element, `None` if there are no more. Skips text. The caller must
-    /// read the
-    /// child to its end.
+    /// read the child to its end.
     pub(crate) fn element(&mut self) -> Result<Option<Element<'a>>> {
         loop {
             match self.part()? {

@@ -1,33 +1,33 @@
-//! Waiting with a limit that does not run while this process is held up itself: batch systems suspend
-//! jobs, and then those who are waited for are suspended, too.
+//! A timeout that pauses while this process is suspended. Batch systems suspend whole jobs, so the processes
+//! that it waits for are then suspended, too.
 
 use std::time::{Duration, Instant};
 
-/// What a look at the clock counts for at most. Who waits looks more often.
-const LONGEST_STEP: Duration = Duration::from_millis(200);
+/// Maximum time that counts between two calls of [`Patience::is_over`]. Callers call it more often.
+const MAX_STEP: Duration = Duration::from_millis(200);
 
-/// The rest of a time to wait.
+/// The remaining time.
 pub(super) struct Patience {
     left: Duration,
-    looked: Instant,
+    last_check: Instant,
 }
 
 impl Patience {
     pub(super) fn new(time: Duration) -> Self {
         Self {
             left: time,
-            looked: Instant::now(),
+            last_check: Instant::now(),
         }
     }
 
-    /// Whether the time is over.
+    /// Returns whether the time is over.
     pub(super) fn is_over(&mut self) -> bool {
         self.is_over_at(Instant::now())
     }
 
     fn is_over_at(&mut self, now: Instant) -> bool {
-        let step = now.saturating_duration_since(self.looked).min(LONGEST_STEP);
-        self.looked = now;
+        let step = now.saturating_duration_since(self.last_check).min(MAX_STEP);
+        self.last_check = now;
         self.left = self.left.saturating_sub(step);
         self.left.is_zero()
     }
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_suspension_counts_for_one_step() {
+    fn suspension_counts_as_one_step() {
         let mut patience = Patience::new(Duration::from_secs(1));
         let mut now = Instant::now();
         now += Duration::from_secs(3600);

@@ -1,10 +1,9 @@
 //! Fast reader for jobs and dependencies in the form that programs write: several times faster than full XML.
 //!
 //! It scans the text of a whole `job` or `child` element once. On anything unusual (an entity, a comment, a
-//! rare
-//! element or attribute, an error) it gives up, and the full reader reads the element from its start. Both
-//! give the
-//! same workflow. Files of an abandoned element may have numbers already, in the order of the full reader.
+//! rare element or attribute, an error) it gives up, and the full reader reads the element from its start.
+//! Both give the same workflow. Files of an abandoned element may have numbers already, in the order of the
+//! full reader.
 
 use std::sync::Arc;
 
@@ -28,18 +27,6 @@ pub(super) struct Found<'a> {
     /// Parents of a child: offset in the text, and id.
     pub(super) parents: Vec<(usize, &'a str)>,
     arguments: String,
-}
-
-/// Who gives out the numbers of files.
-pub(super) trait Names {
-    /// The number of a file, unless its name is a problem or may be one.
-    fn harmless(&mut self, name: &str) -> Option<FileId>;
-}
-
-impl Names for Builder {
-    fn harmless(&mut self, name: &str) -> Option<FileId> {
-        self.harmless_file(name)
-    }
 }
 
 /// A job before it is added; its files are in [`Found::uses`].
@@ -214,12 +201,6 @@ impl<'a> Dax<'_, 'a> {
             let mut scan = Scan { text, at: start };
             scan.blanks();
             let begin = scan.at;
-            if let Some(ahead) = &mut self.ahead
-                && let Some(end) = ahead.take(begin, self.xml, self.builder)
-            {
-                self.xml.pass(end);
-                continue;
-            }
             let read = match scan.name() {
                 Some("job") => self.regular_job(&mut scan, begin, &mut found),
                 Some("child") => self.regular_child(&mut scan, &mut found),
@@ -275,7 +256,7 @@ pub(super) fn add_child(xml: &mut Xml<'_>, builder: &mut Builder, child: &str, p
 pub(super) fn job<'a>(
     scan: &mut Scan<'a>,
     rules: Rules,
-    names: &mut impl Names,
+    names: &mut Builder,
     found: &mut Found<'a>,
 ) -> Option<Started<'a>> {
     let (mut id, mut namespace, mut name, mut version) = ("", None, "", None);
@@ -383,7 +364,7 @@ fn argument(scan: &mut Scan<'_>, rules: Rules, all: &mut String) -> Option<()> {
     }
 }
 
-fn stream(scan: &mut Scan<'_>, names: &mut impl Names, end: &str) -> Option<FileId> {
+fn stream(scan: &mut Scan<'_>, names: &mut Builder, end: &str) -> Option<FileId> {
     let mut name = None;
     let close = scan.attributes(|key, value| {
         match key {
@@ -394,7 +375,7 @@ fn stream(scan: &mut Scan<'_>, names: &mut impl Names, end: &str) -> Option<File
         Some(())
     })?;
     scan.end_of(close, end)?;
-    names.harmless(name?)
+    names.harmless_file(name?)
 }
 
 /// Reads a child after the name of its start tag. Its parents go to [`Found::parents`].
@@ -428,7 +409,7 @@ fn reference<'a>(name: &str, value: &'a str, id: &mut Option<&'a str>) -> Option
     Some(())
 }
 
-fn file_use(names: &mut impl Names, scan: &mut Scan<'_>) -> Option<FileUse> {
+fn file_use(names: &mut Builder, scan: &mut Scan<'_>) -> Option<FileUse> {
     let mut found = default_use(FileId(0), Link::None);
     let mut file = "";
     let close = scan.attributes(|name, value| {
@@ -454,7 +435,7 @@ fn file_use(names: &mut impl Names, scan: &mut Scan<'_>) -> Option<FileUse> {
         Some(())
     })?;
     scan.end_of(close, "</uses>")?;
-    found.file = names.harmless(known(file)?)?;
+    found.file = names.harmless_file(known(file)?)?;
     finish_use(&mut found, false);
     Some(found)
 }

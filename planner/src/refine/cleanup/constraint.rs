@@ -21,9 +21,9 @@ use crate::error::PlanError;
 use crate::exec::{Exec, ExecJob, JobId, SiteId, Task};
 use crate::graph::{Adjacency, Graph};
 use crate::model::{FileId, Workflow};
-use crate::refine::files;
 use crate::refine::mapping::Mapper;
 use crate::refine::reduce::{Depth, Reduction};
+use crate::refine::{Refinement, files};
 
 use super::space::{Sizes, bytes, short_bytes};
 
@@ -321,19 +321,26 @@ struct Left {
     shrinks: bool,
 }
 
-/// Adds the clean-up jobs. `rest`: files that the bound does not need removed are removed in the end.
+/// Adds the clean-up jobs that keep a bound. If the work directories stay, further jobs remove the other files at
+/// the end.
 ///
 /// # Errors
 /// Sites without enough room, with the room they need; a list of sizes that cannot be read.
-pub(crate) fn add(
-    workflow: &Workflow,
-    exec: &mut Exec,
-    mapper: &mut Mapper<'_>,
-    sites: &[SiteId],
-    (staying, graph): (&[bool], &Graph),
-    rest: bool,
-    notes: &mut Vec<String>,
+pub(super) fn add(
+    refinement: &mut Refinement<'_, '_>,
+    staying: &[bool],
+    graph: &Graph,
 ) -> Result<(), PlanError> {
+    let Refinement {
+        workflow,
+        exec,
+        mapper,
+        work_sites: sites,
+        notes,
+        ..
+    } = refinement;
+    let workflow: &Workflow = workflow;
+    let rest = !refinement.removes_directories;
     let sizes = Sizes::new(workflow, exec, &mapper.settings.space)?;
     let items = Items::new(workflow, exec, sites, staying, &sizes);
     let names: Vec<&str> = sites

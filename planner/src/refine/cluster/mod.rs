@@ -19,6 +19,7 @@ use crate::error::PlanError;
 use crate::model::{JobIndex, TransformationName, Workflow};
 use crate::profiles::Namespace;
 
+use super::Refinement;
 use super::mapping::{Mapped, Mapper, job_name, staged_name};
 use super::reuse::Reduced;
 use crate::exec::{Aggregator, Cluster, Exec, ExecJob, JobId, Setup, Task};
@@ -122,14 +123,17 @@ impl Units for View<'_> {
 ///
 /// # Errors
 /// Profiles that make no sense, clusters over several sites, clusters that wait for each other.
-pub(crate) fn form(
-    workflow: &Workflow,
-    exec: &mut Exec,
-    mapper: &mut Mapper<'_>,
-    mapped: &mut Mapped,
-    reduced: &mut Reduced,
-    notes: &mut Vec<String>,
-) -> Result<(), PlanError> {
+pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
+    let Refinement {
+        workflow,
+        exec,
+        mapper,
+        mapped,
+        reduced,
+        notes,
+        ..
+    } = refinement;
+    let workflow: &Workflow = workflow;
     let techniques = &mapper.settings.cluster.techniques;
     if techniques.is_empty() || exec.jobs.is_empty() {
         return Ok(());

@@ -1,0 +1,52 @@
+# Chores, run by https://just.systems: `just` lists them.
+
+# Profile of the programs in packages. `release` builds faster, `dist` runs a little faster.
+profile := "dist"
+# Packages run on Linux with this glibc or newer.
+glibc := "2.17"
+target := "x86_64-unknown-linux-gnu"
+
+[private]
+default:
+    @just --list
+
+# Build all programs and run the example
+run:
+    cargo build --release && target/release/pmc run examples/diamond/workflow.yml
+
+# Format, lint and test, without the end-to-end tests
+check:
+    cargo fmt --all
+    cargo clippy --workspace --all-targets -- -D warnings
+    cargo test --workspace
+
+# All tests, with real MPI, Slurm and Pegasus (Debian 12)
+test *STEPS:
+    tests/run {{STEPS}}
+
+# Manual pages and completions in share/
+generate:
+    cargo xtask generate
+
+# Licences and known defects of libraries
+deny:
+    cargo deny check
+
+# All packages, into target/packages
+packages: wheel deb tarball
+
+# A Python wheel with all programs
+wheel:
+    packaging/build {{profile}} {{target}} {{glibc}} wheel
+
+# A Debian package
+deb:
+    packaging/build {{profile}} {{target}} {{glibc}} deb
+
+# A tarball for any Linux
+tarball:
+    packaging/build {{profile}} {{target}} {{glibc}} tarball
+
+# Install each package into an empty environment and run the example with it
+check-packages:
+    packaging/check

@@ -1,0 +1,119 @@
+//! Warnings and notes about a finished plan: what has no effect here, and what stays where.
+
+use crate::error::PlanError;
+use crate::exec::{Exec, ExecJob};
+use crate::input::SPLIT_ARGUMENTS;
+use crate::model::{Arguments, TransferFlag, Workflow};
+use crate::profiles::Namespace;
+use crate::properties::Properties;
+use crate::refine::sites::Sites;
+
+/// Returns a warning if no output site is set: outputs stay in the work directory then.
+pub(super) fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites) -> Option<String> {
+    if !sites.outputs.is_empty() {
+        return None;
+    }
+    let has_output = |job: &&ExecJob| {
+        let uses = exec.uses(workflow, job.task);
+        uses.iter()
+            .any(|u| u.link.writes() && u.transfer != TransferFlag::Not)
+    };
+    let job = exec.jobs.iter().find(has_output)?;
+    let directory = sites.get(job.staging).scratch.as_ref()?;
+    Some(format!(
+        "outputs stay in the work directory {}, which is not removed: neither --output-sites nor --output-dir is given",
+        directory.path
+    ))
+}
+
+/// Returns a warning about arguments that contain blanks or quotes.
+///
+/// Pegasus joins the arguments of a job and splits the result at blanks. Here an argument stays one word unless the
+/// property says otherwise. With the property set, the user has decided, so there is no warning.
+pub(super) fn arguments_with_blanks(workflow: &Workflow, properties: &Properties) -> Option<String> {
+    if properties.get(SPLIT_ARGUMENTS).is_some() {
+        return None;
+    }
+    let is_special = |word: &&str| word.contains([' ', '\t', '"', '\'']);
+    let (job, word) = workflow.jobs.iter().find_map(|job| match &job.arguments {
+        Arguments::Words(words) => Some((job, words.iter().find(is_special)?)),
+        Arguments::Raw(_) => None,
+    })?;
+    Some(format!(
+        "arguments with blanks or quotes, such as {word:?} of the job {}, reach their program as they are, each as one \
+         word; Pegasus splits them at blanks: set the property {SPLIT_ARGUMENTS} to true for that, or to false if all is \
+         well",
+        job.id
+    ))
+}
+
+/// Returns a warning about pre- and post-scripts, which only DAGMan starts.
+pub(super) fn dagman_scripts(exec: &Exec) -> Option<String> {
+    let is_script = |key: &str| {
+        let mut words = ["pre", "post"].iter().filter_map(|word| key.strip_prefix(word));
+        words.any(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let mut setups = exec.setups.iter().enumerate();
+    let (setup, key) = setups.find_map(|(n, setup)| {
+        let mut keys = setup.profiles.of(Namespace::Dagman).map(|(key, _)| key);
+        Some((n, keys.find(|key| is_script(&key.to_ascii_lowercase()))?))
+    })?;
+    let mut jobs = exec.jobs.iter().chain(&exec.members);
+    let name = &jobs.find(|job| job.setup as usize == setup)?.name;
+    Some(format!(
+        "the profile dagman::{key}, as the job {name} has it, has no effect: there is no DAGMan that starts scripts before \
+         and after jobs; the profiles exitcode.failuremsg and exitcode.successmsg of the namespace pegasus are heeded by \
+         the code generator Shell"
+    ))
+}
+
+/// Returns a warning about inputs that bypass the work directory: here all jobs share that directory.
+pub(super) fn bypass(workflow: &Workflow, properties: &Properties) -> Result<Option<String>, PlanError> {
+    const KEY: &str = "pegasus.transfer.bypass.input.staging";
+    let what = if properties.get_bool(KEY, false)? {
+        format!("the property {KEY} has")
+    } else {
+        let uses = || workflow.jobs.iter().flat_map(|job| &job.uses);
+        match uses().find(|u| u.bypass) {
+            Some(first) => format!(
+                "bypass, as {} inputs have it, for example {}, has",
+                uses().filter(|u| u.bypass).count(),
+                workflow.files.name(first.file)
+            ),
+            None => return Ok(None),
+        }
+    };
+    Ok(Some(format!(
+        "{what} no effect: with a shared file system all inputs come into the work directory; pegasus.transfer.links = true \
+         links those that are on the site instead of copying them"
+    )))
+}
+
+/// Notes the sites on which jobs run. All of them run inside one job of the executor.
+pub(super) fn note_sites(exec: &Exec, sites: &Sites, notes: &mut Vec<String>) {
+    let mut used: Vec<&str> = exec
+        .jobs
+        .iter()
+        .map(|job| sites.get(job.site).name.as_str())
+        .collect();
+    used.sort_unstable();
+    used.dedup();
+    if used.len() > 1 {
+        notes.push(format!(
+            "jobs of the sites {} run together inside the one job of pegasus-mpi-cluster: their file systems must be \
+             visible there",
+            used.join(", ")
+        ));
+    }
+    for name in used {
+        let Some(site) = sites.find(name).map(|id| sites.get(id)) else {
+            continue;
+        };
+        if let (Some(_), Some(scratch)) = (&site.workdir, &site.scratch) {
+            notes.push(format!(
+                "the profile pegasus::workdir names the work directory {} on the site {name}: it is not removed at the end",
+                scratch.path
+            ));
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The steps of planning, from reading the inputs to the published submit directory.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::inputs::{Inputs, add_transformations_dir, property_sources, with_further_problems};
+use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds};
+use crate::diagnostic::Diagnostic;
+use crate::error::PlanError;
+use crate::exec::Exec;
+use crate::graph::{Graph, by_depth};
+use crate::output::layout::Layout;
+use crate::output::submit_dir::SubmitDir;
+use crate::output::{self, Plan, batch, records};
+use crate::properties::Properties;
+use crate::refine::cleanup::space::Sizes;
+use crate::refine::mapping::Mapper;
+use crate::refine::programs::Programs;
+use crate::refine::refine;
+use crate::refine::settings::{Generator, generator};
+use crate::refine::sites::{Sites, own_tools};
+use crate::report::explain::{Explainer, View};
+use crate::report::picture;
+use crate::report::summary::{Machine, Summary};
+use crate::request::{Picture, Request};
+
+/// Plans with more jobs than this are freed by another thread, so that the caller does not wait for it.
+const FREED_APART: usize = 100_000;
+
+/// Plans a workflow: reads the inputs, refines, writes the submit directory.
+///
+/// # Errors
+/// Everything that prevents a plan. The submit directory is removed then.
+pub fn plan(request: &Request) -> Result<Planned, PlanError> {
+    let inputs = Inputs::read(request)?;
+    let directory = directories::reserve(request, &inputs)?;
+    build(request, inputs, directory.path(), &mut |_| {})?.write(directory)
+}
+
+/// Plans without writing anything but pictures. Returns the figures of the plan and explanations of some jobs.
+/// `submit` is the submit directory that the plan is for, if it exists already.
+///
+/// # Errors
+/// Everything that prevents a plan, and jobs that are not in it.
+pub fn preview(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Result<Preview, PlanError> {
+    let inputs = Inputs::read(request)?;
+    let directory = submit.map_or_else(|| directories::next(request, &inputs), Path::to_owned);
+    build(request, inputs, &directory, &mut |_| {})?.preview(jobs)
+}
+
+/// Builds a plan in memory for measurements, and returns its numbers of jobs. `step` is called with the name of each
+/// step when it ends.
+///
+/// # Errors
+/// Everything that prevents a plan.
+pub fn measure(request: &Request, step: &mut dyn FnMut(&'static str)) -> Result<Counts, PlanError> {
+    let inputs = Inputs::read(request)?;
+    let directory = directories::next(request, &inputs);
+    Ok(build(request, inputs, &directory, step)?.counts())
+}
+
+/// Returns whether the properties ask for a shell script instead of a DAG. [`plan`] reports problems in them.
+pub fn wants_shell(request: &Request) -> bool {
+    Properties::load(&property_sources(request))
+        .is_ok_and(|properties| generator(&properties).is_ok_and(|g| g == Generator::Shell))
+}
+
+/// A plan in memory.
+struct BuiltPlan<'r> {
+    request: &'r Request,
+    inputs: Inputs,
+    sites: Sites,
+    exec: Exec,
+    /// Jobs, parents before children.
+    order: Vec<u32>,
+    /// Submit directory, as it will be called in the end.
+    submit: String,
+    /// Path of kickstart on each site.
+    kickstarts: Vec<String>,
+    /// Files that are only read, written and read, only written.
+    files: [usize; 3],
+    warnings: Vec<Diagnostic>,
+    notes: Vec<String>,
+}
+
+/// Builds the plan for a submit directory.
+fn build<'r>(
+    request: &'r Request,
+    mut inputs: Inputs,
+    directory: &Path,
+    step: &mut dyn FnMut(&'static str),
+) -> Result<BuiltPlan<'r>, PlanError> {
+    let mut warnings: Vec<Diagnostic> = request.warnings.iter().cloned().map(Diagnostic::from).collect();
+    warnings.append(&mut inputs.warnings);
+    warnings.extend(inputs.settings.warnings.iter().cloned().map(Diagnostic::from));
+    let mut notes = Vec::new();
+    let submit = directory.display().to_string();
+    let exec_rel = directories::exec_rel(request, &inputs.workflow, &submit);
+    let sites = Sites::new(&inputs.sites.catalog, request, &inputs.settings, &exec_rel)
+        .map_err(|error| with_further_problems(error, request, &inputs))?;
+    add_transformations_dir(request, &sites, &mut inputs, &mut warnings)?;
+    let files = records::count_files(&inputs.workflow);
+    step("reading");
+    let programs = Programs::new(&inputs.transformations.catalog, inputs.settings.transformations);
+    let prefix = request.job_prefix.as_deref().unwrap_or_default();
+    let mut mapper = Mapper::new(&sites, &programs, &inputs.settings, own_tools(request), prefix);
+    let exec = refine(
+        &mut inputs.workflow,
+        &mut mapper,
+        &inputs.replicas,
+        &mut notes,
+        step,
+    )?;
+    let kickstarts = mapper.kickstarts();
+    let (workflow, properties) = (&inputs.workflow, &inputs.properties);
+    advice::note_sites(&exec, &sites, &mut notes);
+    let further = [
+        advice::arguments_with_blanks(workflow, properties),
+        advice::bypass(workflow, properties)?,
+    ];
+    let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());
+    let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));
+    let further = further.chain(advice::dagman_scripts(&exec));
+    warnings.extend(further.map(Diagnostic::from));
+    let order = order(&exec)?;
+    step("order");
+    Ok(BuiltPlan {
+        request,
+        inputs,
+        sites,
+        exec,
+        order,
+        submit,
+        kickstarts,
+        files,
+        warnings,
+        notes,
+    })
+}
+
+impl BuiltPlan<'_> {
+    fn counts(&self) -> Counts {
+        records::count(&self.exec, self.inputs.workflow.jobs.len())
+    }
+
+    /// The plan as the writers of files see it.
+    fn view(&self) -> Plan<'_> {
+        let (request, workflow, settings) = (self.request, &self.inputs.workflow, &self.inputs.settings);
+        let now = request.environment.now;
+        Plan {
+            workflow,
+            exec: &self.exec,
+            sites: &self.sites,
+            settings,
+            catalog: &self.inputs.transformations.catalog,
+            base: directories::base(request, workflow),
+            run_label: request.basename.clone().unwrap_or_else(|| workflow.label.clone()),
+            stamp: iso_seconds(workflow.mtime.unwrap_or_else(|| now.into()), *now.offset()),
+            uuid: &request.environment.uuid,
+            own_tools: own_tools(request),
+            kickstarts: self.kickstarts.clone(),
+            layout: Layout::new(&settings.submit_mapper, workflow, &self.exec),
+            files: self.files,
+            files_apart: settings.lists_apart
+                || settings.generator == Generator::Shell
+                || self.exec.jobs.len() <= output::MAX_SMALL_PLAN,
+            orders: std::sync::OnceLock::new(),
+            order: self.order.clone(),
+            submit: self.submit.clone(),
+        }
+    }
+
+    /// Writes the plan into its submit directory and publishes that.
+    ///
+    /// # Errors
+    /// Files that cannot be written, and jobs that cannot be written into a DAG.
+    fn write(mut self, directory: SubmitDir) -> Result<Planned, PlanError> {
+        let (request, counts) = (self.request, self.counts());
+        let (mut warnings, notes) = (
+            std::mem::take(&mut self.warnings),
+            std::mem::take(&mut self.notes),
+        );
+        let plan = self.view();
+        let staging = directory.staging().to_owned();
+        let code = files::write(&plan, request, &self.inputs, &counts, &staging, &mut warnings)?;
+        let braindump = records::braindump(&plan, request);
+        let text = monitord_compat::braindump::write(&braindump);
+        files::put(&staging.join("braindump.yml"), &text)?;
+        if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
+            directory.sync()?;
+        }
+        let path = directory.publish()?;
+        draw(&plan, &request.pictures)?;
+        let scripts = code.scripts.into_iter().map(|script| Script {
+            path: path.join(&script.path),
+            ..script
+        });
+        let output_dirs = plan.sites.outputs.iter();
+        let planned = Planned {
+            dag: path.join(format!("{}.dag", plan.base)),
+            shell: code.shell.map(|name| path.join(name)),
+            scripts: scripts.collect(),
+            label: plan.workflow.label.clone(),
+            index: plan.workflow.index.clone(),
+            uuid: request.environment.uuid.clone(),
+            output_dirs: output_dirs
+                .filter_map(|o| o.path.as_ref().map(PathBuf::from))
+                .collect(),
+            submit_dir: path,
+            counts,
+            braindump,
+            warnings,
+            notes,
+        };
+        drop(plan);
+        let BuiltPlan { exec, inputs, .. } = self;
+        if exec.jobs.len() > FREED_APART {
+            let _ = std::thread::Builder::new().spawn(move || drop((exec, inputs)));
+        }
+        Ok(planned)
+    }
+
+    /// Returns the figures of the plan and explanations of some jobs. Draws the pictures.
+    ///
+    /// # Errors
+    /// Jobs that are not in the plan, and jobs that could not be written into a DAG.
+    fn preview(mut self, jobs: &[String]) -> Result<Preview, PlanError> {
+        let (mut warnings, notes) = (
+            std::mem::take(&mut self.warnings),
+            std::mem::take(&mut self.notes),
+        );
+        let plan = self.view();
+        let (request, inputs) = (self.request, &self.inputs);
+        let site = files::main_site(&plan);
+        let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
+        warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
+        check_commands(&plan)?;
+        let mut sizes = Sizes::new(plan.workflow, plan.exec, &plan.settings.space)?;
+        sizes.measure(plan.exec);
+        let machine = Machine {
+            nodes: resources.nodes,
+            tasks_per_node: resources.tasks_per_node,
+        };
+        let summary = Summary::new(&plan, self.counts(), &sizes, machine);
+        let programs = Programs::new(&inputs.transformations.catalog, inputs.settings.transformations);
+        let prefix = request.job_prefix.as_deref().unwrap_or_default();
+        let mapper = Mapper::new(
+            &self.sites,
+            &programs,
+            &inputs.settings,
+            own_tools(request),
+            prefix,
+        );
+        let explainer = Explainer::new(View {
+            plan: &plan,
+            mapper: &mapper,
+            replicas: &inputs.replicas,
+        });
+        let mut explanations = Vec::new();
+        let mut problems = Vec::new();
+        for job in jobs {
+            match explainer.explain(job) {
+                Ok(text) => explanations.push(text),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(PlanError::Refinement(problems));
+        }
+        draw(&plan, &request.pictures)?;
+        Ok(Preview {
+            summary,
+            explanations,
+            jobs: plan.exec.jobs.iter().map(|job| job.name.to_string()).collect(),
+            warnings,
+            notes,
+        })
+    }
+}
+
+/// Draws the requested pictures.
+fn draw(plan: &Plan<'_>, pictures: &[Picture]) -> Result<(), PlanError> {
+    for picture in pictures {
+        let text = picture::draw(plan.workflow, plan.exec, picture.subject, picture.format);
+        let directory = picture.path.parent().unwrap_or(Path::new("/"));
+        let failed = |e| PlanError::io("write", &picture.path, e);
+        let mut file = tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
+            .tempfile_in(directory)
+            .map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        file.persist(&picture.path).map_err(|e| failed(e.error))?;
+    }
+    Ok(())
+}
+
+/// Refuses jobs that cannot be written into the DAG.
+fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
+    const SHOWN: usize = 20;
+    let problems: Vec<String> = plan
+        .order
+        .iter()
+        .copied()
+        .chain((0..plan.exec.members.len() as u32).map(|position| plan.member(position)))
+        .filter_map(|job| output::command::command(plan, job).err())
+        .flatten()
+        .take(SHOWN)
+        .collect();
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(PlanError::Code(problems))
+    }
+}
+
+/// Jobs parents first; of those at one depth, in order of creation.
+fn order(exec: &Exec) -> Result<Vec<u32>, PlanError> {
+    let graph = Graph::new(exec.jobs.len(), &exec.edges);
+    let order = graph
+        .order()
+        .ok_or_else(|| PlanError::refinement("the plan has a cycle; please report this"))?;
+    let depths = graph.depths(&order);
+    Ok(by_depth(&depths).concat())
+}

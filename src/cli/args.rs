@@ -1,0 +1,107 @@
+//! The result of reading the command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// The command line and the environment, not yet interpreted.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawArgs {
+    /// The DAG file.
+    pub dag: PathBuf,
+    /// Number of `-v` minus number of `-q`.
+    pub verbosity: i32,
+    /// `-o`.
+    pub stdout: Option<PathBuf>,
+    /// `-e`.
+    pub stderr: Option<PathBuf>,
+    /// `-s`.
+    pub skip_rescue: bool,
+    /// `-m`; 0 means no limit.
+    pub max_failures: u32,
+    /// `-t`; at least 1.
+    pub tries: Option<u32>,
+    /// `-n`.
+    pub no_lock: bool,
+    /// `-r`.
+    pub rescue: Option<PathBuf>,
+    /// `--host-script` or `PMC_HOST_SCRIPT`.
+    pub host_script: Option<PathBuf>,
+    /// `--host-memory` or `PMC_HOST_MEMORY`, in MB; 0 means the physical memory.
+    pub host_memory: u32,
+    /// `--host-cpus` or `PMC_HOST_CPUS`; 0 means all CPUs of the host.
+    pub host_cpus: u32,
+    /// `--host-gpus` or `PMC_HOST_GPUS`; 0 means all GPUs of the host.
+    pub host_gpus: u32,
+    /// `--strict-limits`.
+    pub strict_limits: bool,
+    /// `--max-wall-time` or `PMC_MAX_WALL_TIME`, in minutes.
+    pub max_wall_time: Option<f64>,
+    /// `--per-task-stdio`; `--monitord-hack` sets it, too.
+    pub per_task_stdio: bool,
+    /// `--jobstate-log`.
+    pub jobstate_log: bool,
+    /// `--monitord-hack`; `--stampede` sets it, too.
+    pub monitord_hack: bool,
+    /// `--stampede`.
+    pub stampede: bool,
+    /// Home directory of the user.
+    pub home: Option<PathBuf>,
+    /// Variables for the connection to a database server:
+    /// those of [`SERVER_VARIABLES`](crate::options::SERVER_VARIABLES) that are set.
+    pub server_variables: Vec<(&'static str, OsString)>,
+    /// `PMC_KICKSTART=exec`: each task starts its own kickstart.
+    pub exec_kickstart: bool,
+    /// `--no-resource-log`.
+    pub no_resource_log: bool,
+    /// `--no-sleep-on-recv`.
+    pub no_sleep_on_recv: bool,
+    /// `--maxfds`.
+    pub max_fds: Option<u32>,
+    /// `--keep-affinity`.
+    pub keep_affinity: bool,
+    /// `--set-affinity`.
+    pub set_affinity: bool,
+    /// `--no-forward-journal`.
+    pub no_forward_journal: bool,
+    /// `--sync-interval`, in milliseconds; 0 means never.
+    pub sync_interval_ms: Option<u32>,
+    /// `--runtime-limit`, in seconds.
+    pub runtime_limit: Option<f64>,
+    /// `--drain-grace`, in seconds.
+    pub drain_grace: Option<f64>,
+    /// `--workers`: number of workers of a run without an MPI launcher.
+    pub workers: Option<u32>,
+}
+
+/// A text to print to stderr instead of running a DAG, and the exit code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlyExit {
+    /// The text, with its line feed.
+    pub text: String,
+    /// The exit code.
+    pub code: u8,
+    /// True if all processes of a parallel run print the text, not only the first one.
+    pub everywhere: bool,
+}
+
+impl EarlyExit {
+    pub(super) fn refuse(message: &str) -> Self {
+        Self {
+            text: format!("{message}\n"),
+            code: 1,
+            everywhere: false,
+        }
+    }
+
+    pub(super) fn invalid_value(name: &str) -> Self {
+        Self::refuse(&format!("Invalid value for {name}"))
+    }
+
+    pub(super) fn version() -> Self {
+        Self {
+            text: super::version(),
+            code: 0,
+            everywhere: false,
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! The options of the program: one table for the parser, `--help`, the manual page and completions.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+
+use super::args::{EarlyExit, RawArgs};
+use super::number;
+
+/// One option.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionSpec {
+    /// Short name, without the dash.
+    pub short: Option<char>,
+    /// Long name, without the dashes.
+    pub long: &'static str,
+    /// Name of the value, if the option takes one.
+    pub value: Option<&'static str>,
+    /// What the option does, in one line.
+    pub help: &'static str,
+    /// Where `--help` lists the option.
+    pub section: Section,
+    /// Feature of this crate without which the option is refused.
+    pub feature: Option<&'static str>,
+    pub(super) action: Action,
+}
+
+/// Section of the help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// Options of the original program. Scripts compare their help, so the texts must not change.
+    Original,
+    /// Options that the original program does not have.
+    Additional,
+}
+
+/// What the parser does with an option.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action {
+    /// Prints the help.
+    Help,
+    /// Prints the version.
+    Version,
+    /// Sets a flag.
+    Flag(fn(&mut RawArgs)),
+    /// Stores the next word.
+    Value(fn(&mut RawArgs, &OsStr) -> Result<(), EarlyExit>),
+}
+
+/// All options, in the order of the help.
+pub const OPTIONS: &[OptionSpec] = &[
+    option("help", Action::Help, "Print this message").short('h'),
+    option("version", Action::Version, "Print version information").short('V'),
+    flag("verbose", |args| args.verbosity += 1, "Increase logging level").short('v'),
+    flag("quiet", |args| args.verbosity -= 1, "Decrease logging level").short('q'),
+    value("stdout", "PATH", set_stdout, "Path to stdout file for tasks").short('o'),
+    value("stderr", "PATH", set_stderr, "Path to stderr file for tasks").short('e'),
+    flag(
+        "skip-rescue",
+        |args| args.skip_rescue = true,
+        "Ignore existing rescue file (still creates one)",
+    )
+    .short('s'),
+    value(
+        "max-failures",
+        "N",
+        set_max_failures,
+        "Stop submitting tasks after N tasks have failed",
+    )
+    .short('m'),
+    value(
+        "tries",
+        "N",
+        set_tries,
+        "Try tasks N times before marking them failed",
+    )
+    .short('t'),
+    flag("nolock", |args| args.no_lock = true, "Do not try to lock DAGFILE").short('n'),
+    value(
+        "rescue",
+        "PATH",
+        set_rescue,
+        "Path to rescue log [default: DAGFILE.rescue]",
+    )
+    .short('r'),
+    value(
+        "host-script",
+        "PATH",
+        set_host_script,
+        "Path to script that will be launched on each host",
+    ),
+    value(
+        "host-memory",
+        "N",
+        set_host_memory,
+        "Amount of memory per host in MB",
+    ),
+    value("host-cpus", "N", set_host_cpus, "Number of CPUs per host"),
+    flag(
+        "strict-limits",
+        |args| args.strict_limits = true,
+        "Enforce strict task resource limits",
+    ),
+    value(
+        "max-wall-time",
+        "T",
+        set_max_wall_time,
+        "Maximum wall time of the job in minutes",
+    ),
+    flag(
+        "per-task-stdio",
+        |args| args.per_task_stdio = true,
+        "Write each task's stdout/stderr to a different file",
+    ),
+    flag(
+        "jobstate-log",
+        |args| args.jobstate_log = true,
+        "Generate jobstate.log",
+    ),
+    flag(
+        "monitord-hack",
+        set_monitord_hack,
+        "Generate a .dagman.out file to trick monitord",
+    ),
+    flag(
+        "no-resource-log",
+        |args| args.no_resource_log = true,
+        "Do not generate a log of resource usage",
+    ),
+    flag(
+        "no-sleep-on-recv",
+        |args| args.no_sleep_on_recv = true,
+        "Do not sleep on message receive",
+    ),
+    value("maxfds", "N", set_max_fds, "Maximum cached file descriptors"),
+    flag(
+        "keep-affinity",
+        |args| args.keep_affinity = true,
+        "Keep inherited CPU and memory affinity",
+    ),
+    flag(
+        "set-affinity",
+        |args| args.set_affinity = true,
+        "Set CPU affinity for multicore tasks",
+    ),
+    value(
+        "workers",
+        "N",
+        set_workers,
+        "Number of workers without an MPI launcher [default: one per CPU]",
+    )
+    .additional(),
+    value("host-gpus", "N", set_host_gpus, "Number of GPUs per host").additional(),
+    value(
+        "runtime-limit",
+        "SECONDS",
+        set_runtime_limit,
+        "Time limit of each task without an option -T of its own",
+    )
+    .additional(),
+    value(
+        "drain-grace",
+        "SECONDS",
+        set_drain_grace,
+        "Time that running tasks have after SIGTERM [default: 8]",
+    )
+    .additional(),
+    flag(
+        "stampede",
+        set_stampede,
+        "Write the STAMPEDE database during the run",
+    )
+    .additional()
+    .feature("stampede"),
+    value(
+        "sync-interval",
+        "MS",
+        set_sync_interval,
+        "Sync rescue file and forwarded data to disk this often; 0: never [default: 1000]",
+    )
+    .additional(),
+    flag(
+        "no-forward-journal",
+        |args| args.no_forward_journal = true,
+        "Keep no journal of forwarded data; a crash may then duplicate or cut data",
+    )
+    .additional(),
+];
+
+/// Finds the option that a word names.
+pub(super) fn find(word: &OsStr) -> Option<&'static OptionSpec> {
+    let word = word.to_str()?;
+    OPTIONS.iter().find(|option| match word.strip_prefix("--") {
+        Some(long) => long == option.long,
+        None => {
+            let mut characters = word.strip_prefix('-').unwrap_or_default().chars();
+            option.short.is_some() && characters.next() == option.short && characters.next().is_none()
+        }
+    })
+}
+
+impl OptionSpec {
+    /// `-s|--long`, or `--long` without a short name.
+    #[must_use]
+    pub fn names(&self) -> String {
+        self.join_names("|")
+    }
+
+    /// True if this program was built with what the option needs.
+    pub(super) fn is_available(&self) -> bool {
+        match self.feature {
+            None => true,
+            Some("stampede") => cfg!(feature = "stampede"),
+            Some(_) => false,
+        }
+    }
+
+    fn join_names(&self, separator: &str) -> String {
+        let short = self.short.map(|short| format!("-{short}{separator}"));
+        format!("{}--{}", short.unwrap_or_default(), self.long)
+    }
+
+    const fn short(self, name: char) -> Self {
+        Self {
+            short: Some(name),
+            ..self
+        }
+    }
+
+    const fn additional(self) -> Self {
+        Self {
+            section: Section::Additional,
+            ..self
+        }
+    }
+
+    const fn feature(self, name: &'static str) -> Self {
+        Self {
+            feature: Some(name),
+            ..self
+        }
+    }
+}
+
+const fn option(long: &'static str, action: Action, help: &'static str) -> OptionSpec {
+    OptionSpec {
+        short: None,
+        long,
+        value: None,
+        help,
+        section: Section::Original,
+        feature: None,
+        action,
+    }
+}
+
+const fn flag(long: &'static str, set: fn(&mut RawArgs), help: &'static str) -> OptionSpec {
+    option(long, Action::Flag(set), help)
+}
+
+const fn value(
+    long: &'static str,
+    name: &'static str,
+    set: fn(&mut RawArgs, &OsStr) -> Result<(), EarlyExit>,
+    help: &'static str,
+) -> OptionSpec {
+    OptionSpec {
+        value: Some(name),
+        ..option(long, Action::Value(set), help)
+    }
+}
+
+/// Maximum workers of a local run. Each is a thread, with a process for its task.
+const MAX_WORKERS: u32 = 10_000;
+
+type Set = Result<(), EarlyExit>;
+
+fn set_stdout(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.stdout = Some(value.into());
+    Ok(())
+}
+
+fn set_stderr(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.stderr = Some(value.into());
+    Ok(())
+}
+
+fn set_max_failures(args: &mut RawArgs, value: &OsStr) -> Set {
+    let number = integer(value, "N for -m/--max-failures is invalid")?;
+    args.max_failures = at_least(0, number, "N for -m/--max-failures must be >= 0")?;
+    Ok(())
+}
+
+fn set_tries(args: &mut RawArgs, value: &OsStr) -> Set {
+    let number = integer(value, "N for -t/--tries is invalid")?;
+    args.tries = Some(at_least(1, number, "N for -t/--tries must be >= 1")?);
+    Ok(())
+}
+
+fn set_rescue(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.rescue = super::path(value.to_owned());
+    Ok(())
+}
+
+fn set_host_script(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.host_script = super::path(value.to_owned());
+    Ok(())
+}
+
+fn set_host_memory(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.host_memory = unsigned(value, "--host-memory")?;
+    if args.host_memory < 1 {
+        return Err(EarlyExit::refuse("--host-memory must be an integer >= 1"));
+    }
+    Ok(())
+}
+
+fn set_host_cpus(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.host_cpus = unsigned(value, "--host-cpus")?;
+    Ok(())
+}
+
+fn set_host_gpus(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.host_gpus = unsigned(value, "--host-gpus")?;
+    Ok(())
+}
+
+fn set_max_wall_time(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.max_wall_time = Some(float(value, "--max-wall-time")?);
+    Ok(())
+}
+
+fn set_monitord_hack(args: &mut RawArgs) {
+    args.monitord_hack = true;
+    args.per_task_stdio = true;
+}
+
+fn set_stampede(args: &mut RawArgs) {
+    args.stampede = true;
+    set_monitord_hack(args);
+}
+
+fn set_max_fds(args: &mut RawArgs, value: &OsStr) -> Set {
+    let number = integer(value, "Invalid value for --maxfds")?;
+    args.max_fds = Some(at_least(1, number, "--maxfds must be at least 1")?);
+    Ok(())
+}
+
+fn set_workers(args: &mut RawArgs, value: &OsStr) -> Set {
+    let number = integer(value, "Invalid value for --workers")?;
+    let workers = u32::try_from(number)
+        .ok()
+        .filter(|workers| *workers <= MAX_WORKERS);
+    let too_many = || EarlyExit::refuse(&format!("--workers must be at most {MAX_WORKERS}"));
+    args.workers = Some(workers.ok_or_else(too_many)?);
+    Ok(())
+}
+
+fn set_sync_interval(args: &mut RawArgs, value: &OsStr) -> Set {
+    let number = integer(value, "Invalid value for --sync-interval")?;
+    let refuse = |_| EarlyExit::refuse("--sync-interval must be a number of milliseconds");
+    args.sync_interval_ms = Some(u32::try_from(number).map_err(refuse)?);
+    Ok(())
+}
+
+fn set_runtime_limit(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.runtime_limit = Some(seconds(value, "--runtime-limit")?);
+    Ok(())
+}
+
+fn set_drain_grace(args: &mut RawArgs, value: &OsStr) -> Set {
+    args.drain_grace = Some(seconds(value, "--drain-grace")?);
+    Ok(())
+}
+
+fn integer(value: &OsStr, message: &str) -> Result<i64, EarlyExit> {
+    number::integer(value.as_bytes()).ok_or_else(|| EarlyExit::refuse(message))
+}
+
+/// The number, capped at `u32::MAX`.
+fn at_least(minimum: i64, number: i64, message: &str) -> Result<u32, EarlyExit> {
+    if number < minimum {
+        return Err(EarlyExit::refuse(message));
+    }
+    Ok(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+fn unsigned(value: &OsStr, option: &str) -> Result<u32, EarlyExit> {
+    number::unsigned(value.as_bytes()).ok_or_else(|| EarlyExit::invalid_value(option))
+}
+
+fn float(value: &OsStr, option: &str) -> Result<f64, EarlyExit> {
+    number::float(value.as_bytes()).ok_or_else(|| EarlyExit::invalid_value(option))
+}
+
+fn seconds(value: &OsStr, option: &str) -> Result<f64, EarlyExit> {
+    let seconds = float(value, option)?;
+    // Also false for a number that is none.
+    if seconds >= 0.0 {
+        Ok(seconds)
+    } else {
+        Err(EarlyExit::invalid_value(option))
+    }
+}
+
+/// Applies one option; `words` are those behind it.
+pub(super) fn apply<'w>(
+    option: &OptionSpec,
+    args: &mut RawArgs,
+    words: &mut impl Iterator<Item = &'w OsString>,
+) -> Result<(), EarlyExit> {
+    if !option.is_available() {
+        return Err(EarlyExit::refuse(&format!(
+            "--{}: this program was built without the feature `{}`",
+            option.long,
+            option.feature.unwrap_or_default()
+        )));
+    }
+    match option.action {
+        Action::Help => {}
+        Action::Version => return Err(EarlyExit::version()),
+        Action::Flag(set) => set(args),
+        Action::Value(set) => {
+            let missing = || {
+                let (names, value) = (option.join_names("/"), option.value.unwrap_or_default());
+                EarlyExit::refuse(&format!("{names} requires {value}"))
+            };
+            set(args, words.next().ok_or_else(missing)?)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn manual_page_describes_every_option_and_no_other() {
+        let manual = include_str!("../../docs/manual/pegasus-mpi-cluster.md");
+        let (_, section) = manual.split_once("\n## Options\n").unwrap();
+        let (section, _) = section.split_once("\n## ").unwrap();
+        let names = |line: &str| -> Option<String> {
+            let cell = line.strip_prefix("| `")?.split('|').next()?;
+            let names = cell.split('`').filter_map(|name| name.split(' ').next());
+            let names: Vec<&str> = names.filter(|name| name.starts_with('-')).collect();
+            Some(names.join("|"))
+        };
+        // The first column begins with a backquote, which `names` removes.
+        let described: BTreeSet<String> = section.lines().filter_map(names).collect();
+        let known: BTreeSet<String> = OPTIONS.iter().map(OptionSpec::names).collect();
+        assert_eq!(described, known);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names = BTreeSet::new();
+        for option in OPTIONS {
+            assert!(names.insert(option.long.to_owned()), "{}", option.long);
+            if let Some(short) = option.short {
+                assert!(names.insert(short.to_string()), "{short}");
+            }
+        }
+    }
+
+    #[test]
+    fn words_name_options_only_as_a_whole() {
+        let long = |word: &str| find(OsStr::new(word)).map(|option| option.long);
+        assert_eq!(long("-s"), Some("skip-rescue"));
+        assert_eq!(long("--skip-rescue"), Some("skip-rescue"));
+        for word in ["-", "--", "-sn", "s", "--skip", "--s", "-skip-rescue", ""] {
+            assert_eq!(long(word), None, "{word}");
+        }
+    }
+}

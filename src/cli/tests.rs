@@ -1,0 +1,215 @@
+//! Tests of the parser.
+
+use super::*;
+
+fn parse_with(line: &str, variables: &[(&str, &str)]) -> Result<RawArgs, EarlyExit> {
+    let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+    let lookup = |name: &str| {
+        variables
+            .iter()
+            .find(|(n, _)| *n == name)
+            .map(|(_, value)| OsString::from(value))
+    };
+    parse(OsStr::new("pmc"), &words, lookup)
+}
+
+fn refusal(line: &str) -> String {
+    match parse_with(line, &[]) {
+        Err(EarlyExit {
+            text,
+            code: 1,
+            everywhere: false,
+        }) => text,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn wrong_words_are_refused() {
+    for (line, message) in [
+        ("-x a.dag", "Unrecognized argument: -x\n"),
+        ("a.dag -", "Unrecognized argument: -\n"),
+        ("-sn a.dag", "Unrecognized argument: -sn\n"),
+        ("--tries=2 a.dag", "Unrecognized argument: --tries=2\n"),
+        ("a.dag -o", "-o/--stdout requires PATH\n"),
+        ("-e", "-e/--stderr requires PATH\n"),
+        ("-m", "-m/--max-failures requires N\n"),
+        ("-m x a.dag", "N for -m/--max-failures is invalid\n"),
+        ("-m -1 a.dag", "N for -m/--max-failures must be >= 0\n"),
+        ("-t", "-t/--tries requires N\n"),
+        ("-t x a.dag", "N for -t/--tries is invalid\n"),
+        ("-t 0 a.dag", "N for -t/--tries must be >= 1\n"),
+        ("-r", "-r/--rescue requires PATH\n"),
+        ("--host-script", "--host-script requires PATH\n"),
+        ("--host-memory", "--host-memory requires N\n"),
+        ("--host-memory much a.dag", "Invalid value for --host-memory\n"),
+        ("--host-memory 0 a.dag", "--host-memory must be an integer >= 1\n"),
+        ("--host-cpus", "--host-cpus requires N\n"),
+        ("--host-cpus few a.dag", "Invalid value for --host-cpus\n"),
+        ("--host-gpus", "--host-gpus requires N\n"),
+        ("--host-gpus all a.dag", "Invalid value for --host-gpus\n"),
+        ("--runtime-limit", "--runtime-limit requires SECONDS\n"),
+        ("--runtime-limit -1 a.dag", "Invalid value for --runtime-limit\n"),
+        ("--drain-grace", "--drain-grace requires SECONDS\n"),
+        ("--drain-grace -1 a.dag", "Invalid value for --drain-grace\n"),
+        ("--drain-grace nan a.dag", "Invalid value for --drain-grace\n"),
+        ("--max-wall-time", "--max-wall-time requires T\n"),
+        (
+            "--max-wall-time long a.dag",
+            "Invalid value for --max-wall-time\n",
+        ),
+        ("--maxfds", "--maxfds requires N\n"),
+        ("--maxfds x a.dag", "Invalid value for --maxfds\n"),
+        ("--maxfds 0 a.dag", "--maxfds must be at least 1\n"),
+        ("--sync-interval", "--sync-interval requires MS\n"),
+        (
+            "--sync-interval soon a.dag",
+            "Invalid value for --sync-interval\n",
+        ),
+        (
+            "--sync-interval -1 a.dag",
+            "--sync-interval must be a number of milliseconds\n",
+        ),
+        ("a.dag b.dag", "Invalid argument\n\n"),
+        ("a.dag b.dag --maxfds 0", "--maxfds must be at least 1\n"),
+        ("--workers many a.dag", "Invalid value for --workers\n"),
+        ("--workers 99999 a.dag", "--workers must be at most 10000\n"),
+    ] {
+        assert_eq!(refusal(line), message, "{line}");
+    }
+}
+
+#[test]
+fn every_option_is_stored() {
+    let line = "-v -v -q -o out -e err -s -m 3 -t 2x -n a.dag -r res --host-script hs --host-memory 100 \
+                --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
+                --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
+                --no-forward-journal --sync-interval 20 --drain-grace 2.5 \
+                --runtime-limit 60";
+    let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
+    let expected = RawArgs {
+        dag: "a.dag".into(),
+        verbosity: 1,
+        stdout: Some("out".into()),
+        stderr: Some("err".into()),
+        skip_rescue: true,
+        max_failures: 3,
+        tries: Some(2),
+        no_lock: true,
+        rescue: Some("res".into()),
+        host_script: Some("hs".into()),
+        host_memory: 100,
+        host_cpus: 4,
+        host_gpus: 3,
+        strict_limits: true,
+        max_wall_time: Some(0.5),
+        per_task_stdio: true,
+        jobstate_log: true,
+        monitord_hack: true,
+        stampede: false,
+        home: None,
+        server_variables: Vec::new(),
+        exec_kickstart: true,
+        no_resource_log: true,
+        no_sleep_on_recv: true,
+        max_fds: Some(9),
+        keep_affinity: true,
+        set_affinity: true,
+        no_forward_journal: true,
+        sync_interval_ms: Some(20),
+        runtime_limit: Some(60.0),
+        drain_grace: Some(2.5),
+        workers: Some(3),
+    };
+    assert_eq!(args, expected);
+}
+
+#[cfg(feature = "stampede")]
+#[test]
+fn stampede_implies_log_and_files_per_task() {
+    let environment = [("HOME", "/home/u"), ("PGSSLMODE", "require"), ("PGHOST", "h")];
+    let args = parse_with("--stampede a.dag", &environment).unwrap();
+    assert!(args.stampede && args.monitord_hack && args.per_task_stdio);
+    assert_eq!(args.home, Some("/home/u".into()));
+    assert_eq!(args.server_variables, [("PGSSLMODE", "require".into())]);
+}
+
+#[test]
+fn last_option_wins() {
+    assert_eq!(parse_with("-t 2 a.dag -t 3", &[]).unwrap().tries, Some(3));
+    assert_eq!(
+        parse_with("a.dag -o", &[]),
+        Err(EarlyExit::refuse("-o/--stdout requires PATH"))
+    );
+}
+
+#[test]
+fn variables_are_defaults_and_must_be_valid() {
+    let variables = [
+        ("PMC_HOST_CPUS", "3"),
+        ("PMC_HOST_MEMORY", "0"),
+        ("PMC_MAX_WALL_TIME", "2.5"),
+    ];
+    let args = parse_with("--host-cpus 2 a.dag", &variables).unwrap();
+    assert_eq!(
+        (args.host_cpus, args.host_memory, args.max_wall_time),
+        (2, 0, Some(2.5))
+    );
+    for name in [
+        "PMC_HOST_CPUS",
+        "PMC_HOST_GPUS",
+        "PMC_HOST_MEMORY",
+        "PMC_MAX_WALL_TIME",
+    ] {
+        let refused = parse_with("--host-cpus 2 a.dag", &[(name, "x")]);
+        assert_eq!(
+            refused,
+            Err(EarlyExit::refuse(&format!("Invalid value for {name}")))
+        );
+    }
+    assert_eq!(
+        parse_with("a.dag", &[("PMC_HOST_SCRIPT", "hs")])
+            .unwrap()
+            .host_script,
+        Some("hs".into())
+    );
+}
+
+#[test]
+fn empty_path_means_none() {
+    let words = ["-r", "", "--host-script", "", "a.dag"].map(OsString::from);
+    let lookup = |name: &str| (name == "PMC_HOST_SCRIPT").then(|| OsString::from("hs"));
+    let args = parse(OsStr::new("pmc"), &words, lookup).unwrap();
+    assert_eq!((args.rescue, args.host_script), (None, None));
+    let args = parse_with("a.dag", &[("PMC_HOST_SCRIPT", "")]).unwrap();
+    assert_eq!(args.host_script, None);
+}
+
+#[test]
+fn help_precedes_every_check() {
+    for (line, expected) in [("", 1), ("-x -o -h", 0), ("a.dag --help", 0), ("-s", 1)] {
+        match parse_with(line, &[("PMC_HOST_CPUS", if expected == 0 { "x" } else { "1" })]) {
+            Err(EarlyExit {
+                text,
+                code,
+                everywhere: true,
+            }) => {
+                assert_eq!(code, expected, "{line}");
+                assert!(text.starts_with("Usage: pmc [options] DAGFILE\n\nOptions:\n   -h|--help "));
+            }
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn version_skips_later_words() {
+    match parse_with("-s -V -x", &[]) {
+        Err(EarlyExit {
+            text,
+            code: 0,
+            everywhere: false,
+        }) => assert!(text.starts_with("Version: ")),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,105 @@
+//! A worker's side.
+
+use std::time::Duration;
+
+use super::MASTER;
+use super::endpoint::{Endpoint, GOODBYE, MAX_PAUSE, MESSAGE, PEER_CHECK_INTERVAL};
+use crate::protocol::{Rank, ToMaster, ToWorker};
+use crate::transport::error::Peer;
+use crate::transport::{TransportError, WorkerTransport};
+
+/// A worker's side.
+pub struct MpiWorker<'a> {
+    rank: Rank,
+    endpoint: Endpoint<'a>,
+    released: bool,
+    /// The master was missing at the last check.
+    suspects_master: bool,
+    buffer: Vec<u8>,
+}
+
+impl<'a> MpiWorker<'a> {
+    pub(super) fn new(endpoint: Endpoint<'a>, rank: Rank) -> Self {
+        Self {
+            rank,
+            endpoint,
+            released: false,
+            suspects_master: false,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Says goodbye when the worker has closed its files, and waits for the release by the master. The wait
+    /// has pauses, while the end of MPI itself waits busily.
+    ///
+    /// # Errors
+    /// The master has died.
+    pub fn goodbye(&mut self) -> Result<(), TransportError> {
+        self.endpoint.send(MASTER, GOODBYE, Vec::new())?;
+        self.endpoint.ring(MASTER);
+        while !self.released || !self.endpoint.has_sent_all() {
+            match self.endpoint.poll(&mut self.buffer) {
+                Some((_, tag)) => self.released |= tag == GOODBYE,
+                None => {
+                    self.check_master()?;
+                    std::thread::sleep(MAX_PAUSE);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports a master of this host that has died: it must end after its workers.
+    fn check_master(&mut self) -> Result<(), TransportError> {
+        if !self.endpoint.is_peer_check_due() {
+            return Ok(());
+        }
+        let is_gone = !self.released && self.endpoint.is_gone(MASTER);
+        let was_gone = std::mem::replace(&mut self.suspects_master, is_gone);
+        if was_gone && is_gone {
+            return Err(TransportError::Died(Peer::Master));
+        }
+        Ok(())
+    }
+}
+
+impl WorkerTransport for MpiWorker<'_> {
+    fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
+        self.send_deferred(message)?;
+        self.endpoint.ring(MASTER);
+        Ok(())
+    }
+
+    fn send_deferred(&mut self, message: ToMaster) -> Result<(), TransportError> {
+        let mut bytes = Vec::with_capacity(message.encoded_len());
+        message.encode(&mut bytes);
+        self.endpoint.send(MASTER, MESSAGE, bytes)
+    }
+
+    fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError> {
+        let received = self
+            .endpoint
+            .wait(timeout.min(PEER_CHECK_INTERVAL), &mut self.buffer);
+        match received {
+            None => {
+                self.check_master()?;
+                Ok(None)
+            }
+            Some((_, GOODBYE)) => {
+                self.released = true;
+                Ok(Some(ToWorker::Shutdown))
+            }
+            Some(_) => {
+                let message = ToWorker::decode(&self.buffer);
+                message.map(Some).map_err(|source| TransportError::Decode {
+                    from: Peer::Master,
+                    source,
+                })
+            }
+        }
+    }
+}
