@@ -66,7 +66,7 @@ pub(super) enum NotStarted {
         path: PathBuf,
         source: io::Error,
     },
-    #[error("Unable to open task stdout file {}: too many tries", .0.display())]
+    #[error("Unable to open task stdout file {}: all numbers are in use", .0.display())]
     TooManyFiles(PathBuf),
     #[error("{}", reason(.0))]
     Prepare(io::Error),
