@@ -1,5 +1,8 @@
 //! The program `pegasus-mpi-cluster`: from command line and environment to exit code.
 
+#[cfg(feature = "mpi")]
+mod mpi;
+
 use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -15,7 +18,7 @@ use crate::run::{LocalRun, run_local};
 use crate::signals::{self, Process};
 use crate::{host, logging};
 
-/// Runs the program. `words` is the command line, the program's name included.
+/// Runs the program. `words` is the command line, including the name of the program.
 #[must_use]
 pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> ExitCode {
     let lookup = |name: &str| {
@@ -51,12 +54,12 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
     }
 }
 
-/// Without a launcher: everything in this process.
+/// Runs master and workers in this process.
 fn alone(args: &RawArgs, program: &OsStr, worker: WorkerOptions) -> ExitCode {
-    // Affinity is kept: whoever restricts a single process means it.
+    // Keeps the affinity: a restriction of a single process is intended.
     let workers = args.workers.unwrap_or_else(host::usable_cpus);
     if let Err(message) = check(args, workers) {
-        return refuse(message);
+        return refuse(&message.to_string());
     }
     print(&cli::version());
     logging::init(args.verbosity);
@@ -72,13 +75,22 @@ fn alone(args: &RawArgs, program: &OsStr, worker: WorkerOptions) -> ExitCode {
     conclude(&run_local(&run, &interrupt, &mut |_| {}))
 }
 
-/// Checks that need to know how many workers there are. The error is the message.
-pub(crate) fn check(args: &RawArgs, workers: u32) -> Result<(), &'static str> {
+/// Why a run is refused before it begins.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("At least one worker process is required")]
+    NoWorkers,
+    #[error("--host-cpus is not compatible with --set-affinity")]
+    HostCpusWithAffinity,
+}
+
+/// Checks that depend on the number of workers.
+fn check(args: &RawArgs, workers: u32) -> Result<(), Refused> {
     if workers < 1 {
-        return Err("At least one worker process is required");
+        return Err(Refused::NoWorkers);
     }
     if args.set_affinity && args.host_cpus > 0 {
-        return Err("--host-cpus is not compatible with --set-affinity");
+        return Err(Refused::HostCpusWithAffinity);
     }
     Ok(())
 }
@@ -103,11 +115,11 @@ fn launched(args: &RawArgs, _: &OsStr, _: WorkerOptions, launch: &Launch) -> Exi
 
 #[cfg(feature = "mpi")]
 fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, launch: &Launch) -> ExitCode {
-    crate::app_mpi::launched(args, program, worker, launch)
+    mpi::launched(args, program, worker, launch)
 }
 
-/// Last words of a run, and its exit code.
-pub(crate) fn conclude(result: &Result<RunSummary, RunError>) -> ExitCode {
+/// Prints the last message of a run and returns its exit code.
+fn conclude(result: &Result<RunSummary, RunError>) -> ExitCode {
     match result {
         Ok(summary) if summary.aborted.is_some() => {
             print("ABORT: Workflow aborted\n");
@@ -138,12 +150,12 @@ pub(crate) fn conclude(result: &Result<RunSummary, RunError>) -> ExitCode {
     }
 }
 
-pub(crate) fn refuse(message: &str) -> ExitCode {
+fn refuse(message: &str) -> ExitCode {
     print(&format!("{message}\n"));
     ExitCode::from(exit::FAILURE)
 }
 
-/// Prints to stderr; there is nobody to tell if that fails.
-pub(crate) fn print(text: &str) {
+/// Prints to stderr. If that fails, there is no other place for a message.
+fn print(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

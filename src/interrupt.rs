@@ -1,9 +1,9 @@
-//! Asking a run to stop or to drain, from a signal handler's thread or from another part of the program.
+//! Requests to stop or drain a run.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// A request to stop or to drain; shared between whoever asks and the loop that looks for it.
+/// A request to stop or drain, shared by the requesting thread and the loop that checks for it.
 #[derive(Default)]
 pub struct Interrupt {
     signal: AtomicI32,
@@ -13,14 +13,13 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Nobody has asked yet.
+    /// Creates the state without a request.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Asks for the end of the run. `signal` is the number of the signal that was the reason; the
-    /// first one counts.
+    /// Asks to stop the run because of a signal. Keeps the first signal.
     pub fn raise(&self, signal: i32) {
         let _ = self
             .signal
@@ -28,8 +27,8 @@ impl Interrupt {
         self.wake();
     }
 
-    /// Asks to start nothing new and to end the run when the running tasks have ended; for the second
-    /// time, to end it now.
+    /// Asks to drain: to start no more tasks and to end the run when the running ones have ended. The second request
+    /// stops the run.
     pub fn drain(&self, signal: i32) {
         let first = self
             .drain
@@ -47,25 +46,25 @@ impl Interrupt {
         }
     }
 
-    /// The signal, if somebody has asked for the end.
+    /// The signal that asked to stop, if any.
     #[must_use]
     pub fn signal(&self) -> Option<i32> {
         Some(self.signal.load(Ordering::Acquire)).filter(|signal| *signal != 0)
     }
 
-    /// The signal that was the first to ask to start nothing new.
+    /// The first signal that asked to drain, if any.
     #[must_use]
     pub fn drain_signal(&self) -> Option<i32> {
         Some(self.drain.load(Ordering::Acquire)).filter(|signal| *signal != 0)
     }
 
-    /// How often somebody has asked for something.
+    /// Number of requests so far.
     #[must_use]
     pub fn requests(&self) -> u32 {
         self.requests.load(Ordering::Acquire)
     }
 
-    /// Calls `wake` whenever somebody asks, so that a loop that waits for messages takes notice.
+    /// Calls `wake` on each request, to wake a loop that waits for messages.
     pub fn on_raise(&self, wake: impl Fn() + Send + 'static) {
         if let Ok(mut wakers) = self.wakers.lock() {
             wakers.push(Box::new(wake));
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn to_ask_twice_is_to_insist() {
+    fn the_second_drain_request_stops_the_run() {
         let interrupt = Interrupt::new();
         interrupt.drain(10);
         assert_eq!((interrupt.drain_signal(), interrupt.signal()), (Some(10), None));

@@ -8,15 +8,12 @@
 )]
 
 mod app;
-#[cfg(feature = "mpi")]
-mod app_mpi;
 mod cli;
 #[cfg_attr(not(feature = "stampede"), path = "database_disabled.rs")]
 mod database;
 mod driver;
 mod durability;
 mod exit;
-mod forwarding;
 mod host;
 mod interrupt;
 mod launch;
@@ -31,8 +28,9 @@ mod signals;
 mod transport;
 mod worker;
 
-// The program.
+// The program and its options.
 pub use app::main;
+pub use cli::{OPTIONS as CLI_OPTIONS, OptionSpec, Section as OptionSection};
 pub use logging::init as init_logging;
 
 // A run on this machine.
@@ -54,8 +52,8 @@ pub use worker::count_gpus;
 #[doc(hidden)]
 pub mod internals {
     pub use crate::durability::forward_journal;
+    pub use crate::durability::forwarding::{Forwarding, NotForwarded};
     pub use crate::durability::shared_files::SharedFiles;
-    pub use crate::forwarding::{Forwarding, NotForwarded};
     pub use crate::protocol::{
         Assignment, DecodeError, ForwardedData, SubmitId, TaskResult, ToMaster, ToWorker,
     };

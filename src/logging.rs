@@ -1,7 +1,7 @@
 //! Log lines on stderr, as the original writes them: `[info] text`.
 //!
-//! The code logs with `tracing`; this module, used by the program only, prints. `tracing` has no
-//! level above error: events of the target `fatal` are printed as such.
+//! All code logs with `tracing`; only programs call this module, which prints. `tracing` has no level above error, so
+//! events with the target `fatal` are printed as fatal.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use tracing_subscriber::registry::LookupSpan;
 /// Target of events that are printed as `[fatal]`.
 pub const FATAL: &str = "fatal";
 
-/// Prints log lines of this process to stderr. `verbosity` is the number of `-v` less that of
-/// `-q`; 0 is the level info.
+/// Prints log lines of this process to stderr. `verbosity` is the number of `-v` minus the number of `-q`; 0 is the
+/// level info.
 pub fn init(verbosity: i32) {
     let level = match verbosity {
         ..=-3 => LevelFilter::OFF,
@@ -30,7 +30,7 @@ pub fn init(verbosity: i32) {
         .log_internal_errors(false)
         .event_format(Plain)
         .finish();
-    // Only the first call in a process counts.
+    // Fails if there is a subscriber already, which then stays.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 

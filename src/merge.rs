@@ -1,4 +1,4 @@
-//! Merging the workers' output files at the end of a run.
+//! Merges the output files of the workers at the end of a run.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use pmc_dag::reason;
 use crate::options::Target;
 use crate::worker::{worker_stderr, worker_stdout};
 
-/// The output of the tasks could not be brought together; the workers' files are still there.
+/// Merging failed. The files of the workers are still there.
 #[derive(Debug, thiserror::Error)]
 pub enum MergeError {
-    // Text and line feed of the original.
+    // The line feed is part of the original's text.
     #[error("Unable to open {what} file: {}\n: {}", path.display(), reason(source))]
     Open {
         what: &'static str,
@@ -27,8 +27,8 @@ pub enum MergeError {
     },
 }
 
-/// Copies the output of workers `1..=workers` to where it belongs, for each first standard output
-/// then standard error, and removes the workers' files when everything is copied.
+/// Appends standard output and standard error of workers `1..=workers`, in this order, to the targets. Removes the
+/// files of the workers when all are copied.
 ///
 /// # Errors
 /// A file cannot be opened, read or written.
@@ -58,7 +58,7 @@ pub fn merge(dag: &Path, workers: u32, stdout: &Target, stderr: &Target) -> Resu
     Ok(())
 }
 
-/// The stream or file that a target names, without any buffer in between.
+/// Opens the stream or file of a target, without a buffer.
 fn open(what: &'static str, target: &Target) -> Result<File, MergeError> {
     let opened = match target {
         Target::Stdout => duplicate(io::stdout()),
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_order_of_ranks() {
+    fn output_is_merged_in_the_order_of_ranks() {
         let folder = tempfile::tempdir().unwrap();
         let dag = files(folder.path());
         let (out, err) = (folder.path().join("o"), folder.path().join("e"));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn both_into_one_file() {
+    fn both_streams_can_go_to_one_file() {
         let folder = tempfile::tempdir().unwrap();
         let dag = files(folder.path());
         let both = folder.path().join("both");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_when_it_fails() {
+    fn a_failed_merge_keeps_the_files() {
         let folder = tempfile::tempdir().unwrap();
         let dag = files(folder.path());
         let target = Target::File(folder.path().join("nowhere/x"));

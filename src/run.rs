@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::driver::{self, RunError, RunEvent, RunSummary};
+use crate::driver::{self, Observer, RunError, RunSummary};
 use crate::interrupt::Interrupt;
 use crate::options::{Options, WorkerOptions};
 use crate::transport::local::{LocalMaster, LocalWorker, LocalWorkerSetup};
@@ -13,23 +13,23 @@ use crate::worker::{self, KillSwitch, Shared};
 pub struct LocalRun {
     /// What to run.
     pub options: Options,
-    /// What the workers need to know.
+    /// Settings of the workers.
     pub worker: WorkerOptions,
-    /// Number of workers: tasks that run at a time.
+    /// Number of workers, each of which runs one task at a time.
     pub workers: u32,
 }
 
-/// Runs a DAG on this machine and tells `observer` what happens. Another thread may end the run
-/// through `interrupt`; the running tasks are then ended, too.
+/// Runs a DAG on this machine and calls `observer` with its events. Another thread may end the run and its tasks
+/// through `interrupt`.
 ///
-/// Nothing is printed: events for a log are sent to the subscriber of `tracing`, if there is one.
+/// Prints nothing; log events go to the subscriber of `tracing`, if there is one.
 ///
 /// # Errors
-/// The run could not begin or had to be given up. What was done until then is in the rescue file.
+/// The run could not begin or had to be aborted. The rescue file lists the tasks that are done.
 pub fn run_local(
     run: &LocalRun,
     interrupt: &Interrupt,
-    observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
+    observer: &mut Observer<'_>,
 ) -> Result<RunSummary, RunError> {
     let options = Arc::new(run.worker.clone());
     let shared = Arc::new(Shared::default());

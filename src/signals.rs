@@ -1,13 +1,13 @@
-//! What signals ask for.
+//! Turns signals into requests.
 //!
 //! | signal | first | again |
 //! |---|---|---|
 //! | SIGUSR1, SIGTERM | drain | stop now |
 //! | SIGINT, SIGHUP | stop now | |
 //!
-//! Launchers that are told to end send SIGTERM to all their processes, and SIGKILL about a second
-//! later (Open MPI; others are not slower by much). No task would end in that time, so SIGTERM
-//! from the launcher, which is the parent of an MPI process, means stop now.
+//! A launcher that must end sends SIGTERM to its processes and SIGKILL about a second later (Open MPI; others take
+//! little longer). Tasks would not end in that time. So SIGTERM from the launcher, the parent of an MPI process, means
+//! to stop now.
 
 use std::io;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use signal_hook::iterator::Signals;
 
 use crate::interrupt::Interrupt;
 
-/// What a process is in a run.
+/// The role of a process in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
-    /// Master and workers in one.
+    /// Master and workers in one process.
     Alone,
-    /// The master, started by a launcher.
+    /// The master, a process of a launcher.
     Master,
-    /// A worker, started by a launcher.
+    /// A worker, a process of a launcher.
     Worker,
 }
 
@@ -39,7 +39,7 @@ enum Request {
 impl Process {
     fn request(self, signal: i32, from_parent: bool) -> Request {
         match (self, signal) {
-            // The affair of the master; launchers send it to all.
+            // Launchers send it to all processes, but only the master drains.
             (Self::Worker, SIGUSR1) => Request::Nothing,
             (Self::Alone | Self::Master, SIGUSR1) | (Self::Alone, SIGTERM) => Request::Drain,
             (Self::Master, SIGTERM) if !from_parent => Request::Drain,
@@ -48,21 +48,20 @@ impl Process {
     }
 }
 
-/// Makes the signals known to the run; not those that whoever started the program wants to be
-/// ignored, as `nohup` does.
+/// Passes signals on to `interrupt`, except those that are ignored, for example because of `nohup`.
 ///
 /// # Errors
-/// The system does not allow it.
+/// A handler or the thread cannot be created.
 pub fn catch(interrupt: &Arc<Interrupt>, process: Process) -> io::Result<()> {
     let ignored = std::fs::read_to_string("/proc/self/status").map_or(0, |status| ignored_signals(&status));
-    let is_wanted = |signal: &i32| ignored >> (signal - 1) & 1 == 0;
-    // Noted before the thread below hears of the signal: handlers run in the order of registration.
+    let is_handled = |signal: &i32| ignored >> (signal - 1) & 1 == 0;
+    // Registered first, so that the sender is known when the thread below sees the signal.
     let by_parent = Arc::new(AtomicBool::new(false));
-    if is_wanted(&SIGTERM) {
+    if is_handled(&SIGTERM) {
         note_parent(SIGTERM, Arc::clone(&by_parent))?;
     }
-    let wanted = [SIGTERM, SIGINT, SIGHUP, SIGUSR1].into_iter().filter(is_wanted);
-    let mut signals = Signals::new(wanted)?;
+    let handled = [SIGTERM, SIGINT, SIGHUP, SIGUSR1].into_iter().filter(is_handled);
+    let mut signals = Signals::new(handled)?;
     let interrupt = Arc::clone(interrupt);
     std::thread::Builder::new()
         .name("signals".to_owned())
@@ -78,13 +77,12 @@ pub fn catch(interrupt: &Arc<Interrupt>, process: Process) -> io::Result<()> {
     Ok(())
 }
 
-/// Notes that the parent has sent this signal. That others sent it, too, before or after, does not
-/// matter.
-#[expect(unsafe_code, reason = "who sent a signal is known to its handler only")]
+/// Sets `by_parent` when the parent sends this signal, even if other processes also send it.
+#[expect(unsafe_code, reason = "only a signal handler knows the sender")]
 fn note_parent(signal: i32, by_parent: Arc<AtomicBool>) -> io::Result<()> {
     let parent = nix::unistd::getppid().as_raw();
     let note = move |info: &libc::siginfo_t| {
-        // SAFETY: signals that a process sends have this field; in others it is some number.
+        // SAFETY: the field exists in signals from processes; in others it holds some number.
         if unsafe { info.si_pid() } == parent {
             by_parent.store(true, Ordering::Release);
         }
@@ -93,7 +91,7 @@ fn note_parent(signal: i32, by_parent: Arc<AtomicBool>) -> io::Result<()> {
     unsafe { signal_hook_registry::register_sigaction(signal, note) }.map(|_| ())
 }
 
-/// The set of ignored signals in the text of `/proc/self/status`; bit 0 is signal 1.
+/// Returns the set of ignored signals from the text of `/proc/self/status`; bit 0 is signal 1.
 fn ignored_signals(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
@@ -105,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_signals_are_bits() {
+    fn ignored_signals_are_read_from_the_status() {
         assert_eq!(ignored_signals("Name:\tx\nSigIgn:\t0000000000001001\n"), 0x1001);
         assert_eq!(ignored_signals("Name:\tx\n"), 0);
         let here = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -114,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_that_ends_leaves_no_time() {
+    fn sigterm_of_a_launcher_stops_the_master() {
         for (process, signal, from_parent, request) in [
             (Process::Master, SIGTERM, true, Request::Stop),
             (Process::Master, SIGTERM, false, Request::Drain),

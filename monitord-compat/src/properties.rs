@@ -1,33 +1,168 @@
-//! A reader of Java properties files, as Pegasus keeps its settings in.
+//! Reader of Java properties files, the format of Pegasus' settings.
 //!
-//! `key = value`, `key: value` or `key value`; comments start with `#` or `!`; a backslash continues a line
-//! or escapes a character (`\t \n \r \f \uXXXX`). `${name}` in a value is the value of an earlier property.
+//! `key = value`, `key: value` or `key value`. Comments start with `#` or `!`. A backslash continues a line
+//! or escapes a character (`\t \n \r \f \uXXXX`).
 
 use std::collections::HashMap;
+
+/// A key with its value and position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Key.
+    pub key: String,
+    /// Value without white space at both ends.
+    pub value: String,
+    /// Line of the key, from 1.
+    pub line: u32,
+    /// Byte column of the key, from 1.
+    pub column: u32,
+}
+
+/// An invalid line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{line}:{column}: {message}")]
+pub struct SyntaxError {
+    /// Line of the key, from 1.
+    pub line: u32,
+    /// Byte column of the key, from 1.
+    pub column: u32,
+    /// Description of the problem.
+    pub message: String,
+}
+
+/// Reads the settings of a text in order. `${name}` in values is not replaced.
+#[must_use]
+pub fn settings(text: &str) -> Vec<Result<Setting, SyntaxError>> {
+    let mut settings = Vec::new();
+    // In Java, lines end at `\n`, `\r` and `\r\n`.
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    let mut lines = text.split('\n').enumerate();
+    while let Some((n, first)) = lines.next() {
+        let start = first.trim_start();
+        if start.is_empty() || start.starts_with(['#', '!']) {
+            continue;
+        }
+        let line = u32::try_from(n + 1).unwrap_or(u32::MAX);
+        let column = u32::try_from(first.len() - start.len() + 1).unwrap_or(u32::MAX);
+        let mut whole = start.to_owned();
+        while continues(&whole) {
+            whole.pop();
+            match lines.next() {
+                Some((_, next)) => whole.push_str(next.trim_start()),
+                None => break,
+            }
+        }
+        settings.push(match split(&whole) {
+            Ok((key, value)) => Ok(Setting {
+                key,
+                value: value.trim().to_owned(),
+                line,
+                column,
+            }),
+            Err(message) => Err(SyntaxError {
+                line,
+                column,
+                message,
+            }),
+        });
+    }
+    settings
+}
+
+/// Returns whether a line continues: it ends with an odd number of backslashes.
+fn continues(line: &str) -> bool {
+    let backslashes = line.len() - line.trim_end_matches('\\').len();
+    backslashes % 2 == 1
+}
+
+/// Splits a logical line: the key ends at the first unescaped `=`, `:` or white space.
+fn split(line: &str) -> Result<(String, String), String> {
+    let mut escaped = false;
+    let mut key_end = line.len();
+    for (n, c) in line.char_indices() {
+        if escaped {
+            escaped = false;
+        } else if c == '\\' {
+            escaped = true;
+        } else if matches!(c, '=' | ':') || c.is_whitespace() {
+            key_end = n;
+            break;
+        }
+    }
+    let rest = line[key_end..].trim_start();
+    let value = match rest.strip_prefix(['=', ':']) {
+        Some(value) => value.trim_start(),
+        None => rest,
+    };
+    Ok((unescape(&line[..key_end])?, unescape(value)?))
+}
+
+fn unescape(text: &str) -> Result<String, String> {
+    if !text.contains('\\') {
+        return Ok(text.to_owned());
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    // High surrogate: Java writes such characters as two escapes.
+    let mut high: Option<u32> = None;
+    while let Some(c) = chars.next() {
+        let unit =
+            match c {
+                '\\' => match chars.next() {
+                    Some('u') => {
+                        let digits: String = chars.by_ref().take(4).collect();
+                        let code = u32::from_str_radix(&digits, 16)
+                            .ok()
+                            .filter(|_| digits.len() == 4);
+                        Some(code.ok_or_else(|| {
+                            format!("`\\u{digits}` is no character, four digits are expected")
+                        })?)
+                    }
+                    Some('t') => Some(u32::from('\t')),
+                    Some('n') => Some(u32::from('\n')),
+                    Some('r') => Some(u32::from('\r')),
+                    Some('f') => Some(0x0c),
+                    Some(c) => Some(u32::from(c)),
+                    None => None,
+                },
+                c => Some(u32::from(c)),
+            };
+        let Some(unit) = unit else { continue };
+        let code = match (high.take(), unit) {
+            (None, 0xd800..0xdc00) => {
+                high = Some(unit);
+                continue;
+            }
+            (Some(first), 0xdc00..0xe000) => 0x1_0000 + ((first - 0xd800) << 10) + (unit - 0xdc00),
+            (_, unit) => unit,
+        };
+        out.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+    }
+    Ok(out)
+}
 
 /// Properties by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Properties(HashMap<String, String>);
 
 impl Properties {
-    /// Reads properties. There is no wrong input: every line means something.
+    /// Reads properties. Skips invalid lines; the planner reports them. `${name}` in a value is the value of
+    /// an earlier property.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let mut properties = Self::default();
-        for line in logical_lines(text) {
-            let (key, value) = split(&line);
-            properties.set(&key, &value);
+        for setting in settings(text).into_iter().flatten() {
+            properties.set(&setting.key, &setting.value);
         }
         properties
     }
-
-    /// Sets a property; `${name}` in the value is replaced.
+    /// Sets a property and replaces `${name}` in the value.
     pub fn set(&mut self, key: &str, value: &str) {
         let value = self.expand(value.trim());
         self.0.insert(key.to_owned(), value);
     }
 
-    /// The value of a property, if it is set and not empty.
+    /// Returns the value of a property unless it is empty.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0
@@ -54,105 +189,72 @@ impl Properties {
     }
 }
 
-/// Lines with continuations joined; without comments and blank lines.
-fn logical_lines(text: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut open: Option<String> = None;
-    for line in text.lines() {
-        let line = line.trim_start();
-        if open.is_none() && (line.is_empty() || line.starts_with(['#', '!'])) {
-            continue;
-        }
-        let mut whole = open.take().unwrap_or_default();
-        whole.push_str(line);
-        let backslashes = whole.len() - whole.trim_end_matches('\\').len();
-        if backslashes % 2 == 1 {
-            whole.pop();
-            open = Some(whole);
-        } else {
-            lines.push(whole);
-        }
-    }
-    lines.extend(open);
-    lines
-}
-
-/// Splits at the first unescaped `=`, `:` or blank, and resolves escapes.
-fn split(line: &str) -> (String, String) {
-    let mut escaped = false;
-    let end = line.find(|c: char| {
-        let ends = !escaped && (c == '=' || c == ':' || c.is_whitespace());
-        escaped = c == '\\' && !escaped;
-        ends
-    });
-    let Some(end) = end else {
-        return (unescape(line), String::new());
-    };
-    let rest = line[end..].trim_start();
-    let value = rest.strip_prefix(['=', ':']).unwrap_or(rest);
-    (unescape(&line[..end]), unescape(value.trim_start()))
-}
-
-fn unescape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut chars = text.chars();
-    while let Some(c) = chars.next() {
-        if c != '\\' {
-            out.push(c);
-            continue;
-        }
-        match chars.next() {
-            Some('t') => out.push('\t'),
-            Some('n') => out.push('\n'),
-            Some('r') => out.push('\r'),
-            Some('f') => out.push('\u{c}'),
-            Some('u') => {
-                let digits = chars
-                    .as_str()
-                    .get(..4)
-                    .and_then(|hex| u32::from_str_radix(hex, 16).ok());
-                match digits.and_then(char::from_u32) {
-                    Some(unicode) => {
-                        out.push(unicode);
-                        chars = chars.as_str()[4..].chars();
-                    }
-                    None => out.push('u'),
-                }
-            }
-            Some(other) => out.push(other),
-            None => {}
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn pairs(text: &str) -> Vec<(String, String)> {
+        settings(text)
+            .into_iter()
+            .map(|setting| setting.map(|s| (s.key, s.value)).expect("valid"))
+            .collect()
+    }
+
+    fn pair(text: &str) -> (String, String) {
+        let mut all = pairs(text);
+        assert_eq!(all.len(), 1, "{text}");
+        all.remove(0)
+    }
+
+    fn of(key: &str, value: &str) -> (String, String) {
+        (key.into(), value.into())
+    }
+
     #[test]
-    fn the_forms_of_a_line() {
-        let text = "# comment\n! comment\n\na=1\nb : 2\nc\t3\n d = x\\\n   y\ne\\ f=jdbc\\:sqlite\\:/p/a\\=b \n\
-                    base=/data\npath=${base}/x${none}\nu=\\u00e9\\u12\nempty\nhash=a#b\\\\\n";
-        let p = Properties::parse(text);
-        for (key, value) in [
-            ("a", "1"),
-            ("b", "2"),
-            ("c", "3"),
-            ("d", "xy"),
-            ("e f", "jdbc:sqlite:/p/a=b"),
-            ("path", "/data/x"),
-            ("u", "éu12"),
-            ("hash", "a#b\\"),
-        ] {
-            assert_eq!(p.get(key), Some(value), "{key}");
+    fn separators_are_recognized() {
+        for text in ["a=b", "a: b", "a b", " a  =  b  ", "a\t=\tb", "a : b\r\n"] {
+            assert_eq!(pair(text), of("a", "b"), "{text:?}");
         }
-        assert_eq!(p.get("empty"), None);
+        assert_eq!(pair("a"), of("a", ""));
+        assert_eq!(pair("a=="), of("a", "="));
+        assert_eq!(pair("a = b = c:d"), of("a", "b = c:d"));
+    }
+
+    #[test]
+    fn escapes_are_replaced() {
+        assert_eq!(pair(r"a\:b\=c\ d = \u00e9\t\\x\q"), of("a:b=c d", "é\t\\xq"));
+        assert_eq!(pair(r"a = \ud83d\ude00"), of("a", "😀"));
+    }
+
+    #[test]
+    fn comments_and_continued_lines_are_read() {
+        let text = "# c = d\n  ! e\n\na = one,\\\n    two\\\\\nb = 2\\\n";
+        assert_eq!(pairs(text), [of("a", "one,two\\"), of("b", "2")]);
+    }
+
+    #[test]
+    fn a_bad_escape_is_an_error_with_its_line() {
+        let settings = settings("a=1\nb = \\u12g4");
+        let error = settings[1].as_ref().expect_err("bad");
+        assert_eq!(
+            error.to_string(),
+            "2:1: `\\u12g4` is no character, four digits are expected"
+        );
+    }
+
+    #[test]
+    fn references_name_earlier_properties() {
+        let text = "base=/data\npath=${base}/x${none}\nempty\nbad=\\u12\nopen=a${base\n";
+        let properties = Properties::parse(text);
+        assert_eq!(properties.get("path"), Some("/data/x"));
+        assert_eq!(properties.get("open"), Some("a${base"));
+        assert_eq!(properties.get("empty"), None);
+        assert_eq!(properties.get("bad"), None);
     }
 
     proptest::proptest! {
         #[test]
-        fn never_panics(text in "([a-z=:\\\\u0-9{}$ #!\n]|\\PC){0,80}") {
+        fn arbitrary_text_causes_no_panic(text in "([a-z=:\\\\u0-9{}$ #!\n]|\\PC){0,80}") {
             let _ = Properties::parse(&text);
         }
     }

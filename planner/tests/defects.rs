@@ -1,6 +1,5 @@
 //! Defects of Pegasus' planner that this planner avoids (section 8 of the planner's specification), as far as
-//! no
-//! other test covers them. Each test name has the number of its defect.
+//! no other test covers them. Each test name has the number of its defect.
 
 #[expect(dead_code, reason = "only a part of the helpers is needed here")]
 mod common;
@@ -35,8 +34,7 @@ fn d10_each_argument_is_one_word_unless_splitting_is_on() -> Result<(), Box<dyn 
     let plan = one(arguments).plan(LINE)?;
     assert_eq!(tail(&plan), ["-i", "two words", "\\'in quotes\\' and", "1.50"]);
     let count_warnings = |plan: &common::Plan| {
-        plan.planned
-            .warnings
+        plan.warnings()
             .iter()
             .filter(|w| w.contains("\"two words\""))
             .count()

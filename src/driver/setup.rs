@@ -10,10 +10,10 @@ use pmc_dag::Dag;
 
 use super::{RunError, durability};
 use crate::database::{self, OutcomeReporter};
+use crate::durability::forwarding::Forwarding;
 use crate::durability::lock::DagLock;
 use crate::durability::shared_files;
 use crate::durability::sync::Syncer;
-use crate::forwarding::Forwarding;
 use crate::logs::Logs;
 use crate::options::Options;
 use crate::scheduler::{Master, MasterConfig};

@@ -1,22 +1,22 @@
-//! Keeping other runs of the same DAG away.
+//! The lock of a DAG file: only one run of a DAG at a time.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
+use monitord_compat::run_lock::lock;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
 use pmc_dag::reason;
 
-/// The lock of a DAG file; it lasts as long as this value.
+/// The lock of a DAG file. Dropping it releases the lock.
 ///
-/// It belongs to the open file, not to the process: unlike the lock of the original, it does not
-/// vanish when something else closes the same file. The two respect each other.
+/// It belongs to the open file, not to the process. So, unlike the lock of the original, it is not lost when the process
+/// closes another descriptor of the same file. The two exclude each other.
 #[derive(Debug)]
 pub struct DagLock {
     _file: File,
 }
 
-/// Why there is no lock. `Display` gives the text of the original.
+/// Why there is no lock. `Display` is the text of the original.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("Unable to open DAG file: {}: {}", path.display(), reason(source))]
@@ -26,10 +26,10 @@ pub enum LockError {
 }
 
 impl DagLock {
-    /// Locks the file, or fails at once.
+    /// Locks the file or fails at once.
     ///
     /// # Errors
-    /// The file cannot be opened for writing, or somebody else has it locked.
+    /// The file cannot be opened for writing, or it is already locked.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let file = file.map_err(|source| LockError::Open {
@@ -46,20 +46,8 @@ impl DagLock {
     }
 }
 
-/// Locks a whole file for as long as it is open.
-fn lock(file: &File) -> Result<(), Errno> {
-    let whole = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
-    fcntl(file, FcntlArg::F_OFD_SETLK(&whole)).map(drop)
-}
-
-/// Locks a file that is open for writing, for as long as it is open; false if somebody else has it
-/// locked. Where files cannot be locked at all, nobody has.
+/// Locks a writable file for as long as it is open. Returns false if it is already locked. On file systems without
+/// locks, every file counts as unlocked.
 pub(crate) fn lock_if_possible(file: &File) -> bool {
     !matches!(lock(file), Err(Errno::EAGAIN | Errno::EACCES))
 }
@@ -69,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_one_at_a_time() {
+    fn a_second_lock_fails_until_the_first_is_dropped() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let first = DagLock::acquire(file.path()).unwrap();
         // Reading the file and closing it again must not end the lock.
@@ -86,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file() {
+    fn a_missing_file_is_named() {
         let error = DagLock::acquire(Path::new("no/such.dag")).unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -2,6 +2,7 @@
 //! run.
 
 pub mod forward_journal;
+pub mod forwarding;
 pub mod lock;
 pub mod shared_files;
 pub mod sync;

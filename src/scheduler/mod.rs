@@ -2,7 +2,7 @@
 //!
 //! No clock, file or socket in here. [`Master::handle`] takes one event and [`Master::schedule`]
 //! assigns ready tasks; both say what is to happen through the [`Outbox`]. The loop around it
-//! (`crate::driver`) owns transport, clock and logs, works off all messages that are there with
+//! (the driver) owns transport, clock and logs, works off all messages that are there with
 //! `handle`, then calls `schedule` once.
 //!
 //! # Life of a run

@@ -23,8 +23,7 @@ pub struct Loaded<T> {
 }
 
 /// Returns the file of a catalog: that of the property `<key>.file`, else the first default name that exists
-/// in
-/// the working directory.
+/// in the working directory.
 fn locate(properties: &Properties, key: &str, working_dir: &Path, defaults: &[&str]) -> Option<PathBuf> {
     if let Some(named) = properties.get(&format!("{key}.file")).filter(|f| !f.is_empty()) {
         return Some(working_dir.join(named.strip_prefix("file://").unwrap_or(named)));

@@ -61,8 +61,7 @@ impl LastUses {
     }
 
     /// Adds a file use to a job, given the number of the job, counted from 1. A second use in the same
-    /// direction is ignored;
-    /// one in the other direction makes the file input and output.
+    /// direction is ignored; one in the other direction makes the file input and output.
     fn add(&mut self, number: u32, uses: &mut Vec<FileUse>, new: FileUse) {
         let last = &mut self.of[new.file.0 as usize];
         if last.0 != number {

@@ -17,8 +17,7 @@ fn name(workflow: &Workflow, job: JobIndex) -> String {
 }
 
 /// Returns the job that writes each file, `u32::MAX` for none. Reports files with several writers, since the
-/// order
-/// of reading and writing would be undefined.
+/// order of reading and writing would be undefined.
 pub(super) fn producers(workflow: &Workflow, file: &Path, problems: &mut Vec<InputError>) -> Vec<u32> {
     let mut producers = vec![NONE; workflow.files.len()];
     let mut contested: BTreeMap<FileId, Vec<u32>> = BTreeMap::new();

@@ -1,9 +1,8 @@
 //! Clusters: the task that runs one, and the list or DAG of its jobs (section 6.5 of the planner's
 //! specification).
 //!
-//! Each job is wrapped by kickstart as it would be outside, so that monitoring sees it as it is. What runs the
-//! jobs is not wrapped: pegasus-cluster and pegasus-mpi-cluster change no directory and write records of
-//! their own.
+//! Kickstart wraps each job as outside a cluster, so that monitoring sees single jobs. It does not wrap the
+//! aggregator: pegasus-cluster and pegasus-mpi-cluster change no directory and write records themselves.
 
 use std::fmt::Write as _;
 
@@ -19,7 +18,7 @@ use super::command::{self, Command, environment, is_wrapped, quote};
 use super::dag::blank_free;
 use super::limits;
 
-/// Variables by which pegasus-mpi-cluster would take itself for a part of the MPI job that it runs in.
+/// Variables that would make pegasus-mpi-cluster join the MPI job in which it runs.
 const LAUNCHER_VARIABLES: &[&str] = &[
     "OMPI_COMM_WORLD_RANK",
     "PMI_RANK",
@@ -28,7 +27,7 @@ const LAUNCHER_VARIABLES: &[&str] = &[
     "PALS_RANKID",
     "SLURM_STEP_NUM_TASKS",
 ];
-/// Minutes that a run inside a cluster leaves for its end, if it has at least twice as many.
+/// Minutes that a run inside a cluster reserves for its end, if it has more than twice as many.
 const MARGIN: u64 = 5;
 
 fn cluster<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p Cluster> {
@@ -38,7 +37,7 @@ fn cluster<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p Cluster> {
     }
 }
 
-/// The cluster that a job runs in.
+/// Returns the cluster of a job.
 fn cluster_of<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p Cluster> {
     let position = (id as usize).checked_sub(plan.exec.jobs.len())? as u32;
     let clusters = &plan.exec.clusters;
@@ -46,20 +45,20 @@ fn cluster_of<'p>(plan: &'p Plan<'_>, id: JobId) -> Option<&'p Cluster> {
     clusters.get(after.checked_sub(1)?)
 }
 
-/// The job that a clustered job runs in.
-pub(crate) fn home(plan: &Plan<'_>, id: JobId) -> Option<JobId> {
+/// Returns the job of the plan that runs a clustered job.
+pub(crate) fn cluster_job(plan: &Plan<'_>, id: JobId) -> Option<JobId> {
     cluster_of(plan, id).map(|cluster| cluster.job)
 }
 
-/// Whether a job comes after another one in a list for pegasus-cluster: its record need not repeat what is
-/// known of the machine.
+/// Returns whether a job is not the first in a list for pegasus-cluster. Its record need not describe the
+/// machine again.
 pub(crate) fn is_later_member(plan: &Plan<'_>, id: JobId) -> bool {
     cluster_of(plan, id).is_some_and(|cluster| {
         cluster.aggregator == Aggregator::SeqExec && plan.member(cluster.members.start) != id
     })
 }
 
-/// Whether a job in a cluster has all of its environment from that.
+/// Returns whether a clustered job inherits its whole environment from the cluster.
 pub(crate) fn inherits_environment(plan: &Plan<'_>, id: JobId) -> bool {
     let profiles = |id: JobId| &plan.exec.setups[plan.job(id).setup as usize].profiles;
     cluster_of(plan, id).is_some_and(|cluster| {
@@ -70,7 +69,7 @@ pub(crate) fn inherits_environment(plan: &Plan<'_>, id: JobId) -> bool {
     })
 }
 
-/// Whether a list has a job without kickstart.
+/// Returns whether a list contains a job without kickstart.
 pub(crate) fn has_bare_member(plan: &Plan<'_>, id: JobId) -> bool {
     cluster(plan, id).is_some_and(|cluster| {
         let mut members = cluster.members.clone();
@@ -78,13 +77,13 @@ pub(crate) fn has_bare_member(plan: &Plan<'_>, id: JobId) -> bool {
     })
 }
 
-/// What the jobs of a cluster need.
+/// Resources that the jobs of a cluster need.
 #[derive(Debug, Default)]
 struct Needs {
-    largest_memory: Option<u64>,
-    all_memory: u64,
-    most_cpus: Option<u32>,
-    most_gpus: Option<u32>,
+    max_memory: Option<u64>,
+    total_memory: u64,
+    max_cpus: Option<u32>,
+    max_gpus: Option<u32>,
     priority: Option<i64>,
     options: Vec<String>,
 }
@@ -96,10 +95,10 @@ impl Needs {
             let mut one = Command::default();
             // Problems are reported with the list.
             limits::resources(plan, plan.member(member), &mut one, &mut Vec::new());
-            needs.largest_memory = needs.largest_memory.max(one.memory_mb);
-            needs.all_memory = needs.all_memory.saturating_add(one.memory_mb.unwrap_or(0));
-            needs.most_cpus = needs.most_cpus.max(one.cpus);
-            needs.most_gpus = needs.most_gpus.max(one.gpus);
+            needs.max_memory = needs.max_memory.max(one.memory_mb);
+            needs.total_memory = needs.total_memory.saturating_add(one.memory_mb.unwrap_or(0));
+            needs.max_cpus = needs.max_cpus.max(one.cpus);
+            needs.max_gpus = needs.max_gpus.max(one.gpus);
             needs.priority = match (needs.priority, one.priority) {
                 (Some(a), Some(b)) => Some(a.max(b)),
                 (a, b) => a.or(b),
@@ -112,10 +111,10 @@ impl Needs {
     }
 }
 
-/// The command of a cluster.
+/// Returns the command of a cluster.
 ///
 /// # Errors
-/// Profiles that make no sense.
+/// Invalid profiles.
 pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>> {
     let Some(cluster) = cluster(plan, id) else {
         return Err(vec![format!("the job {} is no cluster", plan.job(id).name)]);
@@ -123,92 +122,108 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
     let setup = &plan.exec.setups[plan.job(id).setup as usize];
     let mut problems = Vec::new();
     let mut command = Command::default();
-    // What the catalog says of the program that runs the cluster; else what its jobs need.
+    // Resources of the aggregator in the catalog, else those of the jobs.
     limits::resources(plan, id, &mut command, &mut problems);
     if !problems.is_empty() {
         return Err(problems);
     }
     let needs = Needs::of(plan, cluster);
-    command.cpus = command.cpus.max(needs.most_cpus);
-    command.gpus = command.gpus.max(needs.most_gpus);
+    command.cpus = command.cpus.max(needs.max_cpus);
+    command.gpus = command.gpus.max(needs.max_gpus);
     command.priority = command.priority.or(needs.priority);
     command.environment = environment(&setup.profiles);
     command.program = quote(&setup.executable).into_owned();
-    let own = setup.profiles.pegasus("job.aggregator.arguments").map(str::trim);
-    let more = own
+    let profile = setup.profiles.pegasus("job.aggregator.arguments").map(str::trim);
+    let extra = profile
         .filter(|text| !text.is_empty())
         .or(plan.settings.cluster.arguments.as_deref())
         .unwrap_or_default();
-    let mut words: Vec<String> = Vec::new();
-    match cluster.aggregator {
+    let mut words = match cluster.aggregator {
         Aggregator::SeqExec => {
-            command.memory_mb = command.memory_mb.max(needs.largest_memory);
-            if command.options.is_empty() {
-                command.options = needs.options.join(" ");
-            }
-            let variable = setup.profiles.get(Namespace::Env, "SEQEXEC_CPUS");
-            if !cluster.edges.is_empty()
-                && let Some(number) = at_a_time(more)
-                    .or(variable.map(str::to_owned))
-                    .filter(|n| is_several(n))
-            {
-                return Err(vec![format!(
-                    "job {}: its jobs depend on each other, and pegasus-cluster is to run several of them at a time (-n \
-                     {number} in job.aggregator.arguments, or SEQEXEC_CPUS), which heeds no dependencies: leave that out, \
-                     or set the profile pegasus::job.aggregator of these jobs to mpiexec, which does",
-                    plan.job(id).name
-                )]);
-            }
-            let settings = &plan.settings.cluster;
-            if settings.first_job_fail {
-                words.push("-f".into());
-            }
-            if settings.log {
-                let log = if settings.global_log {
-                    format!("{}/{}.log", plan.submit, plan.base)
-                } else {
-                    plan.job_file(id, ".log")
-                };
-                words.push(format!("-R {}", quote(&log)));
-            }
+            check_parallel(plan, id, cluster, extra)?;
+            sequential(plan, id, needs, &mut command)
         }
-        Aggregator::MpiExec => {
-            let cpus = command.cpus.unwrap_or(1);
-            let at_a_time = u64::from(cpus / needs.most_cpus.unwrap_or(1)).max(1);
-            let together = needs
-                .largest_memory
-                .map(|mb| mb.saturating_mul(at_a_time).min(needs.all_memory));
-            command.memory_mb = command.memory_mb.or(together).max(needs.largest_memory);
-            words.push(format!("--workers {cpus} --host-cpus {cpus}"));
-            if let Some(memory) = command.memory_mb {
-                words.push(format!("--host-memory {memory}"));
-            }
-            if let Some(gpus) = command.gpus {
-                words.push(format!("--host-gpus {gpus}"));
-            }
-            words.push("--no-resource-log".into());
-            if let Some(minutes) = wall_time(&setup.profiles, &plan.settings.profiles) {
-                words.push(format!("--max-wall-time {minutes}"));
-            }
-            let mut without = String::from("/usr/bin/env");
-            for variable in LAUNCHER_VARIABLES {
-                // Writing into a String cannot fail.
-                let _ = write!(without, " -u {variable}");
-            }
-            let with = command.environment.strip_prefix("/usr/bin/env").unwrap_or(" ");
-            command.environment = format!("{without}{with}");
-        }
-    }
-    if !more.is_empty() {
-        words.push(more.to_owned());
+        Aggregator::MpiExec => parallel(plan, &setup.profiles, &needs, &mut command),
+    };
+    if !extra.is_empty() {
+        words.push(extra.to_owned());
     }
     words.push(quote(&plan.job_file(id, ".in")).into_owned());
     command.arguments = words.join(" ");
     Ok(command)
 }
 
-/// Value of the last option `-n` in arguments of pegasus-cluster, whose options may be put together.
-fn at_a_time(arguments: &str) -> Option<String> {
+/// Refuses dependencies between jobs that pegasus-cluster would run at the same time.
+fn check_parallel(plan: &Plan<'_>, id: JobId, cluster: &Cluster, arguments: &str) -> Result<(), Vec<String>> {
+    if cluster.edges.is_empty() {
+        return Ok(());
+    }
+    let setup = &plan.exec.setups[plan.job(id).setup as usize];
+    let variable = setup.profiles.get(Namespace::Env, "SEQEXEC_CPUS");
+    match parallel_jobs(arguments).or(variable.map(str::to_owned)) {
+        Some(number) if is_several(&number) => Err(vec![format!(
+            "job {}: its jobs depend on each other, but pegasus-cluster would run several of them at the same time (-n \
+             {number} in job.aggregator.arguments, or SEQEXEC_CPUS) and ignores dependencies: remove that setting, or \
+             set the profile pegasus::job.aggregator of these jobs to mpiexec, which respects dependencies",
+            plan.job(id).name
+        )]),
+        _ => Ok(()),
+    }
+}
+
+/// Sets the resources of a cluster under pegasus-cluster and returns its options.
+fn sequential(plan: &Plan<'_>, id: JobId, needs: Needs, command: &mut Command) -> Vec<String> {
+    command.memory_mb = command.memory_mb.max(needs.max_memory);
+    if command.options.is_empty() {
+        command.options = needs.options.join(" ");
+    }
+    let mut words = Vec::new();
+    let settings = &plan.settings.cluster;
+    if settings.first_job_fail {
+        words.push("-f".into());
+    }
+    if settings.log {
+        let log = if settings.global_log {
+            format!("{}/{}.log", plan.submit, plan.base)
+        } else {
+            plan.job_file(id, ".log")
+        };
+        words.push(format!("-R {}", quote(&log)));
+    }
+    words
+}
+
+/// Sets the resources of a cluster under pegasus-mpi-cluster and returns its options.
+fn parallel(plan: &Plan<'_>, profiles: &Profiles, needs: &Needs, command: &mut Command) -> Vec<String> {
+    let cpus = command.cpus.unwrap_or(1);
+    let slots = u64::from(cpus / needs.max_cpus.unwrap_or(1)).max(1);
+    let memory = needs
+        .max_memory
+        .map(|mb| mb.saturating_mul(slots).min(needs.total_memory));
+    command.memory_mb = command.memory_mb.or(memory).max(needs.max_memory);
+    let mut words = vec![format!("--workers {cpus} --host-cpus {cpus}")];
+    if let Some(memory) = command.memory_mb {
+        words.push(format!("--host-memory {memory}"));
+    }
+    if let Some(gpus) = command.gpus {
+        words.push(format!("--host-gpus {gpus}"));
+    }
+    words.push("--no-resource-log".into());
+    if let Some(minutes) = wall_time(profiles, &plan.settings.profiles) {
+        words.push(format!("--max-wall-time {minutes}"));
+    }
+    let mut unset = String::from("/usr/bin/env");
+    for variable in LAUNCHER_VARIABLES {
+        // Writing into a String cannot fail.
+        let _ = write!(unset, " -u {variable}");
+    }
+    let set = command.environment.strip_prefix("/usr/bin/env").unwrap_or(" ");
+    command.environment = format!("{unset}{set}");
+    words
+}
+
+/// Returns the value of the last option `-n` in arguments of pegasus-cluster, where options may be joined.
+fn parallel_jobs(arguments: &str) -> Option<String> {
     let mut found = None;
     let words = pmc_dag::words::split(arguments.as_bytes());
     let mut words = words.iter().map(|word| String::from_utf8_lossy(word));
@@ -230,13 +245,13 @@ fn at_a_time(arguments: &str) -> Option<String> {
     found
 }
 
-/// Whether a number of commands at a time is more than one.
+/// Returns whether a number of parallel jobs is more than one.
 fn is_several(number: &str) -> bool {
     let number = number.trim();
     number.eq_ignore_ascii_case("auto") || number.parse::<u64>().is_ok_and(|n| n > 1)
 }
 
-/// Minutes that a run inside a cluster may take.
+/// Returns the minutes that a run inside a cluster may take.
 fn wall_time(own: &Profiles, of_all: &Profiles) -> Option<u64> {
     let number =
         |profiles: &Profiles, namespace, key| profiles.get(namespace, key)?.trim().parse::<u64>().ok();
@@ -253,10 +268,10 @@ fn wall_time(own: &Profiles, of_all: &Profiles) -> Option<u64> {
     (minutes > 1).then_some(minutes)
 }
 
-/// Appends what the program that runs a cluster reads.
+/// Appends the input of the aggregator.
 ///
 /// # Errors
-/// Jobs that cannot be expressed.
+/// Jobs that the list cannot express.
 pub(crate) fn list(plan: &Plan<'_>, id: JobId, text: &mut String) -> Result<(), Vec<String>> {
     let Some(cluster) = cluster(plan, id) else {
         return Ok(());
@@ -339,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_at_a_time() {
+    fn the_number_of_parallel_jobs_is_found() {
         for (arguments, several) in [
             ("", false),
             ("-n 1", false),
@@ -350,7 +365,7 @@ mod tests {
             ("-s n4 -R -n5", false),
         ] {
             assert_eq!(
-                at_a_time(arguments).is_some_and(|n| is_several(&n)),
+                parallel_jobs(arguments).is_some_and(|n| is_several(&n)),
                 several,
                 "{arguments}"
             );
@@ -358,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn wall_times_leave_room() {
+    fn wall_times_reserve_time_for_the_end() {
         let of = |namespace, key: &str, value: &str| {
             let mut profiles = Profiles::default();
             profiles.set(namespace, key, value);

@@ -1,5 +1,5 @@
-//! Command lines: kickstart around the program, resources of the task (sections 7.1 and 7.2 of the
-//! planner's specification).
+//! Command lines of tasks: kickstart, program, resources (sections 7.1 and 7.2 of the planner's
+//! specification).
 
 mod arguments;
 mod places;
@@ -22,14 +22,14 @@ use quoting::{push_word, spaced};
 pub(crate) use places::{makes_dir, work_dir};
 pub(crate) use quoting::{quote, shell_quote};
 
-/// What a TASK line says about one job.
+/// Parts of the TASK line of one job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Command {
-    /// What precedes the program on the TASK line: the environment.
+    /// Environment, before the program.
     pub(crate) environment: String,
     /// First program: kickstart, a launcher, or the program itself.
     pub(crate) program: String,
-    /// Its arguments as one text, quoted for the DAG.
+    /// Arguments as one text, quoted for the DAG.
     pub(crate) arguments: String,
     /// `-m`.
     pub(crate) memory_mb: Option<u64>,
@@ -38,18 +38,18 @@ pub(crate) struct Command {
     pub(crate) gpus: Option<u32>,
     /// `-p`.
     pub(crate) priority: Option<i64>,
-    /// More task options.
+    /// Additional task options.
     pub(crate) options: String,
-    /// Content of the argument file, if the job has one.
+    /// Content of the argument file, if there is one.
     pub(crate) argument_file: Option<String>,
-    /// Standard input that whoever starts the program connects; with PMC kickstart does it.
+    /// Standard input that the script of the generator Shell redirects; in a DAG, kickstart does it.
     pub(crate) stdin: Option<String>,
 }
 
-/// The command of a job.
+/// Returns the command of a job.
 ///
 /// # Errors
-/// Profiles that make no sense; each message names the job.
+/// Invalid profiles; each message names the job.
 pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>> {
     let mut command = Command::default();
     Commands::default().fill(plan, id, &mut command)?;
@@ -57,7 +57,7 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
 }
 
 impl Command {
-    /// Empties the command and keeps its memory.
+    /// Clears the command and keeps its memory.
     fn clear(&mut self) {
         for text in [
             &mut self.environment,
@@ -72,40 +72,42 @@ impl Command {
     }
 }
 
-/// What commands have in common that have the same setup, places and circumstances.
+/// Parts shared by the commands of jobs with the same key.
 #[derive(Debug)]
 struct Common {
     key: Key,
     /// Resources and options.
     resources: Command,
     environment: String,
-    /// Kickstart, quoted.
+    /// Path of kickstart, quoted.
     kickstart: String,
-    /// Options of kickstart before and after those about files.
+    /// Options of kickstart about site and directory, before those about files.
     place: String,
+    /// Options of kickstart after those about files.
     limits: String,
 }
 
-/// Setup, site, staging site; compute job; without work directory; called by the script of the generator Shell.
+/// Setup, site, staging site; whether it is a compute job, needs no work directory, is called by a shell
+/// script.
 type Key = (u32, SiteId, SiteId, bool, bool, bool);
 
-/// How many of them are kept: jobs of one kind come one after the other.
-const KEPT: usize = 16;
+/// Size of the cache. It can be small, since similar jobs are adjacent.
+const CACHE_SIZE: usize = 16;
 
-/// Makes commands, and keeps what they have in common and the memory that each needs.
+/// Builder of commands with a cache of common parts and a buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
     common: Vec<Common>,
-    /// The one that is given up next.
+    /// Index of the next entry to be replaced.
     oldest: usize,
     text: String,
 }
 
 impl Commands {
-    /// Makes the command of a job in place of another one.
+    /// Replaces a command by that of a job.
     ///
     /// # Errors
-    /// Profiles that make no sense; each message names the job.
+    /// Invalid profiles; each message names the job.
     pub(crate) fn fill(
         &mut self,
         plan: &Plan<'_>,
@@ -134,24 +136,16 @@ impl Commands {
         if !super::cluster::inherits_environment(plan, id) {
             command.environment.push_str(&common.environment);
         }
-        let launcher = setup
-            .profiles
-            .pegasus("gridstart.launcher")
-            .map(str::trim)
-            .filter(|l| !l.is_empty());
-        let launcher_arguments = setup
-            .profiles
-            .pegasus("gridstart.launcher.arguments")
-            .map(str::trim);
+        let launcher = launcher(setup);
         if wrapped {
             wrap(plan, id, setup, common, arguments, command);
             match launcher {
-                Some(launcher) => {
+                Some((launcher, options)) => {
                     command.program.push_str(&quote(launcher));
                     let line = std::mem::take(&mut command.arguments);
                     let kickstart = &common.kickstart;
-                    command.arguments = match launcher_arguments {
-                        Some(more) => format!("{more} {kickstart}{}", spaced(&line)),
+                    command.arguments = match options {
+                        Some(options) => format!("{options} {kickstart}{}", spaced(&line)),
                         None => format!("{kickstart}{}", spaced(&line)),
                     };
                 }
@@ -164,7 +158,7 @@ impl Commands {
             command.program.push_str(&quote(&setup.executable));
             command.arguments.push_str(arguments);
         } else {
-            bare(plan, id, setup, arguments, launcher, launcher_arguments, command);
+            bare(plan, id, setup, arguments, command);
         }
         if problems.is_empty() {
             Ok(())
@@ -173,7 +167,7 @@ impl Commands {
         }
     }
 
-    /// Where the part of a job's command stands that it shares with others; `None` if there are problems.
+    /// Returns the index of the common parts of a job's command, `None` if there are problems.
     fn common(&mut self, plan: &Plan<'_>, id: JobId, problems: &mut Vec<String>) -> Option<usize> {
         let job = plan.job(id);
         let key = (
@@ -191,13 +185,13 @@ impl Commands {
         if !problems.is_empty() {
             return None;
         }
-        if self.common.len() < KEPT {
+        if self.common.len() < CACHE_SIZE {
             self.common.push(common);
             return Some(self.common.len() - 1);
         }
         let at = self.oldest;
         self.common[at] = common;
-        self.oldest = (at + 1) % KEPT;
+        self.oldest = (at + 1) % CACHE_SIZE;
         Some(at)
     }
 }
@@ -220,7 +214,7 @@ impl Common {
         // Writing into a String cannot fail.
         let _ = write!(place, "-R {} ", quote(&plan.sites.get(job.site).name));
         let option = if makes_dir(plan, id) { "-W" } else { "-w" };
-        // The script of the generator Shell changes into the directory itself, if it is there.
+        // The script of the generator Shell changes into an existing directory itself.
         if option == "-W" || !is_called_by_script(plan, id) {
             let _ = write!(place, " {option} {} ", quote(work_dir(plan, id)));
         }
@@ -261,20 +255,27 @@ impl Common {
     }
 }
 
-/// Whether the script of the generator Shell starts a job, and not what runs the cluster that it is in.
+/// Returns whether the script of the generator Shell starts a job directly, not through a cluster.
 fn is_called_by_script(plan: &Plan<'_>, id: JobId) -> bool {
     plan.settings.generator == Generator::Shell && !plan.is_member(id)
 }
 
-/// What may be put around a program. PegasusLite is passed over, since jobs share the work directory.
+/// Known wrappers. PegasusLite is ignored, since jobs share the work directory.
 const GRIDSTARTS: &[&str] = &["", "Kickstart", "None", "PegasusLite"];
 
-/// Whether kickstart is put around the program.
+/// Returns whether kickstart wraps the program.
 pub(crate) fn is_wrapped(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
     let gridstart = plan.exec.setups[job.setup as usize].profiles.pegasus("gridstart");
     !matches!(job.task, Task::NoOp | Task::Cluster(..))
         && !gridstart.is_some_and(|g| g.trim().eq_ignore_ascii_case("none"))
+}
+
+/// Returns the launcher from the profiles and its options.
+fn launcher(setup: &Setup) -> Option<(&str, Option<&str>)> {
+    let value = |key: &str| setup.profiles.pegasus(key).map(str::trim);
+    let launcher = value("gridstart.launcher").filter(|l| !l.is_empty())?;
+    Some((launcher, value("gridstart.launcher.arguments")))
 }
 
 fn kickstart(plan: &Plan<'_>, id: JobId, setup: &Setup) -> String {
@@ -285,7 +286,7 @@ fn kickstart(plan: &Plan<'_>, id: JobId, setup: &Setup) -> String {
     }
 }
 
-/// Adds the options of kickstart and the program.
+/// Appends the options of kickstart and the program.
 fn wrap(plan: &Plan<'_>, id: JobId, setup: &Setup, common: &Common, arguments: &str, command: &mut Command) {
     let job = plan.job(id);
     let by_script = is_called_by_script(plan, id);
@@ -331,7 +332,7 @@ fn wrap(plan: &Plan<'_>, id: JobId, setup: &Setup, common: &Common, arguments: &
     command.arguments = line;
 }
 
-/// The program and its arguments at the end of kickstart's line, or an argument file that has them.
+/// Appends the program and its arguments, or an option for an argument file with them.
 fn append_program(
     plan: &Plan<'_>,
     id: JobId,
@@ -363,16 +364,9 @@ fn append_program(
     line.push_str(arguments);
 }
 
-/// A program without kickstart: a shell changes into the work directory and connects the streams.
-fn bare(
-    plan: &Plan<'_>,
-    id: JobId,
-    setup: &Setup,
-    arguments: &str,
-    launcher: Option<&str>,
-    launcher_arguments: Option<&str>,
-    command: &mut Command,
-) {
+/// Makes the command of a program without kickstart: a shell changes into the work directory and redirects
+/// streams.
+fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mut Command) {
     let job = plan.job(id);
     let mut script = String::from("cd \"$0\" && exec \"$@\"");
     if has_input_file(job.task) && part(plan, id).is_none() {
@@ -392,17 +386,17 @@ fn bare(
     }
     command.program = "/bin/sh".into();
     let mut line = format!("-c {} {} ", quote(&script), quote(work_dir(plan, id)));
-    if let Some(launcher) = launcher {
+    if let Some((launcher, options)) = launcher(setup) {
         let _ = write!(line, "{} ", quote(launcher));
-        if let Some(more) = launcher_arguments {
-            let _ = write!(line, "{more} ");
+        if let Some(options) = options {
+            let _ = write!(line, "{options} ");
         }
     }
     let _ = write!(line, "{} {}", quote(&setup.executable), arguments);
     command.arguments = line;
 }
 
-/// `/usr/bin/env K=V … `, or nothing. It stands before kickstart, which listens to some variables itself.
+/// Returns `/usr/bin/env K=V … `, or an empty text. It precedes kickstart, which reads some variables itself.
 pub(crate) fn environment(profiles: &Profiles) -> String {
     let mut text = String::new();
     for (key, value) in profiles.of(Namespace::Env) {

@@ -199,8 +199,7 @@ impl<'a> JobEvents<'a> {
     }
 
     /// Writes the map of tasks to jobs and the edges, and closes the file. These follow all jobs, because
-    /// monitoring
-    /// loads events in batches and looks jobs up among loaded ones.
+    /// monitoring loads events in batches and looks jobs up among loaded ones.
     ///
     /// # Errors
     /// A failed write.

@@ -1,8 +1,7 @@
 //! Ordered parallel work: several threads process items, and the results are taken in the order of the items.
 //!
 //! Each thread renders a chunk into its buffer and writes the buffer when all earlier chunks are written. The
-//! result
-//! does not depend on the number of threads.
+//! result does not depend on the number of threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,8 +20,7 @@ struct Turn<T, E> {
 }
 
 /// Calls `work` for chunks of `size` of `count` items, and then `take` for each chunk, in order. Both get the
-/// state
-/// that `new` made for the thread. The first error of `take` ends the work.
+/// state that `new` made for the thread. The first error of `take` ends the work.
 ///
 /// # Errors
 /// That of `take`.

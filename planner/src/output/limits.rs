@@ -9,8 +9,7 @@ use super::command::Command;
 /// Returns the seconds until TERM, and from TERM to KILL.
 ///
 /// Only explicit limits count. The profile `runtime` is an estimate, so a longer job must not be killed. It
-/// only
-/// limits the time after the checkpoint time.
+/// only limits the time after the checkpoint time.
 pub(crate) fn timeouts(profiles: &Profiles) -> Result<Option<(i64, Option<i64>)>, String> {
     let number = |namespace: Namespace, key: &str| -> Result<Option<i64>, String> {
         match profiles.get(namespace, key).map(str::trim) {

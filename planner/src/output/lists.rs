@@ -190,8 +190,7 @@ fn files_of(plan: &Plan<'_>, dir: &Path, id: JobId, rendered: &mut Rendered) -> 
 }
 
 /// Puts a registration list beside the DAG, where the monitoring daemon expects it. Small plans have the list
-/// in the
-/// job's directory as in Pegasus, and a link. Returns whether the list itself is beside the DAG.
+/// in the job's directory as in Pegasus, and a link. Returns whether the list itself is beside the DAG.
 fn registration_orders(plan: &Plan<'_>, dir: &Path, id: JobId, text: &str) -> Result<bool, PlanError> {
     if plan.files_apart {
         put(plan, dir, id, ".in", text)?;
@@ -214,8 +213,7 @@ pub(super) fn put(plan: &Plan<'_>, dir: &Path, id: JobId, suffix: &str, text: &s
 }
 
 /// Returns whether the monitoring daemon can read a list. It splits lines at spaces, ignores quotes, and
-/// fails unless
-/// the third word is the site.
+/// fails unless the third word is the site.
 fn monitoring_can_read(text: &str) -> bool {
     let is_site = |word: &str| word.starts_with("site=\"") && word.matches('=').count() == 1;
     text.lines()

@@ -1,6 +1,5 @@
 //! The code generator Shell (section 7.8 of the planner's specification): a script that runs the jobs one
-//! after
-//! another on this machine, and its functions.
+//! after another on this machine, and its functions.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -27,8 +26,7 @@ const FUNCTIONS: (&str, &str) = (
 const MAX_SHOWN: usize = 20;
 
 /// Writes script, functions and argument files into `dir`, and the events of jobs. Returns the name of the
-/// script.
-/// `path` is the `PATH` of this process, the default for jobs.
+/// script. `path` is the `PATH` of this process, the default for jobs.
 ///
 /// # Errors
 /// Jobs on other sites, jobs that a script cannot express, failed writes.

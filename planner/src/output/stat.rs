@@ -2,10 +2,8 @@
 //! specification.
 //!
 //! Small plans have a list (`.in.lof`, `.out.lof`) for each job, as in Pegasus. In a large plan, a million
-//! small
-//! files would cost more than the rest of the plan and burden shared file systems. So its jobs name files in
-//! the
-//! command line, unless the names are too many or unsuitable.
+//! small files would cost more than the rest of the plan and burden shared file systems. So its jobs name
+//! files in the command line, unless the names are too many or unsuitable.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

@@ -26,8 +26,7 @@ const MAX_RUN: u32 = 9999;
 
 impl SubmitDir {
     /// Reserves the next free `runNNNN` in a directory. Creating the directory is atomic, so two planners
-    /// never get the
-    /// same number.
+    /// never get the same number.
     ///
     /// # Errors
     /// A directory that cannot be created.
@@ -108,8 +107,7 @@ impl SubmitDir {
     }
 
     /// Syncs the DAG and the files beside it to disk, so that a directory that survives a crash has a
-    /// complete plan.
-    /// Meant for small plans: for large ones this would take longer than planning again.
+    /// complete plan. Meant for small plans: for large ones this would take longer than planning again.
     ///
     /// # Errors
     /// A failed sync.
@@ -166,8 +164,7 @@ impl Drop for SubmitDir {
 }
 
 /// Starts to sync a file without waiting. Starting several files before waiting for the first halves the
-/// time, since
-/// they share the writes of the file system.
+/// time, since they share the writes of the file system.
 fn begin_to_write(file: &fs::File) {
     #[expect(unsafe_code, reason = "the call takes a descriptor and numbers")]
     // SAFETY: the descriptor is open. An error here occurs again, and is reported, when the file is synced.

@@ -1,4 +1,4 @@
-//! Why a job is as it is in a plan: told from the plan itself and from what it was made of.
+//! Explanations of jobs: sites, resources, sources of inputs, destinations of outputs.
 
 use std::fmt::Write as _;
 
@@ -15,17 +15,17 @@ use crate::refine::mapping::Mapper;
 use crate::refine::replicas::Replicas;
 use crate::refine::settings::ReuseScope;
 
-/// Entries of a list that are shown.
-const SHOWN: usize = 12;
+/// Maximum entries of a list that are shown.
+const MAX_SHOWN: usize = 12;
 
-/// A plan and what it was made of.
+/// A plan and the data it was made from.
 pub(crate) struct View<'a, 'm> {
     pub(crate) plan: &'a Plan<'a>,
     pub(crate) mapper: &'a Mapper<'m>,
     pub(crate) replicas: &'a Replicas,
 }
 
-/// A text with lines of two columns.
+/// A text in two columns.
 #[derive(Default)]
 struct Page {
     text: String,
@@ -36,23 +36,23 @@ impl Page {
         // Writing into a String cannot fail.
         let _ = writeln!(self.text, "  {name:<12}{what}");
     }
-    /// Several lines of one name; many are counted.
+    /// Adds several lines under one name. Entries above the limit are only counted.
     fn lines(&mut self, name: &str, entries: impl Iterator<Item = String>) {
-        let mut left = 0;
+        let mut hidden = 0;
         for (k, entry) in entries.enumerate() {
             match k {
                 0 => self.line(name, &entry),
-                _ if k < SHOWN => self.line("", &entry),
-                _ => left += 1,
+                _ if k < MAX_SHOWN => self.line("", &entry),
+                _ => hidden += 1,
             }
         }
-        if left > 0 {
-            self.line("", &format!("… and {left} more"));
+        if hidden > 0 {
+            self.line("", &format!("… and {hidden} more"));
         }
     }
 }
 
-/// Makes it easy to ask about several jobs.
+/// Explains jobs of one plan.
 pub(crate) struct Explainer<'a, 'm> {
     view: View<'a, 'm>,
     graph: Graph,
@@ -74,7 +74,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
     fn name(&self, job: JobId) -> String {
         self.view.plan.job(job).name.to_string()
     }
-    /// The job of the DAG that runs a job: itself, or the cluster that it is in.
+    /// Returns the job of the DAG that runs a job: itself, or its cluster.
     fn runs_as(&self, id: JobId) -> JobId {
         let plan = self.view.plan;
         if !plan.is_member(id) {
@@ -89,11 +89,11 @@ impl<'a, 'm> Explainer<'a, 'm> {
         self.workflow().files.name(file)
     }
 
-    /// Tells about a job, by its name in the plan or its id in the workflow.
+    /// Explains a job, given its name in the plan or its id in the workflow.
     ///
     /// # Errors
-    /// No such job; names what may have been meant.
-    pub(crate) fn tell(&self, name: &str) -> Result<String, String> {
+    /// An unknown job. The message suggests a similar name.
+    pub(crate) fn explain(&self, name: &str) -> Result<String, String> {
         let exec = self.view.plan.exec;
         let is_id = |n: JobIndex| self.workflow().jobs[n.0 as usize].id == name;
         let found = exec.jobs.iter().position(|job| match job.task {
@@ -121,7 +121,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let ids = self.workflow().jobs.iter().map(|job| job.id.as_str());
         let all = ids.chain(exec.jobs.iter().map(|job| &*job.name));
         Err(match near_spelling(name, all) {
-            Some(near) => format!("there is no job {name} in the workflow or the plan; is {near} meant?"),
+            Some(near) => format!("there is no job {name} in the workflow or the plan; did you mean {near}?"),
             None => format!("there is no job {name} in the workflow or the plan"),
         })
     }
@@ -143,16 +143,16 @@ impl<'a, 'm> Explainer<'a, 'm> {
                 )
             }
             Task::Cluster(n, aggregator) => format!(
-                "runs {} jobs of the workflow together, with {}",
+                "runs {} jobs of the workflow with {}",
                 plan.exec.clusters[n as usize].members.len(),
                 aggregator.transformation()
             ),
-            Task::StageIn(_) => "brings inputs into a work directory".into(),
-            Task::StageOut(_) => "brings outputs to the output site".into(),
-            Task::InterSite(_) => "copies files from one work directory to another".into(),
-            Task::Register(_) => "enters outputs into the replica catalog".into(),
-            Task::CreateDir => "makes the work directory".into(),
-            Task::CleanUp(_) => "removes files that no other job needs".into(),
+            Task::StageIn(_) => "stages inputs into a work directory".into(),
+            Task::StageOut(_) => "stages outputs to the output site".into(),
+            Task::InterSite(_) => "copies files between work directories".into(),
+            Task::Register(_) => "registers outputs in the replica catalog".into(),
+            Task::CreateDir => "creates the work directory".into(),
+            Task::CleanUp(_) => "removes files that are no longer needed".into(),
             Task::RemoveDir => "removes the work directory".into(),
             Task::Chmod(_) => "makes staged programs executable".into(),
             Task::NoOp => "does nothing".into(),
@@ -162,18 +162,18 @@ impl<'a, 'm> Explainer<'a, 'm> {
             Task::Compute(n) => self.compute(id, n, &mut page),
             _ => self.auxiliary(id, &mut page),
         }
-        let within = crate::output::cluster::home(plan, id);
-        if let Some(cluster) = within {
+        let cluster = crate::output::cluster::cluster_job(plan, id);
+        if let Some(cluster) = cluster {
             page.line("cluster", &self.name(cluster));
         }
-        let id = within.unwrap_or(id);
+        let id = cluster.unwrap_or(id);
         let names = |jobs: &[JobId]| jobs.iter().map(|&j| self.name(j)).collect::<Vec<_>>().into_iter();
-        let whole = self.runs_as(id);
-        if whole != id {
-            page.line("runs in", &self.name(whole));
+        let runner = self.runs_as(id);
+        if runner != id {
+            page.line("runs in", &self.name(runner));
         }
-        page.lines("after", names(self.graph.parents(whole)));
-        page.lines("before", names(self.graph.children(whole)));
+        page.lines("after", names(self.graph.parents(runner)));
+        page.lines("before", names(self.graph.children(runner)));
         page.text
     }
 
@@ -181,18 +181,15 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let plan = self.view.plan;
         let job = plan.job(id);
         let setup = &plan.exec.setups[job.setup as usize];
-        page.line("site", &self.why_site(job.site, n));
+        page.line("site", &self.explain_site(job.site, n));
         if job.staging != job.site {
             page.line(
                 "",
-                &format!(
-                    "its files are in the work directory of {}",
-                    self.site(job.staging)
-                ),
+                &format!("with the work directory of {}", self.site(job.staging)),
             );
         }
         let program = match setup.entry {
-            None => format!("{}, named by the job's profile selector::pfn", setup.executable),
+            None => format!("{}, set by the job's profile selector::pfn", setup.executable),
             Some(entry) => {
                 let entry = self.view.mapper.programs.entry(entry);
                 match entry.kind {
@@ -223,13 +220,13 @@ impl<'a, 'm> Explainer<'a, 'm> {
         page.lines("writes", self.outputs(id, n).into_iter());
     }
 
-    /// Why a job runs on its site.
-    fn why_site(&self, site: SiteId, n: JobIndex) -> String {
+    /// Explains the choice of a job's site.
+    fn explain_site(&self, site: SiteId, n: JobIndex) -> String {
         let own = &self.workflow().jobs[n.0 as usize];
         let mapper = self.view.mapper;
         let name = self.site(site);
         if own.profiles.get(Namespace::Selector, "execution.site").is_some() {
-            return format!("{name}, fixed by the job's profile selector::execution.site");
+            return format!("{name}, set by the job's profile selector::execution.site");
         }
         let candidates = &mapper.sites.candidates;
         let usable = |site: SiteId| {
@@ -242,7 +239,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let list = |sites: &[SiteId]| sites.iter().map(|&s| self.site(s)).collect::<Vec<_>>().join(", ");
         let mut text = match (candidates.len(), able.len()) {
             (1, _) => format!("{name}, the only candidate (--sites)"),
-            (_, 1) => format!("{name}, the only candidate that has the program"),
+            (_, 1) => format!("{name}, the only candidate with the program"),
             _ => format!(
                 "{name}, chosen by the site selector {} among {}",
                 mapper.settings.site_selector.name(),
@@ -255,7 +252,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         text
     }
 
-    /// Who gave a profile of the namespace `pegasus` its value: the strongest source that has it.
+    /// Returns the source of a profile of the namespace `pegasus`: the strongest one that has it.
     fn source(&self, site: SiteId, n: JobIndex, entry: Option<u32>, key: &str) -> String {
         let has = |profiles: &Profiles| profiles.pegasus(key).is_some();
         let mapper = self.view.mapper;
@@ -293,40 +290,40 @@ impl<'a, 'm> Explainer<'a, 'm> {
                 lines.push(format!("{lfn}: is in the work directory already"));
                 continue;
             }
-            let mut told = false;
+            let mut found = false;
             for &parent in self.graph.parents(self.runs_as(id)) {
                 let mut writes = false;
                 files::of_job(plan.workflow, plan.exec, parent, |a| {
                     writes |= a.writes && a.file == u.file && a.site == here;
                 });
                 if writes {
-                    told = true;
-                    let from = self.transfer_of(parent, u.file).unwrap_or_default();
+                    found = true;
+                    let from = self.sources(parent, u.file).unwrap_or_default();
                     lines.push(format!("{lfn}: from {}{from}", self.name(parent)));
                 }
             }
-            if !told {
-                let maker = self.view.plan.exec.jobs.iter().enumerate().find_map(|(k, _)| {
+            if !found {
+                let writer = self.view.plan.exec.jobs.iter().enumerate().find_map(|(k, _)| {
                     let mut writes = false;
                     files::of_job(plan.workflow, plan.exec, k as JobId, |a| {
                         writes |= a.writes && a.file == u.file && a.site == here;
                     });
                     (writes && k as JobId != id).then_some(k as JobId)
                 });
-                lines.push(match maker {
-                    Some(maker) => {
-                        let from = self.transfer_of(maker, u.file).unwrap_or_default();
-                        format!("{lfn}: from {}{from}", self.name(maker))
+                lines.push(match writer {
+                    Some(writer) => {
+                        let from = self.sources(writer, u.file).unwrap_or_default();
+                        format!("{lfn}: from {}{from}", self.name(writer))
                     }
-                    None => format!("{lfn}: from nowhere"),
+                    None => format!("{lfn}: no source"),
                 });
             }
         }
         lines
     }
 
-    /// Which locations a transfer job tries for a file, and why.
-    fn transfer_of(&self, job: JobId, file: FileId) -> Option<String> {
+    /// Lists the locations of a file that a transfer job uses, and unused ones with reasons.
+    fn sources(&self, job: JobId, file: FileId) -> Option<String> {
         let (Task::StageIn(n) | Task::InterSite(n)) = self.view.plan.job(job).task else {
             return None;
         };
@@ -364,9 +361,9 @@ impl<'a, 'm> Explainer<'a, 'm> {
             let why = match (&unused.site, self.view.mapper.settings.replica_selector.reason()) {
                 (None, _) => "it names no site",
                 (_, Some(reason)) => reason,
-                _ => "a better location is known, or it cannot be reached from there",
+                _ => "a better location exists, or the site cannot access it",
             };
-            let _ = write!(text, "; not used: {} at {at}, since {why}", unused.pfn);
+            let _ = write!(text, "; not used: {} at {at}: {why}", unused.pfn);
         }
         Some(text)
     }
@@ -380,16 +377,16 @@ impl<'a, 'm> Explainer<'a, 'm> {
                 continue;
             }
             let lfn = self.file(u.file);
-            let mut fates = Vec::new();
+            let mut destinations = Vec::new();
             for (k, job) in plan.exec.jobs.iter().enumerate() {
-                let goes = match job.task {
+                let destination = match job.task {
                     Task::StageOut(t) => plan.exec.transfers[t as usize]
                         .files
                         .iter()
                         .find(|moved| {
                             moved.file == u.file && self.graph.parents(k as JobId).contains(&self.runs_as(id))
                         })
-                        .map(|moved| format!("brought to {} by", plan.url(&moved.destination, lfn).1)),
+                        .map(|moved| format!("staged out to {} by", plan.url(&moved.destination, lfn).1)),
                     Task::Register(r) => plan.exec.registrations[r as usize]
                         .entries
                         .iter()
@@ -400,20 +397,20 @@ impl<'a, 'm> Explainer<'a, 'm> {
                         .then(|| "removed by".to_owned()),
                     _ => None,
                 };
-                if let Some(goes) = goes {
-                    fates.push(format!("{goes} {}", job.name));
+                if let Some(destination) = destination {
+                    destinations.push(format!("{destination} {}", job.name));
                 }
             }
-            if fates.is_empty() {
-                fates.push(match u.transfer {
+            if destinations.is_empty() {
+                destinations.push(match u.transfer {
                     TransferFlag::Not => "for other jobs only".into(),
                     _ if plan.sites.outputs.is_empty() => {
-                        "stays in the work directory, as there is no output site".into()
+                        "stays in the work directory, without an output site".into()
                     }
-                    _ => "stays where it is".into(),
+                    _ => "stays in the work directory".into(),
                 });
             }
-            lines.push(format!("{lfn}: {}", fates.join(", ")));
+            lines.push(format!("{lfn}: {}", destinations.join(", ")));
         }
         lines
     }
@@ -446,10 +443,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
                     }),
                 );
                 let refiner = self.view.mapper.settings.refiner;
-                page.line(
-                    "grouping",
-                    &format!("files are dealt to jobs by the transfer refiner {refiner:?}"),
-                );
+                page.line("grouping", &format!("by the transfer refiner {refiner:?}"));
             }
             Task::Register(n) => page.lines(
                 "files",
@@ -471,7 +465,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
                 let strategy = self.view.mapper.settings.cleanup;
                 page.line(
                     "reason",
-                    &format!("clean-up strategy {strategy:?}: the jobs above it are the last users"),
+                    &format!("clean-up strategy {strategy:?}, after the last jobs that use the files"),
                 );
             }
             Task::Chmod(n) => page.lines(
@@ -493,13 +487,13 @@ impl<'a, 'm> Explainer<'a, 'm> {
         }
     }
 
-    /// Why data reuse removed a job.
+    /// Explains why data reuse removed a job.
     fn pruned(&self, n: usize) -> String {
         let own = &self.workflow().jobs[n];
         let mut page = Page::default();
         let _ = writeln!(
             page.text,
-            "{} ({}): does not run, since what it makes is there or of no use (data reuse; --force runs it)",
+            "{} ({}): does not run, since its outputs exist or are not needed (data reuse; --force runs it)",
             own.id, own.transformation
         );
         let partial = self.view.mapper.settings.reuse == ReuseScope::Partial;
@@ -510,9 +504,18 @@ impl<'a, 'm> Explainer<'a, 'm> {
             "makes",
             own.uses.iter().filter(|u| u.link.writes()).map(|u| {
                 let lfn = self.file(u.file);
-                match self.view.replicas.lookup(lfn).and_then(|found| found.replicas.into_iter().next()) {
-                    Some(r) => format!("{lfn}: exists at {} on {}", r.pfn, r.site.as_deref().unwrap_or("no site")),
-                    None => format!("{lfn}: does not exist; it is not an output of the workflow, and no job that runs reads it"),
+                match self
+                    .view
+                    .replicas
+                    .lookup(lfn)
+                    .and_then(|found| found.replicas.into_iter().next())
+                {
+                    Some(r) => format!(
+                        "{lfn}: exists at {} on {}",
+                        r.pfn,
+                        r.site.as_deref().unwrap_or("no site")
+                    ),
+                    None => format!("{lfn}: does not exist and is not needed"),
                 }
             }),
         );
@@ -528,7 +531,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
             children.iter().map(|&c| {
                 let child = &self.workflow().jobs[c as usize];
                 let state = if runs(c) {
-                    "runs, with the copy that exists"
+                    "runs with the existing replica"
                 } else {
                     "does not run either"
                 };
@@ -538,7 +541,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         if partial {
             page.line(
                 "scope",
-                "partial: only jobs with the profile enable_for_data_reuse are looked at first",
+                "partial: reuse starts at jobs with the profile enable_for_data_reuse",
             );
         }
         page.text

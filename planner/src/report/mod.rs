@@ -1,4 +1,4 @@
-//! What people see of a plan: figures, explanations of jobs, pictures.
+//! Reports about a plan: summary, explanations of jobs, pictures.
 
 pub(crate) mod explain;
 pub(crate) mod picture;

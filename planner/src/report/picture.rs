@@ -1,36 +1,33 @@
-//! Pictures of workflows: DOT for graphviz, and SVG drawn here, in layers from top to bottom.
+//! Pictures of workflows: DOT for Graphviz, or SVG by Graphviz. Without Graphviz, a simple SVG shows groups
+//! of jobs.
 
-mod layers;
-
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use rustc_hash::FxHashMap;
 
 use crate::exec::{Exec, Task};
-use crate::graph::Graph;
+use crate::graph::{Graph, by_depth};
 use crate::model::Workflow;
 use crate::request::{Format, Subject};
 
-/// More jobs than this are drawn as groups: jobs of one level that run the same.
-const DRAWN: usize = 300;
+/// Maximum jobs that are drawn one by one. Larger workflows are drawn as groups: jobs of one level with one
+/// transformation.
+const MAX_SINGLE_JOBS: usize = 300;
+/// Height of a box.
+const BOX_HEIGHT: f64 = 34.0;
+/// Distance between the tops of two levels.
+const LEVEL_HEIGHT: f64 = 78.0;
+/// Distance between two boxes of a level.
+const GAP: f64 = 14.0;
+/// Space above the boxes for title and legend.
+const HEADER: f64 = 50.0;
+/// Width of an entry of the legend.
+const LEGEND_WIDTH: f64 = 110.0;
 
-/// One box.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Node {
-    label: String,
-    /// Jobs that it stands for.
-    jobs: u32,
-    kind: &'static str,
-}
-
-/// Boxes and arrows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Drawing {
-    title: String,
-    nodes: Vec<Node>,
-    /// From, to, how many edges it stands for.
-    edges: Vec<(u32, u32, u32)>,
-}
-
-/// Kinds of jobs and their colours.
+/// Kinds of jobs and their colors.
 const KINDS: &[(&str, &str)] = &[
     ("compute", "#cfe8cf"),
     ("stage-in-tx", "#f6dfb8"),
@@ -43,91 +40,143 @@ const KINDS: &[(&str, &str)] = &[
     ("unassigned", "#ffffff"),
 ];
 
-fn colour(kind: &str) -> &'static str {
-    let known = KINDS.iter().find(|(name, _)| *name == kind);
-    known.map_or("#ffffff", |(_, colour)| *colour)
+/// A job to be drawn.
+#[derive(Clone, Debug)]
+struct Job {
+    label: String,
+    transformation: String,
+    kind: &'static str,
+}
+
+/// A box: one job or a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Node {
+    label: String,
+    jobs: u32,
+    kind: &'static str,
+}
+
+/// Boxes and arrows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Drawing {
+    title: String,
+    nodes: Vec<Node>,
+    /// From, to, number of dependencies.
+    edges: Vec<(u32, u32, u32)>,
 }
 
 /// Draws a workflow.
 pub(crate) fn draw(workflow: &Workflow, exec: &Exec, subject: Subject, format: Format) -> String {
-    let drawing = match subject {
-        Subject::Abstract => {
-            let edges: Vec<(u32, u32)> = workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect();
-            let node = |n: u32| {
-                let job = &workflow.jobs[n as usize];
-                let label = format!("{}\n{}", job.id, job.transformation);
-                (label, job.transformation.to_string(), "compute")
-            };
-            let title = format!("{} as it was written", workflow.label);
-            Drawing::new(title, workflow.jobs.len(), &edges, node)
-        }
-        Subject::Executable => {
-            let node = |n: u32| {
-                let job = &exec.jobs[n as usize];
-                let group = match job.task {
-                    Task::Compute(k) => workflow.jobs[k.0 as usize].transformation.to_string(),
-                    task => task.transformation().to_owned(),
-                };
-                (job.name.to_string(), group, job.task.kind().1)
-            };
-            let title = format!("{} as it will run", workflow.label);
-            Drawing::new(title, exec.jobs.len(), &exec.edges, node)
-        }
+    let (title, jobs, edges) = match subject {
+        Subject::Abstract => (
+            format!("{}: abstract workflow", workflow.label),
+            abstract_jobs(workflow),
+            workflow.edges.iter().map(|&(p, c)| (p.0, c.0)).collect(),
+        ),
+        Subject::Executable => (
+            format!("{}: executable workflow", workflow.label),
+            executable_jobs(workflow, exec),
+            exec.edges.clone(),
+        ),
+    };
+    let drawing = || match jobs.len() {
+        0..=MAX_SINGLE_JOBS => Drawing::of_jobs(title.clone(), &jobs, &edges),
+        _ => Drawing::of_groups(title.clone(), &jobs, &edges),
     };
     match format {
-        Format::Dot => drawing.dot(),
-        Format::Svg => drawing.svg(),
+        Format::Dot => drawing().dot(),
+        Format::Svg => {
+            render(&drawing().dot()).unwrap_or_else(|| Drawing::of_groups(title.clone(), &jobs, &edges).svg())
+        }
     }
 }
 
+fn abstract_jobs(workflow: &Workflow) -> Vec<Job> {
+    let jobs = workflow.jobs.iter().map(|job| Job {
+        label: format!("{}\n{}", job.id, job.transformation),
+        transformation: job.transformation.to_string(),
+        kind: "compute",
+    });
+    jobs.collect()
+}
+
+fn executable_jobs(workflow: &Workflow, exec: &Exec) -> Vec<Job> {
+    let jobs = exec.jobs.iter().map(|job| Job {
+        label: job.name.to_string(),
+        transformation: match job.task {
+            Task::Compute(n) => workflow.jobs[n.0 as usize].transformation.to_string(),
+            task => task.transformation().to_owned(),
+        },
+        kind: job.task.kind().1,
+    });
+    jobs.collect()
+}
+
+/// Runs Graphviz. Returns `None` if it is missing or fails.
+fn render(dot: &str) -> Option<String> {
+    let mut graphviz = Command::new("dot")
+        .arg("-Tsvg")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .ok()?;
+    // Graphviz reads all of its input before it writes. A broken pipe shows in its exit status.
+    let _ = graphviz.stdin.take()?.write_all(dot.as_bytes());
+    let output = graphviz.wait_with_output().ok()?;
+    let svg = output.status.success().then_some(output.stdout)?;
+    String::from_utf8(svg).ok()
+}
+
+fn color(kind: &str) -> &'static str {
+    let known = KINDS.iter().find(|(name, _)| *name == kind);
+    known.map_or("#ffffff", |(_, color)| *color)
+}
+
 impl Drawing {
-    /// Of jobs, each with its label, what it runs, and its kind; edges without duplicates.
-    fn new(
-        title: String,
-        jobs: usize,
-        edges: &[(u32, u32)],
-        node: impl Fn(u32) -> (String, String, &'static str),
-    ) -> Self {
-        if jobs <= DRAWN {
-            let nodes = (0..jobs as u32).map(|n| {
-                let (label, _, kind) = node(n);
-                Node { label, jobs: 1, kind }
-            });
-            return Drawing {
-                title,
-                nodes: nodes.collect(),
-                edges: edges.iter().map(|&(p, c)| (p, c, 1)).collect(),
-            };
+    /// Draws one box for each job.
+    fn of_jobs(title: String, jobs: &[Job], edges: &[(u32, u32)]) -> Self {
+        let nodes = jobs.iter().map(|job| Node {
+            label: job.label.clone(),
+            jobs: 1,
+            kind: job.kind,
+        });
+        Drawing {
+            title,
+            nodes: nodes.collect(),
+            edges: edges.iter().map(|&(p, c)| (p, c, 1)).collect(),
         }
-        let graph = Graph::new(jobs, edges);
+    }
+
+    /// Draws one box for the jobs of a level with one transformation.
+    fn of_groups(title: String, jobs: &[Job], edges: &[(u32, u32)]) -> Self {
+        let graph = Graph::new(jobs.len(), edges);
         let depths = graph.depths(&graph.topological().unwrap_or_default());
-        let mut numbers: rustc_hash::FxHashMap<(u32, String, &'static str), u32> = Default::default();
+        let mut numbers: FxHashMap<(u32, &str, &str), u32> = FxHashMap::default();
         let mut nodes: Vec<Node> = Vec::new();
-        let group: Vec<u32> = (0..jobs as u32)
-            .map(|n| {
-                let (_, name, kind) = node(n);
-                let number = *numbers
-                    .entry((depths[n as usize], name.clone(), kind))
-                    .or_insert_with(|| {
-                        nodes.push(Node {
-                            label: name,
-                            jobs: 0,
-                            kind,
-                        });
-                        (nodes.len() - 1) as u32
+        let mut groups = Vec::with_capacity(jobs.len());
+        for (job, &depth) in jobs.iter().zip(&depths) {
+            let group = *numbers
+                .entry((depth, &job.transformation, job.kind))
+                .or_insert_with(|| {
+                    nodes.push(Node {
+                        label: job.transformation.clone(),
+                        jobs: 0,
+                        kind: job.kind,
                     });
-                nodes[number as usize].jobs += 1;
-                number
-            })
-            .collect();
-        let mut counts: std::collections::BTreeMap<(u32, u32), u32> = Default::default();
-        for &(p, c) in edges {
-            *counts.entry((group[p as usize], group[c as usize])).or_default() += 1;
+                    (nodes.len() - 1) as u32
+                });
+            nodes[group as usize].jobs += 1;
+            groups.push(group);
         }
-        for node in &mut nodes {
-            if node.jobs > 1 {
-                let _ = write!(node.label, "\n{} jobs", node.jobs);
-            }
+        let mut counts: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+        for &(p, c) in edges {
+            *counts
+                .entry((groups[p as usize], groups[c as usize]))
+                .or_default() += 1;
+        }
+        for node in nodes.iter_mut().filter(|node| node.jobs > 1) {
+            let _ = write!(node.label, "\n{} jobs", node.jobs);
         }
         Drawing {
             title,
@@ -153,9 +202,10 @@ impl Drawing {
         for (n, node) in self.nodes.iter().enumerate() {
             let _ = writeln!(
                 text,
-                "  n{n} [label={}, fillcolor=\"{}\"];",
+                "  n{n} [label={}, fillcolor=\"{}\", tooltip=\"{}\"];",
                 quoted(&node.label),
-                colour(node.kind)
+                color(node.kind),
+                node.kind
             );
         }
         for (from, to, count) in &self.edges {
@@ -168,15 +218,38 @@ impl Drawing {
         text
     }
 
+    /// Returns left edge, top and width of each box: one row for each level.
+    fn boxes(&self) -> Vec<(f64, f64, f64)> {
+        let pairs: Vec<(u32, u32)> = self.edges.iter().map(|&(from, to, _)| (from, to)).collect();
+        let graph = Graph::new(self.nodes.len(), &pairs);
+        let depths = graph.depths(&graph.topological().unwrap_or_default());
+        let widths: Vec<f64> = self.nodes.iter().map(|node| width(&node.label)).collect();
+        let mut boxes = vec![(0.0, 0.0, 0.0); self.nodes.len()];
+        for (level, nodes) in by_depth(&depths).into_iter().enumerate() {
+            let mut x = GAP;
+            for n in nodes.into_iter().map(|n| n as usize) {
+                boxes[n] = (x, HEADER + GAP + level as f64 * LEVEL_HEIGHT, widths[n]);
+                x += widths[n] + GAP;
+            }
+        }
+        boxes
+    }
+
+    /// Draws the boxes of each level in a row, with straight arrows.
     fn svg(&self) -> String {
-        let labels: Vec<&str> = self.nodes.iter().map(|node| node.label.as_str()).collect();
-        let placed = layers::place(&labels, &self.edges);
-        let used: Vec<&(&str, &str)> = KINDS
+        let boxes = self.boxes();
+        let kinds = KINDS
             .iter()
-            .filter(|(kind, _)| self.nodes.iter().any(|node| node.kind == *kind))
-            .collect();
-        let legend = used.len() as f64 * 110.0 + 20.0;
-        let (width, height) = (placed.width.max(legend).max(400.0), placed.height + HEAD);
+            .filter(|(kind, _)| self.nodes.iter().any(|node| node.kind == *kind));
+        let legend: Vec<_> = kinds.collect();
+        let width = boxes
+            .iter()
+            .map(|(x, _, width)| x + width + GAP)
+            .fold(400.0_f64.max(legend.len() as f64 * LEGEND_WIDTH + 20.0), f64::max);
+        let height = boxes
+            .iter()
+            .map(|(_, y, _)| y + BOX_HEIGHT + GAP)
+            .fold(HEADER, f64::max);
         let mut text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
              viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"sans-serif\" font-size=\"11\">\n\
@@ -187,94 +260,94 @@ impl Drawing {
             title = escape(&self.title),
         );
         // Writing into a String cannot fail.
-        for (n, (kind, fill)) in used.into_iter().enumerate() {
-            let x = 10 + n * 110;
+        for (n, (kind, fill)) in legend.into_iter().enumerate() {
+            let x = 10.0 + n as f64 * LEGEND_WIDTH;
             let _ = writeln!(
                 text,
-                "<rect x=\"{x}\" y=\"28\" width=\"12\" height=\"12\" rx=\"2\" fill=\"{fill}\" stroke=\"#777\"/>\
+                "<rect x=\"{x}\" y=\"28\" width=\"12\" height=\"12\" fill=\"{fill}\" stroke=\"#777\"/>\
                  <text x=\"{}\" y=\"38\">{kind}</text>",
-                x + 16
+                x + 16.0
             );
         }
-        let _ = writeln!(text, "<g transform=\"translate(0,{HEAD})\">");
-        for (path, &(_, _, count)) in placed.paths.iter().zip(&self.edges) {
-            let width = if count > 1 { 2 } else { 1 };
-            let _ = write!(
+        for &(from, to, count) in &self.edges {
+            let ((x1, y1, width1), (x2, y2, width2)) = (boxes[from as usize], boxes[to as usize]);
+            let _ = writeln!(
                 text,
-                "<path fill=\"none\" stroke=\"#777\" stroke-width=\"{width}\" marker-end=\"url(#tip)\" d=\"{path}\">"
+                "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{y2:.1}\" stroke=\"#777\" \
+                 marker-end=\"url(#tip)\"><title>{count} dependencies</title></line>",
+                x1 + width1 / 2.0,
+                y1 + BOX_HEIGHT,
+                x2 + width2 / 2.0,
             );
-            if count > 1 {
-                let _ = write!(text, "<title>{count} dependencies</title>");
-            }
-            text.push_str("</path>\n");
         }
-        for (node, spot) in self.nodes.iter().zip(&placed.boxes) {
+        for (node, &(x, y, width)) in self.nodes.iter().zip(&boxes) {
             let _ = write!(
                 text,
-                "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" rx=\"5\" fill=\"{}\" \
-                 stroke=\"#555\"><title>{}</title></rect>",
-                spot.x,
-                spot.y,
-                spot.width,
-                layers::BOX_HEIGHT,
-                colour(node.kind),
-                escape(&node.label),
+                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{BOX_HEIGHT}\" rx=\"5\" \
+                 fill=\"{}\" stroke=\"#555\"/>",
+                color(node.kind),
             );
-            let lines: Vec<&str> = node.label.lines().collect();
-            for (k, line) in lines.iter().enumerate() {
-                let y = spot.y
-                    + layers::BOX_HEIGHT / 2.0
-                    + 4.0
-                    + (k as f64 - (lines.len() as f64 - 1.0) / 2.0) * 13.0;
+            for (k, line) in node.label.lines().enumerate() {
                 let _ = write!(
                     text,
-                    "<text x=\"{:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{}</text>",
-                    spot.x + spot.width / 2.0,
-                    escape(layers::shown(line))
+                    "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                    x + width / 2.0,
+                    y + 14.0 + k as f64 * 13.0,
+                    escape(line)
                 );
             }
             text.push('\n');
         }
-        text.push_str("</g>\n</svg>\n");
+        text.push_str("</svg>\n");
         text
     }
 }
 
-/// Room for title and legend.
-const HEAD: f64 = 50.0;
+/// Returns the approximate width of a box with this label.
+fn width(label: &str) -> f64 {
+    let longest = label.lines().map(|line| line.chars().count()).max();
+    longest.unwrap_or_default() as f64 * 6.4 + 16.0
+}
 
-/// Text of XML; characters that XML cannot have are left out.
+/// Escapes a text for XML and removes characters that XML forbids.
 fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\n' => escaped.push('\n'),
-            c if c.is_control() => {}
-            c => escaped.push(c),
-        }
-    }
-    escaped
+    let text: String = text.chars().filter(|c| !c.is_control()).collect();
+    quick_xml::escape::escape(text).into_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn chain(jobs: usize) -> Drawing {
-        let edges: Vec<(u32, u32)> = (1..jobs as u32).map(|n| (0, n)).collect();
-        let node = |n: u32| (format!("job <{n}>"), format!("run{}", n % 2), "compute");
-        Drawing::new("a & b".into(), jobs, &edges, node)
+    /// A job with many children of two transformations.
+    fn star(children: u32) -> (Vec<Job>, Vec<(u32, u32)>) {
+        let job = |n: u32| Job {
+            label: format!("job <{n}>"),
+            transformation: format!("run{}", n % 2),
+            kind: "compute",
+        };
+        let jobs = (0..=children).map(job).collect();
+        (jobs, (1..=children).map(|n| (0, n)).collect())
     }
 
     #[test]
-    fn few_jobs_are_drawn_one_by_one() {
-        let svg = chain(5).svg();
-        assert_eq!(svg.matches("rx=\"5\"").count(), 5);
-        assert_eq!(svg.matches("marker-end").count(), 4);
+    fn jobs_of_one_level_and_transformation_form_a_group() {
+        let (jobs, edges) = star(1000);
+        let drawing = Drawing::of_groups("a & b".into(), &jobs, &edges);
+        let labels: Vec<&str> = drawing.nodes.iter().map(|n| n.label.as_str()).collect();
+        assert_eq!(labels, ["run0", "run1\n500 jobs", "run0\n500 jobs"]);
+        assert_eq!(drawing.edges, [(0, 1, 500), (0, 2, 500)]);
+        assert!(drawing.dot().contains("n0 -> n1 [label=\"500\", penwidth=2];"));
+        let svg = drawing.svg();
+        assert_eq!(svg.matches("rx=\"5\"").count(), 3);
+        assert_eq!(svg.matches("marker-end").count(), 2);
+    }
+
+    #[test]
+    fn svg_is_well_formed_and_boxes_do_not_overlap() {
+        let (jobs, edges) = star(5);
+        let drawing = Drawing::of_jobs("a & b".into(), &jobs, &edges);
+        let svg = drawing.svg();
         assert!(svg.contains("a &amp; b") && svg.contains("job &lt;3&gt;"));
         let mut reader = quick_xml::Reader::from_str(&svg);
         loop {
@@ -283,19 +356,17 @@ mod tests {
                 event => assert!(event.is_ok(), "{event:?}"),
             }
         }
+        let boxes = drawing.boxes();
+        assert!(
+            boxes[1..]
+                .windows(2)
+                .all(|pair| pair[0].0 + pair[0].2 <= pair[1].0)
+        );
+        assert!(boxes[1..].iter().all(|spot| spot.1 > boxes[0].1));
     }
 
     #[test]
-    fn many_jobs_are_drawn_as_groups() {
-        let drawing = chain(1001);
-        let labels: Vec<&str> = drawing.nodes.iter().map(|n| n.label.as_str()).collect();
-        assert_eq!(labels, ["run0", "run1\n500 jobs", "run0\n500 jobs"]);
-        assert_eq!(drawing.edges, [(0, 1, 500), (0, 2, 500)]);
-        assert!(drawing.dot().contains("n0 -> n1 [label=\"500\", penwidth=2];"));
-    }
-
-    #[test]
-    fn quotes_in_dot() {
+    fn quotes_are_escaped_in_dot() {
         let drawing = Drawing {
             title: "a\"b\\".into(),
             ..Drawing::default()

@@ -1,4 +1,4 @@
-//! What a plan amounts to, before anything is written.
+//! Summary of a plan.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -9,56 +9,56 @@ use crate::output::Plan;
 use crate::plan::Counts;
 use crate::refine::cleanup::space::{Sizes, short_bytes};
 
-/// Figures of a plan.
+/// Summary of a plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Name of the workflow.
     pub label: String,
-    /// Jobs of each kind.
+    /// Number of jobs of each kind.
     pub counts: Counts,
-    /// Levels of the executable workflow.
+    /// Number of levels of the executable workflow.
     pub levels: usize,
-    /// The level with the most jobs, counted from 1, and how many they are.
+    /// Level with the most jobs, counted from 1, and their number.
     pub widest: (usize, usize),
-    /// Jobs in clusters, and how many the smallest and the largest cluster has.
+    /// Number of clustered jobs, size of the smallest and of the largest cluster.
     pub clustered: Option<(usize, usize, usize)>,
-    /// Files that are brought into work directories.
+    /// Files staged into work directories.
     pub stage_in: Files,
-    /// Files that are moved between work directories.
+    /// Files copied between work directories.
     pub inter_site: Files,
-    /// Files that are brought to output sites.
+    /// Files staged to output sites.
     pub stage_out: Files,
-    /// Where work is done: sites and the number of their compute jobs, by name.
+    /// Sites and their numbers of compute jobs, by name.
     pub sites: Vec<(String, usize)>,
-    /// How long it may take, where run times are known.
+    /// Estimated duration, if run times are known.
     pub estimate: Option<Estimate>,
 }
 
-/// Files that are moved.
+/// Transferred files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Files {
-    /// How many.
+    /// Number of files.
     pub files: usize,
-    /// Bytes of those whose size is known.
+    /// Bytes of files of known size.
     pub bytes: u64,
-    /// How many have no known size.
+    /// Number of files of unknown size.
     pub unknown: usize,
 }
 
-/// How long a run may take.
+/// Estimated duration of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Seconds from the first job to the last.
+    /// Seconds from the start of the first job to the end of the last.
     pub makespan: f64,
-    /// Seconds of the longest chain of jobs: less is not possible on any number of nodes.
+    /// Seconds of the longest chain of jobs: a lower bound for any number of nodes.
     pub longest_chain: f64,
-    /// Seconds of all jobs together.
+    /// Seconds of all jobs.
     pub work: f64,
-    /// Nodes that are reckoned with.
+    /// Assumed number of nodes.
     pub nodes: u32,
-    /// Processes of the executor on each; one of them all is the master.
+    /// Executor processes on each node; one of all is the master.
     pub tasks_per_node: u32,
-    /// Compute jobs whose run time is known; all others count as nothing.
+    /// Compute jobs of known run time; other jobs count as 0.
     pub known: usize,
 }
 
@@ -74,7 +74,7 @@ impl Files {
         }
         this
     }
-    fn line(&self, name: &str, text: &mut String) {
+    fn write_line(&self, name: &str, text: &mut String) {
         if self.files == 0 {
             return;
         }
@@ -109,10 +109,10 @@ impl Summary {
             .enumerate()
             .max_by_key(|(at, level)| (level.len(), std::cmp::Reverse(*at)))
             .map_or((0, 0), |(at, level)| (at + 1, level.len()));
-        let sets = |wanted: fn(Task) -> Option<u32>| {
+        let sets = |selected: fn(Task) -> Option<u32>| {
             exec.jobs
                 .iter()
-                .filter_map(move |job| wanted(job.task))
+                .filter_map(move |job| selected(job.task))
                 .map(|n| &exec.transfers[n as usize])
         };
         let mut sites: std::collections::BTreeMap<&str, usize> = Default::default();
@@ -154,11 +154,11 @@ impl Summary {
         }
     }
 
-    /// For people.
-    pub fn tell(&self) -> String {
+    /// Formats the summary as text.
+    pub fn to_text(&self) -> String {
         let counts = &self.counts;
         let mut text = format!(
-            "{}: {} tasks, {} dependencies, {} levels; the widest is level {} with {} tasks\n",
+            "{}: {} tasks, {} dependencies, {} levels; widest level: {} with {} tasks\n",
             self.label, counts.total, counts.edges, self.levels, self.widest.0, self.widest.1
         );
         for (kind, number) in counts.kinds() {
@@ -183,19 +183,18 @@ impl Summary {
         for (site, jobs) in &self.sites {
             let _ = writeln!(text, "  {:<14}{site}, {jobs} compute jobs", "site");
         }
-        self.stage_in.line("to stage in", &mut text);
-        self.inter_site.line("between sites", &mut text);
-        self.stage_out.line("to stage out", &mut text);
+        self.stage_in.write_line("to stage in", &mut text);
+        self.inter_site.write_line("between sites", &mut text);
+        self.stage_out.write_line("to stage out", &mut text);
         match &self.estimate {
             None => text.push_str(
-                "No estimate of the time: no run time is known (profile pegasus::runtime of a job or transformation, in \
-                 seconds)\n",
+                "No time estimate: no run time is known (profile pegasus::runtime of a job or transformation, in seconds)\n",
             ),
             Some(e) => {
                 let _ = writeln!(
                     text,
                     "Estimated time: {} on {} nodes with {} processes each (longest chain {}, all jobs {}); run times \
-                     of {} of {} compute jobs are known, other jobs count as nothing",
+                     of {} of {} compute jobs are known, other jobs count as 0",
                     duration(e.makespan),
                     e.nodes,
                     e.tasks_per_node,
@@ -209,7 +208,7 @@ impl Summary {
         text
     }
 
-    /// For programs.
+    /// Formats the summary as JSON.
     pub fn json(&self) -> serde_json::Value {
         let files = |f: &Files| serde_json::json!({"files": f.files, "bytes": f.bytes, "unknown": f.unknown});
         let kinds: serde_json::Map<String, serde_json::Value> = self
@@ -253,13 +252,13 @@ impl Summary {
     }
 }
 
-/// Jobs in clusters, size of the smallest and of the largest cluster.
+/// Returns the number of clustered jobs, size of the smallest and of the largest cluster.
 fn clustered(plan: &Plan<'_>) -> Option<(usize, usize, usize)> {
     let sizes = || plan.exec.clusters.iter().map(|cluster| cluster.members.len());
     Some((sizes().sum(), sizes().min()?, sizes().max()?))
 }
 
-/// A time for people.
+/// Formats a duration.
 fn duration(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match whole {
@@ -269,7 +268,7 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Runs the jobs on slots in the order in which they become ready, as the executor does without priorities.
+/// Estimates the duration of a run. Returns `None` if no run time is known.
 fn estimate(plan: &Plan<'_>, graph: &Graph, machine: Machine) -> Option<Estimate> {
     let exec = plan.exec;
     let mut known = 0;
@@ -285,22 +284,35 @@ fn estimate(plan: &Plan<'_>, graph: &Graph, machine: Machine) -> Option<Estimate
             known += 1;
             times[n] = seconds;
         }
-        let asked = number("pmc_request_cpus").or_else(|| number("cores"));
-        cores[n] = asked.map_or(1, |c| (c as u32).clamp(1, machine.tasks_per_node.max(1)));
+        let requested = number("pmc_request_cpus").or_else(|| number("cores"));
+        cores[n] = requested.map_or(1, |c| (c as u32).clamp(1, machine.tasks_per_node.max(1)));
     }
     if known == 0 {
         return None;
     }
+    Some(Estimate {
+        makespan: makespan(plan, graph, &times, &cores, machine),
+        longest_chain: longest_chain(plan, graph, &times),
+        work: times.iter().sum(),
+        nodes: machine.nodes,
+        tasks_per_node: machine.tasks_per_node,
+        known,
+    })
+}
+
+/// Simulates a run and returns its duration in seconds. Jobs start in the order in which they become ready,
+/// as in the executor without priorities.
+fn makespan(plan: &Plan<'_>, graph: &Graph, times: &[f64], cores: &[u32], machine: Machine) -> f64 {
     let slots = (u64::from(machine.nodes) * u64::from(machine.tasks_per_node))
         .saturating_sub(1)
         .max(1);
     let mut free = slots;
-    let mut waiting: Vec<u32> = (0..exec.jobs.len() as u32)
+    let mut waiting: Vec<u32> = (0..times.len() as u32)
         .map(|n| graph.parents(n).len() as u32)
         .collect();
     let roots = plan.order.iter().copied();
     let mut ready: VecDeque<u32> = roots.filter(|&n| waiting[n as usize] == 0).collect();
-    // Ends, soonest first; times are not negative, so their bits have their order.
+    // Ends, earliest first. Times are not negative, so their bits have the same order.
     let mut running: std::collections::BinaryHeap<std::cmp::Reverse<(u64, u32)>> = Default::default();
     let mut now = 0.0f64;
     loop {
@@ -326,25 +338,23 @@ fn estimate(plan: &Plan<'_>, graph: &Graph, machine: Machine) -> Option<Estimate
             }
         }
     }
-    let mut ends = vec![0.0f64; exec.jobs.len()];
-    let mut longest_chain = 0.0f64;
+    now
+}
+
+/// Returns the seconds of the longest chain of jobs.
+fn longest_chain(plan: &Plan<'_>, graph: &Graph, times: &[f64]) -> f64 {
+    let mut ends = vec![0.0f64; times.len()];
+    let mut longest = 0.0f64;
     for &job in &plan.order {
-        let begin = graph
+        let start = graph
             .parents(job)
             .iter()
             .map(|&p| ends[p as usize])
             .fold(0.0, f64::max);
-        ends[job as usize] = begin + times[job as usize];
-        longest_chain = longest_chain.max(ends[job as usize]);
+        ends[job as usize] = start + times[job as usize];
+        longest = longest.max(ends[job as usize]);
     }
-    Some(Estimate {
-        makespan: now,
-        longest_chain,
-        work: times.iter().sum(),
-        nodes: machine.nodes,
-        tasks_per_node: machine.tasks_per_node,
-        known,
-    })
+    longest
 }
 
 #[cfg(test)]
@@ -352,22 +362,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_for_people() {
+    fn durations_are_formatted() {
         assert_eq!(duration(2.34), "2.3 s");
         assert_eq!(duration(75.0), "1 min 15 s");
         assert_eq!(duration(7321.0), "2 h 02 min");
     }
 
     #[test]
-    fn files_for_people() {
+    fn files_are_summarized() {
         let mut text = String::new();
         Files {
             files: 3,
             bytes: 2048,
             unknown: 1,
         }
-        .line("to stage in", &mut text);
-        Files::default().line("nothing", &mut text);
+        .write_line("to stage in", &mut text);
+        Files::default().write_line("nothing", &mut text);
         assert_eq!(
             text,
             "  to stage in   3 files, 2.0 KiB and 1 files of unknown size\n"

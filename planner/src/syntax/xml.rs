@@ -1,6 +1,5 @@
 //! XML reader: elements with positions and unescaped attributes. It accepts only standard entities and no
-//! document
-//! type, so entity bombs are impossible.
+//! document type, so entity bombs are impossible.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -206,8 +205,7 @@ impl<'a> Xml<'a> {
     }
 
     /// Returns the next child of the open element, `None` if there are no more. Skips text. The caller must
-    /// read the
-    /// child to its end.
+    /// read the child to its end.
     pub(crate) fn element(&mut self) -> Result<Option<Element<'a>>> {
         loop {
             match self.part()? {

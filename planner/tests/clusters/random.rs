@@ -1,4 +1,5 @@
-//! RandomJob workflows: every job is in the plan once, clusters respect their limits, and every dependency is kept.
+//! Random workflows: every job is in the plan once, clusters respect their limits, and every dependency is
+//! kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 

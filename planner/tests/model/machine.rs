@@ -214,8 +214,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Runs all tasks. The turns choose the task that starts, ends or fails next. When no task can run,
-    /// failed tasks
-    /// run again.
+    /// failed tasks run again.
     pub fn run(&mut self, mut turns: impl Iterator<Item = u16>, fails: bool) -> Result<(), TestCaseError> {
         let mut ready: Vec<usize> = (0..self.tasks.len()).filter(|&t| self.waiting[t] == 0).collect();
         let mut running: Vec<(usize, Effects)> = Vec::new();

@@ -1,6 +1,5 @@
 //! Plans of random workflows, executed on simulated file systems. In any order of jobs, every job finds its
-//! inputs,
-//! the outputs match the abstract workflow, and the space used stays within its limit.
+//! inputs, the outputs match the abstract workflow, and the space used stays within its limit.
 
 #[expect(dead_code, reason = "shared with other tests, which use more of it")]
 #[path = "../common/mod.rs"]
@@ -173,8 +172,7 @@ fn check(recipe: &Recipe, choices: &Choices, turns: &[u16]) -> Result<(), TestCa
         }
     };
     // Another start in the list of turns gives another order. From the second order on, tasks fail at first,
-    // and the
-    // plan runs again from its rescue file until all tasks are done.
+    // and the plan runs again from its rescue file until all tasks are done.
     for skip in 0..3 {
         let mut machine = Machine::new(recipe, &plan, case.path(), is_moved);
         machine.run(turns.iter().copied().cycle().skip(skip * 7), skip > 0)?;

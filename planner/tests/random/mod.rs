@@ -7,8 +7,7 @@ use proptest::prelude::*;
 use crate::common::{Case, Plan};
 
 /// A job of a random workflow: the raw files it reads, the outputs of earlier jobs it reads (modulo their
-/// number),
-/// and whether each of its outputs is staged out and registered.
+/// number), and whether each of its outputs is staged out and registered.
 #[derive(Clone, Debug)]
 struct Job {
     raw: Vec<u8>,

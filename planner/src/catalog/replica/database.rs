@@ -1,6 +1,5 @@
 //! Replica catalogs in an SQLite database (type JDBCRC): the tables `rc_lfn`, `rc_pfn` and `rc_meta`, filled
-//! by
-//! pegasus-rc-client and Pegasus' tools. Reads only files of the workflow.
+//! by pegasus-rc-client and Pegasus' tools. Reads only files of the workflow.
 
 use std::path::{Path, PathBuf};
 

@@ -249,8 +249,7 @@ fn fill_groups(pfn: &str, groups: &[&str]) -> String {
 }
 
 /// Reads a replica catalog. `kind` is the value of `pegasus.catalog.replica`; `None` detects the type. Cache
-/// files
-/// have the type `SimpleFile`.
+/// files have the type `SimpleFile`.
 ///
 /// # Errors
 /// All problems of the file.
@@ -259,8 +258,7 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<ReplicaC
 }
 
 /// Reads the text of a replica catalog with variables already expanded. `path` is for messages and for
-/// detection of
-/// the type.
+/// detection of the type.
 ///
 /// # Errors
 /// All problems of the text.

@@ -71,8 +71,7 @@ pub fn load_with_metadata(path: &Path, env: &ExpandEnv) -> Result<ReplicaCatalog
 }
 
 /// Reads a catalog that does not locate inputs: the property `key` has its type (default Regex), `<key>.file`
-/// its
-/// file.
+/// its file.
 ///
 /// # Errors
 /// See [`load_from_properties`].

@@ -119,8 +119,7 @@ impl SiteCatalog {
         self.warnings.extend(other.warnings);
     }
     /// Adds profiles from the properties `pegasus.catalog.site.sites.<site>.profiles.<namespace>.<key>`. They
-    /// win over
-    /// those of the file.
+    /// win over those of the file.
     ///
     /// # Errors
     /// An invalid namespace or value. An unknown site causes a warning.
@@ -201,8 +200,7 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<SiteCata
 }
 
 /// Reads the text of a site catalog with variables already expanded. `path` is for messages and for detection
-/// of
-/// the type.
+/// of the type.
 ///
 /// # Errors
 /// All problems of the text.

@@ -1,6 +1,5 @@
 //! Site catalogs in XML, versions 3 and 4. They differ in the elements for directories: version 3 has
-//! `head-fs` with
-//! `scratch` and `storage`, each `shared` or `local`.
+//! `head-fs` with `scratch` and `storage`, each `shared` or `local`.
 
 use std::path::Path;
 

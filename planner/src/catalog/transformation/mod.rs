@@ -121,8 +121,7 @@ impl TransformationKind {
 }
 
 /// Reads the file that the properties name, else a file with a default name (`transformations.yml`, `tc.txt`)
-/// in
-/// `working_dir`. Without one, the catalog is empty.
+/// in `working_dir`. Without one, the catalog is empty.
 ///
 /// # Errors
 /// An unreadable named file; all problems of the file.
@@ -185,8 +184,7 @@ pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<Transformati
 }
 
 /// Makes a catalog of all executable files below a directory: stageable transformations on the site `local`,
-/// named
-/// by relative path. Files without execute permission cause a warning.
+/// named by relative path. Files without execute permission cause a warning.
 ///
 /// # Errors
 /// An unreadable directory.

@@ -11,8 +11,7 @@ use crate::model::{Position, TransformationName};
 use crate::profiles::{Checker, Namespace, Profiles};
 
 /// Reads a whole file. A problem inside a block does not hide problems of later blocks; a broken block
-/// structure is
-/// fatal.
+/// structure is fatal.
 pub(super) fn read(path: &Path, text: &str) -> Result<TransformationCatalog, InputErrors> {
     let mut parser = Parser {
         file: path,

@@ -1,10 +1,9 @@
 //! Fast reader for jobs and dependencies in the form that programs write: several times faster than full XML.
 //!
 //! It scans the text of a whole `job` or `child` element once. On anything unusual (an entity, a comment, a
-//! rare
-//! element or attribute, an error) it gives up, and the full reader reads the element from its start. Both
-//! give the
-//! same workflow. Files of an abandoned element may have numbers already, in the order of the full reader.
+//! rare element or attribute, an error) it gives up, and the full reader reads the element from its start.
+//! Both give the same workflow. Files of an abandoned element may have numbers already, in the order of the
+//! full reader.
 
 use std::sync::Arc;
 

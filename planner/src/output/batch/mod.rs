@@ -1,6 +1,5 @@
 //! Batch scripts from templates (section 7.3 of the planner's specification). Files of the same names in a
-//! template
-//! directory replace the built-in templates.
+//! template directory replace the built-in templates.
 
 mod resources;
 
@@ -50,7 +49,7 @@ pub(crate) fn write(
 ) -> Result<Vec<Script>, PlanError> {
     if plan.submit.contains(char::is_control) {
         return Err(PlanError::Code(vec![format!(
-            "the name of the submit directory {:?} has a character that batch scripts cannot have",
+            "the name of the submit directory {:?} has a character that is not allowed in batch scripts",
             plan.submit
         )]));
     }
@@ -147,7 +146,7 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
         setup => resources.setup.as_deref(),
         directives => resources.directives.clone(),
         stampede => resources.stampede,
-        as_pegasus => resources.untouched,
+        as_pegasus => resources.is_default,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What batch scripts ask for: from options, properties and profiles, checked for sense.
+//! Resources of batch jobs, from options, properties and profiles.
 
 use std::path::PathBuf;
 
@@ -8,19 +8,21 @@ use crate::properties::Properties;
 use crate::request::Request;
 use crate::scheduler::Scheduler;
 
-/// Nodes, processes per node and minutes when nobody says anything.
+/// Default number of nodes.
 const NODES: u32 = 1;
+/// Default number of processes per node.
 const TASKS_PER_NODE: u32 = 2;
+/// Default wall time in minutes.
 const MINUTES: u32 = 60;
-/// Running tasks get a twelfth of the wall time to end, but no more than this, when nobody says anything.
-const LONGEST_DRAIN: u32 = 10;
-/// What is wrong with a job of one process.
+/// Maximum default time in minutes for running tasks to end. The default is a twelfth of the wall time.
+const MAX_DEFAULT_DRAIN: u32 = 10;
+/// Problem of a batch job with one process.
 const ONE_PROCESS: &str = "the batch job has one process, and pegasus-mpi-cluster needs two under MPI, a master and a \
                            worker: ask for more nodes or processes per node, or choose --launcher none";
-/// Launchers that pass SIGUSR1 on to the executor.
-const PASSES_ON: &[&str] = &["mpiexec", "mpirun", "srun", "none"];
+/// Launchers that forward SIGUSR1 to the executor.
+const SIGNAL_FORWARDERS: &[&str] = &["mpiexec", "mpirun", "srun", "none"];
 
-/// What the scripts ask for.
+/// Resources of batch jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resources {
     /// Schedulers that get a script; one for each suffix.
@@ -31,32 +33,30 @@ pub(crate) struct Resources {
     pub(crate) tasks_per_node: u32,
     /// Wall time in minutes.
     pub(crate) minutes: u32,
-    /// Nobody has asked for anything: the script for PBS is that of Pegasus.
-    pub(crate) untouched: bool,
-    /// The wall time was chosen by somebody.
+    /// All settings have default values: the script for PBS equals that of Pegasus.
+    pub(crate) is_default: bool,
+    /// The wall time is not the default.
     minutes_given: bool,
-    /// One process, which is too few under MPI.
-    alone: bool,
     /// Queue or partition.
     pub(crate) queue: Option<String>,
     /// Account or project.
     pub(crate) account: Option<String>,
     launcher: Option<String>,
-    /// Size of a node, as far as it is known.
+    /// Size of a node, if known.
     pub(crate) node: NodeSize,
-    /// Minutes before the executor's own limit at which it stops starting tasks, where somebody chose them.
+    /// Minutes before the executor's time limit at which it stops starting tasks; `None`: default.
     drain: Option<u32>,
     /// Shell commands that precede the run.
     pub(crate) setup: Option<String>,
-    /// More directives, one a line, without the scheduler's prefix.
+    /// Additional directives without the scheduler's prefix.
     pub(crate) directives: Vec<String>,
     /// The executor writes the database of the run.
     pub(crate) stampede: bool,
-    /// Directory of the site's own templates.
+    /// Directory of custom templates.
     pub(crate) templates: Option<PathBuf>,
 }
 
-/// What a node has, where that is known.
+/// Size of a node, where known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeSize {
     /// CPUs.
@@ -66,25 +66,29 @@ pub(crate) struct NodeSize {
 }
 
 impl NodeSize {
-    /// Why a task with these needs fits on no node.
+    /// Returns why a task with these requests fits on no node.
     pub(crate) fn problem(&self, task: &str, memory_mb: Option<u64>, cpus: Option<u32>) -> Option<String> {
         let too_much = |what: String, node: String, profile: &str| {
             format!(
-                "the task {task} fits on no node: it asks for {what}, and a node has {node}; lower its profile \
-                 pegasus::{profile} or ask for larger nodes"
+                "the task {task} fits on no node: it requests {what}, but a node has {node}; lower its profile \
+                 pegasus::{profile} or request larger nodes"
             )
         };
-        if let (Some(wanted), Some(there)) = (cpus, self.cpus)
-            && wanted > there
-        {
-            return Some(too_much(format!("{wanted} CPUs"), there.to_string(), "cores"));
-        }
-        if let (Some(wanted), Some(there)) = (memory_mb, self.memory_mb)
-            && wanted > there
+        if let (Some(requested), Some(available)) = (cpus, self.cpus)
+            && requested > available
         {
             return Some(too_much(
-                format!("{wanted} MB of memory"),
-                format!("{there} MB"),
+                format!("{requested} CPUs"),
+                available.to_string(),
+                "cores",
+            ));
+        }
+        if let (Some(requested), Some(available)) = (memory_mb, self.memory_mb)
+            && requested > available
+        {
+            return Some(too_much(
+                format!("{requested} MB of memory"),
+                format!("{available} MB"),
                 "memory",
             ));
         }
@@ -93,119 +97,64 @@ impl NodeSize {
 }
 
 impl Resources {
-    /// From the options, else properties `pegasus.batch.*`, else profiles of the site (over those in
-    /// properties).
+    /// Collects the resources from options, else properties `pegasus.batch.*`, else profiles of the site,
+    /// which win over profiles in properties.
     ///
     /// # Errors
-    /// Values that make no sense; all of them.
+    /// All invalid values.
     pub(crate) fn new(
         request: &Request,
         properties: &Properties,
         site: &Profiles,
     ) -> Result<Self, PlanError> {
-        let mut problems = Vec::new();
-        let stampede = properties.get_bool("pegasus.batch.stampede", false)?;
-        let raw = |property: &str, profile: Option<&str>| -> Option<String> {
-            properties
-                .get(&format!("pegasus.batch.{property}"))
-                .or_else(|| site.pegasus(profile?))
-                .or_else(|| properties.get(&format!("pegasus.{}", profile?)))
-                .map(str::trim)
-                .filter(|t| !t.is_empty())
-                .map(str::to_owned)
-        };
         let options = &request.batch;
-        let mut number = |option: Option<u32>, property: &str, profile: Option<&str>, parse: Parse| {
-            option.or_else(|| {
-                let text = raw(property, profile)?;
-                let number = (parse.read)(&text).filter(|&n| n >= parse.least);
-                if number.is_none() {
-                    let profile = profile.map_or(String::new(), |p| format!(" or the profile pegasus::{p}"));
-                    problems.push(format!(
-                        "the property pegasus.batch.{property}{profile} must be {}, not {text}",
-                        parse.what
-                    ));
-                }
-                number
-            })
+        let stampede = properties.get_bool("pegasus.batch.stampede", false)?;
+        let mut reader = Reader {
+            properties,
+            site,
+            problems: Vec::new(),
         };
-        let nodes = number(options.nodes, "nodes", Some("nodes"), COUNT);
-        let tasks_per_node = number(options.tasks_per_node, "ppn", Some("ppn"), COUNT);
-        let minutes = number(options.walltime, "walltime", Some("maxwalltime"), TIME);
-        let cpus = number(options.node_cpus, "node.cpus", None, COUNT);
-        let memory = number(options.node_memory, "node.memory", None, MEMORY);
-        let drain = number(options.drain, "drain", None, DRAIN);
-        // A line break would begin a line of the script that nobody asked for.
-        let mut word = |option: &Option<String>, property: &str, profile: Option<&str>, blanks: bool| {
-            let text = option.clone().or_else(|| raw(property, profile))?;
-            let bad = |c: char| c.is_control() || (!blanks && c.is_whitespace());
-            if text.contains(bad) {
-                problems.push(format!(
-                    "the {property} of the batch job must be {}, not {text:?}",
-                    if blanks { "one line" } else { "one word" }
-                ));
-            }
-            Some(text)
-        };
-        let queue = word(&options.queue, "queue", Some("queue"), false);
-        let account = word(&options.account, "account", Some("project"), false);
-        let launcher = word(&options.launcher, "launcher", Some("batch.launcher"), true);
-        let schedulers = schedulers(request, raw("scheduler", None).as_deref(), &mut problems);
-        let directives: Vec<String> = raw("directives", Some("glite.arguments"))
+        let nodes = reader.number(options.nodes, "nodes", Some("nodes"), COUNT);
+        let tasks_per_node = reader.number(options.tasks_per_node, "ppn", Some("ppn"), COUNT);
+        let minutes = reader.number(options.walltime, "walltime", Some("maxwalltime"), TIME);
+        let cpus = reader.number(options.node_cpus, "node.cpus", None, COUNT);
+        let memory = reader.number(options.node_memory, "node.memory", None, MEMORY);
+        let drain = reader.number(options.drain, "drain", None, DRAIN);
+        let queue = reader.text(options.queue.as_ref(), "queue", "queue", Text::Word);
+        let account = reader.text(options.account.as_ref(), "account", "project", Text::Word);
+        let launcher = reader.text(
+            options.launcher.as_ref(),
+            "launcher",
+            "batch.launcher",
+            Text::Line,
+        );
+        let scheduler_names = reader.value("scheduler", None);
+        let schedulers = schedulers(request, scheduler_names, &mut reader.problems);
+        let directives: Vec<String> = reader
+            .value("directives", Some("glite.arguments"))
             .unwrap_or_default()
             .lines()
             .map(|line| line.trim().to_owned())
             .filter(|line| !line.is_empty())
             .collect();
-        let setup = raw("setup", None);
-        if let (Some(ppn), Some(cpus)) = (tasks_per_node, cpus)
-            && ppn > cpus
-        {
-            problems.push(format!(
-                "{ppn} processes per node are asked for, and a node has {cpus} CPUs"
-            ));
-        }
-        let untouched = nodes.is_none()
-            && tasks_per_node.is_none()
-            && minutes.is_none()
-            && cpus.is_none()
-            && memory.is_none()
-            && drain.is_none()
-            && launcher.is_none()
-            && setup.is_none()
-            && directives.is_empty();
-        let ranks = u64::from(nodes.unwrap_or(NODES)) * u64::from(tasks_per_node.unwrap_or(TASKS_PER_NODE));
-        let alone = ranks < 2 && launcher.as_deref() != Some("none");
-        if alone && (options.nodes.is_some() || options.tasks_per_node.is_some()) {
-            problems.push(ONE_PROCESS.into());
-        }
-        if let Some(launcher) = &launcher
-            && (launcher.contains([';', '|', '&', '<', '>', '`'])
-                || launcher
-                    .split_whitespace()
-                    .next()
-                    .is_some_and(|first| first.contains('=')))
-        {
-            problems.push(format!(
-                "the launcher must be a program and its arguments, not {launcher}; put settings into the property \
-                 pegasus.batch.setup"
-            ));
-        }
-        if !problems.is_empty() {
-            return Err(PlanError::Refinement(problems));
-        }
+        let setup = reader.value("setup", None).map(str::to_owned);
         let templates = options.template_dir.clone().or_else(|| {
-            let directory = properties.get("pegasus.batch.templates").map(str::trim)?;
-            (!directory.is_empty()).then(|| request.environment.working_dir.join(directory))
+            let directory = reader.value("templates", None)?;
+            Some(request.environment.working_dir.join(directory))
         });
-        Ok(Resources {
+        let is_default = setup.is_none()
+            && launcher.is_none()
+            && directives.is_empty()
+            && [nodes, tasks_per_node, minutes, cpus, memory, drain]
+                .iter()
+                .all(Option::is_none);
+        let resources = Resources {
             schedulers,
             nodes: nodes.unwrap_or(NODES),
             tasks_per_node: tasks_per_node.unwrap_or(TASKS_PER_NODE),
             minutes: minutes.unwrap_or(MINUTES),
-            untouched,
+            is_default,
             minutes_given: minutes.is_some(),
-            alone,
             queue,
             account,
             launcher,
@@ -218,20 +167,61 @@ impl Resources {
             directives,
             stampede,
             templates,
-        })
+        };
+        let has_size = options.nodes.is_some() || options.tasks_per_node.is_some();
+        reader
+            .problems
+            .extend(resources.problems(has_size, tasks_per_node));
+        match reader.problems.is_empty() {
+            true => Ok(resources),
+            false => Err(PlanError::Refinement(reader.problems)),
+        }
     }
 
-    /// Processes in all.
+    /// Returns contradictions. `has_size`: options set the number of nodes or processes.
+    fn problems(&self, has_size: bool, tasks_per_node: Option<u32>) -> Vec<String> {
+        let mut problems = Vec::new();
+        if let (Some(ppn), Some(cpus)) = (tasks_per_node, self.node.cpus)
+            && ppn > cpus
+        {
+            problems.push(format!(
+                "{ppn} processes per node are requested, but a node has {cpus} CPUs"
+            ));
+        }
+        if self.is_single_process() && has_size {
+            problems.push(ONE_PROCESS.into());
+        }
+        if let Some(launcher) = &self.launcher
+            && (launcher.contains([';', '|', '&', '<', '>', '`'])
+                || launcher
+                    .split_whitespace()
+                    .next()
+                    .is_some_and(|first| first.contains('=')))
+        {
+            problems.push(format!(
+                "the launcher must be a program and its arguments, not {launcher}; put settings into the property \
+                 pegasus.batch.setup"
+            ));
+        }
+        problems
+    }
+
+    /// Returns whether there is one process, which is too few under MPI.
+    fn is_single_process(&self) -> bool {
+        self.ranks() < 2 && self.launcher.as_deref() != Some("none")
+    }
+
+    /// Returns the total number of processes.
     pub(crate) fn ranks(&self) -> u64 {
         u64::from(self.nodes) * u64::from(self.tasks_per_node)
     }
 
-    /// CPUs for each process, if the size of a node is known.
+    /// Returns the CPUs for each process, if the size of a node is known.
     pub(crate) fn cpus_per_task(&self) -> Option<u32> {
         self.node.cpus.map(|cpus| (cpus / self.tasks_per_node).max(1))
     }
 
-    /// What starts the processes.
+    /// Returns the command that starts the processes.
     pub(crate) fn launcher(&self, scheduler: Scheduler) -> String {
         match (&self.launcher, scheduler) {
             (Some(launcher), _) => launcher.clone(),
@@ -243,8 +233,8 @@ impl Resources {
         }
     }
 
-    /// Minutes after which the executor ends the run itself; some are left for that. Only the script for PBS of
-    /// which nobody chose the wall time keeps the figures of Pegasus.
+    /// Returns the minutes after which the executor ends the run; the rest of the wall time is for its end.
+    /// The script for PBS with the default wall time has the numbers of Pegasus.
     pub(crate) fn max_wall_time(&self, scheduler: Scheduler) -> u32 {
         match self.minutes {
             minutes if !self.minutes_given && scheduler.suffix() == "pbs" => minutes,
@@ -253,8 +243,8 @@ impl Resources {
         }
     }
 
-    /// Minutes from the start of the job to the signal after which no task is started; none without such a
-    /// signal. Unasked it is sent only by a scheduler that can, and only to launchers that pass it on.
+    /// Returns the minutes from the start of the job to the signal after which no task is started, `None`
+    /// without such a signal. By default, only Slurm sends it, and only to launchers that forward it.
     pub(crate) fn drain_after(&self, scheduler: Scheduler) -> Option<u32> {
         let launcher = self.launcher.as_deref().unwrap_or("mpiexec");
         let first = launcher.split_whitespace().next().unwrap_or_default();
@@ -262,23 +252,23 @@ impl Resources {
         let limit = self.max_wall_time(scheduler);
         let lead = match self.drain {
             Some(minutes) => minutes,
-            None if scheduler == Scheduler::Slurm && PASSES_ON.contains(&program) => {
-                (self.minutes / 12).min(LONGEST_DRAIN)
+            None if scheduler == Scheduler::Slurm && SIGNAL_FORWARDERS.contains(&program) => {
+                (self.minutes / 12).min(MAX_DEFAULT_DRAIN)
             }
             None => 0,
         };
         (lead > 0 && lead < limit).then(|| limit - lead)
     }
 
-    /// What is odd about them.
+    /// Returns warnings about unusual values.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if self.alone {
+        if self.is_single_process() {
             warnings.push(ONE_PROCESS.into());
         }
         if self.launcher.as_deref() == Some("none") && self.nodes > 1 {
             warnings.push(format!(
-                "the launcher none starts the executor on one node only; {} nodes are asked for",
+                "the launcher none starts the executor on one node only; {} nodes are requested",
                 self.nodes
             ));
         }
@@ -286,8 +276,8 @@ impl Resources {
             && self.schedulers.iter().any(|&s| drain >= self.max_wall_time(s))
         {
             warnings.push(format!(
-                "no task would be started in the last {drain} minutes of a job of {} minutes, that is never: the \
-                 signal for that is left out",
+                "no task would be started in the last {drain} minutes of a job of {} minutes, so never: the signal \
+                 for it is omitted",
                 self.minutes
             ));
         }
@@ -295,39 +285,105 @@ impl Resources {
     }
 }
 
-/// How a number is read.
-#[derive(Clone, Copy)]
-struct Parse {
-    read: fn(&str) -> Option<u32>,
-    least: u32,
-    what: &'static str,
+/// Reader for settings of batch jobs.
+struct Reader<'a> {
+    properties: &'a Properties,
+    site: &'a Profiles,
+    problems: Vec<String>,
 }
 
-const COUNT: Parse = Parse {
-    read: |text| text.parse().ok(),
-    least: 1,
-    what: "a positive number",
+impl<'a> Reader<'a> {
+    /// Returns a value that is not empty: from the property `pegasus.batch.…`, else from a profile.
+    fn value(&self, property: &str, profile: Option<&str>) -> Option<&'a str> {
+        self.properties
+            .get(&format!("pegasus.batch.{property}"))
+            .or_else(|| self.site.pegasus(profile?))
+            .or_else(|| self.properties.get(&format!("pegasus.{}", profile?)))
+            .map(str::trim)
+            .filter(|t| !t.is_empty())
+    }
+
+    fn number(
+        &mut self,
+        option: Option<u32>,
+        property: &str,
+        profile: Option<&str>,
+        kind: Number,
+    ) -> Option<u32> {
+        if option.is_some() {
+            return option;
+        }
+        let text = self.value(property, profile)?;
+        let number = (kind.parse)(text).filter(|&n| n >= kind.min);
+        if number.is_none() {
+            let profile = profile.map_or(String::new(), |p| format!(" or the profile pegasus::{p}"));
+            self.problems.push(format!(
+                "the property pegasus.batch.{property}{profile} must be {}, not {text}",
+                kind.description
+            ));
+        }
+        number
+    }
+
+    /// Returns a text without line breaks, which would add lines to the script.
+    fn text(&mut self, option: Option<&String>, property: &str, profile: &str, kind: Text) -> Option<String> {
+        let value = || self.value(property, Some(profile));
+        let text = option.map(String::as_str).or_else(value)?.to_owned();
+        if text.contains(|c: char| c.is_control() || (kind == Text::Word && c.is_whitespace())) {
+            self.problems.push(format!(
+                "the {property} of the batch job must be {}, not {text:?}",
+                if kind == Text::Line {
+                    "one line"
+                } else {
+                    "one word"
+                }
+            ));
+        }
+        Some(text)
+    }
+}
+
+/// A text without line breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Text {
+    Line,
+    /// A text without white space.
+    Word,
+}
+
+/// A kind of number.
+#[derive(Clone, Copy)]
+struct Number {
+    parse: fn(&str) -> Option<u32>,
+    min: u32,
+    description: &'static str,
+}
+
+const COUNT: Number = Number {
+    parse: |text| text.parse().ok(),
+    min: 1,
+    description: "a positive number",
 };
-const TIME: Parse = Parse {
-    read: parse_minutes,
-    least: 1,
-    what: "a positive number of minutes or HH:MM:SS",
+const TIME: Number = Number {
+    parse: parse_minutes,
+    min: 1,
+    description: "a positive number of minutes or HH:MM:SS",
 };
-const DRAIN: Parse = Parse {
-    read: parse_minutes,
-    least: 0,
-    what: "a number of minutes or HH:MM:SS",
+const DRAIN: Number = Number {
+    parse: parse_minutes,
+    min: 0,
+    description: "a number of minutes or HH:MM:SS",
 };
-const MEMORY: Parse = Parse {
-    read: parse_megabytes,
-    least: 1,
-    what: "a number of MB, or a number with M, G or T",
+const MEMORY: Number = Number {
+    parse: parse_megabytes,
+    min: 1,
+    description: "a number of MB, or a number with M, G or T",
 };
 
-/// The schedulers that get a script: those of PBS and Slurm always, others when they are named.
+/// Returns the schedulers that get a script: PBS and Slurm always, others on request.
 fn schedulers(request: &Request, property: Option<&str>, problems: &mut Vec<String>) -> Vec<Scheduler> {
-    let mut wanted = request.batch.schedulers.clone();
-    if wanted.is_empty() {
+    let mut requested = request.batch.schedulers.clone();
+    if requested.is_empty() {
         for name in property
             .unwrap_or_default()
             .split(',')
@@ -335,7 +391,7 @@ fn schedulers(request: &Request, property: Option<&str>, problems: &mut Vec<Stri
             .filter(|name| !name.is_empty())
         {
             match Scheduler::parse(name) {
-                Some(scheduler) => wanted.push(scheduler),
+                Some(scheduler) => requested.push(scheduler),
                 None => problems.push(format!(
                     "the property pegasus.batch.scheduler: {}",
                     Scheduler::unknown(name)
@@ -343,14 +399,14 @@ fn schedulers(request: &Request, property: Option<&str>, problems: &mut Vec<Stri
             }
         }
     }
-    if wanted.is_empty() {
-        wanted.extend(request.batch.detected);
+    if requested.is_empty() {
+        requested.extend(request.batch.detected);
     }
     let mut all: Vec<Scheduler> = Vec::new();
-    for scheduler in wanted {
+    for scheduler in requested {
         match all.iter().find(|known| known.suffix() == scheduler.suffix()) {
             Some(&known) if known != scheduler => problems.push(format!(
-                "the scripts for {known} and {scheduler} would have one name: choose one of the two"
+                "the scripts for {known} and {scheduler} would have the same name: choose one of the two"
             )),
             Some(_) => {}
             None => all.push(scheduler),
@@ -364,7 +420,7 @@ fn schedulers(request: &Request, property: Option<&str>, problems: &mut Vec<Stri
     all
 }
 
-/// Minutes from `N` (minutes), `HH:MM` or `HH:MM:SS`, `D-HH:MM:SS`; seconds are rounded up.
+/// Parses minutes: `N` (minutes), `HH:MM`, `HH:MM:SS` or `D-HH:MM:SS`. Rounds seconds up.
 pub(crate) fn parse_minutes(text: &str) -> Option<u32> {
     let text = text.trim();
     if let Ok(minutes) = text.parse::<u32>() {
@@ -393,7 +449,7 @@ pub(crate) fn parse_minutes(text: &str) -> Option<u32> {
         .checked_add(seconds.div_ceil(60))
 }
 
-/// MB from `N` (MB) or a number with the unit M, G or T (with or without B), in powers of 1024.
+/// Parses MB: `N` (MB) or a number with the unit M, G or T (with or without B), in powers of 1024.
 pub(crate) fn parse_megabytes(text: &str) -> Option<u32> {
     let text = text.trim();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
@@ -411,7 +467,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wall_times() {
+    fn wall_times_are_parsed() {
         assert_eq!(parse_minutes("90"), Some(90));
         assert_eq!(parse_minutes("1:30"), Some(90));
         assert_eq!(parse_minutes("01:30:01"), Some(91));
@@ -422,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_sizes() {
+    fn memory_sizes_are_parsed() {
         assert_eq!(parse_megabytes("512"), Some(512));
         assert_eq!(parse_megabytes("64G"), Some(65536));
         assert_eq!(parse_megabytes("1 tb"), Some(1 << 20));
@@ -432,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_fits_nowhere_is_named_with_the_size_of_the_node() {
+    fn a_task_too_large_for_a_node_is_reported_with_both_sizes() {
         let node = NodeSize {
             cpus: Some(4),
             memory_mb: Some(1000),
@@ -440,10 +496,10 @@ mod tests {
         assert_eq!(node.problem("t", Some(1000), Some(4)), None);
         let problem = node.problem("big", None, Some(5)).expect("too many CPUs");
         assert!(problem.contains("the task big"), "{problem}");
-        assert!(problem.contains("5 CPUs, and a node has 4"), "{problem}");
+        assert!(problem.contains("5 CPUs, but a node has 4"), "{problem}");
         let problem = node.problem("big", Some(1001), Some(1)).expect("too much memory");
         assert!(
-            problem.contains("1001 MB of memory, and a node has 1000 MB"),
+            problem.contains("1001 MB of memory, but a node has 1000 MB"),
             "{problem}"
         );
         assert_eq!(NodeSize::default().problem("t", Some(1 << 40), Some(999)), None);

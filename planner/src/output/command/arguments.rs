@@ -156,10 +156,8 @@ fn given(word: &str, wrapped: bool) -> Cow<'_, str> {
 }
 
 /// Escapes a word so that kickstart, which rewrites arguments, passes it unchanged. Variables `$NAME` and
-/// `${NAME}`
-/// are still expanded when the job runs. `\$` is a dollar sign, as is a `$` without a variable name, which
-/// kickstart
-/// would refuse.
+/// `${NAME}` are still expanded when the job runs. `\$` is a dollar sign, as is a `$` without a variable
+/// name, which kickstart would refuse.
 fn for_kickstart(word: &str) -> Cow<'_, str> {
     if !word.contains(['\\', '"', '\'', '$']) {
         return Cow::Borrowed(word);

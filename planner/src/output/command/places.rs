@@ -19,8 +19,7 @@ pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
         return ELSEWHERE;
     }
     // Registration needs no file of the work directory, which may be removed before or meanwhile. A shell
-    // script runs its
-    // steps one after another.
+    // script runs its steps one after another.
     if matches!(job.task, Task::Register(_)) && plan.settings.generator == Generator::Pmc {
         return ELSEWHERE;
     }
@@ -38,8 +37,7 @@ pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
 /// Returns whether a job does not need the work directory of the run.
 pub(super) fn is_elsewhere(plan: &Plan<'_>, id: JobId) -> bool {
     // Outputs of removed jobs do not pass through the work directory, which may not exist: these jobs have no
-    // other
-    // parents.
+    // other parents.
     matches!(plan.job(id).task, Task::CreateDir | Task::NoOp) || is_delivery(plan, id)
 }
 

@@ -1,11 +1,9 @@
 //! Fast YAML reader for the subset that programs write: block mappings and sequences of scalars on one line.
-//! It is
-//! several times faster than the full reader.
+//! It is several times faster than the full reader.
 //!
 //! Anything else (flow style, anchors, tags, multi-line texts, comments after values, tabs, errors) gives
 //! [`Unknown`], and [`Full`](super::full::Full) reads the file instead. This module must give the same events
-//! as
-//! `Full` or give up. Tests compare both.
+//! as `Full` or give up. Tests compare both.
 
 use std::borrow::Cow;
 
@@ -437,8 +435,7 @@ impl<'a> Block<'a> {
     }
 
     /// Returns whether the next line may continue a text of this one: it is indented further than the
-    /// collection of
-    /// the text.
+    /// collection of the text.
     fn continues(&self) -> bool {
         let bytes = self.text.as_bytes();
         let indent = self.open.last().map_or(0, |open| open.indent);

@@ -233,8 +233,7 @@ impl<'a> Yaml<'a> {
     }
 
     /// Returns the next key of a mapping with fixed keys. Skips keys `x-…`; reports and skips other unknown
-    /// keys and
-    /// repeated keys.
+    /// keys and repeated keys.
     pub(crate) fn field(&mut self, fields: &mut Fields) -> Result<Option<(&'static str, Position)>> {
         while let Some(key) = self.key()? {
             let name = key.text.as_ref();
@@ -306,8 +305,7 @@ impl<'a> Yaml<'a> {
     }
 
     /// Returns whether the node is a mapping, which the caller must read then. An empty value (`key:`) counts
-    /// as
-    /// absent. Reports other nodes.
+    /// as absent. Reports other nodes.
     pub(crate) fn is_mapping(&mut self, node: &Node<'_>, what: &str) -> Result<bool> {
         match node {
             Node::Mapping(_) => return Ok(true),

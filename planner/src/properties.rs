@@ -1,0 +1,548 @@
+//! Properties: settings of the planner in Java's properties format (section 2 of the planner's
+//! specification).
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use monitord_compat::properties::settings;
+
+use crate::error::{InputError, InputErrors};
+use crate::expand::ExpandEnv;
+use crate::model::Position;
+use crate::profiles::{Checker, Namespace, Profiles, is_pegasus_key};
+use crate::syntax::text;
+
+/// Sources of properties, weakest first. The caller reads the environment and the command line.
+#[derive(Clone, Debug, Default)]
+pub struct PropertySources {
+    /// `pegasus.properties` of the installation; may be missing.
+    pub system_file: Option<PathBuf>,
+    /// `~/.pegasusrc`; may be missing.
+    pub user_file: Option<PathBuf>,
+    /// `pegasus.properties` in the working directory; may be missing.
+    pub working_file: Option<PathBuf>,
+    /// File of `--conf`; must exist.
+    pub conf_file: Option<PathBuf>,
+    /// Environment: `_PEGASUS__A__B=v` sets `pegasus.a.b`. Other variables are ignored.
+    pub environment: Vec<(String, String)>,
+    /// `KEY=VALUE` texts of `-D`.
+    pub command_line: Vec<String>,
+}
+
+/// Prefixes of the keys that `-D` may set and that are copied into the submit directory.
+pub const KNOWN_PREFIXES: &[&str] = &["pegasus.", "env.", "condor.", "globus.", "dagman."];
+
+/// Settings by key.
+#[derive(Clone, Debug, Default)]
+pub struct Properties {
+    values: BTreeMap<String, Value>,
+}
+
+#[derive(Clone, Debug)]
+struct Value {
+    text: String,
+    file: PathBuf,
+    position: Option<Position>,
+}
+
+impl Properties {
+    /// Reads all sources.
+    ///
+    /// # Errors
+    /// An unreadable file of `--conf`, bad syntax, a `-D` key with an unknown prefix.
+    pub fn load(sources: &PropertySources) -> Result<Self, InputErrors> {
+        let environment = ExpandEnv::new(sources.environment.iter().map(|(k, v)| (k, v.clone())));
+        let mut loader = Loader {
+            environment,
+            ..Loader::default()
+        };
+        loader.read_command_line(&sources.command_line);
+        for file in [&sources.system_file, &sources.user_file, &sources.working_file]
+            .into_iter()
+            .flatten()
+        {
+            loader.read_file(file, false);
+        }
+        if let Some(file) = &sources.conf_file {
+            loader.read_file(file, true);
+        }
+        for (name, value) in &sources.environment {
+            if let Some(key) = key_of_variable(name) {
+                let value = loader.substitute(value, 0);
+                let origin = PathBuf::from(format!("(environment variable {name})"));
+                loader.properties.insert(key, value, origin, None);
+            }
+        }
+        for (key, value) in std::mem::take(&mut loader.command_line) {
+            let value = loader.substitute(&value, 0);
+            let origin = PathBuf::from(format!("-D{key}"));
+            loader.properties.insert(key, value, origin, None);
+        }
+        loader.finish()
+    }
+    /// Reads the text of one file.
+    ///
+    /// # Errors
+    /// Bad syntax; invalid values of profiles.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, InputErrors> {
+        let mut loader = Loader::default();
+        loader.read_text(file, text);
+        loader.finish()
+    }
+    fn insert(&mut self, key: String, text: String, file: PathBuf, position: Option<Position>) {
+        self.values.insert(key, Value { text, file, position });
+    }
+    /// Returns the value of a key.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.values.get(key).map(|v| v.text.as_str())
+    }
+    /// Returns a boolean: true, yes, on, 1 or false, no, off, 0, case-insensitive.
+    ///
+    /// # Errors
+    /// Any other word.
+    pub fn get_bool(&self, key: &str, default: bool) -> Result<bool, InputErrors> {
+        match self.get(key) {
+            None | Some("") => Ok(default),
+            Some(text) => crate::profiles::parse_bool(text)
+                .ok_or_else(|| self.bad_value(key, "must be true or false").into()),
+        }
+    }
+    /// Returns a non-negative integer.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn get_number(&self, key: &str) -> Result<Option<u64>, InputErrors> {
+        match self.get(key) {
+            None | Some("") => Ok(None),
+            Some(text) => match text.parse() {
+                Ok(number) => Ok(Some(number)),
+                Err(_) => Err(self.bad_value(key, "must be a whole number").into()),
+            },
+        }
+    }
+    /// Returns an error about the value of a key, with the position where it was set.
+    pub fn bad_value(&self, key: &str, what: &str) -> InputError {
+        match self.values.get(key) {
+            Some(value) => InputError {
+                file: value.file.clone(),
+                position: value.position,
+                message: format!("the property {key} {what}, not `{}`", value.text),
+                hint: None,
+            },
+            None => InputError::file(Path::new("properties"), format!("the property {key} {what}")),
+        }
+    }
+    /// Returns an error about a key, with the position where it was set.
+    pub fn bad_key(&self, key: &str, what: &str) -> InputError {
+        let (file, position) = self.origin(key);
+        InputError {
+            file: file.to_owned(),
+            position,
+            message: format!("the property {key}: {what}"),
+            hint: None,
+        }
+    }
+    /// Returns the file and position where a key was set.
+    pub fn origin(&self, key: &str) -> (&Path, Option<Position>) {
+        match self.values.get(key) {
+            Some(value) => (&value.file, value.position),
+            None => (Path::new("properties"), None),
+        }
+    }
+    /// Sets a key as the command line does.
+    pub fn set(&mut self, key: &str, text: &str) {
+        self.insert(
+            key.to_owned(),
+            text.to_owned(),
+            PathBuf::from("(command line)"),
+            None,
+        );
+    }
+    /// Returns all keys and values, sorted by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.values.iter().map(|(k, v)| (k.as_str(), v.text.as_str()))
+    }
+    /// Returns keys with this prefix, without it, and their values, sorted by key.
+    pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.values
+            .range(prefix.to_owned()..)
+            .take_while(move |(k, _)| k.starts_with(prefix))
+            .map(move |(k, v)| (&k[prefix.len()..], v.text.as_str()))
+    }
+    /// Returns the profiles for every job, of lowest precedence: `env.X`, `condor.x`, `globus.x`, `dagman.x`,
+    /// and `pegasus.x` if `x` is a known profile key.
+    pub fn profiles(&self) -> Profiles {
+        let mut profiles = Profiles::default();
+        for namespace in [
+            Namespace::Env,
+            Namespace::Condor,
+            Namespace::Globus,
+            Namespace::Dagman,
+        ] {
+            for (key, value) in self.with_prefix(&format!("{}.", namespace.as_str())) {
+                profiles.set(namespace, key, value);
+            }
+        }
+        for (key, value) in self.with_prefix("pegasus.") {
+            if crate::profiles::is_pegasus_key(key) {
+                profiles.set(Namespace::Pegasus, key, value);
+            }
+        }
+        profiles
+    }
+}
+
+/// Converts the name of a variable to a key: `_PEGASUS__A__B` gives `pegasus.a.b`.
+fn key_of_variable(name: &str) -> Option<String> {
+    let rest = name
+        .strip_prefix('_')
+        .filter(|rest| rest.starts_with("PEGASUS__"))?;
+    Some(rest.to_lowercase().replace("__", "."))
+}
+
+/// Maximum depth of nested references; deeper ones are circular.
+const MAX_SUBSTITUTION_DEPTH: usize = 16;
+/// Limits on the number of references and their bytes: references can grow values exponentially.
+const BUDGET: Budget = Budget {
+    references: 1 << 15,
+    bytes: 1 << 22,
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    references: usize,
+    bytes: usize,
+}
+
+struct Loader {
+    properties: Properties,
+    environment: ExpandEnv,
+    command_line: BTreeMap<String, String>,
+    problems: Vec<InputError>,
+    /// Remaining budget.
+    budget: Cell<Budget>,
+}
+
+impl Default for Loader {
+    fn default() -> Self {
+        Loader {
+            properties: Properties::default(),
+            environment: ExpandEnv::default(),
+            command_line: BTreeMap::new(),
+            problems: Vec::new(),
+            budget: Cell::new(BUDGET),
+        }
+    }
+}
+
+impl Loader {
+    fn read_command_line(&mut self, settings: &[String]) {
+        for setting in settings {
+            let Some((key, value)) = setting.split_once('=') else {
+                self.problems.push(
+                    InputError::file(Path::new(&format!("-D{setting}")), "no value is given")
+                        .with_hint("a property is set by -Dkey=value"),
+                );
+                continue;
+            };
+            let key = key.trim();
+            if !KNOWN_PREFIXES.iter().any(|prefix| key.starts_with(prefix)) {
+                self.problems.push(
+                    InputError::file(
+                        Path::new(&format!("-D{setting}")),
+                        format!("`{key}` is no property of the planner"),
+                    )
+                    .with_hint(format!(
+                        "keys begin with {}; a directory is set by --dir",
+                        KNOWN_PREFIXES.join(", ")
+                    )),
+                );
+                continue;
+            }
+            self.command_line.insert(key.to_owned(), value.trim().to_owned());
+        }
+    }
+
+    fn read_file(&mut self, file: &Path, required: bool) {
+        if !required && !file.exists() {
+            return;
+        }
+        match text::load(file) {
+            Ok(text) => self.read_text(file, &text),
+            Err(error) => self.problems.push(error),
+        }
+    }
+
+    fn read_text(&mut self, file: &Path, text: &str) {
+        let mut keys = Vec::new();
+        for setting in settings(text) {
+            match setting {
+                Ok(setting) => {
+                    let (line, column) = (setting.line, setting.column);
+                    keys.push(setting.key.clone());
+                    self.properties.insert(
+                        setting.key,
+                        setting.value,
+                        file.to_owned(),
+                        Some(Position { line, column }),
+                    );
+                }
+                Err(error) => {
+                    let (line, column) = (error.line, error.column);
+                    self.problems
+                        .push(InputError::at(file, Position { line, column }, error.message));
+                }
+            }
+        }
+        // References may name keys defined later.
+        for key in keys {
+            let raw = self.properties.get(&key).unwrap_or_default().to_owned();
+            if raw.contains("${") {
+                let text = self.substitute(&raw, 0);
+                if let Some(value) = self.properties.values.get_mut(&key) {
+                    value.text = text;
+                }
+            }
+        }
+    }
+
+    /// Replaces `${name}` by a property, else by one of the command line, else by a variable, else by an
+    /// empty text.
+    fn substitute(&self, raw: &str, depth: usize) -> String {
+        let mut out = String::with_capacity(raw.len());
+        let mut rest = raw;
+        while let Some(open) = rest.find("${") {
+            let Some(length) = rest[open + 2..].find('}') else {
+                break;
+            };
+            out.push_str(&rest[..open]);
+            let name = &rest[open + 2..open + 2 + length];
+            rest = &rest[open + 3 + length..];
+            let mut budget = self.budget.get();
+            if depth < MAX_SUBSTITUTION_DEPTH && budget.references > 0 && budget.bytes > 0 {
+                budget.references -= 1;
+                self.budget.set(budget);
+                let value = self.reference(name, depth);
+                budget = self.budget.get();
+                budget.bytes = budget.bytes.saturating_sub(value.len());
+                self.budget.set(budget);
+                out.push_str(&value);
+            }
+        }
+        out.push_str(rest);
+        out
+    }
+
+    fn reference(&self, name: &str, depth: usize) -> String {
+        let property = self.properties.get(name);
+        if let Some(value) = property.or_else(|| self.command_line.get(name).map(String::as_str)) {
+            return if value.contains("${") {
+                self.substitute(value, depth + 1)
+            } else {
+                value.to_owned()
+            };
+        }
+        // Java's names for environment variables.
+        let variable = match name {
+            "user.home" => "HOME",
+            "user.name" => "USER",
+            other => other,
+        };
+        self.environment.get(variable).unwrap_or_default().to_owned()
+    }
+
+    /// Returns the properties if there were no problems.
+    fn finish(mut self) -> Result<Properties, InputErrors> {
+        self.check_profiles();
+        let Budget { references, bytes } = self.budget.get();
+        if references == 0 || bytes == 0 {
+            self.problems.push(InputError::file(
+                Path::new("properties"),
+                format!(
+                    "references make more than {} MB of text, or are more than {}: does one lead back to itself?",
+                    BUDGET.bytes >> 20,
+                    BUDGET.references
+                ),
+            ));
+        }
+        InputErrors::check(self.problems)?;
+        Ok(self.properties)
+    }
+
+    /// Checks profiles as in files. Unknown keys are ordinary properties.
+    fn check_profiles(&mut self) {
+        let mut checker = Checker::default();
+        for (key, value) in &self.properties.values {
+            let Some(profile) = key.strip_prefix("pegasus.").filter(|key| is_pegasus_key(key)) else {
+                continue;
+            };
+            let at = value.position.unwrap_or_default();
+            if let Err(error) = checker.check(&value.file, Namespace::Pegasus, profile, &value.text, at) {
+                self.problems.push(InputError {
+                    position: value.position,
+                    ..error
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(dir: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("writable");
+        path
+    }
+
+    #[test]
+    fn later_sources_win() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let mut sources = PropertySources {
+            system_file: Some(write(
+                &dir,
+                "sys",
+                "pegasus.a=1\npegasus.b=1\npegasus.c=1\npegasus.d=1\npegasus.e=1\npegasus.f=1",
+            )),
+            user_file: Some(write(
+                &dir,
+                "user",
+                "pegasus.b=2\npegasus.c=2\npegasus.d=2\npegasus.e=2\npegasus.f=2",
+            )),
+            working_file: Some(write(
+                &dir,
+                "work",
+                "pegasus.c=3\npegasus.d=3\npegasus.e=3\npegasus.f=3",
+            )),
+            conf_file: Some(write(&dir, "conf", "pegasus.d=4\npegasus.e=4\npegasus.f=4")),
+            environment: vec![
+                ("_PEGASUS__E".into(), "5".into()),
+                ("_PEGASUS__F".into(), "5".into()),
+                ("_PEGASUS__CATALOG__SITE__FILE".into(), "s".into()),
+                ("PEGASUS__A".into(), "no".into()),
+            ],
+            command_line: vec!["pegasus.f=6".into()],
+        };
+        let properties = Properties::load(&sources).expect("loads");
+        let values: Vec<&str> = ["a", "b", "c", "d", "e", "f"]
+            .iter()
+            .filter_map(|key| properties.get(&format!("pegasus.{key}")))
+            .collect();
+        assert_eq!(values, ["1", "2", "3", "4", "5", "6"]);
+        assert_eq!(properties.get("pegasus.catalog.site.file"), Some("s"));
+        sources.user_file = Some(dir.path().join("missing"));
+        assert!(Properties::load(&sources).is_ok());
+        sources.conf_file = Some(PathBuf::from("missing.properties"));
+        assert_eq!(
+            Properties::load(&sources).expect_err("missing").to_string(),
+            "missing.properties: cannot be read: No such file or directory"
+        );
+    }
+
+    #[test]
+    fn references_are_replaced() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let text = "pegasus.x = ${pegasus.y}/${user.home}${NONE}\npegasus.y = y-${pegasus.z}\npegasus.l = ${pegasus.l}";
+        let sources = PropertySources {
+            conf_file: Some(write(&dir, "conf", text)),
+            environment: vec![("HOME".into(), "h".into())],
+            command_line: vec!["pegasus.z=z".into()],
+            ..PropertySources::default()
+        };
+        let properties = Properties::load(&sources).expect("loads");
+        assert_eq!(properties.get("pegasus.x"), Some("y-z/h"));
+        assert_eq!(properties.get("pegasus.l"), Some(""));
+    }
+
+    #[test]
+    fn references_are_limited_in_memory_and_time() {
+        let endless = format!("pegasus.a = {}", "${pegasus.a}".repeat(100));
+        let mut doubling = String::from("pegasus.b0 = 0123456789\n");
+        for n in 1..200 {
+            doubling.push_str(&format!(
+                "pegasus.b{n} = ${{pegasus.b{}}}${{pegasus.b{}}}\n",
+                n - 1,
+                n - 1
+            ));
+        }
+        for text in [endless, doubling] {
+            let error = Properties::parse(Path::new("p"), &text).expect_err("too much");
+            assert!(
+                error.to_string().contains("does one lead back to itself?"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn all_invalid_settings_are_reported() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let conf = write(&dir, "conf", "\n pegasus.memory = 2 GB");
+        let sources = PropertySources {
+            conf_file: Some(conf.clone()),
+            command_line: vec!["dir=x".into(), "pegasus.a".into()],
+            ..PropertySources::default()
+        };
+        let errors = Properties::load(&sources).expect_err("wrong");
+        assert_eq!(
+            errors.to_string(),
+            format!(
+                "-Ddir=x: `dir` is no property of the planner\n  \
+                 hint: keys begin with pegasus., env., condor., globus., dagman.; a directory is set by --dir\n\
+                 -Dpegasus.a: no value is given\n  \
+                 hint: a property is set by -Dkey=value\n\
+                 {}:2:2: the profile pegasus::memory must be a whole number of MB, not `2 GB`",
+                conf.display()
+            )
+        );
+    }
+
+    #[test]
+    fn properties_give_profiles() {
+        let mut properties = Properties::default();
+        for (key, value) in [
+            ("env.PATH", "/bin"),
+            ("pegasus.memory", "100"),
+            ("pegasus.code.generator", "PMC"),
+            ("dagman.retry", "2"),
+            ("condor.priority", "1"),
+            ("globus.queue", "q"),
+        ] {
+            properties.set(key, value);
+        }
+        let profiles = properties.profiles();
+        let all: Vec<_> = profiles
+            .iter()
+            .map(|(n, k, v)| format!("{}.{k}={v}", n.as_str()))
+            .collect();
+        assert_eq!(
+            all,
+            [
+                "pegasus.memory=100",
+                "env.PATH=/bin",
+                "dagman.retry=2",
+                "condor.priority=1",
+                "globus.queue=q"
+            ]
+        );
+    }
+
+    #[test]
+    fn typed_values_are_checked() {
+        let mut properties = Properties::default();
+        properties.set("pegasus.register", "No");
+        properties.set("pegasus.parser.document.size", "many");
+        assert_eq!(properties.get_bool("pegasus.register", true), Ok(false));
+        assert_eq!(properties.get_bool("pegasus.other", true), Ok(true));
+        let error = properties
+            .get_number("pegasus.parser.document.size")
+            .expect_err("no number");
+        assert_eq!(
+            error.to_string(),
+            "(command line): the property pegasus.parser.document.size must be a whole number, not `many`"
+        );
+    }
+}
