@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::client::ClientSettings;
+use crate::destination::read_url;
+use crate::session::{Destination, Options};
 use clap::Parser;
-use pmc_stampede::client::ClientSettings;
-use pmc_stampede::destination::read_url;
-use pmc_stampede::session::{Destination, Options};
 
 /// Loads a run into its STAMPEDE database.
 ///

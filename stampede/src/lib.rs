@@ -5,6 +5,8 @@
 //! output files of the jobs. [`session`] loads a whole directory; [`loader`] takes states one by one
 //! from whoever knows them.
 
+#[cfg(feature = "program")]
+mod cli;
 pub mod client;
 pub mod dashboard;
 pub mod destination;
@@ -18,6 +20,8 @@ pub mod markers;
 pub mod outcome_hints;
 pub mod outputs;
 pub mod pgpass;
+#[cfg(feature = "program")]
+mod program;
 pub mod rows;
 pub mod run;
 pub mod schema;
@@ -26,3 +30,6 @@ pub mod state_log;
 pub mod static_part;
 pub mod store;
 pub mod text;
+
+#[cfg(feature = "program")]
+pub use program::main;

@@ -5,17 +5,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::cli;
+use crate::client::ClientSettings;
+use crate::error::Notice;
+use crate::session::{self, End};
 use clap::Parser as _;
-use pmc_stampede::client::ClientSettings;
-use pmc_stampede::error::Notice;
-use pmc_stampede::session::{self, End};
-
-mod cli;
 
 /// Another loader is at work, as `pegasus-monitord` tells it.
 const HELD: u8 = 43;
 
-fn main() -> ExitCode {
+/// Runs the program: arguments, environment and exit status are those of the process.
+#[must_use]
+pub fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
