@@ -385,11 +385,11 @@ impl Builder {
 
 /// Returns whether a file name is certainly valid.
 fn is_harmless(name: &str) -> bool {
-    let odd = |b: u8| b.is_ascii_control() | !b.is_ascii();
+    let special = |b: u8| b.is_ascii_control() | !b.is_ascii();
     !name.is_empty()
         && name.len() <= MAX_COMPONENT
         && !name.starts_with('/')
-        && !name.bytes().fold(false, |found, b| found | odd(b))
+        && !name.bytes().fold(false, |found, b| found | special(b))
         && !name.contains("..")
 }
 

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use pmc_dag::list;
-use pmc_dag::write::{self, TaskLine, WriteError};
+use pmc_dag::write::{self, WriteError};
 
 use crate::exec::{Aggregator, Cluster};
 use crate::exec::{JobId, Task};
@@ -252,10 +252,10 @@ fn is_several(number: &str) -> bool {
 }
 
 /// Returns the minutes that a run inside a cluster may take.
-fn wall_time(own: &Profiles, of_all: &Profiles) -> Option<u64> {
+fn wall_time(job: &Profiles, defaults: &Profiles) -> Option<u64> {
     let number =
         |profiles: &Profiles, namespace, key| profiles.get(namespace, key)?.trim().parse::<u64>().ok();
-    let minutes = [own, of_all].iter().find_map(|profiles| {
+    let minutes = [job, defaults].iter().find_map(|profiles| {
         number(profiles, Namespace::Pegasus, "maxwalltime")
             .or_else(|| number(profiles, Namespace::Globus, "maxwalltime"))
             .or_else(|| number(profiles, Namespace::Pegasus, "runtime").map(|seconds| seconds / 60))
@@ -334,18 +334,7 @@ fn entry(
             list::translate(line, text);
             Ok(())
         }
-        Aggregator::MpiExec => write::task(
-            text,
-            &TaskLine {
-                name: &job.name,
-                memory_mb: command.memory_mb,
-                cpus: command.cpus,
-                gpus: command.gpus,
-                priority: command.priority,
-                options: &command.options,
-                command: line,
-            },
-        ),
+        Aggregator::MpiExec => write::task(text, &command.task_line(&job.name, line)),
     }
 }
 

@@ -8,6 +8,8 @@ mod quoting;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use pmc_dag::write::TaskLine;
+
 use crate::exec::{JobId, Setup, SiteId, Task};
 use crate::model::JobIndex;
 use crate::profiles::{Namespace, Profiles};
@@ -57,6 +59,19 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
 }
 
 impl Command {
+    /// Returns a TASK line that starts with this part of the command.
+    pub(crate) fn task_line<'a>(&'a self, name: &'a str, command: &'a str) -> TaskLine<'a> {
+        TaskLine {
+            name,
+            memory_mb: self.memory_mb,
+            cpus: self.cpus,
+            gpus: self.gpus,
+            priority: self.priority,
+            options: &self.options,
+            command,
+        }
+    }
+
     /// Clears the command and keeps its memory.
     fn clear(&mut self) {
         for text in [

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-use pmc_dag::write::{self, TaskLine};
+use pmc_dag::write;
 
 use crate::error::PlanError;
 use crate::graph::Adjacency;
@@ -196,19 +196,11 @@ fn task(
     let start = text.len();
     write::comment(text, n, &blank_free(scratch), &blank_free(plan.logical_id(job)))?;
     let arguments = command.arguments.trim_end_matches(BLANKS);
-    let more: [&str; 3] = if arguments.is_empty() {
+    let rest: [&str; 3] = if arguments.is_empty() {
         [command.program.trim_end_matches(BLANKS), "", ""]
     } else {
         [&command.program, " ", arguments]
     };
-    let line = TaskLine {
-        name: &job.name,
-        memory_mb: command.memory_mb,
-        cpus: command.cpus,
-        gpus: command.gpus,
-        priority: command.priority,
-        options: &command.options,
-        command: &command.environment,
-    };
-    write::task_in_parts(text, &line, &more).inspect_err(|_| text.truncate(start))
+    let line = command.task_line(&job.name, &command.environment);
+    write::task_in_parts(text, &line, &rest).inspect_err(|_| text.truncate(start))
 }

@@ -54,8 +54,8 @@ impl Layout {
         for (n, job) in exec.jobs.iter().enumerate() {
             if let Task::Cluster(cluster, _) = job.task {
                 let members = &exec.clusters[cluster as usize].members;
-                let own = this.of_job[n];
-                this.of_job[jobs + members.start as usize..jobs + members.end as usize].fill(own);
+                let directory = this.of_job[n];
+                this.of_job[jobs + members.start as usize..jobs + members.end as usize].fill(directory);
             }
         }
         this

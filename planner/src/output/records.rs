@@ -251,13 +251,13 @@ pub(crate) fn notify(plan: &Plan<'_>) -> String {
     );
     let mut of_job = |job: &ExecJob, head: &dyn Fn() -> String| {
         let Task::Compute(n) = job.task else { return };
-        let own = &plan.workflow.jobs[n.0 as usize].hooks;
+        let hooks_of_job = &plan.workflow.jobs[n.0 as usize].hooks;
         let entry = plan.exec.setups[job.setup as usize].entry;
         let program = entry.map(|e| &plan.catalog.entries[e as usize].hooks);
-        if own.is_empty() && program.is_none_or(|hooks| hooks.is_empty()) {
+        if hooks_of_job.is_empty() && program.is_none_or(|hooks| hooks.is_empty()) {
             return;
         }
-        let mut hooks = own.iter().chain(program.into_iter().flatten());
+        let mut hooks = hooks_of_job.iter().chain(program.into_iter().flatten());
         add(&head(), &mut hooks, true);
     };
     for job in &plan.exec.jobs {

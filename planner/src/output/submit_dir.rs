@@ -17,7 +17,7 @@ pub(crate) struct SubmitDir {
     /// Temporary path of the content, beside the final path.
     staging: PathBuf,
     /// Directories that did not exist before, innermost first.
-    made: Vec<PathBuf>,
+    created: Vec<PathBuf>,
     published: bool,
 }
 
@@ -31,17 +31,17 @@ impl SubmitDir {
     /// # Errors
     /// A directory that cannot be created.
     pub(crate) fn next_run(parent: &Path) -> Result<Self, PlanError> {
-        let mut made = make_dirs(parent)?;
+        let mut created = make_dirs(parent)?;
         let mut number = match last_run(parent) {
             Ok(last) => last + 1,
             Err(e) => {
-                remove_all(&made);
+                remove_all(&created);
                 return Err(PlanError::io("read the directory", parent, e));
             }
         };
         loop {
             if number > MAX_RUN {
-                remove_all(&made);
+                remove_all(&created);
                 return Err(PlanError::refinement(format!(
                     "{} has a run{MAX_RUN} already: remove old runs or choose another --dir",
                     parent.display()
@@ -50,12 +50,12 @@ impl SubmitDir {
             let path = parent.join(format!("run{number:04}"));
             match fs::create_dir(&path) {
                 Ok(()) => {
-                    made.insert(0, path.clone());
-                    return Self::stage(path, made);
+                    created.insert(0, path.clone());
+                    return Self::stage(path, created);
                 }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => number += 1,
                 Err(e) => {
-                    remove_all(&made);
+                    remove_all(&created);
                     return Err(PlanError::io("make the directory", &path, e));
                 }
             }
@@ -73,11 +73,11 @@ impl SubmitDir {
     /// # Errors
     /// A directory that cannot be created.
     pub(crate) fn named(path: &Path) -> Result<Self, PlanError> {
-        let made = make_dirs(path)?;
-        Self::stage(path.to_owned(), made)
+        let created = make_dirs(path)?;
+        Self::stage(path.to_owned(), created)
     }
 
-    fn stage(path: PathBuf, made: Vec<PathBuf>) -> Result<Self, PlanError> {
+    fn stage(path: PathBuf, created: Vec<PathBuf>) -> Result<Self, PlanError> {
         let parent = path.parent().unwrap_or(&path).to_owned();
         let staged = tempfile::Builder::new()
             .prefix(".plan-")
@@ -87,11 +87,11 @@ impl SubmitDir {
             Ok(directory) => Ok(SubmitDir {
                 path,
                 staging: directory.keep(),
-                made,
+                created,
                 published: false,
             }),
             Err(e) => {
-                remove_all(&made);
+                remove_all(&created);
                 Err(PlanError::io("write into the directory", &parent, e))
             }
         }
@@ -158,7 +158,7 @@ impl Drop for SubmitDir {
         if !self.published {
             // A drop cannot report errors, and leftovers do no harm.
             let _ = fs::remove_dir_all(&self.staging);
-            remove_all(&self.made);
+            remove_all(&self.created);
         }
     }
 }
@@ -172,8 +172,8 @@ fn begin_to_write(file: &fs::File) {
 }
 
 /// Removes empty directories.
-fn remove_all(made: &[PathBuf]) {
-    for directory in made {
+fn remove_all(created: &[PathBuf]) {
+    for directory in created {
         let _ = fs::remove_dir(directory);
     }
 }

@@ -132,14 +132,14 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let mut page = Page::default();
         let what = match job.task {
             Task::Compute(n) => {
-                let own = &self.workflow().jobs[n.0 as usize];
+                let abstract_job = &self.workflow().jobs[n.0 as usize];
                 let file = plan.workflow.path.file_name().unwrap_or_default();
                 format!(
                     "runs {} (job {}, {}:{})",
-                    own.transformation,
-                    own.id,
+                    abstract_job.transformation,
+                    abstract_job.id,
                     file.to_string_lossy(),
-                    own.position.line
+                    abstract_job.position.line
                 )
             }
             Task::Cluster(n, aggregator) => format!(
@@ -222,17 +222,21 @@ impl<'a, 'm> Explainer<'a, 'm> {
 
     /// Explains the choice of a job's site.
     fn explain_site(&self, site: SiteId, n: JobIndex) -> String {
-        let own = &self.workflow().jobs[n.0 as usize];
+        let abstract_job = &self.workflow().jobs[n.0 as usize];
         let mapper = self.view.mapper;
         let name = self.site(site);
-        if own.profiles.get(Namespace::Selector, "execution.site").is_some() {
+        if abstract_job
+            .profiles
+            .get(Namespace::Selector, "execution.site")
+            .is_some()
+        {
             return format!("{name}, set by the job's profile selector::execution.site");
         }
         let candidates = &mapper.sites.candidates;
         let usable = |site: SiteId| {
             mapper
                 .programs
-                .usable(&own.transformation, mapper.sites.get(site))
+                .usable(&abstract_job.transformation, mapper.sites.get(site))
                 .is_some()
         };
         let (able, unable): (Vec<SiteId>, Vec<SiteId>) = candidates.iter().partition(|&&site| usable(site));
@@ -247,7 +251,12 @@ impl<'a, 'm> Explainer<'a, 'm> {
             ),
         };
         if !unable.is_empty() && candidates.len() > 1 {
-            let _ = write!(text, "; {} not usable on {}", own.transformation, list(&unable));
+            let _ = write!(
+                text,
+                "; {} not usable on {}",
+                abstract_job.transformation,
+                list(&unable)
+            );
         }
         text
     }
@@ -489,12 +498,12 @@ impl<'a, 'm> Explainer<'a, 'm> {
 
     /// Explains why data reuse removed a job.
     fn pruned(&self, n: usize) -> String {
-        let own = &self.workflow().jobs[n];
+        let abstract_job = &self.workflow().jobs[n];
         let mut page = Page::default();
         let _ = writeln!(
             page.text,
             "{} ({}): does not run, since its outputs exist or are not needed (data reuse; --force runs it)",
-            own.id, own.transformation
+            abstract_job.id, abstract_job.transformation
         );
         let partial = self.view.mapper.settings.reuse == ReuseScope::Partial;
         let mut running: Vec<u32> = self.view.plan.exec.computing().map(|(_, n)| n.0).collect();
@@ -502,7 +511,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let runs = |n: u32| running.binary_search(&n).is_ok();
         page.lines(
             "makes",
-            own.uses.iter().filter(|u| u.link.writes()).map(|u| {
+            abstract_job.uses.iter().filter(|u| u.link.writes()).map(|u| {
                 let lfn = self.file(u.file);
                 match self
                     .view

@@ -63,14 +63,14 @@ impl<'a> Reader<'a> {
     fn site(&mut self, element: &Element<'a>) -> Result<()> {
         let mut site = Site::default();
         self.xml.attributes(element, |_, key, value| {
-            let given = || Some(value.to_owned()).filter(|v| !v.is_empty());
+            let value_if_set = || Some(value.to_owned()).filter(|v| !v.is_empty());
             match key {
                 "handle" => value.clone_into(&mut site.name),
                 "arch" if !value.is_empty() => site.sysinfo.arch = value.to_lowercase(),
                 "os" if !value.is_empty() => site.sysinfo.os = value.to_lowercase(),
-                "osrelease" => site.sysinfo.os_release = given(),
-                "osversion" => site.sysinfo.os_version = given(),
-                "glibc" => site.sysinfo.glibc = given(),
+                "osrelease" => site.sysinfo.os_release = value_if_set(),
+                "osversion" => site.sysinfo.os_version = value_if_set(),
+                "glibc" => site.sysinfo.glibc = value_if_set(),
                 _ => {}
             }
         })?;

@@ -8,7 +8,9 @@ use std::path::Path;
 use rustc_hash::FxHashSet;
 
 use crate::catalog::site::SysInfo;
-use crate::catalog::{Loaded, Syntax, expansion, files_below, guess, locate, read, read_yaml, unknown_kind};
+use crate::catalog::{
+    CatalogSource, Loaded, Syntax, detect_syntax, files_below, read, read_yaml, unknown_kind,
+};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
 use crate::model::{Hook, TransformationName};
@@ -130,15 +132,13 @@ pub fn load_from_properties(
     working_dir: &Path,
     env: &ExpandEnv,
 ) -> Result<Loaded<TransformationCatalog>, InputErrors> {
-    const KEY: &str = "pegasus.catalog.transformation";
-    let Some(path) = locate(properties, KEY, working_dir, &["transformations.yml", "tc.txt"]) else {
-        return Ok(Loaded::default());
+    let source = CatalogSource {
+        properties,
+        key: "pegasus.catalog.transformation",
+        default_names: &["transformations.yml", "tc.txt"],
+        working_dir,
     };
-    let env = expansion(properties, KEY, env)?;
-    Ok(Loaded {
-        catalog: load(&path, properties.get(KEY), &env)?,
-        path: Some(path),
-    })
+    source.load(env, load)
 }
 
 /// Reads a transformation catalog. `kind` is the value of `pegasus.catalog.transformation`; `None` detects
@@ -162,7 +162,7 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<Transfor
 pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<TransformationCatalog, InputErrors> {
     let kind = kind.unwrap_or_default().to_ascii_lowercase();
     let syntax = match kind.as_str() {
-        "" => guess(path, text),
+        "" => detect_syntax(path, text),
         "yaml" => Syntax::Yaml,
         "text" => Syntax::Text,
         other => {

@@ -132,11 +132,11 @@ fn transformation(
                 continue;
             }
         };
-        let mut whole = common.clone();
-        whole.profiles.overlay(&at.common.profiles);
+        let mut merged = common.clone();
+        merged.profiles.overlay(&at.common.profiles);
         for (key, value) in at.common.metadata {
-            whole.metadata.retain(|(known, _)| *known != key);
-            whole.metadata.push((key, value));
+            merged.metadata.retain(|(known, _)| *known != key);
+            merged.metadata.push((key, value));
         }
         catalog.entries.push(TransformationEntry {
             name: name.clone(),
@@ -144,9 +144,9 @@ fn transformation(
             pfn,
             kind: at.kind,
             sysinfo: at.sysinfo,
-            profiles: whole.profiles,
-            metadata: whole.metadata,
-            hooks: whole.hooks,
+            profiles: merged.profiles,
+            metadata: merged.metadata,
+            hooks: merged.hooks,
             container: at.container,
         });
     }

@@ -70,21 +70,21 @@ pub(crate) fn write(
             None => (name, built_in.to_owned(), name.to_owned()),
         });
     }
-    let wrong = |origin: &str, e: &minijinja::Error| PlanError::Template {
+    let invalid = |origin: &str, e: &minijinja::Error| PlanError::Template {
         name: origin.to_owned(),
         message: innermost(e),
     };
     for (name, text, origin) in &texts {
         environment
             .add_template(name, text)
-            .map_err(|e| wrong(origin, &e))?;
+            .map_err(|e| invalid(origin, &e))?;
     }
     let mut scripts = Vec::new();
     for (&scheduler, (name, _, origin)) in resources.schedulers.iter().zip(&texts) {
         let script = environment
             .get_template(name)
             .and_then(|template| template.render(values(plan, resources, executor, scheduler)))
-            .map_err(|e| wrong(origin, &e))?;
+            .map_err(|e| invalid(origin, &e))?;
         let name = format!("{}.{}", plan.base, scheduler.suffix());
         let path = dir.join(&name);
         fs::write(&path, script).map_err(|e| PlanError::io("write", &path, e))?;
