@@ -105,7 +105,7 @@ fn is_yaml_mapping(path: &Path, text: &str) -> bool {
 
 /// Returns an error about an unknown type of catalog.
 fn unknown_kind(path: &Path, kind: &str, catalog: &str, known: &str) -> InputErrors {
-    InputError::file(path, format!("`{kind}` is no type of a {catalog} catalog"))
+    InputError::file(path, format!("`{kind}` is not a type of {catalog} catalog"))
         .with_hint(format!("types are {known}"))
         .into()
 }

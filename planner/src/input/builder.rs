@@ -146,7 +146,7 @@ impl Builder {
             self.problem(
                 position,
                 format!(
-                    "{what}, `{beginning}…`, has {} bytes; names of files are made of it, so {longest} are the most",
+                    "{what}, `{beginning}…`, has {} bytes; file names contain it, so the maximum is {longest}",
                     name.len()
                 ),
             );
@@ -172,7 +172,7 @@ impl Builder {
                 self.problem(
                     position,
                     format!(
-                        "the file name `{}` holds a control character",
+                        "the file name `{}` contains a control character",
                         name.escape_debug()
                     ),
                 );
@@ -310,7 +310,7 @@ impl Builder {
     }
 
     fn report_self_dependency(&mut self, id: &str, position: Position) {
-        let message = format!("the dependency {id} -> {id} has the job wait for itself");
+        let message = format!("the dependency {id} -> {id} makes the job depend on itself");
         self.problems
             .push(InputError::at(&self.file, position, message).with_hint("take it out"));
     }

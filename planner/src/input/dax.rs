@@ -53,14 +53,11 @@ pub(super) enum Way {
 /// Reads the whole file into the builder.
 pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptions, way: Way) -> Result<()> {
     let Some(root) = xml.element()? else {
-        xml.problem(Position { line: 1, column: 1 }, "the file holds no element");
+        xml.problem(Position { line: 1, column: 1 }, "the file contains no element");
         return Ok(());
     };
     if root.name() != "adag" {
-        let message = format!(
-            "this is no workflow: the element adag is expected, not {}",
-            root.name()
-        );
+        let message = format!("not a workflow: expected the element adag, not {}", root.name());
         xml.problem(root.position, message);
         return Ok(());
     }
@@ -121,7 +118,7 @@ impl<'a> Dax<'_, 'a> {
         let Some(version) = version.or(schema) else {
             let file = self.xml.file();
             self.builder.workflow.warnings.push(
-                InputError::at(file, root.position, "the workflow does not say its version")
+                InputError::at(file, root.position, "the workflow has no version")
                     .with_hint("3.6 is assumed; add version=\"3.6\" to adag"),
             );
             return Ok(());
@@ -191,7 +188,7 @@ impl<'a> Dax<'_, 'a> {
         let when = self.xml.attribute(element, "when")?.unwrap_or_default();
         let command = self.xml.text()?;
         if !Hook::EVENTS.contains(&when.as_str()) {
-            let message = format!("`{when}` is no event of an invoke element");
+            let message = format!("`{when}` is not an event of an invoke element");
             self.xml.problems.push(
                 InputError::at(self.xml.file(), element.position, message)
                     .with_hint(format!("events are {}", Hook::EVENTS.join(", "))),

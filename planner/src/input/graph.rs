@@ -46,10 +46,7 @@ pub(super) fn producers(workflow: &Workflow, file: &Path, problems: &mut Vec<Inp
             ),
         };
         let position = workflow.jobs[jobs[1] as usize].position;
-        problems.push(
-            InputError::at(file, position, message)
-                .with_hint("each job must give its outputs names of their own"),
-        );
+        problems.push(InputError::at(file, position, message).with_hint("give each output a different name"));
     }
     producers
 }
@@ -186,6 +183,6 @@ pub(super) fn find_cycle(workflow: &Workflow, file: &Path) -> Option<InputError>
             position,
             format!("Abstract Workflow has cycles: {}", names.join(" -> ")),
         )
-        .with_hint("each of these jobs waits for the one before it, through a dependency or a file"),
+        .with_hint("each of these jobs depends on the one before it, through a dependency or a file"),
     )
 }

@@ -117,7 +117,7 @@ impl Needs {
 /// Invalid profiles.
 pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>> {
     let Some(cluster) = cluster(plan, id) else {
-        return Err(vec![format!("the job {} is no cluster", plan.job(id).name)]);
+        return Err(vec![format!("the job {} is not a cluster", plan.job(id).name)]);
     };
     let setup = &plan.exec.setups[plan.job(id).setup as usize];
     let mut problems = Vec::new();

@@ -170,7 +170,7 @@ fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> R
         let _ = writeln!(text, "check_exitcode {} JOB $?", shell_quote(&job.name));
     }
     if text.contains('\0') {
-        return Err(format!("job {}: its command has a NUL", job.name));
+        return Err(format!("job {}: its command contains a NUL character", job.name));
     }
     Ok(text)
 }

@@ -100,7 +100,7 @@ fn contradictory_input_is_refused() {
     );
     let message = case.fail(LINE);
     assert!(
-        message.contains("the dependency A -> A has the job wait for itself"),
+        message.contains("the dependency A -> A makes the job depend on itself"),
         "{message}"
     );
     case.put(
@@ -109,7 +109,7 @@ fn contradictory_input_is_refused() {
     );
     let message = case.fail(&format!("{LINE} w.dax"));
     assert!(
-        message.contains("the dependency A -> A has the job wait for itself"),
+        message.contains("the dependency A -> A makes the job depend on itself"),
         "{message}"
     );
 }

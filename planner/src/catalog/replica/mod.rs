@@ -97,7 +97,7 @@ pub struct Found<'a> {
 
 /// An invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the pattern `{pattern}` cannot be used: {reason}")]
+#[error("the pattern `{pattern}` is invalid: {reason}")]
 pub struct BadPattern {
     pattern: String,
     reason: String,

@@ -100,7 +100,7 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCa
     let braindump = dir.join("braindump.yml");
     if !braindump.is_file() {
         return Err(
-            InputError::file(dir, "is no submit directory: it has no braindump.yml")
+            InputError::file(dir, "is not a submit directory: it has no braindump.yml")
                 .with_hint("--reuse takes the submit directories of earlier runs")
                 .into(),
         );

@@ -99,9 +99,9 @@ fn cache_lines_are_read() {
 fn invalid_catalogs_are_refused() {
     assert_eq!(
         loaded("rc.txt", None, "a\nb \"/x\nc /x local\nd(?=x /x regex=\"true\"\n").expect_err("wrong"),
-        "rc.txt:1:1: the line gives no location for a\n\
-         rc.txt:2:3: the quotation does not end on its line\n\
-         rc.txt:3:6: `local` is no attribute, name=\"value\" is expected\n\
+        "rc.txt:1:1: the line has no location for a\n\
+         rc.txt:2:3: the quoted text does not end on its line\n\
+         rc.txt:3:6: `local` is not an attribute, expected name=\"value\" is expected\n\
          rc.txt:4:1: the pattern `d(?=x` cannot be used: look-around, including look-ahead and look-behind, \
          is not supported"
     );
@@ -120,7 +120,7 @@ fn invalid_catalogs_are_refused() {
     );
     assert_eq!(
         loaded("r", Some("JDBCRC"), "").expect_err("wrong"),
-        "r: `jdbcrc` is no type of a replica catalog\n  hint: types are YAML, File, Regex, SimpleFile, Meta"
+        "r: `jdbcrc` is not a type of replica catalog\n  hint: types are YAML, File, Regex, SimpleFile, Meta"
     );
 }
 

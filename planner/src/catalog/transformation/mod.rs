@@ -105,7 +105,7 @@ pub(crate) fn normal_pfn(kind: TransformationKind, pfn: &str) -> Result<String, 
         TransformationKind::Stageable if pfn.starts_with('/') => Ok(format!("file://{pfn}")),
         TransformationKind::Stageable if pfn.contains('/') => Ok(pfn.to_owned()),
         TransformationKind::Stageable => Err(format!(
-            "`{pfn}` is to be staged, it must be an absolute path or a URL"
+            "`{pfn}` is stageable, so it must be an absolute path or a URL"
         )),
     }
 }
@@ -194,7 +194,7 @@ pub fn from_directory(directory: &Path, sysinfo: &SysInfo) -> Result<Transformat
         if file.mode & 0o111 == 0 {
             catalog.warnings.push(InputError::file(
                 &file.path,
-                "no execute permission, the file is passed over",
+                "no execute permission, the file is ignored",
             ));
             continue;
         }

@@ -217,7 +217,7 @@ fn at_site(yaml: &mut Yaml<'_>, position: Position, checker: &mut Checker) -> Re
                         Some(parsed) => at.kind = parsed,
                         None => yaml.problem_with_hint(
                             kind.position,
-                            format!("`{}` is no type of a transformation", kind.text),
+                            format!("`{}` is not a type of transformation", kind.text),
                             "types are installed, stageable",
                         ),
                     }
