@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, FixedOffset};
 
+use crate::diagnostic::Diagnostic;
 use crate::report::summary::Summary;
 use crate::scheduler::Scheduler;
 
@@ -41,9 +42,9 @@ pub struct Planned {
     pub counts: Counts,
     /// The braindump: its keys and values in order.
     pub braindump: Vec<(String, Option<String>)>,
-    /// What the user should know; each is one sentence or a few.
-    pub warnings: Vec<String>,
-    /// What was decided, for `-v`.
+    /// What the user should know.
+    pub warnings: Vec<Diagnostic>,
+    /// Decisions that `-v` prints.
     pub notes: Vec<String>,
 }
 
@@ -56,9 +57,9 @@ pub struct Preview {
     pub explanations: Vec<String>,
     /// Names of all jobs.
     pub jobs: Vec<String>,
-    /// What the user should know; each is one sentence or a few.
-    pub warnings: Vec<String>,
-    /// What was decided, for `-v`.
+    /// What the user should know.
+    pub warnings: Vec<Diagnostic>,
+    /// Decisions that `-v` prints.
     pub notes: Vec<String>,
 }
 

@@ -217,8 +217,7 @@ fn every_plan_has_pbs_and_slurm_scripts() -> Result<(), Box<dyn std::error::Erro
     }
     let plan = case.plan(&format!("{LINE} --drain 90"))?;
     assert!(
-        plan.planned
-            .warnings
+        plan.warnings()
             .iter()
             .any(|w| w.contains("no task would be started")),
         "{:?}",

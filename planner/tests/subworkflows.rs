@@ -104,7 +104,7 @@ fn jobs_of_a_subworkflow_become_jobs_of_the_plan() -> Result<(), Box<dyn std::er
     assert_eq!(out.len(), 1, "{out:?}");
     assert_eq!(plan.orders(&out[0])[0]["lfn"], "end");
     assert!(
-        plan.planned.warnings.iter().any(|w| w.contains("--basename")),
+        plan.warnings().iter().any(|w| w.contains("--basename")),
         "{:?}",
         plan.planned.warnings
     );

@@ -20,7 +20,12 @@ pub fn kickstart(executor: &str) -> &'static Path {
         let target = bin.parent().expect("profiles lie in the target directory");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["build", "--quiet", "--bins"]);
-        for package in ["pegasus-kickstart", "pegasus-transfer", "pegasus-rc-client"] {
+        for package in [
+            "pegasus-kickstart",
+            "pegasus-task-server",
+            "pegasus-transfer",
+            "pegasus-rc-client",
+        ] {
             cargo.args(["-p", package]);
         }
         match bin.file_name().and_then(|profile| profile.to_str()) {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::catalog::replica::DirectoryOptions;
 use crate::catalog::transformation::TransformationCatalog;
 use crate::catalog::{Loaded, replica, site, transformation};
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
 use crate::input::{ReadOptions, read_workflow};
 use crate::model::Workflow;
@@ -33,7 +34,7 @@ pub(super) struct Inputs {
     pub(super) transformations: Loaded<TransformationCatalog>,
     pub(super) replicas: Replicas,
     pub(super) replica_files: Vec<PathBuf>,
-    pub(super) warnings: Vec<String>,
+    pub(super) warnings: Vec<Diagnostic>,
 }
 
 pub(super) fn property_sources(request: &Request) -> PropertySources {
@@ -172,8 +173,8 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     .into_iter()
     .chain(replicas.runs.iter().map(|run| &run.warnings))
     .flatten()
-    .map(InputError::to_string)
-    .chain(of_parts)
+    .map(Diagnostic::from)
+    .chain(of_parts.into_iter().map(Diagnostic::from))
     .collect();
     Ok(Inputs {
         properties,
@@ -237,7 +238,7 @@ pub(super) fn add_transformations_dir(
     request: &Request,
     sites: &Sites,
     inputs: &mut Inputs,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<Diagnostic>,
 ) -> Result<(), PlanError> {
     let default = request.environment.working_dir.join("transformations");
     let directory = match &request.transformations_dir {
@@ -256,7 +257,7 @@ pub(super) fn add_transformations_dir(
         )));
     }
     let found = transformation::from_directory(directory, system)?;
-    warnings.extend(found.warnings.iter().map(ToString::to_string));
+    warnings.extend(found.warnings.iter().map(Diagnostic::from));
     inputs.transformations.catalog.extend(found);
     Ok(())
 }

@@ -142,7 +142,7 @@ fn outputs_registered_by_an_earlier_run_are_reused() -> Result<(), Box<dyn std::
     let line = format!("--sites local --output-sites local --dir second --reuse {run}");
     let plan = case.plan(&line)?;
     assert_eq!(plan.planned.counts.deleted, 0);
-    let warnings = plan.planned.warnings.join("\n");
+    let warnings = plan.warnings().join("\n");
     assert!(warnings.contains("the run has registered nothing"), "{warnings}");
     // Register as pegasus-rc-client does.
     let db = Connection::open(first.planned.submit_dir.join("w-0.replicas.db"))?;

@@ -1,28 +1,28 @@
-//! Which program a command is about: kickstart and env stand before it.
+//! Finds the application of a command, behind kickstart and env.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// Options of kickstart with a value.
+/// Letters of kickstart's options with a value.
 const KICKSTART_VALUES: &[u8] = b"nNRLTBioelwWSsIkK";
-/// Options of kickstart without one.
+/// Letters of kickstart's options without a value.
 const KICKSTART_FLAGS: &[u8] = b"HfqXtzZFc";
 
-/// The program that a command runs in the end.
+/// Returns the program that a command finally runs.
 #[must_use]
 pub fn application(words: &[Vec<u8>]) -> &[u8] {
-    let mut left = words;
+    let mut rest = words;
     loop {
-        let Some((first, rest)) = left.split_first() else {
+        let Some((first, arguments)) = rest.split_first() else {
             return words.first().map_or(b"", Vec::as_slice);
         };
         let name = Path::new(OsStr::from_bytes(first))
             .file_name()
             .unwrap_or_default();
-        left = match name.as_bytes() {
-            b"pegasus-kickstart" | b"kickstart" | b"invoke" => after_kickstart(rest),
-            b"env" => after_env(rest),
+        rest = match name.as_bytes() {
+            b"pegasus-kickstart" | b"kickstart" | b"invoke" => after_kickstart(arguments),
+            b"env" => after_env(arguments),
             _ => return first,
         };
     }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn wrappers_are_looked_through() {
+    fn wrappers_are_skipped() {
         let kickstart = "/p/bin/pegasus-kickstart -H -n mk -Nx -R hpc -w /w -S @a -L l -T t -k 3 ";
         assert_eq!(app(&format!("{kickstart} /bin/mkdir -m 2755")), "/bin/mkdir");
         assert_eq!(

@@ -1,12 +1,10 @@
-//! The commands that run just now, and signals for them.
+//! The running commands, and signals for them.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command};
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -17,9 +15,8 @@ use nix::unistd::Pid;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// A signal to a process group has reached the commands by itself after this time; who is left then gets it
-/// from here.
-const GRACE: Duration = Duration::from_millis(250);
+/// Time before a signal is forwarded. A signal to the process group reaches the commands by itself meanwhile.
+const FORWARD_DELAY: Duration = Duration::from_millis(250);
 
 /// Processes of running commands.
 #[derive(Debug, Default)]
@@ -29,7 +26,7 @@ pub struct Children {
 }
 
 impl Children {
-    /// Stops at SIGTERM and SIGINT: no command is started any more, and those that run get the signal.
+    /// Stops at SIGTERM and SIGINT: no more commands are started, and running ones receive the signal.
     ///
     /// # Errors
     /// The signals cannot be handled.
@@ -39,10 +36,10 @@ impl Children {
         thread::Builder::new().name("signals".into()).spawn(move || {
             for number in signals.forever() {
                 this.stopped.store(true, Ordering::SeqCst);
-                thread::sleep(GRACE);
+                thread::sleep(FORWARD_DELAY);
                 if let Ok(signal) = Signal::try_from(number) {
                     for &pid in this.lock().iter() {
-                        // It may have ended just now.
+                        // The process may have ended.
                         let _ = kill(pid, signal);
                     }
                 }
@@ -51,19 +48,19 @@ impl Children {
         Ok(())
     }
 
-    /// Whether a signal has come.
+    /// Returns whether a signal has arrived.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Pid>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Pid>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a command; `None` after a signal.
+    /// Starts a command. Returns `None` after a signal.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The command cannot be started.
     pub fn start(&self, command: &mut Command) -> io::Result<Option<Child>> {
         let mut running = self.lock();
         if self.is_stopped() {
@@ -74,13 +71,13 @@ impl Children {
         Ok(Some(child))
     }
 
-    /// Waits for the end of a command; gives its raw wait status.
+    /// Waits for the end of a command. Returns its raw wait status.
     ///
     /// # Errors
-    /// The system does not know it.
+    /// The system does not know the process.
     pub fn wait(&self, child: &mut Child) -> io::Result<i32> {
         let pid = pid(child);
-        // Its number is not given to another process before it is off the list.
+        // The process stays a zombie until it is off the list, so that no other process gets its id.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         while let Err(error) = waitid(Id::Pid(pid), flags) {
             if error != Errno::EINTR {
@@ -94,6 +91,6 @@ impl Children {
 }
 
 fn pid(child: &Child) -> Pid {
-    // Process numbers of Linux have 22 bits at most.
+    // Process ids of Linux have at most 22 bits.
     Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX))
 }

@@ -1,8 +1,8 @@
 //! Runs a list of commands as one job, with a record of each for monitoring: `pegasus-cluster`.
 //!
-//! [`options`] says what was asked for, [`list`] reads the commands line by line, [`run()`] goes through them
-//! with one thread for each command that runs at a time, [`report`] writes output, records and progress.
-//! No shell is involved. Commands are quoted as [`pmc_dag::list`] says.
+//! [`options`] parses the command line, [`list`] reads commands line by line, [`run()`] executes them with
+//! one thread per concurrent command, and [`report`] writes output, records and progress. No shell is
+//! involved. [`pmc_dag::list`] describes the quoting.
 
 pub mod app;
 pub mod children;

@@ -1,4 +1,4 @@
-//! Reads the list, line by line, so that its length does not matter.
+//! Reads the list line by line, so that its length does not matter.
 
 use std::io::{self, BufRead};
 
@@ -16,16 +16,16 @@ pub struct List {
 /// A command of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Its number, from 1.
+    /// Number of the command, from 1.
     pub number: u64,
-    /// Its line, from 1.
+    /// Number of its line, from 1.
     pub line: u64,
-    /// Its words, at least one; or what is wrong with them.
+    /// Words of the command, at least one; or why they cannot be parsed.
     pub words: Result<Vec<Vec<u8>>, ListError>,
 }
 
 impl List {
-    /// From a file or standard input.
+    /// Reads from a file or standard input.
     #[must_use]
     pub fn new(reader: Box<dyn BufRead + Send>) -> Self {
         Self {
@@ -35,13 +35,13 @@ impl List {
         }
     }
 
-    /// Lines read so far.
+    /// Returns the number of lines read.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// The next command; `None` at the end.
+    /// Reads the next command. Returns `None` at the end.
     ///
     /// # Errors
     /// The list cannot be read.
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_and_numbers() {
+    fn commands_have_numbers_and_lines() {
         let text: &[u8] = b"#@ 1 sim T1 \n/bin/a 1\r\n\n  # more\n/bin/b 'x\n/bin/c \"y z\" # end";
         let mut list = List::new(Box::new(text));
         let mut found = Vec::new();

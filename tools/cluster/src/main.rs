@@ -4,49 +4,28 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::Parser as _;
 use pegasus_cluster::children::Children;
-use pegasus_cluster::options::{self, Request};
+use pegasus_cluster::options::{Args, Options};
 use pegasus_cluster::{exit, run};
 
-const USAGE: &str = "\
-Usage: pegasus-cluster [-d] [-e | -f] [-S CODE]... [-s FILE] [-R FILE] [-n N] [LIST]
-
-Runs the commands in LIST, one a line, or those on standard input.
-
- -e        exit with 0, whatever happens to the commands
- -f        start no further command after one that failed
-           (default: run all, exit with 5 if one failed)
- -S CODE   take this exit code of a command for a success, too; may be repeated
- -s FILE   append records of commands and run to FILE instead of printing them
- -R FILE   append a line to FILE whenever a command begins or ends
-           (default: SEQEXEC_PROGRESS_REPORT)
- -n N      run N commands at a time, or auto: as many as there are CPUs
-           (default: SEQEXEC_CPUS, else 1)
- -d        print what is done
- -h        print this text
-
-SEQEXEC_SETUP and SEQEXEC_CLEANUP name commands to run before and after.
-
-Exit status: 0 success, 1 wrong usage, 2 FILE of -s cannot be opened, 3 LIST cannot be read,
-4 output cannot be written, 5 a command failed or a signal ended the run.
-";
-
 fn main() -> ExitCode {
-    let mut words = std::env::args_os();
-    let program = words.next().unwrap_or_else(|| "pegasus-cluster".into());
-    let options = match options::parse(words, |name| std::env::var_os(name)) {
-        Ok(Request::Run(options)) => options,
-        Ok(Request::Help) => {
-            // A reader that is gone does not want the help.
-            let _ = io::stdout().write_all(USAGE.as_bytes());
-            return ExitCode::SUCCESS;
-        }
+    let args = match Args::try_parse() {
+        Ok(args) => args,
         Err(error) => {
-            warn(&error.to_string());
-            let _ = io::stderr().write_all(USAGE.as_bytes());
-            return exit::USAGE.into();
+            // There is no other place to report this.
+            let _ = error.print();
+            return if error.use_stderr() {
+                exit::USAGE.into()
+            } else {
+                ExitCode::SUCCESS
+            };
         }
     };
+    let options = Options::new(args, |name| std::env::var_os(name));
+    let program = std::env::args_os()
+        .next()
+        .unwrap_or_else(|| "pegasus-cluster".into());
     for warning in &options.warnings {
         warn(warning);
     }
@@ -64,7 +43,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints to stderr; there is nobody to tell if that fails.
+/// Prints a message for the user.
 fn warn(text: &str) {
+    // There is no other place to report this.
     let _ = writeln!(io::stderr(), "pegasus-cluster: {text}");
 }

@@ -2,57 +2,117 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-use thiserror::Error;
+use clap::{ArgAction, Parser};
 
-/// Most commands that run at a time.
-const MOST_CPUS: usize = 1024;
+/// Maximum commands that run at a time.
+const MAX_CPUS: usize = 1024;
 
-/// What is to be done.
+/// Runs a list of commands as one job, with a record of each.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "pegasus-cluster",
+    version,
+    disable_help_flag = true,
+    after_help = "SEQEXEC_SETUP and SEQEXEC_CLEANUP name commands to run before and after all others.\n\n\
+                  Exit status: 0 success, 1 wrong usage, 2 FILE of -s cannot be opened, 3 LIST cannot be read, \
+                  4 output cannot be written, 5 a command failed or a signal ended the run."
+)]
+pub struct Args {
+    /// Print every start and end of a command, in lines that begin with #
+    #[arg(short, overrides_with = "debug")]
+    debug: bool,
+    /// Exit with 0, even if commands fail
+    #[arg(
+        short = 'e',
+        overrides_with = "ignore_failures",
+        conflicts_with = "stop_at_failure"
+    )]
+    ignore_failures: bool,
+    /// Start no further command after a failure [default: run all, exit with 5 if one failed]
+    #[arg(short = 'f', overrides_with = "stop_at_failure")]
+    stop_at_failure: bool,
+    /// Treat this exit code of a command as success, too; may be repeated
+    #[arg(short = 'S', value_name = "CODE", allow_hyphen_values = true)]
+    success_codes: Vec<u8>,
+    /// Append records to FILE instead of printing them
+    #[arg(
+        short = 's',
+        value_name = "FILE",
+        overrides_with = "records",
+        allow_hyphen_values = true
+    )]
+    records: Option<PathBuf>,
+    /// Append a line to FILE when a command starts or ends [default: SEQEXEC_PROGRESS_REPORT]
+    #[arg(
+        short = 'R',
+        value_name = "FILE",
+        overrides_with = "progress",
+        allow_hyphen_values = true
+    )]
+    progress: Option<PathBuf>,
+    /// Run N commands at a time; auto: as many as there are CPUs [default: SEQEXEC_CPUS, else 1]
+    #[arg(
+        short = 'n',
+        value_name = "N",
+        overrides_with = "cpus",
+        allow_hyphen_values = true,
+        value_parser = |text: &str| Cpus::parse(text.as_ref()).ok_or("expected a number or auto")
+    )]
+    cpus: Option<Cpus>,
+    /// Commands, one per line [default: standard input]
+    #[arg(value_name = "LIST")]
+    list: Option<PathBuf>,
+    /// Print help
+    #[arg(short, long, short_alias = '?', action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// What to run, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// `-d`: say more, on standard output.
+    /// `-d`: print more, on standard output.
     pub debug: bool,
     /// What failed commands mean.
     pub failures: Failures,
     /// `-S`: exit codes other than 0 that are successes.
     pub success_codes: BTreeSet<i32>,
-    /// `-s`: file that records are appended to instead of standard output.
+    /// `-s`: file to append records to, instead of standard output.
     pub records: Option<PathBuf>,
-    /// `-R`, else `SEQEXEC_PROGRESS_REPORT`: file that beginnings and ends of commands are appended to.
+    /// `-R`, else `SEQEXEC_PROGRESS_REPORT`: file to append starts and ends of commands to.
     pub progress: Option<PathBuf>,
-    /// `-n`, else `SEQEXEC_CPUS`: how many commands run at a time.
+    /// `-n`, else `SEQEXEC_CPUS`: number of commands that run at a time.
     pub cpus: Cpus,
-    /// The list; standard input if there is none.
+    /// The list; `None` means standard input.
     pub list: Option<PathBuf>,
-    /// `SEQEXEC_SETUP`: a command before all others.
+    /// `SEQEXEC_SETUP`: a command to run before all others.
     pub setup: Option<Vec<u8>>,
-    /// `SEQEXEC_CLEANUP`: a command after all others.
+    /// `SEQEXEC_CLEANUP`: a command to run after all others.
     pub cleanup: Option<Vec<u8>>,
-    /// What was ignored.
+    /// Warnings about settings that are ignored.
     pub warnings: Vec<String>,
 }
 
 /// What failed commands mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Failures {
-    /// All commands are run, then the exit code tells of failures.
+    /// All commands run; then the exit code reports failures.
     #[default]
     Count,
     /// `-f`: no further command is started.
     Stop,
-    /// `-e`: nothing.
+    /// `-e`: failures do not change the exit code.
     Ignore,
 }
 
-/// How many commands run at a time.
+/// Number of commands that run at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cpus {
-    /// So many.
+    /// A fixed number.
     Number(usize),
-    /// As many as there are CPUs for this process.
+    /// The number of CPUs of this process.
     Auto,
 }
 
@@ -63,170 +123,73 @@ impl Default for Cpus {
 }
 
 impl Cpus {
-    /// `auto` or a number; 0 is one at a time, too.
+    /// Parses `auto` or a number; 0 means 1.
     fn parse(text: &OsStr) -> Option<Self> {
         let text = text.to_str()?.trim();
         if text.eq_ignore_ascii_case("auto") {
             return Some(Cpus::Auto);
         }
         let number = text.parse::<usize>().ok()?;
-        Some(Cpus::Number(number.clamp(1, MOST_CPUS)))
+        Some(Cpus::Number(number.clamp(1, MAX_CPUS)))
     }
 }
 
-/// What the command line asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// `-h`.
-    Help,
-    /// To run.
-    Run(Box<Options>),
-}
-
-/// Why the command line is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum OptionError {
-    /// No such option.
-    #[error("there is no option -{0}")]
-    Unknown(char),
-    /// An option without its value.
-    #[error("the option -{0} needs a value")]
-    NoValue(char),
-    /// A value that means nothing.
-    #[error("the value of -{option} must be {what}, not {value}")]
-    BadValue {
-        /// Which option.
-        option: char,
-        /// What it must be.
-        what: &'static str,
-        /// What it is.
-        value: String,
-    },
-    /// `-e` and `-f`.
-    #[error("the options -e and -f exclude each other")]
-    Exclusive,
-    /// More than one list.
-    #[error("there can be one list only, not {0} as well")]
-    TwoLists(String),
-}
-
-/// Reads command line (without the program) and environment. Options may be put together (`-fd`), their values
-/// follow at once or as the next word (`-n4`, `-n 4`); `--` ends them.
-///
-/// # Errors
-/// What is wrong with the command line.
-pub fn parse(
-    words: impl IntoIterator<Item = OsString>,
-    variable: impl Fn(&str) -> Option<OsString>,
-) -> Result<Request, OptionError> {
-    let mut options = Options::default();
-    let (mut ignore, mut stop, mut cpus, mut only_files) = (false, false, None, false);
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        let bytes = word.as_bytes();
-        if !only_files && bytes == b"--" {
-            only_files = true;
-            continue;
-        }
-        if only_files || bytes.len() < 2 || bytes[0] != b'-' {
-            if options.list.is_some() {
-                return Err(OptionError::TwoLists(word.display().to_string()));
+impl Options {
+    /// Combines the command line with the environment, where `variable` looks up names.
+    pub fn new(args: Args, variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let mut warnings = Vec::new();
+        let cpus = args.cpus.or_else(|| {
+            let value = variable("SEQEXEC_CPUS")?;
+            let cpus = Cpus::parse(&value);
+            if cpus.is_none() {
+                warnings.push(format!(
+                    "SEQEXEC_CPUS must be a number or auto, not {}: it is ignored",
+                    value.display()
+                ));
             }
-            // A dash alone is standard input, as elsewhere.
-            if bytes != b"-" || only_files {
-                options.list = Some(word.into());
-            }
-            continue;
-        }
-        let mut letters = &bytes[1..];
-        while let Some((&letter, rest)) = letters.split_first() {
-            letters = rest;
-            let option = char::from(letter);
-            match letter {
-                b'd' => options.debug = true,
-                b'e' => ignore = true,
-                b'f' => stop = true,
-                b'h' | b'?' => return Ok(Request::Help),
-                b'S' | b's' | b'R' | b'n' => {
-                    let value = if rest.is_empty() {
-                        words.next().ok_or(OptionError::NoValue(option))?
-                    } else {
-                        OsString::from_vec(rest.to_vec())
-                    };
-                    letters = &[];
-                    let bad = |what| OptionError::BadValue {
-                        option,
-                        what,
-                        value: value.display().to_string(),
-                    };
-                    match letter {
-                        b'S' => {
-                            let code = value.to_str().and_then(|text| text.trim().parse::<i32>().ok());
-                            let code = code.filter(|code| (0..=255).contains(code));
-                            options
-                                .success_codes
-                                .insert(code.ok_or_else(|| bad("an exit code"))?);
-                        }
-                        b's' => options.records = Some(value.into()),
-                        b'R' => options.progress = Some(value.into()),
-                        _ => cpus = Some(Cpus::parse(&value).ok_or_else(|| bad("a number or auto"))?),
-                    }
-                }
-                _ => return Err(OptionError::Unknown(option)),
-            }
+            cpus
+        });
+        Self {
+            debug: args.debug,
+            failures: match (args.ignore_failures, args.stop_at_failure) {
+                (true, _) => Failures::Ignore,
+                (_, true) => Failures::Stop,
+                _ => Failures::Count,
+            },
+            success_codes: args.success_codes.into_iter().map(i32::from).collect(),
+            records: args.records,
+            progress: args
+                .progress
+                .or_else(|| variable("SEQEXEC_PROGRESS_REPORT").map(PathBuf::from)),
+            cpus: cpus.unwrap_or_default(),
+            // A dash alone means standard input.
+            list: args.list.filter(|list| list.as_os_str() != "-"),
+            setup: variable("SEQEXEC_SETUP").map(OsString::into_vec),
+            cleanup: variable("SEQEXEC_CLEANUP").map(OsString::into_vec),
+            warnings,
         }
     }
-    if ignore && stop {
-        return Err(OptionError::Exclusive);
-    }
-    options.failures = match (ignore, stop) {
-        (true, _) => Failures::Ignore,
-        (_, true) => Failures::Stop,
-        _ => Failures::Count,
-    };
-    let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
-    let of_environment = || {
-        let value = variable("SEQEXEC_CPUS")?;
-        let cpus = Cpus::parse(&value);
-        if cpus.is_none() {
-            options.warnings.push(format!(
-                "SEQEXEC_CPUS must be a number or auto, not {}: it is ignored",
-                value.display()
-            ));
-        }
-        cpus
-    };
-    options.cpus = cpus.or_else(of_environment).unwrap_or_default();
-    if options.progress.is_none() {
-        options.progress = variable("SEQEXEC_PROGRESS_REPORT").map(PathBuf::from);
-    }
-    options.setup = variable("SEQEXEC_SETUP").map(OsString::into_vec);
-    options.cleanup = variable("SEQEXEC_CLEANUP").map(OsString::into_vec);
-    Ok(Request::Run(Box::new(options)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(line: &str, environment: &[(&str, &str)]) -> Result<Request, OptionError> {
-        let words = line.split_whitespace().map(OsString::from);
-        parse(words, |name| {
+    fn read(line: &str, environment: &[(&str, &str)]) -> Result<Options, clap::Error> {
+        let args = Args::try_parse_from(["pegasus-cluster"].into_iter().chain(line.split_whitespace()))?;
+        Ok(Options::new(args, |name| {
             let (_, value) = environment.iter().find(|(n, _)| *n == name)?;
             Some((*value).into())
-        })
+        }))
     }
 
     fn options(line: &str, environment: &[(&str, &str)]) -> Options {
-        match read(line, environment).unwrap() {
-            Request::Run(options) => *options,
-            Request::Help => panic!("help"),
-        }
+        read(line, environment).unwrap()
     }
 
     #[test]
-    fn all_options() {
+    fn options_may_be_joined_and_values_glued() {
         let found = options("-df -S 3 -S17 -s rec -R prog -n4 list.in", &[]);
         let expected = Options {
             debug: true,
@@ -241,11 +204,16 @@ mod tests {
         assert_eq!(found, expected);
         assert_eq!(options("-e -", &[]).failures, Failures::Ignore);
         assert_eq!(options("-- -x", &[]).list, Some("-x".into()));
-        assert_eq!(read("-h", &[]), Ok(Request::Help));
+        assert_eq!(options("-e -e -n 2 -n 3 x", &[]).cpus, Cpus::Number(3));
+        assert_eq!(options("-s -x -", &[]).records, Some("-x".into()));
+        for help in ["-h", "-?", "--help"] {
+            let error = read(help, &[]).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::DisplayHelp, "{help}");
+        }
     }
 
     #[test]
-    fn the_environment_stands_back() {
+    fn options_override_the_environment() {
         let environment = [
             ("SEQEXEC_CPUS", "auto"),
             ("SEQEXEC_PROGRESS_REPORT", "log"),
@@ -266,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn wrong_options_are_refused() {
         for line in ["-x", "-n", "-n some", "-S -1", "-S x", "-e -f", "a b", "-R"] {
             assert!(read(line, &[]).is_err(), "{line}");
         }

@@ -1,4 +1,4 @@
-//! Everything that is written: output of commands, records, progress.
+//! Writes output of commands, records and progress.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use chrono::{DateTime, FixedOffset};
 use monitord_compat::sequence_record::{Place, SummaryRecord, TaskRecord};
 
-/// Where it is written to.
+/// Destinations of output, records and progress.
 pub struct Report {
     out: Mutex<Out>,
     progress: Option<Progress>,
@@ -15,19 +15,19 @@ pub struct Report {
 
 struct Out {
     output: Box<dyn Write + Send>,
-    /// `None`: with the output.
+    /// `None` means to `output`.
     records: Option<File>,
     error: Option<io::Error>,
 }
 
-/// The file of `-R`. Several clusters may share it: each line is written at once.
+/// The file of `-R`. Several programs may share it: each line is written in one piece.
 pub struct Progress {
     file: File,
     head: String,
 }
 
 impl Progress {
-    /// With a file that is open for appending; the host and this process are named in each line.
+    /// Writes to a file that is open for appending. Each line names the host and this process.
     #[must_use]
     pub fn new(file: File, host: &str, pid: u32) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Progress {
 }
 
 impl Report {
-    /// `output` takes what commands print and, without a file for them, the records.
+    /// `output` receives what commands print and, without a file for records, the records.
     #[must_use]
     pub fn new(output: Box<dyn Write + Send>, records: Option<File>, progress: Option<Progress>) -> Self {
         Self {
@@ -55,13 +55,13 @@ impl Report {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a command begins.
-    pub fn begun(&self, place: Place, at: DateTime<FixedOffset>, pid: u32, app: &[u8]) {
+    /// Reports the start of a command.
+    pub fn command_started(&self, place: Place, at: DateTime<FixedOffset>, pid: u32, app: &[u8]) {
         self.progress(place, at, &format!("event=start pid={pid}"), app);
     }
 
-    /// Writes what a command printed, if that was kept back, and its record, in one piece.
-    pub fn ended(&self, task: &TaskRecord<'_>, printed: Option<File>) {
+    /// Writes the captured output of a command and its record in one piece.
+    pub fn command_ended(&self, task: &TaskRecord<'_>, printed: Option<File>) {
         let end = task.start + chrono::Duration::from_std(task.duration).unwrap_or_default();
         let what = format!(
             "event=end pid={} status={} duration={:.3}",
@@ -76,7 +76,7 @@ impl Report {
         let result = printed
             .map_or(Ok(()), |file| copy(file, &mut out.output))
             .and_then(|()| out.record(&record));
-        out.keep(result);
+        out.keep_error(result);
     }
 
     /// Writes the summary.
@@ -85,20 +85,20 @@ impl Report {
         summary.write(&mut record);
         let mut out = self.lock();
         let result = out.record(&record);
-        out.keep(result);
+        out.keep_error(result);
     }
 
-    /// Writes a line for those who look for errors. Readers of records skip it.
+    /// Writes a line for debugging. Readers of records skip it.
     pub fn debug(&self, text: &str) {
         let mut out = self.lock();
         let result = out
             .output
             .write_all(format!("# pegasus-cluster: {text}\n").as_bytes())
             .and_then(|()| out.output.flush());
-        out.keep(result);
+        out.keep_error(result);
     }
 
-    /// The first error while writing.
+    /// Takes the first error of writing.
     pub fn error(&self) -> Option<io::Error> {
         self.lock().error.take()
     }
@@ -116,7 +116,7 @@ impl Report {
             progress.head,
             String::from_utf8_lossy(app).escape_default()
         );
-        // Progress is a help only: a full disk does not stop the work.
+        // Progress is optional: a full disk does not stop the work.
         let _ = (&progress.file).write_all(line.as_bytes());
     }
 }
@@ -132,14 +132,14 @@ impl Out {
         }
     }
 
-    fn keep(&mut self, result: io::Result<()>) {
+    fn keep_error(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             self.error.get_or_insert(error);
         }
     }
 }
 
-/// Copies a whole file; its last line is ended, so that a record begins a line.
+/// Copies a whole file. Ends its last line, so that a record starts a line.
 fn copy(mut file: File, out: &mut dyn Write) -> io::Result<()> {
     struct Last<'w>(&'w mut dyn Write, u8);
     impl Write for Last<'_> {

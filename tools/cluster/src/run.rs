@@ -1,13 +1,13 @@
-//! Goes through the list.
+//! Runs the commands of the list.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,43 +36,43 @@ pub mod exit {
     pub const FAILED: u8 = 5;
 }
 
-/// Raw wait status of what a shell says of a program that is not there.
+/// Raw wait status for a program that was not found, as a shell gives it.
 const NOT_FOUND: i32 = 127 << 8;
-/// The same of one that cannot be run.
+/// The same for a program that cannot be run.
 const NOT_RUNNABLE: i32 = 126 << 8;
 
-/// Why the list was not gone through.
+/// Why the list was not run to its end.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The file for records.
+    /// The file for records cannot be opened.
     #[error("cannot open {} for the records: {reason}", path.display())]
     Records {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         reason: io::Error,
     },
-    /// The list.
+    /// The list cannot be read.
     #[error("cannot read the list {}: {reason}", path.as_ref().map_or("on standard input".into(), |p| p.display().to_string()))]
     List {
-        /// Which file; `None` for standard input.
+        /// The file; `None` means standard input.
         path: Option<PathBuf>,
-        /// Why.
+        /// Error of the system.
         reason: io::Error,
     },
-    /// Output, records, threads, signals.
+    /// Output cannot be written, or a thread not started.
     #[error("{what}: {reason}")]
     System {
-        /// What was tried.
+        /// What failed.
         what: &'static str,
-        /// Why it failed.
+        /// Error of the system.
         reason: io::Error,
     },
 }
 
 impl RunError {
-    /// The exit code for it.
+    /// Returns the exit code for the error.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -83,26 +83,28 @@ impl RunError {
     }
 }
 
-/// What all threads share.
+/// State shared by all threads.
 struct Run<'o> {
     options: &'o Options,
     list: Mutex<List>,
     report: Report,
     children: Arc<Children>,
-    /// Nothing more is started.
-    over: AtomicBool,
+    /// True if no more commands are started.
+    stopping: AtomicBool,
     succeeded: AtomicU64,
     failed: AtomicU64,
-    broken: Mutex<Option<io::Error>>,
-    /// Several commands at a time: what they print must be kept apart.
+    /// The first error of reading the list.
+    read_error: Mutex<Option<io::Error>>,
+    /// True if several commands run at a time: their outputs must not mix.
     parallel: bool,
     warn: &'o (dyn Fn(&str) + Sync),
 }
 
-/// Runs the list; gives the exit code. `program` is this program as it was called; `warn` tells the user.
+/// Runs the list. Returns the exit code. `program` is the name by which this program was called; `warn`
+/// prints a message for the user.
 ///
 /// # Errors
-/// What keeps the list from being gone through.
+/// The list cannot be read to its end, or output cannot be written.
 pub fn run(
     options: &Options,
     program: &OsStr,
@@ -110,38 +112,17 @@ pub fn run(
     warn: &(dyn Fn(&str) + Sync),
 ) -> Result<u8, RunError> {
     let (start, clock) = (now(), Instant::now());
-    let append = |path: &PathBuf| OpenOptions::new().append(true).create(true).open(path);
-    let list: Box<dyn io::BufRead + Send> = match &options.list {
-        Some(path) => {
-            let file = File::open(path).map_err(|reason| RunError::List {
-                path: Some(path.clone()),
-                reason,
-            })?;
-            Box::new(BufReader::new(file))
-        }
-        None => Box::new(BufReader::new(io::stdin())),
-    };
-    let records = match &options.records {
-        Some(path) => Some(append(path).map_err(|reason| RunError::Records {
+    let list = open_list(options)?;
+    let records = options.records.as_ref().map(|path| {
+        append(path).map_err(|reason| RunError::Records {
             path: path.clone(),
             reason,
-        })?),
-        None => None,
-    };
-    let pid = std::process::id();
-    let progress = options.progress.as_ref().and_then(|path| match append(path) {
-        Ok(file) => {
-            let host = gethostname::gethostname();
-            Some(Progress::new(file, &host.to_string_lossy(), pid))
-        }
-        Err(error) => {
-            warn(&format!(
-                "no progress is reported: cannot open {}: {error}",
-                path.display()
-            ));
-            None
-        }
+        })
     });
+    let progress = options
+        .progress
+        .as_ref()
+        .and_then(|path| open_progress(path, warn));
     let threads = match options.cpus {
         Cpus::Number(number) => number,
         Cpus::Auto => thread::available_parallelism().map_or(1, usize::from),
@@ -149,40 +130,39 @@ pub fn run(
     let run = Run {
         options,
         list: Mutex::new(List::new(list)),
-        report: Report::new(Box::new(io::stdout()), records, progress),
+        report: Report::new(Box::new(io::stdout()), records.transpose()?, progress),
         children: Arc::clone(children),
-        over: AtomicBool::new(false),
+        stopping: AtomicBool::new(false),
         succeeded: AtomicU64::new(0),
         failed: AtomicU64::new(0),
-        broken: Mutex::new(None),
+        read_error: Mutex::new(None),
         parallel: threads > 1,
         warn,
     };
-    let mut extra = run.besides(options.setup.as_deref(), Place::Setup);
-    run.go(threads)?;
-    extra += run.besides(options.cleanup.as_deref(), Place::Cleanup);
-    let broken = run.broken.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let mut extra = run.run_side_command(options.setup.as_deref(), Place::Setup);
+    run.run_list(threads)?;
+    extra += run.run_side_command(options.cleanup.as_deref(), Place::Cleanup);
+    let read_error = lock(&run.read_error).take();
     let (succeeded, failed) = (
         run.succeeded.load(Ordering::SeqCst),
         run.failed.load(Ordering::SeqCst),
     );
-    let good = (failed == 0 || options.failures == Failures::Ignore)
-        && broken.is_none()
+    let success = (failed == 0 || options.failures == Failures::Ignore)
+        && read_error.is_none()
         && !run.children.is_stopped();
-    let lines = run.list.lock().unwrap_or_else(PoisonError::into_inner).lines();
     run.report.summary(&SummaryRecord {
-        success: good,
-        lines,
+        success,
+        lines: lock(&run.list).lines(),
         tasks: succeeded + failed,
         succeeded,
         failed,
         extra,
         duration: clock.elapsed(),
         start,
-        pid,
+        pid: std::process::id(),
         app: program.as_bytes(),
     });
-    if let Some(reason) = broken {
+    if let Some(reason) = read_error {
         return Err(RunError::List {
             path: options.list.clone(),
             reason,
@@ -194,26 +174,61 @@ pub fn run(
             reason,
         });
     }
-    Ok(if good { 0 } else { exit::FAILED })
+    Ok(if success { 0 } else { exit::FAILED })
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+fn open_list(options: &Options) -> Result<Box<dyn BufRead + Send>, RunError> {
+    let Some(path) = &options.list else {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    };
+    let file = File::open(path).map_err(|reason| RunError::List {
+        path: Some(path.clone()),
+        reason,
+    })?;
+    Ok(Box::new(BufReader::new(file)))
+}
+
+fn open_progress(path: &Path, warn: &dyn Fn(&str)) -> Option<Progress> {
+    match append(path) {
+        Ok(file) => {
+            let host = gethostname::gethostname();
+            Some(Progress::new(file, &host.to_string_lossy(), std::process::id()))
+        }
+        Err(error) => {
+            warn(&format!(
+                "no progress is reported: cannot open {}: {error}",
+                path.display()
+            ));
+            None
+        }
+    }
 }
 
 fn now() -> DateTime<FixedOffset> {
     chrono::Local::now().fixed_offset()
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Run<'_> {
     /// Runs all commands of the list.
-    fn go(&self, threads: usize) -> Result<(), RunError> {
+    fn run_list(&self, threads: usize) -> Result<(), RunError> {
         if threads <= 1 {
-            self.work();
+            self.run_commands();
             return Ok(());
         }
         thread::scope(|scope| {
             for n in 0..threads {
                 let started = thread::Builder::new()
                     .name(format!("runner {n}"))
-                    .spawn_scoped(scope, || self.work());
-                // Those that are there do the work alone.
+                    .spawn_scoped(scope, || self.run_commands());
+                // If only some threads can be started, they run the whole list.
                 if let Err(reason) = started
                     && n == 0
                 {
@@ -227,9 +242,9 @@ impl Run<'_> {
         })
     }
 
-    /// Runs one command after the other until there are no more.
-    fn work(&self) {
-        while let Some(listed) = self.next() {
+    /// Runs one command after the other until the list ends.
+    fn run_commands(&self) {
+        while let Some(listed) = self.next_command() {
             let place = Place::Listed {
                 number: listed.number,
                 line: listed.line,
@@ -238,7 +253,7 @@ impl Run<'_> {
                 Ok(words) => self.execute(place, words),
                 Err(problem) => {
                     (self.warn)(&format!("line {}: {problem}", listed.line));
-                    self.not_started(place, b"", NOT_FOUND);
+                    self.record_not_started(place, b"", NOT_FOUND);
                     Some(NOT_FOUND)
                 }
             };
@@ -248,26 +263,22 @@ impl Run<'_> {
             } else {
                 self.failed.fetch_add(1, Ordering::SeqCst);
                 if self.options.failures == Failures::Stop {
-                    self.over.store(true, Ordering::SeqCst);
+                    self.stopping.store(true, Ordering::SeqCst);
                 }
             }
         }
     }
 
-    fn next(&self) -> Option<Listed> {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.over.load(Ordering::SeqCst) || self.children.is_stopped() {
+    fn next_command(&self) -> Option<Listed> {
+        let mut list = lock(&self.list);
+        if self.stopping.load(Ordering::SeqCst) || self.children.is_stopped() {
             return None;
         }
-        match list.next_command() {
-            Ok(listed) => listed,
-            Err(error) => {
-                self.over.store(true, Ordering::SeqCst);
-                let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
-                broken.get_or_insert(error);
-                None
-            }
-        }
+        list.next_command().unwrap_or_else(|error| {
+            self.stopping.store(true, Ordering::SeqCst);
+            lock(&self.read_error).get_or_insert(error);
+            None
+        })
     }
 
     fn is_success(&self, status: i32) -> bool {
@@ -275,8 +286,9 @@ impl Run<'_> {
             || (libc::WIFEXITED(status) && self.options.success_codes.contains(&libc::WEXITSTATUS(status)))
     }
 
-    /// Runs a command that is not of the list; its result does not count. Gives how many were run.
-    fn besides(&self, command: Option<&[u8]>, place: Place) -> u64 {
+    /// Runs a command that is not part of the list. Its result does not count. Returns the number of commands
+    /// run.
+    fn run_side_command(&self, command: Option<&[u8]>, place: Place) -> u64 {
         let Some(command) = command else { return 0 };
         match pmc_dag::list::split(command) {
             Ok(words) if words.is_empty() => 0,
@@ -293,57 +305,62 @@ impl Run<'_> {
         }
     }
 
-    /// Runs a command; gives its raw status, or `None` if a signal came before.
+    /// Opens a file for the output of a command, if outputs must not mix.
+    fn output_file(&self, program: &[u8]) -> Option<(File, File)> {
+        if !self.parallel {
+            return None;
+        }
+        tempfile::tempfile()
+            .and_then(|file| Ok((file.try_clone()?, file)))
+            .inspect_err(|error| {
+                (self.warn)(&format!(
+                    "cannot keep the output of {} apart: {error}",
+                    lossy(program)
+                ));
+            })
+            .ok()
+    }
+
+    /// Runs a command. Returns its raw wait status, or `None` if a signal arrived before.
     fn execute(&self, place: Place, words: &[Vec<u8>]) -> Option<i32> {
         let (first, rest) = words.split_first()?;
         let app = application(words);
         let mut command = Command::new(OsStr::from_bytes(first));
         command.args(rest.iter().map(|word| OsStr::from_bytes(word)));
         if self.options.list.is_none() {
-            // What comes in there is the list.
+            // Standard input holds the list.
             command.stdin(Stdio::null());
         }
-        let mut printed = None;
-        if self.parallel {
-            let file = tempfile::tempfile().and_then(|file| Ok((file.try_clone()?, file)));
-            match file {
-                Ok((copy, file)) => {
-                    command.stdout(Stdio::from(copy));
-                    printed = Some(file);
-                }
-                Err(error) => {
-                    (self.warn)(&format!(
-                        "cannot keep the output of {} apart: {error}",
-                        shown(first)
-                    ));
-                }
-            }
+        let mut output = None;
+        if let Some((copy, file)) = self.output_file(first) {
+            command.stdout(Stdio::from(copy));
+            output = Some(file);
         }
         let (start, clock) = (now(), Instant::now());
         let mut child = match self.children.start(&mut command) {
             Ok(Some(child)) => child,
             Ok(None) => return None,
             Err(error) => {
-                (self.warn)(&format!("cannot start {}: {error}", shown(first)));
+                (self.warn)(&format!("cannot start {}: {error}", lossy(first)));
                 let status = if error.kind() == io::ErrorKind::NotFound {
                     NOT_FOUND
                 } else {
                     NOT_RUNNABLE
                 };
-                self.not_started(place, app, status);
+                self.record_not_started(place, app, status);
                 return Some(status);
             }
         };
-        // The copy of the file in it would stay open.
+        // Closes its copy of the output file.
         drop(command);
         let pid = child.id();
-        self.report.begun(place, start, pid, app);
+        self.report.command_started(place, start, pid, app);
         if self.options.debug {
             self.report
-                .debug(&format!("{} starts {} as process {pid}", name(place), shown(app)));
+                .debug(&format!("{} starts {} as process {pid}", name(place), lossy(app)));
         }
         let status = self.children.wait(&mut child).unwrap_or_else(|error| {
-            (self.warn)(&format!("lost track of {}: {error}", shown(first)));
+            (self.warn)(&format!("lost track of {}: {error}", lossy(first)));
             NOT_RUNNABLE
         });
         let task = TaskRecord {
@@ -354,7 +371,7 @@ impl Run<'_> {
             pid,
             app,
         };
-        self.report.ended(&task, printed);
+        self.report.command_ended(&task, output);
         if self.options.debug {
             self.report
                 .debug(&format!("{} ends with status {status}", name(place)));
@@ -362,8 +379,8 @@ impl Run<'_> {
         Some(status)
     }
 
-    /// Leaves a record of a command that did not run.
-    fn not_started(&self, place: Place, app: &[u8], status: i32) {
+    /// Writes the record of a command that did not run.
+    fn record_not_started(&self, place: Place, app: &[u8], status: i32) {
         let task = TaskRecord {
             place,
             start: now(),
@@ -372,11 +389,11 @@ impl Run<'_> {
             pid: 0,
             app,
         };
-        self.report.ended(&task, None);
+        self.report.command_ended(&task, None);
     }
 }
 
-fn shown(word: &[u8]) -> String {
+fn lossy(word: &[u8]) -> String {
     String::from_utf8_lossy(word).into_owned()
 }
 

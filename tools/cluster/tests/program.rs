@@ -1,4 +1,4 @@
-//! The program as it is called: what it prints, how it ends.
+//! Runs the program and checks its output and exit codes.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that fails may panic")]
 
@@ -26,7 +26,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs a list with options.
+/// Runs a list with options. Returns the output of the program, and its text.
 fn run(list: &str, options: &[&str]) -> (Output, String) {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("list"), list).unwrap();
@@ -35,7 +35,7 @@ fn run(list: &str, options: &[&str]) -> (Output, String) {
     (output, printed)
 }
 
-/// Value of a key in a record.
+/// Returns the value of a key in a record.
 fn value<'r>(record: &'r str, key: &str) -> &'r str {
     let (_, rest) = record
         .split_once(&format!("{key}="))
@@ -80,7 +80,7 @@ fn all_commands_are_run_and_counted() {
 }
 
 #[test]
-fn failures_stop_the_run_or_not() {
+fn options_decide_what_a_failure_means() {
     for (options, code, tasks, stat) in [
         (&["-f"][..], 5, "2", "fail"),
         (&["-e"], 0, "3", "ok"),
@@ -119,7 +119,7 @@ fn output_of_parallel_commands_is_kept_apart() {
 }
 
 #[test]
-fn what_cannot_be_run_has_a_record() {
+fn commands_that_cannot_run_have_a_record() {
     let (output, printed) = run("/no/such/program x\n/bin/echo 'open\n/etc/hostname\n", &[]);
     assert_eq!(output.status.code(), Some(5));
     let states: Vec<&str> = records(&printed, "task")
@@ -127,13 +127,13 @@ fn what_cannot_be_run_has_a_record() {
         .map(|t| value(t, "status"))
         .collect();
     assert_eq!(states, ["32512", "32512", "32256"]);
-    let said = text(&output.stderr);
-    assert!(said.contains("cannot start /no/such/program"), "{said}");
-    assert!(said.contains("line 2: the quote ' is never closed"), "{said}");
+    let errors = text(&output.stderr);
+    assert!(errors.contains("cannot start /no/such/program"), "{errors}");
+    assert!(errors.contains("line 2: the quote ' is never closed"), "{errors}");
 }
 
 #[test]
-fn commands_before_and_after_do_not_count() {
+fn setup_and_cleanup_do_not_count() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("list"), "/bin/echo one\n").unwrap();
     let output = program(dir.path())
@@ -159,7 +159,7 @@ fn commands_before_and_after_do_not_count() {
 }
 
 #[test]
-fn the_list_may_come_in() {
+fn the_list_may_be_standard_input() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = program(dir.path())
         .stdin(Stdio::piped())
@@ -179,7 +179,7 @@ fn the_list_may_come_in() {
 }
 
 #[test]
-fn mistakes_have_their_exit_codes() {
+fn each_kind_of_mistake_has_its_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("list"), "").unwrap();
     for (words, code) in [
@@ -198,7 +198,7 @@ fn mistakes_have_their_exit_codes() {
 }
 
 #[test]
-fn a_signal_ends_the_run_with_its_records() {
+fn after_a_signal_records_are_complete() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(
         dir.path().join("list"),
@@ -207,20 +207,31 @@ fn a_signal_ends_the_run_with_its_records() {
     .unwrap();
     let out = fs::File::create(dir.path().join("out")).unwrap();
     let mut child = program(dir.path()).arg("list").stdout(out).spawn().unwrap();
-    let begin = Instant::now();
+    let start = Instant::now();
     while fs::read_to_string(dir.path().join("out")).unwrap() != "up\n" {
-        assert!(begin.elapsed() < Duration::from_secs(30), "nothing runs");
+        assert!(start.elapsed() < Duration::from_secs(30), "nothing runs");
         std::thread::sleep(Duration::from_millis(10));
     }
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(5));
     assert!(
-        begin.elapsed() < Duration::from_secs(50),
+        start.elapsed() < Duration::from_secs(50),
         "it waited for the command"
     );
     let printed = fs::read_to_string(dir.path().join("out")).unwrap();
     assert_eq!(value(records(&printed, "task")[0], "status"), "15");
     assert_eq!(value(records(&printed, "summary")[0], "tasks"), "1");
     assert!(!printed.contains("never"));
+}
+
+#[test]
+fn the_manual_shows_the_help() {
+    let output = program(Path::new("/")).arg("--help").output().unwrap();
+    let help = text(&output.stdout);
+    let page = include_str!("../../../docs/manual/pegasus-cluster.md");
+    assert!(
+        page.contains(help.trim_end()),
+        "docs/manual/pegasus-cluster.md is stale:\n{help}"
+    );
 }

@@ -6,15 +6,18 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use monitord_compat::invocation_record::Output;
+use monitord_compat::invocation_record::Output as ChecksummedFile;
 use sha2::{Digest, Sha256};
 
-/// Bytes read at a time.
+/// Bytes per read.
 const CHUNK: usize = 256 * 1024;
 
-/// The SHA-256 of `file` in hexadecimal, and the time it took.
+/// Computes the SHA-256 of `file` in hexadecimal. Returns the time it took, too.
+///
+/// # Errors
+/// The file cannot be read.
 pub fn sha256(file: &Path) -> io::Result<(String, Duration)> {
-    let began = Instant::now();
+    let start = Instant::now();
     let mut file = File::open(file)?;
     let size = file.metadata()?.len();
     let mut buffer = vec![0; usize::try_from(size).unwrap_or(CHUNK).clamp(1, CHUNK)];
@@ -32,18 +35,18 @@ pub fn sha256(file: &Path) -> io::Result<(String, Duration)> {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
-    Ok((text, began.elapsed()))
+    Ok((text, start.elapsed()))
 }
 
-/// The checksum part of the entry of an output file. Directories and special files have none.
+/// Returns the checksum part of an output file's entry. Only regular files have a checksum.
 #[must_use]
-pub fn of_output(file: &Path, regular: bool) -> Output {
+pub fn of_output(file: &Path, regular: bool) -> ChecksummedFile {
     if !regular {
-        return Output::NotRegular;
+        return ChecksummedFile::NotRegular;
     }
     match sha256(file) {
-        Ok((sha256, took)) => Output::Checksum { sha256, took },
-        Err(_) => Output::Unreadable,
+        Ok((sha256, took)) => ChecksummedFile::Checksum { sha256, took },
+        Err(_) => ChecksummedFile::Unreadable,
     }
 }
 
@@ -52,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_sums() {
+    fn checksums_are_those_of_sha256sum() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f");
         std::fs::write(&file, "hello\n").unwrap();
@@ -62,10 +65,13 @@ mod tests {
         assert!(sha256(&file).unwrap().0.starts_with("e3b0c44298fc1c14"));
         std::fs::write(&file, vec![b'a'; 1_000_000]).unwrap();
         assert!(sha256(&file).unwrap().0.starts_with("cdc76e5c9914fb92"));
-        assert!(matches!(of_output(folder.path(), false), Output::NotRegular));
+        assert!(matches!(
+            of_output(folder.path(), false),
+            ChecksummedFile::NotRegular
+        ));
         assert!(matches!(
             of_output(&folder.path().join("no"), true),
-            Output::Unreadable
+            ChecksummedFile::Unreadable
         ));
     }
 }

@@ -1,18 +1,17 @@
-//! What an invocation inherits: environment, directory, streams. The program takes it from its process; an
-//! executor makes one for each task.
+//! What an invocation inherits: environment, directory, streams.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
-use monitord_compat::invocation_record::Usage;
 use nix::sys::stat::{Mode, umask};
 
+use crate::builtins::Builtins;
+use crate::cache::InvocationCache;
 use crate::environment::Environment;
-use crate::inside::Inside;
-use crate::spares::Spares;
+use crate::usage::UsageScope;
 
-/// What a process got from whoever started it.
+/// What a process inherits from its parent.
 #[derive(Clone, Debug)]
 pub struct Inherited {
     /// Environment.
@@ -24,7 +23,9 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// That of this process. To be called before any other thread exists: the only way to ask for the mask is to change it.
+    /// Reads the environment and the mask of this process.
+    ///
+    /// Call it before other threads exist: reading the mask means changing it for a moment.
     #[must_use]
     pub fn of_process(program: PathBuf) -> Self {
         let mask = umask(Mode::empty());
@@ -37,18 +38,18 @@ impl Inherited {
     }
 }
 
-/// What an invocation inherits.
-#[derive(Clone, Debug)]
+/// What an invocation inherits. The program takes it from its process, the task server from each task.
+#[derive(Clone)]
 pub struct Context<'a> {
-    /// When the invocation began: by the clock, and for durations.
-    pub began: (SystemTime, Instant),
-    /// Environment of the jobs before kickstart's own changes; also where its settings are.
+    /// Start of the invocation: clock time, and the origin of durations.
+    pub start: (SystemTime, Instant),
+    /// Environment of the jobs before kickstart's changes. Kickstart's settings are in it, too.
     pub environment: Environment,
-    /// Working directory, absolute; relative names of options are relative to it.
+    /// Working directory, absolute. Relative file names in options are relative to it.
     pub directory: PathBuf,
-    /// Whether that is the working directory of the process, which jobs inherit.
-    pub entered: bool,
-    /// File mode creation mask of the process, for the record.
+    /// True if `directory` is the working directory of the process, which jobs inherit.
+    pub is_process_directory: bool,
+    /// File mode creation mask, for the record.
     pub umask: u32,
     /// File of the program, for the record.
     pub program: PathBuf,
@@ -58,26 +59,21 @@ pub struct Context<'a> {
     pub stdout: BorrowedFd<'a>,
     /// Standard error for `-e -`.
     pub stderr: BorrowedFd<'a>,
-    /// Descriptors that the jobs keep under their numbers.
+    /// Descriptors that the jobs inherit under the same numbers.
     pub keep: Vec<BorrowedFd<'a>>,
-    /// What earlier invocations of this process have left to use again.
-    pub spares: &'a Spares,
-    /// Does jobs of some programs without a process for each; nothing does so otherwise.
-    pub inside: Option<&'a Inside>,
-    /// Whose usage the record states as kickstart's.
-    pub own_usage: OwnUsage,
-    /// True to start each job in a process group of its own and to signal the group. Otherwise the jobs stay in
-    /// the group of kickstart, so that a batch system that kills the group reaches them.
+    /// What earlier invocations of this process have left for reuse.
+    pub cache: &'a InvocationCache,
+    /// Runs some jobs without a process. `None` starts a process for every job.
+    pub builtins: Option<&'a dyn Builtins>,
+    /// Whose usage the record shows as kickstart's.
+    pub usage_scope: UsageScope,
+    /// True starts each job in a new process group and signals the group. False keeps the jobs in kickstart's
+    /// group, so that a batch system that kills the group reaches them.
     pub own_group: bool,
 }
 
-/// Whose resources are stated as kickstart's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnUsage {
-    /// Those of the process.
-    Process,
-    /// Those of the process since it had used so much.
-    Since(Usage),
-    /// Those of the calling thread.
-    Thread,
+/// Returns the working directory of the process, or `.` if it has none.
+#[must_use]
+pub fn current_directory() -> PathBuf {
+    std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."))
 }

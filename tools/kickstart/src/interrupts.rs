@@ -1,4 +1,4 @@
-//! Signals that arrive while a job runs and that it should get too.
+//! Signals that arrive while a job runs, to be forwarded to it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,44 +9,46 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// Something to hand on to the running job.
+/// An event for the running job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
-    /// This signal, to the job.
+    /// A signal to forward to the job.
     Forward(Signal),
     /// A child may have ended.
     Child,
 }
 
-/// A source of interrupts that can be polled. An executor implements it over its own way of cancelling a task.
+/// A source of interrupts that can be polled.
 pub trait Interrupts {
-    /// Readable when [`Self::take`] has something; `None` if it never has.
+    /// Returns a descriptor that is readable when [`Self::take`] has an interrupt; `None` if it never has
+    /// one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The next interrupt, without waiting.
+    /// Takes the next interrupt, without waiting.
     fn take(&mut self) -> Option<Interrupt>;
 
-    /// Waits until [`Self::take`] has something, nobody wants the job any more, or the pause is over. `None` if that
-    /// takes polling [`Self::descriptor`] and [`Self::client`].
+    /// Waits for an interrupt, the end of the client, or the end of the pause. Returns `None` if the caller
+    /// has to poll [`Self::descriptor`] and [`Self::client`] instead.
     fn pause(&mut self, _pause: Option<Duration>) -> Option<io::Result<()>> {
         None
     }
 
-    /// True if [`Interrupt::Child`] comes whenever a child ends.
+    /// Returns whether [`Interrupt::Child`] reports every end of a child.
     fn reports_children(&self) -> bool {
         false
     }
 
-    /// Readable or closed when nobody wants the job any more; `None` if that cannot happen.
+    /// Returns a descriptor that is readable or closed when the client has abandoned the job, if there is a
+    /// client.
     fn client(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Called when nobody wants the job any more.
+    /// Called when the client has abandoned the job.
     fn abandoned(&self) {}
 }
 
-/// No interrupts.
+/// A source without interrupts.
 #[derive(Clone, Copy, Debug)]
 pub struct Uninterrupted;
 
@@ -60,21 +62,20 @@ impl Interrupts for Uninterrupted {
     }
 }
 
-/// The signals of a process with a single thread, read from a descriptor.
+/// Signals of a single-threaded process, read from a descriptor.
 #[derive(Debug)]
 pub struct ProcessSignals {
     descriptor: SignalFd,
-    /// Those that are waited for.
     set: SigSet,
-    /// Those read and not yet taken, the next one last.
+    /// Interrupts read but not taken, the next one last.
     read: Vec<Interrupt>,
-    /// There were no others when they were read.
+    /// True if the descriptor was empty after the last read.
     drained: bool,
 }
 
 impl ProcessSignals {
-    /// Signals that are handed on to the job. The original forwards the first three and dies of the others
-    /// without a record.
+    /// Signals forwarded to the job. The original forwards the first three and dies of the others without a
+    /// record.
     pub const FORWARDED: [Signal; 6] = [
         Signal::SIGINT,
         Signal::SIGTERM,
@@ -84,11 +85,15 @@ impl ProcessSignals {
         Signal::SIGUSR2,
     ];
 
-    /// Blocks the signals in the calling thread and reads them instead. To be called once, before any other
-    /// thread exists; children start with nothing blocked.
+    /// Blocks the signals in the calling thread and reads them instead. Call it once, before other threads
+    /// exist.
+    ///
+    /// # Errors
+    /// The system refuses the signal mask or the descriptor.
     pub fn install() -> io::Result<Self> {
-        // Inherited as ignored, it would make the system forget how children ended.
-        #[expect(unsafe_code, reason = "the default action runs no code of ours")]
+        // If SIGCHLD is inherited as ignored, the system forgets how children ended.
+        #[expect(unsafe_code, reason = "nix marks the call unsafe for handlers")]
+        // SAFETY: the default action runs no code of this process.
         unsafe {
             signal(Signal::SIGCHLD, SigHandler::SigDfl)?;
         }
@@ -107,28 +112,35 @@ impl ProcessSignals {
         })
     }
 
-    /// Blocks one more signal, which [`Self::wait`] also waits for. Nothing is handed on because of it.
+    /// Blocks one more signal and returns it from [`Self::wait`], without forwarding it.
+    ///
+    /// # Errors
+    /// The system refuses the signal mask.
     pub fn include(&mut self, signal: Signal) -> io::Result<()> {
         self.set.add(signal);
         self.set.thread_block()?;
         Ok(())
     }
 
-    /// Waits for a signal as long as the pause; gives it, or nothing if there is reason to look again. Cheaper than
-    /// polling and reading a descriptor.
+    /// Waits for a signal, at most as long as the pause. This is cheaper than polling and reading the
+    /// descriptor. Returns `None` after the pause or an interruption.
+    ///
+    /// # Errors
+    /// The system call fails.
     pub fn wait(&mut self, pause: Option<Duration>) -> io::Result<Option<Signal>> {
         let limit = pause.map(|pause| libc::timespec {
             tv_sec: libc::time_t::try_from(pause.as_secs()).unwrap_or(libc::time_t::MAX),
             tv_nsec: pause.subsec_nanos().into(),
         });
         let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-        #[expect(unsafe_code, reason = "the call reads a set and a time, or no time")]
+        #[expect(unsafe_code, reason = "nix has no sigtimedwait")]
+        // SAFETY: the set and the time are valid; null pointers are allowed for the others.
         let number = unsafe { libc::sigtimedwait(self.set.as_ref(), ptr::null_mut(), limit) };
         match Errno::result(number) {
             Ok(number) => {
                 let signal = Signal::try_from(number)?;
                 self.read.extend(Self::interrupt(signal));
-                // Others are taken the next time.
+                // `take` reads no more signals this time.
                 self.drained = true;
                 Ok(Some(signal))
             }
@@ -145,14 +157,14 @@ impl ProcessSignals {
         }
     }
 
-    /// Forgets the signals that have come.
-    pub fn forget(&mut self) {
+    /// Discards pending signals.
+    pub fn discard(&mut self) {
         self.read_pending();
         self.read.clear();
         self.drained = false;
     }
 
-    /// Reads what has come: one call for all signals, since none comes twice before it is read.
+    /// Reads all pending signals with one call: each signal is pending at most once.
     fn read_pending(&mut self) {
         const SIZE: usize = size_of::<libc::signalfd_siginfo>();
         const NUMBER: usize = std::mem::offset_of!(libc::signalfd_siginfo, ssi_signo);

@@ -1,36 +1,35 @@
 //! Runs one program, with up to four side jobs, and describes the run in an invocation record.
 //!
-//! The program `pegasus-kickstart` is a thin rim around this library. [`serve`] runs task after task for an executor
-//! in one process. Nothing here changes the state of the process: no working directory, environment
-//! variable, file mode mask or signal handler is set. What the program inherits is in a [`context::Context`],
-//! and what it was asked for is in [`options::Options`].
+//! The program `pegasus-kickstart` and the task server are built on this library. The library changes no
+//! state of its process: no working directory, environment variable, file mode mask or signal handler. What
+//! an invocation inherits is in a [`context::Context`], and what it was asked for in [`options::Options`].
+//!
+//! Modules use only those to their right, or below them in the same column:
 //!
 //! ```text
-//! options ─┐
-//! context ─┼→ invoke::run → Report { record, exit_code } → Report::write_to
-//! host ────┘     ├ words, lists, lookup      what to run and which files to look at
-//!                ├ stdio, temporary          the streams of the jobs
-//!                ├ spawn, wait, interrupts   one child process at a time
-//!                ├ inside                    pegasus-transfer and pegasus-rc-client without a process, for a server
-//!                └ stat, checksum, payload, machine, limits, usage
+//! cli → invoke → context → builtins → lookup, spawn → environment
+//!     → options  stdio     cache    → names, stat, temporary
+//!                checksum, lists, words, payload, limits, machine → network
+//!                wait → interrupts, usage
 //! ```
 
+pub mod builtins;
+pub mod cache;
 pub mod checksum;
+pub mod cli;
 pub mod context;
 pub mod environment;
-pub mod inside;
+pub mod exit;
 pub mod interrupts;
 pub mod invoke;
 pub mod limits;
 pub mod lists;
 pub mod lookup;
 pub mod machine;
+pub mod names;
 pub mod network;
 pub mod options;
 pub mod payload;
-pub mod program;
-pub mod serve;
-pub mod spares;
 pub mod spawn;
 pub mod stat;
 pub mod stdio;

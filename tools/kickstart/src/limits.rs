@@ -1,8 +1,8 @@
-//! Resource limits of the process.
+//! Resource limits of this process.
 
 use monitord_compat::invocation_record::Limit;
 
-/// Names of the limits in the order of the kernel's numbers. Two have no name in the record.
+/// Names of the limits, indexed by the kernel's numbers. Two have no name in the record.
 const NAMES: [Option<&str>; 16] = [
     Some("CPU"),
     Some("FSIZE"),
@@ -22,7 +22,7 @@ const NAMES: [Option<&str>; 16] = [
     None,
 ];
 
-/// The limits of this process, which its children inherit.
+/// Returns the limits of this process, which its children inherit.
 #[must_use]
 pub fn read() -> Vec<Limit> {
     let mut limits = Vec::with_capacity(NAMES.len());
@@ -34,7 +34,8 @@ pub fn read() -> Vec<Limit> {
         let Ok(resource) = u32::try_from(number) else {
             continue;
         };
-        #[expect(unsafe_code, reason = "getrlimit writes to the limit only")]
+        #[expect(unsafe_code, reason = "nix knows only some of the resources")]
+        // SAFETY: getrlimit writes to the limit only, and returns an error for an unknown number.
         let result = unsafe { libc::getrlimit(resource as _, &raw mut limit) };
         if result == 0 {
             let name = name.map_or_else(|| format!("RESOURCE_{number}"), |name| format!("RLIMIT_{name}"));

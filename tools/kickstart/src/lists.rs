@@ -1,4 +1,4 @@
-//! Files named on the command line: lists of files to look at (`-S`, `-s`), and the argument file (`-I`).
+//! Files named on the command line: lists of files to examine (`-S`, `-s`), and the argument file (`-I`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::words::{ExpandError, Lookup, split_command};
 
-/// A file to look at.
+/// A file to examine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Logical name, if given.
@@ -31,12 +31,16 @@ pub enum ListError {
     Read {
         /// Name of the list.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
-/// The files that one value of `-S` or `-s` names: `[lfn=]pfn` or `@list`, the list relative to `directory`.
+/// Returns the files that a value of `-S` or `-s` names: `[lfn=]pfn` or `@list`, the list relative to
+/// `directory`.
+///
+/// # Errors
+/// The list cannot be read.
 pub fn entries(value: &[u8], directory: &Path, lookup: &Lookup<'_>) -> Result<Vec<Listed>, ListError> {
     let [b'@', name @ ..] = value else {
         return Ok(vec![listed(value)]);
@@ -50,7 +54,7 @@ pub fn entries(value: &[u8], directory: &Path, lookup: &Lookup<'_>) -> Result<Ve
     Ok(parse_list(&text))
 }
 
-/// Reads a list: one file a line, `#` starts a comment, empty lines are skipped.
+/// Parses a list: one file per line, `#` starts a comment, empty lines are skipped.
 #[must_use]
 pub fn parse_list(text: &[u8]) -> Vec<Listed> {
     text.split(|&byte| byte == b'\n')
@@ -79,8 +83,8 @@ fn listed(text: &[u8]) -> Listed {
     }
 }
 
-/// Program and arguments from an argument file, one a line. Empty lines are dropped, as is a carriage return at
-/// the end of a line.
+/// Parses an argument file: program and arguments, one per line. Empty lines and carriage returns at the end
+/// of a line are dropped.
 #[must_use]
 pub fn parse_arguments(text: &[u8]) -> Vec<OsString> {
     text.split(|&byte| byte == b'\n')
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn argument_files_are_lines() {
+    fn argument_files_have_one_word_per_line() {
         assert_eq!(
             parse_arguments(b"/bin/echo\r\n\n a b \nlast"),
             ["/bin/echo", " a b ", "last"]

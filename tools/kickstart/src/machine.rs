@@ -1,10 +1,8 @@
-//! The host: what stays the same for all invocations on it ([`Host`]), and how busy it is.
+//! The host: facts that stay the same ([`Host`]), and its load.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::time::{Duration, Instant};
 
 use monitord_compat::invocation_record::{Machine, MachineFacts, MachineLines, Text};
 use nix::sys::utsname::uname;
@@ -12,30 +10,25 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::network;
 
-/// Facts that do not change while a process runs. An executor gathers them once.
+/// Facts about the host that do not change while a process runs.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Interface of `address`.
     pub interface: Option<Text>,
     /// IPv4 address, dotted.
     pub address: String,
-    /// Name of the host, as it calls itself: asking a name server may take seconds.
+    /// Name of the host, from the system: a name server may take seconds.
     pub name: Text,
     machine: MachineLines,
-    /// The last look at memory and load, and when it was.
-    state: Cell<Option<(State, Instant)>>,
 }
 
-/// How busy the host is: main memory, swap, load averages, as [`Machine`] has them.
+/// Main memory, swap and load averages, in the units of [`Machine`].
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     ram_kib: [u64; 4],
     swap_kib: [u64; 2],
     load: [u64; 3],
 }
-
-/// So long a look at memory and load is good for. The system brings these numbers together once a second.
-const MOMENT: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 struct Cpu {
@@ -45,7 +38,7 @@ struct Cpu {
 }
 
 impl Host {
-    /// Gathers the facts; without `machine`, only those outside the record's `machine` block.
+    /// Gathers the facts. Without `machine`, leaves out those of the record's `machine` block.
     #[must_use]
     pub fn gather(machine: bool) -> Self {
         let (interface, address) = network::primary();
@@ -79,19 +72,18 @@ impl Host {
             address: address.to_string(),
             name,
             machine: (&facts).into(),
-            state: Cell::default(),
         }
     }
 
-    /// The `machine` block: the facts and the state of memory and load. With `census`, processes and threads are
-    /// counted, which takes milliseconds.
+    /// Returns the `machine` block: facts, memory and load. With `census`, processes and threads are counted,
+    /// which takes milliseconds.
     #[must_use]
     pub fn machine(&self, census: bool) -> Machine {
         let State {
             ram_kib,
             swap_kib,
             load,
-        } = self.state();
+        } = State::read();
         Machine {
             facts: self.machine.clone(),
             ram_kib,
@@ -100,22 +92,10 @@ impl Host {
             census: if census { take_census() } else { Vec::new() },
         }
     }
-
-    fn state(&self) -> State {
-        let now = Instant::now();
-        if let Some((state, at)) = self.state.get()
-            && now - at < MOMENT
-        {
-            return state;
-        }
-        let state = State::look();
-        self.state.set(Some((state, now)));
-        state
-    }
 }
 
 impl State {
-    fn look() -> Self {
+    fn read() -> Self {
         let Some(info) = system_info() else {
             return Self::default();
         };
@@ -154,17 +134,16 @@ fn system_value(name: SysconfVar) -> u64 {
 }
 
 fn system_info() -> Option<libc::sysinfo> {
-    #[expect(
-        unsafe_code,
-        reason = "a zeroed sysinfo is valid and the call writes to it only"
-    )]
+    #[expect(unsafe_code, reason = "nix does not give all fields")]
+    // SAFETY: a zeroed sysinfo is valid, and the call writes to it only.
     unsafe {
         let mut info: libc::sysinfo = std::mem::zeroed();
         (libc::sysinfo(&raw mut info) == 0).then_some(info)
     }
 }
 
-/// Reads the first processor's entry only: on machines with many, the whole file takes milliseconds.
+/// Reads the entry of the first processor. On machines with many processors, the whole file takes
+/// milliseconds.
 fn read_cpu() -> io::Result<Cpu> {
     let mut start = [0; 2048];
     let count = File::open("/proc/cpuinfo")?.read(&mut start)?;
@@ -197,7 +176,7 @@ fn parse_cpu(text: &[u8]) -> Cpu {
     cpu
 }
 
-/// Counts processes and threads by state, and adds up the memory of the processes.
+/// Counts processes and threads by state, and sums up the memory of the processes.
 fn take_census() -> Vec<(&'static str, u64)> {
     const PROCESS: [&str; 6] = [
         "procs_running",
@@ -216,13 +195,13 @@ fn take_census() -> Vec<(&'static str, u64)> {
         "task_other",
     ];
     let (mut processes, mut tasks) = (Tally::default(), Tally::default());
-    for process in numbered("/proc") {
+    for process in numbered_entries("/proc") {
         let folder = format!("/proc/{process}");
         let Ok(status) = fs::read(format!("{folder}/status")) else {
             continue;
         };
         processes.add(&status);
-        let threads = numbered(&format!("{folder}/task"));
+        let threads = numbered_entries(&format!("{folder}/task"));
         if threads.len() == 1 {
             tasks.add(&status);
             continue;
@@ -244,13 +223,14 @@ fn take_census() -> Vec<(&'static str, u64)> {
     census
 }
 
-fn numbered(folder: &str) -> Vec<u32> {
+fn numbered_entries(folder: &str) -> Vec<u32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect()
 }
 
+/// Counts of processes or threads.
 #[derive(Default)]
 struct Tally {
     total: u64,
@@ -306,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_processor_is_read() {
+    fn only_the_first_processor_is_parsed() {
         let text = b"processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\ncpu MHz\t\t: 2595.62\n\nvendor_id\t: X\n";
         let cpu = parse_cpu(text);
         assert_eq!(
@@ -316,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_memory_and_processes() {
+    fn a_census_counts_processes() {
         let machine = Host::gather(true).machine(true);
         assert!(machine.ram_kib[0] > 0 && machine.ram_kib[1] <= machine.ram_kib[0]);
         assert!(

@@ -8,29 +8,29 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
-use pegasus_kickstart::context::{Context, Inherited, OwnUsage};
+use pegasus_kickstart::cache::InvocationCache;
+use pegasus_kickstart::context::{Context, Inherited, current_directory};
 use pegasus_kickstart::interrupts::ProcessSignals;
-use pegasus_kickstart::invoke::{self, exit};
 use pegasus_kickstart::machine::Host;
-use pegasus_kickstart::program;
-use pegasus_kickstart::spares::Spares;
+use pegasus_kickstart::usage::UsageScope;
+use pegasus_kickstart::{cli, exit};
 
 fn main() -> ExitCode {
-    let began = (SystemTime::now(), Instant::now());
+    let start = (SystemTime::now(), Instant::now());
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();
     let executable = std::env::current_exe().unwrap_or_else(|_| name.into());
     match ProcessSignals::install() {
-        Ok(signals) => run(began, words, executable, signals).into(),
+        Ok(signals) => run(start, words, executable, signals).into(),
         Err(error) => {
-            program::notice(io::stderr().as_fd(), &format!("ERROR: cannot begin: {error}"));
+            cli::notice(io::stderr().as_fd(), &format!("ERROR: cannot begin: {error}"));
             exit::INITIALISATION.into()
         }
     }
 }
 
 fn run(
-    began: (SystemTime, Instant),
+    start: (SystemTime, Instant),
     words: impl IntoIterator<Item = OsString>,
     executable: PathBuf,
     mut signals: ProcessSignals,
@@ -38,21 +38,21 @@ fn run(
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let inherited = Inherited::of_process(executable);
     let context = Context {
-        began,
+        start,
         environment: inherited.environment,
-        directory: invoke::current_directory(),
-        entered: true,
+        directory: current_directory(),
+        is_process_directory: true,
         umask: inherited.umask,
         program: inherited.program,
         stdin: stdin.as_fd(),
         stdout: stdout.as_fd(),
         stderr: stderr.as_fd(),
         keep: Vec::new(),
-        spares: &Spares::default(),
-        inside: None,
-        own_usage: OwnUsage::Process,
+        cache: &InvocationCache::default(),
+        builtins: None,
+        usage_scope: UsageScope::Process,
         own_group: false,
     };
     let host = |machine| Cow::Owned(Host::gather(machine));
-    program::run(words, context, host, &mut signals).code
+    cli::run(words, context, host, &mut signals).code
 }

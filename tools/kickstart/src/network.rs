@@ -1,11 +1,11 @@
-//! The address by which the host is known.
+//! The network address of the host.
 
 use std::net::Ipv4Addr;
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
-/// The first IPv4 interface that is up and not the loopback, a public address before a private one.
+/// Finds the first IPv4 interface that is up and not the loopback. Public addresses precede private ones.
 #[must_use]
 pub fn primary() -> (Option<Vec<u8>>, Ipv4Addr) {
     let mut private = None;

@@ -1,19 +1,182 @@
 //! The command line.
 //!
-//! Options are single letters; a value is glued to its letter or the next word. Only the letter after the dash
-//! counts, so flags cannot be bundled. Parsing ends at the first word without dash, after `--`, or at an unknown
-//! option, which is then the program.
+//! Options are single letters; a value is glued to its letter or the next word. Only the letter after the
+//! dash counts, so flags cannot be joined. Parsing ends at the first word without dash, after `--`, or at an
+//! unknown option, which is then the program.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Characters of captured output that are kept unless `-B` says otherwise.
+/// Default of `-B`: characters of captured output kept in the record.
 pub const DEFAULT_PAYLOAD: usize = 262_144;
 
-/// Seconds between the first signal and SIGKILL unless `-K` says otherwise.
+/// Default of `-K`: time between SIGTERM and SIGKILL.
 pub const DEFAULT_KILL_DELAY: Duration = Duration::from_secs(5);
+
+/// An option of the command line.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionSpec {
+    /// Letter after one dash.
+    pub short: Option<char>,
+    /// Name after two dashes.
+    pub long: Option<&'static str>,
+    /// Placeholder of the value; `None` for a flag.
+    pub value: Option<&'static str>,
+    /// Description.
+    pub help: &'static str,
+}
+
+const fn flag(short: char, help: &'static str) -> OptionSpec {
+    OptionSpec {
+        short: Some(short),
+        long: None,
+        value: None,
+        help,
+    }
+}
+
+const fn option(short: char, value: &'static str, help: &'static str) -> OptionSpec {
+    OptionSpec {
+        short: Some(short),
+        long: None,
+        value: Some(value),
+        help,
+    }
+}
+
+const fn long(name: &'static str, help: &'static str) -> OptionSpec {
+    OptionSpec {
+        short: None,
+        long: Some(name),
+        value: None,
+        help,
+    }
+}
+
+/// All options, in the order of the help text. The parser accepts those with a letter by this table.
+pub const OPTIONS: &[OptionSpec] = &[
+    option('n', "TEXT", "transformation, namespace::name:version"),
+    option('N', "TEXT", "id of the task in the abstract workflow"),
+    option('R', "TEXT", "site"),
+    option('L', "TEXT", "label of the workflow"),
+    option('T', "TEXT", "time of the abstract workflow"),
+    option('w', "DIR", "working directory"),
+    option('W', "DIR", "working directory; it is made if it does not exist"),
+    option(
+        'i',
+        "FILE",
+        "standard input of the program; - is that of kickstart (default: /dev/null)",
+    ),
+    option(
+        'o',
+        "FILE",
+        "standard output of the program; - is that of kickstart, !FILE appends, ^FILE renames an existing file to \
+         FILE.000 and so on (default: into the record)",
+    ),
+    option(
+        'e',
+        "FILE",
+        "standard error of the program, with the same forms as -o",
+    ),
+    option(
+        'l',
+        "FILE",
+        "append the record to FILE; if that fails, it goes to standard output with a warning (default: standard \
+         output)",
+    ),
+    option(
+        'B',
+        "N",
+        "characters of captured output to keep, counted from the end, or all (default: 262144)",
+    ),
+    flag('q', "leave captured output out of the record if the jobs succeed"),
+    flag(
+        'f',
+        "put environment and limits in the record even if the jobs succeed",
+    ),
+    flag('H', "leave the machine out of the record"),
+    option(
+        'S',
+        "FILE",
+        "record size, times and owner of FILE before the run; LFN=FILE gives its logical name, @LIST names a file \
+         with one such entry per line; may be repeated",
+    ),
+    option('s', "FILE", "the same after the run, with SHA-256"),
+    flag('X', "make the program executable first"),
+    option('k', "SECONDS", "send SIGTERM after this time (default: 0, never)"),
+    option(
+        'K',
+        "SECONDS",
+        "send SIGKILL this long after SIGTERM (default: 5)",
+    ),
+    option(
+        'I',
+        "FILE",
+        "read program and arguments from FILE, one per line; must be the last option",
+    ),
+    flag('F', "sync the record to disk"),
+    flag('c', "ignored"),
+    flag(
+        'V',
+        "print the version of Pegasus that this program is compatible with",
+    ),
+    long("version", "print the version of this program"),
+    flag('h', "print this text and exit with 127, as -?"),
+    flag('?', "print this text and exit with 127, as -h"),
+    long("help", "print this text"),
+];
+
+/// Letters of the original's tracing, which is refused.
+const UNSUPPORTED: &[u8] = b"tzZ";
+
+const USAGE: &str = "\
+Usage: pegasus-kickstart [options] PROGRAM [ARGUMENT...]
+       pegasus-kickstart [options] -I FILE
+
+Runs PROGRAM and prints a record of the run: times, usage, exit status, files, output.
+
+";
+
+const NOTES: &str = "
+KICKSTART_SETUP, _PREJOB, _POSTJOB and _CLEANUP name commands to run before and after.
+Tracing (-t, -z, -Z) is not available.
+";
+
+/// Returns the help text.
+#[must_use]
+pub fn usage() -> String {
+    const INDENT: usize = 14;
+    const WIDTH: usize = 96;
+    let mut text = USAGE.to_owned();
+    for spec in OPTIONS {
+        let mut line = match (spec.short, spec.long) {
+            (Some(short), _) => format!(" -{short} {}", spec.value.unwrap_or_default()),
+            (None, name) => format!(" --{}", name.unwrap_or_default()),
+        };
+        line.truncate(line.trim_end().len());
+        let mut column = line.len();
+        text += &line;
+        for (number, word) in spec.help.split(' ').enumerate() {
+            if number == 0 || column + 1 + word.len() > WIDTH {
+                if number > 0 {
+                    text.push('\n');
+                    column = 0;
+                }
+                text.extend(std::iter::repeat_n(' ', INDENT - column));
+                column = INDENT;
+            } else {
+                text.push(' ');
+                column += 1;
+            }
+            text += word;
+            column += word.len();
+        }
+        text.push('\n');
+    }
+    text + NOTES
+}
 
 /// What one invocation was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +197,7 @@ pub struct Options {
     pub long_form: bool,
     /// `-q`: leave out captured output on success.
     pub quiet: bool,
-    /// `-F`: force the record to disk.
+    /// `-F`: sync the record to disk.
     pub sync: bool,
     /// `-B`: characters of captured output to keep; `None` keeps all.
     pub payload_limit: Option<usize>,
@@ -44,17 +207,17 @@ pub struct Options {
     pub stdout: Output,
     /// `-e`: standard error.
     pub stderr: Output,
-    /// `-l`: file the record is appended to; `None` is standard output.
+    /// `-l`: file to append the record to; `None` means standard output.
     pub log: Option<PathBuf>,
     /// `-w`, `-W`: working directory.
     pub directory: Option<PathBuf>,
     /// `-W`: make the working directory.
     pub make_directory: bool,
-    /// `-S`: files to look at before, each `[lfn=]pfn` or `@list`.
+    /// `-S`: files to examine before the jobs, each `[lfn=]pfn` or `@list`.
     pub before: Vec<Vec<u8>>,
-    /// `-s`: files to look at and checksum after.
+    /// `-s`: files to examine and checksum after the jobs.
     pub after: Vec<Vec<u8>>,
-    /// `-X`: make the program executable if it is not.
+    /// `-X`: make the program executable.
     pub make_executable: bool,
     /// `-k`: time until SIGTERM.
     pub term_after: Option<Duration>,
@@ -136,7 +299,7 @@ pub enum Existing {
 pub enum Command {
     /// Program and arguments.
     Words(Vec<OsString>),
-    /// `-I`: a file with program and arguments, one a line.
+    /// `-I`: a file with program and arguments, one per line.
     File(PathBuf),
 }
 
@@ -145,8 +308,12 @@ pub enum Command {
 pub enum Request {
     /// Run a program.
     Run(Box<Options>),
-    /// `-V`.
+    /// `-V`: the version of Pegasus.
+    CompatibleVersion,
+    /// `--version`: the version of this program.
     Version,
+    /// `--help`.
+    Help,
     /// `-h`, `-?`, or nothing to run.
     Usage,
 }
@@ -154,7 +321,7 @@ pub enum Request {
 /// What is wrong with a command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionProblem {
-    /// A value is missing.
+    /// The value of an option is missing.
     #[error("-{0} argument missing")]
     Missing(char),
     /// A value cannot be used.
@@ -175,7 +342,7 @@ pub enum OptionProblem {
     Unsupported(char),
 }
 
-/// A command line that cannot be followed, with the options read up to there: they label the record.
+/// A wrong command line, with the options before the error: they label the record.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{problem}")]
 pub struct OptionError {
@@ -185,125 +352,118 @@ pub struct OptionError {
     pub options: Box<Options>,
 }
 
-/// Reads the words after the program name.
+/// Parses the words after the program name.
+///
+/// # Errors
+/// An option is refused, or its value is missing or wrong.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, OptionError> {
     let mut options = Box::new(Options::default());
-    match Reader::new(words.into_iter().collect()).read(&mut options) {
+    let words: Vec<OsString> = words.into_iter().collect();
+    match parse_into(&mut options, words.into_iter()) {
         Ok(Some(request)) => Ok(request),
         Ok(None) => Ok(Request::Run(options)),
         Err(problem) => Err(OptionError { problem, options }),
     }
 }
 
-struct Reader {
-    words: std::vec::IntoIter<OsString>,
+/// Reads the words into `options`. Returns another request, if there is one.
+fn parse_into(
+    options: &mut Options,
+    mut words: std::vec::IntoIter<OsString>,
+) -> Result<Option<Request>, OptionProblem> {
+    while let Some(word) = words.as_slice().first() {
+        let bytes = word.as_bytes();
+        let [b'-', letter, glued @ ..] = bytes else {
+            break;
+        };
+        match bytes {
+            b"--" => {
+                words.next();
+                break;
+            }
+            b"--help" => return Ok(Some(Request::Help)),
+            b"--version" => return Ok(Some(Request::Version)),
+            _ => {}
+        }
+        let (letter, glued) = (char::from(*letter), glued.to_vec());
+        if letter.is_ascii() && UNSUPPORTED.contains(&(letter as u8)) {
+            return Err(OptionProblem::Unsupported(letter));
+        }
+        let Some(spec) = OPTIONS.iter().find(|spec| spec.short == Some(letter)) else {
+            break;
+        };
+        words.next();
+        let value = match spec.value {
+            Some(_) if glued.is_empty() => {
+                let word = words.next().ok_or(OptionProblem::Missing(letter))?;
+                word.into_vec()
+            }
+            _ => glued,
+        };
+        if let Some(request) = options.set(letter, value)? {
+            return Ok(Some(request));
+        }
+        if matches!(options.command, Command::File(_)) {
+            return match words.next() {
+                Some(word) => Err(OptionProblem::NotLast(word.to_string_lossy().into_owned())),
+                None => Ok(None),
+            };
+        }
+    }
+    let rest: Vec<OsString> = words.collect();
+    if rest.is_empty() {
+        return Ok(Some(Request::Usage));
+    }
+    options.command = Command::Words(rest);
+    Ok(None)
 }
 
-impl Reader {
-    fn new(words: Vec<OsString>) -> Self {
-        Self {
-            words: words.into_iter(),
-        }
-    }
-
-    fn read(&mut self, options: &mut Options) -> Result<Option<Request>, OptionProblem> {
-        while let Some(word) = self.words.as_slice().first() {
-            let bytes = word.as_bytes();
-            let [b'-', letter, glued @ ..] = bytes else {
-                break;
-            };
-            if bytes == b"--" {
-                self.words.next();
-                break;
-            }
-            let (letter, glued) = (*letter, glued.to_vec());
-            if !b"nNRLTHfqBioelwWSsIXkKtzZVhFc?".contains(&letter) {
-                break;
-            }
-            self.words.next();
-            if let Some(request) = self.option(letter, glued, options)? {
-                return Ok(Some(request));
-            }
-            if matches!(options.command, Command::File(_)) {
-                return match self.words.next() {
-                    Some(word) => Err(OptionProblem::NotLast(word.to_string_lossy().into_owned())),
-                    None => Ok(None),
-                };
-            }
-        }
-        let rest: Vec<OsString> = self.words.by_ref().collect();
-        if rest.is_empty() {
-            return Ok(Some(Request::Usage));
-        }
-        options.command = Command::Words(rest);
-        Ok(None)
-    }
-
-    fn option(
-        &mut self,
-        letter: u8,
-        glued: Vec<u8>,
-        options: &mut Options,
-    ) -> Result<Option<Request>, OptionProblem> {
-        let mut value = || {
-            if glued.is_empty() {
-                let word = self
-                    .words
-                    .next()
-                    .ok_or(OptionProblem::Missing(char::from(letter)))?;
-                Ok(word.into_vec())
-            } else {
-                Ok(glued.clone())
-            }
-        };
+impl Options {
+    /// Sets one option of [`OPTIONS`]. Flags ignore the value.
+    fn set(&mut self, letter: char, value: Vec<u8>) -> Result<Option<Request>, OptionProblem> {
         match letter {
-            b'n' => options.transformation = Some(unquoted(value()?)),
-            b'N' => options.derivation = Some(unquoted(value()?)),
-            b'R' => options.resource = Some(unquoted(value()?)),
-            b'L' => options.label = Some(unquoted(value()?)),
-            b'T' => options.stamp = Some(unquoted(value()?)),
-            b'w' | b'W' => {
-                options.directory = Some(path(unquoted(value()?)));
-                options.make_directory = letter == b'W';
+            'n' => self.transformation = Some(unquoted(value)),
+            'N' => self.derivation = Some(unquoted(value)),
+            'R' => self.resource = Some(unquoted(value)),
+            'L' => self.label = Some(unquoted(value)),
+            'T' => self.stamp = Some(unquoted(value)),
+            'w' | 'W' => {
+                self.directory = Some(path(unquoted(value)));
+                self.make_directory = letter == 'W';
             }
-            b'H' => options.omit_machine = true,
-            b'f' => options.long_form = true,
-            b'q' => options.quiet = true,
-            b'F' => options.sync = true,
-            b'c' => {}
-            b'X' => options.make_executable = true,
-            b'B' => options.payload_limit = payload_limit(&value()?)?,
-            b'k' => {
-                let seconds = seconds('k', &value()?)?;
-                options.term_after = (seconds > 0).then(|| Duration::from_secs(seconds));
+            'H' => self.omit_machine = true,
+            'f' => self.long_form = true,
+            'q' => self.quiet = true,
+            'F' => self.sync = true,
+            'X' => self.make_executable = true,
+            'B' => self.payload_limit = payload_limit(&value)?,
+            'k' => {
+                let seconds = seconds('k', &value)?;
+                self.term_after = (seconds > 0).then(|| Duration::from_secs(seconds));
             }
-            b'K' => {
-                let text = value()?;
-                options.kill_delay = match seconds('K', &text)? {
-                    0 => return Err(wrong('K', &text, "expected a number of seconds, at least 1")),
+            'K' => {
+                self.kill_delay = match seconds('K', &value)? {
+                    0 => return Err(wrong('K', &value, "expected a number of seconds, at least 1")),
                     seconds => Duration::from_secs(seconds),
                 };
             }
-            b'i' => {
-                let name = value()?;
-                options.stdin = if name == b"-" {
+            'i' => {
+                self.stdin = if value == b"-" {
                     Input::Inherit
                 } else {
-                    Input::File(path(name))
+                    Input::File(path(value))
                 };
             }
-            b'o' => options.stdout = output(&value()?),
-            b'e' => options.stderr = output(&value()?),
-            b'l' => {
-                let name = value()?;
-                options.log = (name != b"-").then(|| path(name));
-            }
-            b'S' => options.before.push(value()?),
-            b's' => options.after.push(value()?),
-            b'I' => options.command = Command::File(path(value()?)),
-            b'V' => return Ok(Some(Request::Version)),
-            b'h' | b'?' => return Ok(Some(Request::Usage)),
-            _ => return Err(OptionProblem::Unsupported(char::from(letter))),
+            'o' => self.stdout = output(&value),
+            'e' => self.stderr = output(&value),
+            'l' => self.log = (value != b"-").then(|| path(value)),
+            'S' => self.before.push(value),
+            's' => self.after.push(value),
+            'I' => self.command = Command::File(path(value)),
+            'V' => return Ok(Some(Request::CompatibleVersion)),
+            'h' | '?' => return Ok(Some(Request::Usage)),
+            // `-c` is ignored.
+            _ => {}
         }
         Ok(None)
     }
@@ -313,7 +473,7 @@ fn path(bytes: Vec<u8>) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// Takes one pair of enclosing quotes off.
+/// Removes one pair of enclosing quotes.
 fn unquoted(mut text: Vec<u8>) -> Vec<u8> {
     if let [first @ (b'\'' | b'"'), .., last] = text[..]
         && first == last
@@ -416,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_the_planner() {
+    fn options_of_the_planner_are_understood() {
         let options = options(
             "-i /s/gen.in -n gen -N ID01 -o out -e err -R local -W /scratch -X -S @/s/g.in.lof -s @/s/g.out.lof -L demo \
              -T 2026-11-21T06:10:05+00:00 -k 300 -K 150 /opt/gen -i f.a -o f.b",
@@ -441,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn later_directory_wins() {
+    fn the_last_directory_counts() {
         let options = options("-W a -w b prog");
         assert_eq!(
             (options.directory.unwrap(), options.make_directory),
@@ -450,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_and_log() {
+    fn streams_and_log_are_parsed() {
         let spec = |text: &str| options(&format!("-o {text} -e - -i - -l log prog")).stdout;
         assert_eq!(spec("-"), Output::Inherit);
         assert_eq!(
@@ -480,7 +640,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_limits() {
+    fn payload_limits_are_decimal_octal_or_hexadecimal() {
         assert_eq!(options("prog").payload_limit, Some(262_144));
         assert_eq!(options("-B all prog").payload_limit, None);
         assert_eq!(options("-B 0x10 prog").payload_limit, Some(16));
@@ -527,6 +687,18 @@ mod tests {
         for line in ["", "-h", "-?", "-H", "--"] {
             assert_eq!(parse(words(line)).unwrap(), Request::Usage, "{line}");
         }
-        assert_eq!(parse(words("-V")).unwrap(), Request::Version);
+        assert_eq!(parse(words("-V")).unwrap(), Request::CompatibleVersion);
+        assert_eq!(parse(words("-H --version")).unwrap(), Request::Version);
+        assert_eq!(parse(words("--help")).unwrap(), Request::Help);
+    }
+
+    #[test]
+    fn the_manual_shows_the_usage() {
+        let page = include_str!("../../../docs/manual/pegasus-kickstart.md");
+        let usage = usage();
+        assert!(
+            page.contains(usage.trim_end()),
+            "docs/manual/pegasus-kickstart.md is stale:\n{usage}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Captured text for the record, and YAML that the job left for it.
+//! Captured text and integrity data for the record.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -8,19 +8,22 @@ use std::os::unix::fs::FileExt;
 use monitord_compat::invocation_record::Payload;
 use monitord_compat::yaml;
 
-/// The last `limit` characters of `file`, which has `size` bytes; `None` if it is empty. Bytes that are no UTF-8 count
-/// as one character for each broken sequence.
+/// Reads the last `limit` characters of `file`, which has `size` bytes. Returns `None` if it is empty. Each
+/// broken UTF-8 sequence counts as one character.
+///
+/// # Errors
+/// The file cannot be read.
 pub fn read(file: &File, size: u64, limit: Option<usize>) -> io::Result<Option<Payload<'static>>> {
     if size == 0 {
         return Ok(None);
     }
-    // No character takes more than four bytes; three more may be the rest of one that is cut.
-    let wanted = limit.map_or(size, |limit| {
+    // A character has at most four bytes. Three more bytes may be the rest of one that is cut.
+    let tail = limit.map_or(size, |limit| {
         (limit as u64).saturating_mul(4).saturating_add(3).min(size)
     });
-    let mut bytes = vec![0; usize::try_from(wanted).map_err(io::Error::other)?];
-    read_up_to(file, &mut bytes, size - wanted)?;
-    if wanted < size {
+    let mut bytes = vec![0; usize::try_from(tail).map_err(io::Error::other)?];
+    read_up_to(file, &mut bytes, size - tail)?;
+    if tail < size {
         let cut = bytes
             .iter()
             .take(3)
@@ -32,7 +35,7 @@ pub fn read(file: &File, size: u64, limit: Option<usize>) -> io::Result<Option<P
         Ok(text) => text,
         Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
     };
-    let mut truncated = wanted < size;
+    let mut truncated = tail < size;
     if let Some(limit) = limit
         && text.len() > limit
         && let Some((at, _)) = text.char_indices().rev().nth(limit - 1).filter(|(at, _)| *at > 0)
@@ -46,14 +49,17 @@ pub fn read(file: &File, size: u64, limit: Option<usize>) -> io::Result<Option<P
     }))
 }
 
-/// Everything in `file`, which has `size` bytes.
+/// Reads all of `file`, which has `size` bytes.
+///
+/// # Errors
+/// The file cannot be read.
 pub fn read_all(file: &File, size: u64) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(size).map_err(io::Error::other)?];
     read_up_to(file, &mut bytes, 0)?;
     Ok(bytes)
 }
 
-/// Fills `bytes` from `offset` on, or as much as there is: the file may shrink meanwhile.
+/// Fills `bytes` from `offset` on. The file may shrink meanwhile; then `bytes` shrinks, too.
 fn read_up_to(file: &File, bytes: &mut Vec<u8>, offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
@@ -68,21 +74,21 @@ fn read_up_to(file: &File, bytes: &mut Vec<u8>, offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Integrity data that the job left: finished entries of the record.
+/// Integrity data from the job: complete entries of the record.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct IntegrityData {
-    /// Key and lines of each entry; the last one if a key comes more than once.
+    /// Key and lines of each entry. The last of equal keys counts.
     pub entries: Vec<(String, String)>,
-    /// Entries left out because they are malformed.
+    /// Number of malformed entries, which are left out.
     pub dropped: usize,
 }
 
-/// Reads integrity data.
+/// Parses integrity data.
 ///
-/// The job appends finished lines: `    key:` and below it `      name: value`. A job killed while writing, or
-/// one that writes something else, must not make the record unreadable.
+/// The job appends complete lines: `    key:`, followed by lines `      name: value`. Anything else is
+/// dropped, for example the last entry of a job killed while writing: the record must stay readable.
 #[must_use]
-pub fn integrity_data(data: &[u8]) -> IntegrityData {
+pub fn parse_integrity_data(data: &[u8]) -> IntegrityData {
     let Ok(text) = str::from_utf8(data) else {
         return IntegrityData {
             entries: Vec::new(),
@@ -122,7 +128,7 @@ pub fn integrity_data(data: &[u8]) -> IntegrityData {
     found
 }
 
-/// The value of a plain or double-quoted scalar that is surely a string.
+/// Returns the value of a plain or double-quoted scalar that is certainly a string.
 fn scalar(text: &str) -> Option<String> {
     if yaml::is_plain(text.as_bytes()) {
         return Some(text.to_owned());
@@ -147,7 +153,7 @@ fn scalar(text: &str) -> Option<String> {
     Some(value)
 }
 
-/// A number, time or word: one that no parser takes for structure.
+/// Returns whether the text is a number, time or word, which no parser takes for structure.
 fn is_value(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text
@@ -174,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_is_kept() {
+    fn long_text_keeps_its_tail() {
         assert_eq!(captured(b"", Some(8)), None);
         assert_eq!(
             captured(b"0123456789\n", Some(8)),
@@ -191,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_tail_is_that_of_the_whole(text in any::<String>(), limit in 1_usize..20) {
+        fn the_tail_has_the_last_characters(text in any::<String>(), limit in 1_usize..20) {
             let whole: Vec<char> = text.chars().collect();
             let tail: String = whole[whole.len().saturating_sub(limit)..].iter().collect();
             let expected = (!text.is_empty()).then_some((whole.len() > limit, tail));
@@ -200,17 +206,17 @@ mod tests {
     }
 
     #[test]
-    fn integrity_data_is_checked() {
+    fn malformed_integrity_data_is_dropped() {
         let good = "    \"f.a\":\n      comment: entry generated by pegasus-integrity\n      file_name: \"/data/f.a\"\n      \
                     mode: 0o100644\n      size: 6\n      mtime: 2026-11-21T06:10:05.406558\n      output: True\n";
         let whole = |dropped| IntegrityData {
             entries: vec![("f.a".into(), good.into())],
             dropped,
         };
-        assert_eq!(integrity_data(good.as_bytes()), whole(0));
-        assert_eq!(integrity_data(format!("{good}{good}").as_bytes()), whole(0));
+        assert_eq!(parse_integrity_data(good.as_bytes()), whole(0));
+        assert_eq!(parse_integrity_data(format!("{good}{good}").as_bytes()), whole(0));
         let torn = format!("{good}    \"f.b\":\n      file_name: \"/da");
-        assert_eq!(integrity_data(torn.as_bytes()), whole(1));
+        assert_eq!(parse_integrity_data(torn.as_bytes()), whole(1));
         let nothing = IntegrityData {
             entries: Vec::new(),
             dropped: 1,
@@ -222,8 +228,8 @@ mod tests {
             "    k:\n      a: b: c\n",
             "\u{1}\n",
         ] {
-            assert_eq!(integrity_data(bad.as_bytes()), nothing, "{bad}");
+            assert_eq!(parse_integrity_data(bad.as_bytes()), nothing, "{bad}");
         }
-        assert_eq!(integrity_data(b"\xff"), nothing);
+        assert_eq!(parse_integrity_data(b"\xff"), nothing);
     }
 }

@@ -1,11 +1,10 @@
 //! Starts one child process.
 //!
-//! The standard library's `Command` leaves the signals blocked that this process has blocked; an executor and
-//! kickstart both block some.
+//! The standard library's `Command` keeps the signal mask of this process, which blocks some signals.
 
 use std::ffi::{CString, OsString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -16,46 +15,29 @@ use pmc_spawn::{CStrings, Spawn, Spawner};
 
 use crate::environment::Environment;
 
-/// What to start.
+/// A program to start.
 #[derive(Debug)]
 pub struct Program<'a> {
     /// The file, absolute.
     pub file: &'a Path,
-    /// Program name the child sees, and its arguments.
+    /// Name of the program as it sees it, and its arguments.
     pub words: &'a [OsString],
-    /// Its environment.
+    /// Environment.
     pub environment: &'a Environment,
-    /// Its working directory, unless it is that of this process.
+    /// Working directory; `None` means that of this process.
     pub directory: Option<&'a Path>,
-    /// Descriptors that it gets under their numbers, besides the streams.
+    /// Descriptors that it inherits under the same numbers, besides the streams.
     pub keep: &'a [BorrowedFd<'a>],
-    /// True for a process group of its own.
+    /// True starts a new process group.
     pub own_group: bool,
 }
 
-/// A stream of a child: opened for it, or one that stays open here.
-#[derive(Debug)]
-#[expect(missing_docs, reason = "the sentence above says it")]
-pub enum Handle<'a> {
-    Own(OwnedFd),
-    Lent(BorrowedFd<'a>),
-}
-
-impl AsFd for Handle<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Own(descriptor) => descriptor.as_fd(),
-            Self::Lent(descriptor) => *descriptor,
-        }
-    }
-}
-
-/// Starts `program` with the three streams as its standard input, output and error. No signal is blocked in
-/// the child and `SIGPIPE` is at its default. The streams must not be descriptors 0 to 2 themselves.
+/// Starts `program` with the three streams as standard input, output and error. The child starts with no
+/// signal blocked and the default action of `SIGPIPE`. The streams must not be descriptors 0 to 2.
 ///
 /// # Errors
-/// No process could be made, or it could not run the program.
-pub fn spawn(program: &Program<'_>, streams: &[Handle<'_>; 3], spawner: &mut Spawner) -> io::Result<Pid> {
+/// No process could be created, or it could not execute the program.
+pub fn spawn(program: &Program<'_>, streams: &[OwnedFd; 3], spawner: &mut Spawner) -> io::Result<Pid> {
     let file = CString::new(program.file.as_os_str().as_bytes())?;
     let directory = program
         .directory
@@ -71,9 +53,9 @@ pub fn spawn(program: &Program<'_>, streams: &[Handle<'_>; 3], spawner: &mut Spa
         arguments: &arguments,
         environment: &program.environment.to_c_strings(),
         directory: directory.as_deref(),
-        stdio: streams.each_ref().map(|stream| stream.as_fd().as_raw_fd()),
+        stdio: streams.each_ref().map(|stream| stream.as_raw_fd()),
         keep: &keep,
-        // Whatever kickstart was started with is for its jobs, too.
+        // Jobs inherit the descriptors that kickstart inherited.
         close_others: false,
         leads_group: program.own_group,
         unblock: true,

@@ -2,19 +2,18 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use monitord_compat::invocation_record::FileEntry;
 
+use crate::cache::NullDevice;
 use crate::context::Context;
+use crate::names::Names;
 use crate::options::{Existing, Input, Output};
 use crate::payload;
-use crate::spares::{Null, Spares};
-use crate::spawn::Handle;
-use crate::stat::{self, Names};
-use crate::temporary::Capture;
+use crate::stat;
+use crate::temporary::{self, Capture};
 
 /// Where a job's output goes.
 #[derive(Debug)]
@@ -23,7 +22,7 @@ enum Sink {
     Capture(Capture),
     /// Kickstart's own stream.
     Inherit,
-    /// A file, or why there is none: then no job can be started.
+    /// A file, or the error of opening it: then no job can be started.
     File(PathBuf, Result<File, io::Error>),
 }
 
@@ -33,81 +32,58 @@ pub struct Stream {
     key: &'static str,
     number: i32,
     sink: Sink,
-    writer: Writer,
 }
 
-/// Who writes to the streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writer {
-    /// Processes of the job.
-    Processes,
-    /// This process, above all.
-    Own,
-}
-
-/// What the output streams are made of.
+/// Where the output streams are opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
-    /// The directory of the job.
+    /// Directory of the job.
     pub directory: &'a Path,
     /// Directories for temporary files.
     pub temporary: &'a [PathBuf],
-    /// Files to use again.
-    pub spares: &'a Spares,
-    /// Who will write.
-    pub writer: Writer,
+    /// True captures in memory. Built-ins write a few lines; a file on a disk would cost more than their
+    /// work.
+    pub in_memory: bool,
 }
 
 impl Stream {
-    /// The standard output that `spec` asks for.
+    /// Opens the standard output that `spec` asks for.
+    ///
+    /// # Errors
+    /// No temporary file can be made.
     pub fn stdout(spec: &Output, places: Places<'_>) -> io::Result<Self> {
         Self::open("stdout", 1, spec, places)
     }
 
-    /// The standard error that `spec` asks for.
+    /// Opens the standard error that `spec` asks for.
+    ///
+    /// # Errors
+    /// No temporary file can be made.
     pub fn stderr(spec: &Output, places: Places<'_>) -> io::Result<Self> {
         Self::open("stderr", 2, spec, places)
     }
 
     fn open(key: &'static str, number: i32, spec: &Output, places: Places<'_>) -> io::Result<Self> {
-        let Places {
-            temporary,
-            spares,
-            writer,
-            ..
-        } = places;
-        let sink = match (spec, writer) {
-            (Output::Capture, Writer::Processes) => Sink::Capture(spares.capture(temporary, &key[3..])?),
-            (Output::Capture, Writer::Own) => Sink::Capture(spares.own_capture(temporary, &key[3..])?),
-            (Output::Inherit, _) => Sink::Inherit,
-            (Output::File { path, existing }, _) => {
+        let sink = match spec {
+            Output::Capture => Sink::Capture(capture(&key[3..], places)?),
+            Output::Inherit => Sink::Inherit,
+            Output::File { path, existing } => {
                 Sink::File(path.clone(), open_file(&places.directory.join(path), *existing))
             }
         };
-        Ok(Self {
-            key,
-            number,
-            sink,
-            writer,
-        })
+        Ok(Self { key, number, sink })
     }
 
-    /// The stream for a child.
-    pub fn for_child(&self, context: &Context<'_>) -> io::Result<Handle<'static>> {
-        let own = match &self.sink {
-            Sink::Capture(capture) => context.spares.open(capture),
-            Sink::Inherit | Sink::File(..) => self.lent(context)?.try_clone_to_owned(),
-        };
-        own.map(Handle::Own)
-    }
-
-    /// The stream for a part of this process.
-    pub fn lent<'a>(&'a self, context: &Context<'a>) -> io::Result<BorrowedFd<'a>> {
+    /// Returns a copy of the stream's descriptor for a job.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn for_job(&self, context: &Context<'_>) -> io::Result<OwnedFd> {
         match &self.sink {
-            Sink::Capture(capture) => Ok(capture.file.as_fd()),
-            Sink::Inherit if self.number == 1 => Ok(context.stdout),
-            Sink::Inherit => Ok(context.stderr),
-            Sink::File(_, Ok(file)) => Ok(file.as_fd()),
+            Sink::Capture(Capture { file, .. }) | Sink::File(_, Ok(file)) => {
+                file.as_fd().try_clone_to_owned()
+            }
+            Sink::Inherit => self.inherited(context).try_clone_to_owned(),
             Sink::File(path, Err(error)) => Err(io::Error::new(
                 error.kind(),
                 format!("cannot write {}: {error}", path.display()),
@@ -115,56 +91,60 @@ impl Stream {
         }
     }
 
+    /// Returns kickstart's own stream of this number.
+    fn inherited<'a>(&self, context: &Context<'a>) -> BorrowedFd<'a> {
+        if self.number == 1 {
+            context.stdout
+        } else {
+            context.stderr
+        }
+    }
+
     /// Adds a line as if a job had written it.
     pub fn write_line(&self, line: &str) {
         if let Sink::Capture(Capture { file, .. }) | Sink::File(_, Ok(file)) = &self.sink {
-            // There is nobody left to tell.
             let mut file = file;
+            // The message goes to kickstart's standard error, too.
             let _ = writeln!(file, "{line}");
         }
     }
 
-    /// The entry of the record; with the text captured if `limit` is given. A later invocation may have the
-    /// temporary file.
+    /// Makes the entry of the record, with captured text if `limit` is given.
     pub fn finish(
         self,
         context: &Context<'_>,
         directory: &Path,
-        temporary: &Rc<[PathBuf]>,
         limit: Option<Option<usize>>,
         names: &mut Names,
     ) -> FileEntry<'static> {
         let key = self.key.as_bytes();
         match self.sink {
-            Sink::Capture(capture) => {
-                let state = context.spares.look(&capture.file);
-                let mut entry = stat::temporary(key, &capture.name, &capture.file, state.status(), names);
-                entry.payload =
-                    limit.and_then(|limit| payload::read(&capture.file, state.size(), limit).ok().flatten());
-                let spares = context.spares;
-                match self.writer {
-                    Writer::Processes => spares.keep_capture(temporary, &self.key[3..], capture, &state),
-                    Writer::Own => spares.keep_own_capture(&self.key[3..], capture, &state),
-                }
+            Sink::Capture(Capture { file, name }) => {
+                let status = file.metadata();
+                let mut entry = stat::temporary(key, &name, &file, status.as_ref(), names);
+                let size = status.map_or(0, |status| status.len());
+                entry.payload = limit.and_then(|limit| payload::read(&file, size, limit).ok().flatten());
                 entry
             }
-            Sink::Inherit => {
-                let own = if self.number == 1 {
-                    context.stdout
-                } else {
-                    context.stderr
-                };
-                stat::descriptor(key, self.number, own, names)
-            }
+            Sink::Inherit => stat::descriptor(key, self.number, self.inherited(context), names),
             Sink::File(path, _) => stat::named(key, &path, directory, names),
         }
     }
 }
 
+fn capture(stream: &str, places: Places<'_>) -> io::Result<Capture> {
+    if places.in_memory
+        && let Ok(capture) = temporary::capture_in_memory(stream)
+    {
+        return Ok(capture);
+    }
+    temporary::capture(places.temporary, stream)
+}
+
 fn open_file(path: &Path, existing: Existing) -> io::Result<File> {
     match existing {
         Existing::Truncate => {
-            // Emptied now, appended to by each job: output of one job must not overwrite that of another.
+            // Truncate once, then append: the output of one job must not overwrite that of another.
             OpenOptions::new()
                 .write(true)
                 .create(true)
@@ -177,7 +157,7 @@ fn open_file(path: &Path, existing: Existing) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// Renames an existing file to the first of `path.000` to `path.999` that is free.
+/// Renames an existing file to the first free name of `path.000` to `path.999`.
 fn preserve(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path).is_err() {
         return Ok(());
@@ -189,25 +169,26 @@ fn preserve(path: &Path) -> io::Result<()> {
             return fs::rename(path, name);
         }
     }
-    Err(io::Error::other("all of the names .000 to .999 are taken"))
+    Err(io::Error::other("all names from .000 to .999 are taken"))
 }
 
-/// The standard input for a child.
-pub fn input<'a>(spec: &Input, context: &Context<'a>, directory: &Path) -> io::Result<Handle<'a>> {
+/// Opens the standard input of a job.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn input(spec: &Input, context: &Context<'_>, directory: &Path) -> io::Result<OwnedFd> {
     match spec {
-        Input::Null => Ok(Handle::Lent(context.spares.null()?.file.as_fd())),
-        Input::Inherit => context.stdin.try_clone_to_owned().map(Handle::Own),
-        Input::File(path) => match File::open(directory.join(path)) {
-            Ok(file) => Ok(Handle::Own(file.into())),
-            Err(error) => Err(io::Error::new(
-                error.kind(),
-                format!("cannot read {}: {error}", path.display()),
-            )),
-        },
+        Input::Null => context.cache.null()?.file.as_fd().try_clone_to_owned(),
+        Input::Inherit => context.stdin.try_clone_to_owned(),
+        Input::File(path) => File::open(directory.join(path))
+            .map(OwnedFd::from)
+            .map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
+            }),
     }
 }
 
-/// The entry of the record for the standard input.
+/// Makes the record's entry of the standard input.
 pub fn input_entry(
     spec: &Input,
     context: &Context<'_>,
@@ -215,9 +196,9 @@ pub fn input_entry(
     names: &mut Names,
 ) -> FileEntry<'static> {
     match spec {
-        Input::Null => match context.spares.null() {
+        Input::Null => match context.cache.null() {
             Ok(null) => stat::open(b"stdin", &null.name, &null.file, names),
-            Err(_) => stat::named(b"stdin", Path::new(Null::FILE), directory, names),
+            Err(_) => stat::named(b"stdin", Path::new(NullDevice::PATH), directory, names),
         },
         Input::Inherit => stat::descriptor(b"stdin", 0, context.stdin, names),
         Input::File(path) => stat::named(b"stdin", path, directory, names),
@@ -229,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn existing_files_are_emptied_kept_or_renamed() {
+    fn existing_files_are_truncated_appended_to_or_renamed() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f");
         let write = |existing, text: &str| {

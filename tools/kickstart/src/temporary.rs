@@ -1,12 +1,11 @@
-//! Temporary files: those that capture a stream have no name where the file system allows it, so nothing is
-//! left behind however the process ends; those that the job opens itself have one until they are dropped.
+//! Temporary files. Files that capture a stream have no name where the file system allows it, so none is left
+//! behind however the process ends. Files that the job opens have a name until they are dropped.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tempfile::{Builder, NamedTempFile};
@@ -14,11 +13,11 @@ use tempfile::{Builder, NamedTempFile};
 use crate::environment::Environment;
 
 /// Variables that name a directory for temporary files, best first.
-pub const VARIABLES: [&str; 5] = ["KICKSTART_TMP", "GRIDSTART_TMP", "TMP", "TEMP", "TMPDIR"];
+const VARIABLES: [&str; 5] = ["KICKSTART_TMP", "GRIDSTART_TMP", "TMP", "TEMP", "TMPDIR"];
 
-/// Directories to try for temporary files, best first; relative ones are in `directory`.
+/// Returns the candidate directories for temporary files, best first. Relative ones are in `directory`.
 #[must_use]
-pub fn directories(environment: &Environment, directory: &Path) -> Rc<[PathBuf]> {
+pub fn directories(environment: &Environment, directory: &Path) -> Vec<PathBuf> {
     VARIABLES
         .iter()
         .filter_map(|name| environment.path(name.as_bytes()))
@@ -36,8 +35,11 @@ pub struct Capture {
     pub name: PathBuf,
 }
 
-/// Makes a file to capture the stream called `stream` in the first directory that allows it, or in memory if
-/// none does.
+/// Makes a file that captures the stream called `stream`, in the first directory that allows it, or in
+/// memory.
+///
+/// # Errors
+/// No file can be made, not even in memory.
 pub fn capture(directories: &[PathBuf], stream: &str) -> io::Result<Capture> {
     for directory in directories {
         if let Ok(file) = unnamed(directory) {
@@ -56,10 +58,13 @@ pub fn capture(directories: &[PathBuf], stream: &str) -> io::Result<Capture> {
     capture_in_memory(stream)
 }
 
-/// The same, in memory.
+/// Makes a file in memory that captures the stream called `stream`.
+///
+/// # Errors
+/// The system has no memory files.
 pub fn capture_in_memory(stream: &str) -> io::Result<Capture> {
     let file = in_memory(stream)?;
-    // As one in a directory.
+    // The same permissions as in a directory.
     file.set_permissions(Permissions::from_mode(0o600))?;
     fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
     Ok(Capture {
@@ -86,10 +91,8 @@ fn named(directory: &Path, stream: &str) -> io::Result<NamedTempFile> {
 
 fn in_memory(stream: &str) -> io::Result<File> {
     let name = std::ffi::CString::new(format!("ks.{stream}"))?;
-    #[expect(
-        unsafe_code,
-        reason = "memfd_create gives a new descriptor that nobody else owns"
-    )]
+    #[expect(unsafe_code, reason = "memfd_create gives a plain number")]
+    // SAFETY: the name is a C string, and the call returns a new descriptor, which nothing else owns.
     let file = unsafe {
         let descriptor = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
         if descriptor < 0 {
@@ -100,7 +103,7 @@ fn in_memory(stream: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// A file whose name is told to the job, which appends to it.
+/// A file to which the job appends by name.
 #[derive(Debug)]
 pub enum Mailbox {
     /// A named file, removed when dropped.
@@ -110,7 +113,10 @@ pub enum Mailbox {
 }
 
 impl Mailbox {
-    /// Makes a mailbox in the first directory that allows it, or in memory if none does.
+    /// Makes a mailbox in the first directory that allows it, or in memory.
+    ///
+    /// # Errors
+    /// No file can be made, not even in memory.
     pub fn new(directories: &[PathBuf], purpose: &str) -> io::Result<Self> {
         for directory in directories {
             if let Ok(file) = named(directory, purpose) {
@@ -122,7 +128,7 @@ impl Mailbox {
         Ok(Self::Memory(file, path))
     }
 
-    /// The open file.
+    /// Returns the open file.
     #[must_use]
     pub fn file(&self) -> &File {
         match self {
@@ -131,7 +137,7 @@ impl Mailbox {
         }
     }
 
-    /// The name under which the job opens it.
+    /// Returns the name by which the job opens it.
     #[must_use]
     pub fn path(&self) -> &Path {
         match self {
@@ -148,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn captures_leave_nothing_behind() {
+    fn captures_leave_no_files() {
         let folder = tempfile::tempdir().unwrap();
         let capture = capture(&["/nonexistent".into(), folder.path().into()], "out").unwrap();
         writeln!(&capture.file, "x").unwrap();
@@ -167,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_the_last_resort() {
+    fn without_a_directory_files_are_in_memory() {
         let nowhere = ["/nonexistent".into()];
         assert!(capture(&nowhere, "out").is_ok());
         let mailbox = Mailbox::new(&nowhere, "meta").unwrap();

@@ -1,13 +1,22 @@
-//! Resources used by a process.
+//! Resource usage of processes.
 
 use std::time::Duration;
 
 use monitord_compat::invocation_record::Usage;
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::context::OwnUsage;
+/// Whose resource usage is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageScope {
+    /// The process, from its start.
+    Process,
+    /// The process, from the time when its usage was this.
+    Since(Usage),
+    /// The calling thread.
+    Thread,
+}
 
-/// The counters of the system in the words of the record.
+/// Converts the counters of the system to those of the record.
 #[must_use]
 pub fn from_system(raw: &libc::rusage) -> Usage {
     let count = |value: libc::c_long| u64::try_from(value).unwrap_or(0);
@@ -32,23 +41,23 @@ pub fn from_system(raw: &libc::rusage) -> Usage {
     }
 }
 
-/// What this process or thread has used so far.
+/// Returns what this process or thread has used so far.
 #[must_use]
-pub fn own(whose: OwnUsage) -> Usage {
-    let who = match whose {
-        OwnUsage::Process | OwnUsage::Since(_) => UsageWho::RUSAGE_SELF,
-        OwnUsage::Thread => UsageWho::RUSAGE_THREAD,
+pub fn own(scope: UsageScope) -> Usage {
+    let who = match scope {
+        UsageScope::Process | UsageScope::Since(_) => UsageWho::RUSAGE_SELF,
+        UsageScope::Thread => UsageWho::RUSAGE_THREAD,
     };
     let usage = getrusage(who)
         .map(|usage| from_system(usage.as_ref()))
         .unwrap_or_default();
-    match whose {
-        OwnUsage::Since(before) => difference(usage, before),
-        OwnUsage::Process | OwnUsage::Thread => usage,
+    match scope {
+        UsageScope::Since(before) => difference(usage, before),
+        UsageScope::Process | UsageScope::Thread => usage,
     }
 }
 
-/// The usage of a job with times above zero, since readers compute ratios of them.
+/// Raises times of zero to a millisecond, since readers compute ratios of them.
 #[must_use]
 pub fn measurable(usage: Usage) -> Usage {
     Usage {
@@ -58,7 +67,7 @@ pub fn measurable(usage: Usage) -> Usage {
     }
 }
 
-/// What two have used; the peak of memory is the larger one.
+/// Adds two usages; the peak memory is the larger one.
 #[must_use]
 pub fn sum(one: Usage, other: Usage) -> Usage {
     Usage {
@@ -78,7 +87,7 @@ pub fn sum(one: Usage, other: Usage) -> Usage {
     }
 }
 
-/// What was used between two looks; the peak of memory is that of the later one.
+/// Returns what was used between two measurements; the peak memory is that of the later one.
 fn difference(after: Usage, before: Usage) -> Usage {
     Usage {
         user_time: after.user_time.saturating_sub(before.user_time),
@@ -104,8 +113,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_and_differences_agree() {
-        let one = own(OwnUsage::Process);
+    fn a_difference_undoes_a_sum() {
+        let one = own(UsageScope::Process);
         let other = Usage {
             user_time: Duration::from_millis(3),
             max_rss_kib: one.max_rss_kib,
@@ -118,6 +127,6 @@ mod tests {
 
     #[test]
     fn a_process_uses_memory() {
-        assert!(own(OwnUsage::Process).max_rss_kib > 0);
+        assert!(own(UsageScope::Process).max_rss_kib > 0);
     }
 }

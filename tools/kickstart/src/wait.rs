@@ -1,4 +1,4 @@
-//! Waits for a child: its status, its usage, the time limit, and signals to hand on.
+//! Waits for a child: status, usage, time limit, forwarded signals.
 
 use std::fs;
 use std::io;
@@ -14,8 +14,8 @@ use nix::unistd::Pid;
 use crate::interrupts::{Interrupt, Interrupts};
 use crate::usage;
 
-/// Pause between looks at a child on systems that offer no way to wait for it with a limit.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Time between checks of a child on systems that cannot wait for it with a limit.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The time limit of the jobs of one invocation.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// A limit that ends `after` from now, if at all; SIGKILL follows SIGTERM after `kill_delay`.
+    /// Makes a limit that starts now: SIGTERM follows `after` this time, SIGKILL follows `kill_delay` later.
     #[must_use]
     pub fn new(after: Option<Duration>, kill_delay: Duration) -> Self {
         Self {
@@ -36,31 +36,31 @@ impl Limit {
         }
     }
 
-    /// No limit.
+    /// Returns an unlimited one.
     #[must_use]
     pub fn none() -> Self {
         Self::new(None, Duration::MAX)
     }
 
-    /// True once the time is up.
+    /// Returns whether the time is over.
     pub fn passed(&mut self) -> bool {
         self.passed = self.passed || self.next.is_some_and(|at| at <= Instant::now());
         self.passed
     }
 }
 
-/// How to reach the processes of a job.
+/// The processes of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// The child.
     pub pid: Pid,
-    /// True if it leads a process group of its own.
+    /// True if it leads a process group.
     pub leads_group: bool,
 }
 
 impl Target {
     fn forward(self, signal: Signal) {
-        // The child cannot be gone for good: nobody has waited for it yet.
+        // The id still belongs to the child: it has not been waited for.
         let _ = if self.leads_group {
             killpg(self.pid, signal)
         } else {
@@ -68,7 +68,7 @@ impl Target {
         };
     }
 
-    /// Signals the child and everything it has started.
+    /// Signals the child and its descendants.
     fn signal_tree(self, signal: Signal) {
         if self.leads_group {
             let _ = killpg(self.pid, signal);
@@ -102,7 +102,10 @@ fn children(pid: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Waits until the child ends. `notice` gets a line when a signal is sent because of the time limit.
+/// Waits until the child ends. `notice` receives a line when the time limit sends a signal.
+///
+/// # Errors
+/// A system call fails.
 pub fn wait(
     target: Target,
     limit: &mut Limit,
@@ -114,15 +117,15 @@ pub fn wait(
     } else {
         open_process(target.pid)
     };
-    let blind = watched.is_none() && !interrupts.reports_children();
-    let patient = limit.next.is_none() && interrupts.descriptor().is_none();
-    // A report waits to be read if the child has ended already.
-    let mut look = !interrupts.reports_children();
+    let polls = watched.is_none() && !interrupts.reports_children();
+    let blocks = limit.next.is_none() && interrupts.descriptor().is_none();
+    // If the child has ended already, its interrupt is pending.
+    let mut check = !interrupts.reports_children();
     loop {
-        if look && let Some(ended) = reap(target.pid, patient)? {
+        if check && let Some(ended) = reap(target.pid, blocks)? {
             return Ok(ended);
         }
-        look = true;
+        check = true;
         if let Some(at) = limit.next
             && at <= Instant::now()
         {
@@ -141,10 +144,10 @@ pub fn wait(
             limit.next = Instant::now().checked_add(limit.kill_delay);
         }
         let mut pause = limit.next.map(|at| at.saturating_duration_since(Instant::now()));
-        if blind {
-            pause = Some(pause.map_or(LOOK_AGAIN, |pause| pause.min(LOOK_AGAIN)));
+        if polls {
+            pause = Some(pause.map_or(POLL_INTERVAL, |pause| pause.min(POLL_INTERVAL)));
         }
-        // A descriptor that is watched has to be polled.
+        // The descriptor of a process has to be polled.
         let paused = if watched.is_none() {
             interrupts.pause(pause)
         } else {
@@ -152,7 +155,7 @@ pub fn wait(
         };
         match paused {
             Some(paused) => paused?,
-            None if pause_for(pause, watched.as_ref(), interrupts)?.abandoned => interrupts.abandoned(),
+            None if poll_interrupts(pause, watched.as_ref(), interrupts)?.abandoned => interrupts.abandoned(),
             None => {}
         }
         while let Some(interrupt) = interrupts.take() {
@@ -163,21 +166,24 @@ pub fn wait(
     }
 }
 
-/// Why [`pause_for`] returned, besides signals and time.
+/// Why [`poll_interrupts`] returned, besides signals and time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Woken {
-    /// Nobody wants the job any more.
-    pub(crate) abandoned: bool,
-    /// What was watched is readable or closed.
-    pub(crate) ended: bool,
+pub struct Wakeup {
+    /// The client has abandoned the job.
+    pub abandoned: bool,
+    /// The watched descriptor is readable or closed.
+    pub watched: bool,
 }
 
-/// Waits until something happens or `pause` is over.
-pub(crate) fn pause_for(
+/// Waits for an interrupt, the watched descriptor, the end of the client, or the end of the pause.
+///
+/// # Errors
+/// The system call fails.
+pub fn poll_interrupts(
     pause: Option<Duration>,
     watched: Option<&OwnedFd>,
     interrupts: &dyn Interrupts,
-) -> io::Result<Woken> {
+) -> io::Result<Wakeup> {
     let mut sources = Vec::with_capacity(3);
     sources.extend(interrupts.client().map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
     sources.extend(watched.map(|process| PollFd::new(process.as_fd(), PollFlags::POLLIN)));
@@ -186,7 +192,7 @@ pub(crate) fn pause_for(
             .descriptor()
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
     );
-    // Rounded up, or the last millisecond would be spent looking again and again.
+    // Rounded up: otherwise the last millisecond would be spent in a busy loop.
     let timeout = pause.map_or(PollTimeout::NONE, |pause| {
         PollTimeout::try_from(pause + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     });
@@ -194,22 +200,20 @@ pub(crate) fn pause_for(
         Ok(_) => {
             let clients = usize::from(interrupts.client().is_some());
             let any = |sources: &[PollFd<'_>]| sources.iter().any(|source| source.any().unwrap_or(false));
-            Ok(Woken {
+            Ok(Wakeup {
                 abandoned: any(&sources[..clients]),
-                ended: any(&sources[clients..clients + usize::from(watched.is_some())]),
+                watched: any(&sources[clients..clients + usize::from(watched.is_some())]),
             })
         }
-        Err(Errno::EINTR) => Ok(Woken::default()),
+        Err(Errno::EINTR) => Ok(Wakeup::default()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A descriptor that is readable when the process has ended; `None` before Linux 5.3.
+/// Opens a descriptor that is readable when the process has ended. Returns `None` before Linux 5.3.
 fn open_process(pid: Pid) -> Option<OwnedFd> {
-    #[expect(
-        unsafe_code,
-        reason = "pidfd_open gives a new descriptor that nobody else owns"
-    )]
+    #[expect(unsafe_code, reason = "pidfd_open has no safe wrapper")]
+    // SAFETY: the call takes plain numbers and returns a new descriptor, which nothing else owns.
     unsafe {
         let descriptor = libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0);
         let descriptor = i32::try_from(descriptor)
@@ -219,15 +223,13 @@ fn open_process(pid: Pid) -> Option<OwnedFd> {
     }
 }
 
-/// Status and usage of the child if it has ended, or waits for that.
-fn reap(pid: Pid, patient: bool) -> io::Result<Option<(Status, Usage)>> {
-    let flags = if patient { 0 } else { libc::WNOHANG };
+/// Returns status and usage of the child if it has ended; with `block`, waits for that.
+fn reap(pid: Pid, block: bool) -> io::Result<Option<(Status, Usage)>> {
+    let flags = if block { 0 } else { libc::WNOHANG };
     loop {
         let mut status = 0;
-        #[expect(
-            unsafe_code,
-            reason = "a zeroed rusage is valid and wait4 writes to it and to status only"
-        )]
+        #[expect(unsafe_code, reason = "wait4 has no safe wrapper")]
+        // SAFETY: a zeroed rusage is valid, and wait4 writes only to it and to `status`.
         let (ended, usage) = unsafe {
             let mut usage: libc::rusage = std::mem::zeroed();
             (
@@ -251,6 +253,16 @@ fn reap(pid: Pid, patient: bool) -> io::Result<Option<(Status, Usage)>> {
     }
 }
 
+/// Returns the status of a job that kickstart could not run to its end.
+#[must_use]
+pub fn failure(raw: i32, errno: i32) -> Status {
+    Status::Failed {
+        raw,
+        errno,
+        text: Errno::from_raw(errno).desc().to_owned(),
+    }
+}
+
 fn decode(status: i32) -> Status {
     if libc::WIFEXITED(status) {
         return Status::Exited {
@@ -265,7 +277,7 @@ fn decode(status: i32) -> Status {
     }
 }
 
-/// Describes a signal as shells do.
+/// Returns the text that shells print for a signal.
 #[must_use]
 pub fn signal_text(signal: i32) -> String {
     let text = match signal {
@@ -323,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn ends() {
+    fn exit_codes_and_signals_are_statuses() {
         assert_eq!(run("exit 3", &mut Limit::none()).0, Status::Exited { code: 3 });
         let killed = Status::Signalled {
             signal: 9,
@@ -334,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_end_the_whole_tree() {
+    fn the_limit_ends_all_descendants() {
         let mut limit = Limit::new(Some(Duration::from_millis(100)), Duration::from_secs(5));
         let (status, notices, took) = run("sleep 20 & sleep 20; wait", &mut limit);
         assert_eq!(status.raw(), libc::SIGTERM);

@@ -1,7 +1,7 @@
 //! Expansion of variables in the arguments of the main job, and splitting of command strings.
 //!
-//! Arguments of the main job keep their boundaries and their quotes; only `$NAME`, `${NAME}` and backslashes
-//! are replaced. Command strings (side jobs, the wrapper, names of lists) are split like a simple shell does.
+//! Arguments of the main job keep their boundaries and quotes; only `$NAME`, `${NAME}` and backslashes are
+//! replaced. Command strings (side jobs, the wrapper, names of lists) are split as a simple shell does.
 
 /// Why a text cannot be expanded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,14 +25,17 @@ pub enum ExpandError {
     OpenQuote(String, char),
 }
 
-/// Looks variables up.
+/// Returns the value of a variable.
 pub type Lookup<'a> = dyn Fn(&[u8]) -> Option<Vec<u8>> + 'a;
 
-/// Rewrites one argument of the main job.
+/// Expands one argument of the main job.
 ///
-/// Outside quotes a backslash makes the next character literal. Quotes stay; in single quotes nothing is
-/// replaced, in double quotes variables are. A quote without partner is an ordinary character, and so is a
-/// dollar sign that no name follows. Values are not expanded again.
+/// Outside quotes, a backslash makes the next character literal. Quotes stay. Single quotes protect their
+/// text; double quotes protect all but variables. An unmatched quote is an ordinary character, and so is a
+/// dollar sign without a name. Values are not expanded again.
+///
+/// # Errors
+/// The variable is not set, or the text has an unsupported form.
 pub fn expand_argument(argument: &[u8], lookup: &Lookup<'_>) -> Result<Vec<u8>, ExpandError> {
     if !argument.iter().any(|byte| matches!(byte, b'$' | b'\\')) {
         return Ok(argument.to_vec());
@@ -59,17 +62,17 @@ pub fn expand_argument(argument: &[u8], lookup: &Lookup<'_>) -> Result<Vec<u8>, 
                 &tail[kept..]
             }
             b'\'' if !in_double => {
-                let kept = closing(tail, b'\'').map_or(0, |at| at + 1);
+                let kept = find_closing(tail, b'\'').map_or(0, |at| at + 1);
                 out.push(b'\'');
                 out.extend_from_slice(&tail[..kept]);
                 &tail[kept..]
             }
             b'"' => {
-                in_double = !in_double && closing(tail, b'"').is_some();
+                in_double = !in_double && find_closing(tail, b'"').is_some();
                 out.push(b'"');
                 tail
             }
-            b'$' => variable(tail, &mut out, lookup, argument)?,
+            b'$' => expand_variable(tail, &mut out, lookup, argument)?,
             byte => {
                 out.push(*byte);
                 tail
@@ -79,8 +82,8 @@ pub fn expand_argument(argument: &[u8], lookup: &Lookup<'_>) -> Result<Vec<u8>, 
     Ok(out)
 }
 
-/// Position of the next `quote` not protected by a backslash.
-fn closing(text: &[u8], quote: u8) -> Option<usize> {
+/// Finds the next `quote` that no backslash precedes.
+fn find_closing(text: &[u8], quote: u8) -> Option<usize> {
     let mut at = 0;
     while let Some(&byte) = text.get(at) {
         match byte {
@@ -92,8 +95,9 @@ fn closing(text: &[u8], quote: u8) -> Option<usize> {
     None
 }
 
-/// Replaces the variable whose name starts `text` (after the dollar sign); gives what follows it.
-fn variable<'t>(
+/// Appends the value of the variable whose name starts `text`, after the dollar sign. Returns the text after
+/// the name.
+fn expand_variable<'t>(
     text: &'t [u8],
     out: &mut Vec<u8>,
     lookup: &Lookup<'_>,
@@ -132,8 +136,12 @@ fn is_name(byte: u8) -> bool {
 
 /// Splits a command string into words.
 ///
-/// Blanks separate words, quotes are removed, a backslash makes the next character literal; in double quotes
-/// `\a \b \n \r \t \v` are control characters. Variables are replaced outside single quotes and not split.
+/// Blanks separate words, quotes are removed, and a backslash makes the next character literal. In double
+/// quotes, `\a \b \n \r \t \v` are control characters. Variables are expanded outside single quotes; values
+/// are not split.
+///
+/// # Errors
+/// As [`expand_argument`], or a quote is not closed.
 pub fn split_command(text: &[u8], lookup: &Lookup<'_>) -> Result<Vec<Vec<u8>>, ExpandError> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -151,7 +159,7 @@ pub fn split_command(text: &[u8], lookup: &Lookup<'_>) -> Result<Vec<Vec<u8>>, E
                 if let [next, tail @ ..] = tail {
                     rest = tail;
                     let next = if quote == Some(b'"') {
-                        control(*next)
+                        control_character(*next)
                     } else {
                         *next
                     };
@@ -160,7 +168,9 @@ pub fn split_command(text: &[u8], lookup: &Lookup<'_>) -> Result<Vec<Vec<u8>>, E
                     word.get_or_insert_default().push(b'\\');
                 }
             }
-            (b'$', None | Some(b'"')) => rest = variable(tail, word.get_or_insert_default(), lookup, text)?,
+            (b'$', None | Some(b'"')) => {
+                rest = expand_variable(tail, word.get_or_insert_default(), lookup, text)?
+            }
             (byte, None) if byte.is_ascii_whitespace() => words.extend(word.take()),
             (byte, _) => word.get_or_insert_default().push(byte),
         }
@@ -175,7 +185,7 @@ pub fn split_command(text: &[u8], lookup: &Lookup<'_>) -> Result<Vec<Vec<u8>>, E
     Ok(words)
 }
 
-fn control(letter: u8) -> u8 {
+fn control_character(letter: u8) -> u8 {
     match letter {
         b'a' => 0x07,
         b'b' => 0x08,
@@ -235,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_variables_are_errors() {
+    fn unset_variables_are_errors() {
         assert!(matches!(expand("$NOSUCH"), Err(ExpandError::Unset { name, .. }) if name == "NOSUCH"));
         assert!(matches!(expand("$1"), Err(ExpandError::Unset { .. })));
         assert!(matches!(expand("${}"), Err(ExpandError::Unset { .. })));
@@ -260,7 +270,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn escaped_text_is_itself(text in any::<Vec<u8>>()) {
+        fn escaped_text_expands_to_itself(text in any::<Vec<u8>>()) {
             let escaped: Vec<u8> = text.iter().flat_map(|byte| [b'\\', *byte]).collect();
             prop_assert_eq!(expand_argument(&escaped, &lookup).unwrap(), text.clone());
             prop_assert_eq!(split_command(&escaped, &lookup).unwrap(), if text.is_empty() { vec![] } else { vec![text] });

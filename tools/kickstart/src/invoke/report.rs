@@ -1,60 +1,63 @@
-//! The record of an invocation that has ended.
+//! The record of an invocation.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 
 use monitord_compat::invocation_record::{FileEntry, Identity, IdentityLines, Invocation, JobIds};
 use nix::unistd::{getgid, getuid};
 
-use super::Session;
-use crate::spares::State;
+use super::session::Session;
+use crate::temporary::Mailbox;
 use crate::{limits, payload, stat, stdio, usage};
 
-/// The largest part of a record that is gathered in memory so as to be written at once, bytes.
-const WRITE_AT_ONCE: usize = 64 << 20;
+/// Maximum bytes of a record that are gathered in memory before they are written.
+const MAX_BUFFER: usize = 64 << 20;
 
 /// Keys of `files` that are not files of the job.
 const STREAMS: [&str; 6] = ["stdin", "stdout", "stderr", "metadata", "kickstart", "logfile"];
 
-/// What one invocation came to.
+/// The result of an invocation.
 #[derive(Debug)]
 pub struct Report {
     /// The record.
     pub record: Invocation<'static>,
     /// The exit code.
     pub exit_code: u8,
-    /// File the record is to be appended to instead of standard output.
+    /// File to append the record to, instead of standard output.
     pub log: Option<File>,
 }
 
 impl Report {
-    /// Writes the record to `out` in one piece, unless it is huge: other output must not get into it. It is
-    /// gathered in `text`, which is empty. Gives the number of bytes.
-    pub fn write_to(&self, out: impl Write, text: &mut Vec<u8>) -> io::Result<u64> {
-        let mut gathered = Gathered {
+    /// Writes the record to `out` in one piece, unless it is huge: other output must not get into it. Returns
+    /// the number of bytes.
+    ///
+    /// # Errors
+    /// `out` cannot be written.
+    pub fn write_to(&self, out: impl Write) -> io::Result<u64> {
+        let mut buffer = CountingBuffer {
             out,
-            text,
+            text: Vec::with_capacity(8 << 10),
             written: 0,
         };
-        self.record.write_to(&mut gathered)?;
-        gathered.flush()?;
-        Ok(gathered.written)
+        self.record.write_to(&mut buffer)?;
+        buffer.flush()?;
+        Ok(buffer.written)
     }
 }
 
-/// Gathers bytes and counts them on their way.
-struct Gathered<'t, W> {
+/// Gathers bytes and counts those written.
+struct CountingBuffer<W> {
     out: W,
-    text: &'t mut Vec<u8>,
+    text: Vec<u8>,
     written: u64,
 }
 
-impl<W: Write> Write for Gathered<'_, W> {
+impl<W: Write> Write for CountingBuffer<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.text.len() + bytes.len() > WRITE_AT_ONCE && !self.text.is_empty() {
+        if self.text.len() + bytes.len() > MAX_BUFFER && !self.text.is_empty() {
             self.flush()?;
         }
         self.text.extend_from_slice(bytes);
@@ -66,10 +69,28 @@ impl<W: Write> Write for Gathered<'_, W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.out.write_all(self.text)?;
+        self.out.write_all(&self.text)?;
         self.written += self.text.len() as u64;
         self.text.clear();
         self.out.flush()
+    }
+}
+
+/// A file that the job may have written to, after the job.
+struct Written {
+    status: io::Result<Metadata>,
+}
+
+impl Written {
+    fn new(mailbox: &Mailbox) -> Self {
+        Self {
+            status: mailbox.file().metadata(),
+        }
+    }
+
+    /// Size in bytes; 0 if it is unknown.
+    fn size(&self) -> u64 {
+        self.status.as_ref().map_or(0, Metadata::len)
     }
 }
 
@@ -77,44 +98,41 @@ impl Session<'_, '_> {
     pub(super) fn report(mut self, exit_code: u8) -> Report {
         let failed = exit_code != 0 || self.jobs.iter().any(|(_, job)| job.status.raw() != 0);
         let long_form = failed || self.options.long_form;
-        let spares = self.context.spares;
-        let integrity = spares.look_into(&self.integrity);
-        let metadata = spares.look_into(&self.metadata);
-        let mut integrity_data = self.integrity_data(&integrity);
+        let mut integrity_data = self.integrity_data();
         let only_streams = self.before.is_empty() && self.after.is_empty() && integrity_data.is_empty();
-        let mut files = self.files(failed, long_form, &metadata);
+        let mut files = self.files(failed, long_form);
         // Readers keep the last of equal keys, or refuse the record.
         if !only_streams {
             integrity_data.retain(|(key, _)| !STREAMS.contains(&key.as_str()));
-            let mut taken: HashSet<&[u8]> = integrity_data.iter().map(|(key, _)| key.as_bytes()).collect();
-            let kept = files.iter().rev().map(|entry| taken.insert(&entry.key));
-            let mut kept: Vec<bool> = kept.collect();
-            files.retain(|_| kept.pop().unwrap_or(true));
+            let mut seen: HashSet<&[u8]> = integrity_data.iter().map(|(key, _)| key.as_bytes()).collect();
+            let mut keep: Vec<bool> = files.iter().rev().map(|entry| seen.insert(&entry.key)).collect();
+            files.retain(|_| keep.pop().unwrap_or(true));
         }
         let integrity_data: String = integrity_data.into_iter().map(|(_, lines)| lines).collect();
-        let owned = |text: &Option<Vec<u8>>| text.clone();
+        let options = self.options;
         let record = Invocation {
-            start: stat::stamp_of(self.context.began.0),
-            transformation: owned(&self.options.transformation),
-            derivation: owned(&self.options.derivation),
-            resource: owned(&self.options.resource),
-            wf_label: owned(&self.options.label),
-            wf_stamp: owned(&self.options.stamp),
+            start: stat::stamp_of(self.context.start.0),
+            transformation: options.transformation.clone(),
+            derivation: options.derivation.clone(),
+            resource: options.resource.clone(),
+            wf_label: options.label.clone(),
+            wf_stamp: options.stamp.clone(),
             identity: self.identity(),
             jobs: std::mem::take(&mut self.jobs),
             job_ids: self.job_ids(),
             cwd: self.directory.as_os_str().as_bytes().to_vec(),
-            usage: usage::own(self.context.own_usage),
-            machine: (!self.options.omit_machine).then(|| self.host.machine(long_form)),
+            usage: usage::own(self.context.usage_scope),
+            machine: (!options.omit_machine).then(|| self.host.machine(long_form)),
             files,
             integrity_data: Cow::Owned(integrity_data.into_bytes()),
             environment: long_form.then(|| self.environment()),
             limits: long_form.then(limits::read),
-            duration: self.context.began.1.elapsed(),
+            duration: self.context.start.1.elapsed(),
         };
-        spares.keep_names(self.names);
-        spares.keep_mailbox(&self.temporary, "meta", self.metadata, &metadata);
-        spares.keep_mailbox(&self.temporary, "integrity", self.integrity, &integrity);
+        let cache = self.context.cache;
+        cache.keep_names(self.names);
+        cache.keep_mailbox(&self.temporary, "meta", self.metadata);
+        cache.keep_mailbox(&self.temporary, "integrity", self.integrity);
         Report {
             record,
             exit_code,
@@ -122,20 +140,21 @@ impl Session<'_, '_> {
         }
     }
 
-    /// What the job left, by key.
-    fn integrity_data(&mut self, state: &State) -> Vec<(String, String)> {
-        let data = payload::read_all(self.integrity.file(), state.size()).unwrap_or_default();
-        let found = payload::integrity_data(&data);
-        if found.dropped > 0 {
+    /// Returns the integrity data of the job by key.
+    fn integrity_data(&mut self) -> Vec<(String, String)> {
+        let size = Written::new(&self.integrity).size();
+        let data = payload::read_all(self.integrity.file(), size).unwrap_or_default();
+        let parsed = payload::parse_integrity_data(&data);
+        if parsed.dropped > 0 {
             (self.notice)(&format!(
                 "WARNING: {} malformed entries of integrity data are left out",
-                found.dropped
+                parsed.dropped
             ));
         }
-        found.entries
+        parsed.entries
     }
 
-    fn files(&mut self, failed: bool, long_form: bool, state: &State) -> Vec<FileEntry<'static>> {
+    fn files(&mut self, failed: bool, long_form: bool) -> Vec<FileEntry<'static>> {
         let mut files = std::mem::take(&mut self.before);
         files.append(&mut self.after);
         let (options, context, directory, names) =
@@ -143,11 +162,12 @@ impl Session<'_, '_> {
         files.push(stdio::input_entry(&options.stdin, context, directory, names));
         let limit = (failed || !options.quiet).then_some(options.payload_limit);
         for stream in self.streams.take().into_iter().flatten() {
-            files.push(stream.finish(context, directory, &self.temporary, limit, names));
+            files.push(stream.finish(context, directory, limit, names));
         }
         let (name, file) = (self.metadata.path(), self.metadata.file());
-        let mut metadata = stat::temporary(b"metadata", name, file, state.status(), names);
-        metadata.payload = payload::read(file, state.size(), None).ok().flatten();
+        let written = Written::new(&self.metadata);
+        let mut metadata = stat::temporary(b"metadata", name, file, written.status.as_ref(), names);
+        metadata.payload = payload::read(file, written.size(), None).ok().flatten();
         files.push(metadata);
         if long_form {
             let mut program = stat::named(b"kickstart", &context.program, directory, names);
@@ -164,12 +184,8 @@ impl Session<'_, '_> {
     }
 
     fn identity(&mut self) -> IdentityLines {
-        self.context.spares.identity(|| self.host_and_owner())
-    }
-
-    fn host_and_owner(&mut self) -> Identity {
         let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
-        Identity {
+        let identity = Identity {
             interface: self.host.interface.clone(),
             host_address: self.host.address.clone(),
             host_name: Some(self.host.name.clone()).filter(|name| !name.is_empty()),
@@ -179,7 +195,8 @@ impl Session<'_, '_> {
             gid,
             group: self.names.group(gid),
             umask: self.context.umask,
-        }
+        };
+        IdentityLines::from(&identity)
     }
 
     fn job_ids(&self) -> JobIds {
@@ -200,7 +217,7 @@ impl Session<'_, '_> {
         }
     }
 
-    /// The environment of the jobs, in the order of `NAME=value`.
+    /// Returns the environment of the jobs, in the order of the texts `NAME=value`.
     fn environment(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut all: Vec<_> = self
             .context

@@ -1,15 +1,19 @@
-//! Invocations from threads of one process, as an executor starts them.
+//! Invocations from threads of one process.
 
+use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use super::*;
-use crate::context::OwnUsage;
+use crate::cache::InvocationCache;
 use crate::environment::Environment;
-use crate::interrupts::{Interrupt, Uninterrupted};
+use crate::interrupts::Interrupt;
 use crate::options::{Request, parse};
-use crate::spares::Spares;
+use crate::usage::UsageScope;
 
-/// An executor's way of cancelling: a pipe that becomes readable.
+/// Cancels the job when a pipe becomes readable.
 struct Cancel(Option<io::PipeReader>);
 
 impl Interrupts for Cancel {
@@ -31,19 +35,19 @@ fn run_in(directory: &Path, line: &[&str], interrupts: &mut dyn Interrupts) -> R
     let null = File::open("/dev/null").unwrap();
     let variables = [("PATH", "/usr/bin:/bin"), ("WHERE", "here")];
     let context = Context {
-        began: (SystemTime::now(), Instant::now()),
+        start: (SystemTime::now(), Instant::now()),
         environment: Environment::from_iter(variables.map(|(name, value)| (name.into(), value.into()))),
         directory: directory.to_owned(),
-        entered: false,
+        is_process_directory: false,
         umask: 0o22,
         program: "/bin/worker".into(),
         stdin: null.as_fd(),
         stdout: null.as_fd(),
         stderr: null.as_fd(),
         keep: Vec::new(),
-        spares: &Spares::default(),
-        inside: None,
-        own_usage: OwnUsage::Thread,
+        cache: &InvocationCache::default(),
+        builtins: None,
+        usage_scope: UsageScope::Thread,
         own_group: true,
     };
     run(&options, context, &Host::gather(false), interrupts, &mut |_| {}).unwrap()
@@ -77,12 +81,12 @@ fn threads_run_jobs_in_their_own_directories() {
 }
 
 #[test]
-fn a_cancelled_job_dies_with_all_it_started() {
+fn a_cancelled_job_dies_with_its_descendants() {
     let (reader, writer) = io::pipe().unwrap();
     drop(writer);
-    let began = Instant::now();
+    let start = Instant::now();
     let line = ["-H", "/bin/sh", "-c", "sleep 20 & sleep 20; wait"];
     let report = run_in(Path::new("/"), &line, &mut Cancel(Some(reader)));
     assert_eq!(report.exit_code, 143);
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert!(start.elapsed() < Duration::from_secs(10));
 }

@@ -5,4 +5,3 @@
 mod common;
 mod jobs;
 mod record;
-mod server;

@@ -1,17 +1,12 @@
-//! How long tasks took.
+//! Run times of tasks.
 
-use super::{BARS, Lengths};
+use super::{BARS, RunTimes};
 use crate::history::{History, seconds};
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "indexes of some bars"
-)]
-pub(super) fn lengths(history: &History, class_of: &[usize], classes: usize) -> (f64, f64, Vec<Lengths>) {
+/// Returns the range of the histograms, and the run times by class.
+pub(super) fn run_times(history: &History, class_of: &[usize], classes: usize) -> (f64, f64, Vec<RunTimes>) {
     let mut times: Vec<Vec<f32>> = vec![Vec::new(); classes];
-    for one in history.tries.iter().filter(|one| one.succeeded()) {
+    for one in history.attempts.iter().filter(|one| one.succeeded()) {
         let class = class_of
             .get(history.plan.class_index(one.task))
             .copied()
@@ -26,7 +21,7 @@ pub(super) fn lengths(history: &History, class_of: &[usize], classes: usize) -> 
     if longest <= 0.0 {
         return (0.0, 0.0, Vec::new());
     }
-    // Whole decades look odd for a narrow range; half of one at least.
+    // Show at least half a decade.
     let (low, high) = (f64::from(shortest).log10(), f64::from(longest).log10());
     let middle = f64::midpoint(low, high);
     let (low, high) = (low.min(middle - 0.25), high.max(middle + 0.25) + 1e-6);
@@ -42,7 +37,7 @@ pub(super) fn lengths(history: &History, class_of: &[usize], classes: usize) -> 
             bars[(at.max(0.0) as usize).min(BARS - 1)] += 1;
         }
         let quantile = |part: f64| f64::from(times[((times.len() - 1) as f64 * part).round() as usize]);
-        found.push(Lengths {
+        found.push(RunTimes {
             class,
             count: times.len(),
             median: quantile(0.5),

@@ -1,10 +1,11 @@
-//! What `pmc-plan` says of its results, for people and as JSON.
+//! Prints results, for people and as JSON.
 
+use crate::diagnostic::Diagnostic;
 use crate::plan::{Planned, Preview};
 use crate::submit::{Submitted, command_line};
 
-/// The result for people.
-pub fn tell(planned: &Planned) -> String {
+/// Returns the result for people.
+pub fn result_text(planned: &Planned) -> String {
     let counts = &planned.counts;
     let kinds: Vec<String> = counts
         .kinds()
@@ -35,24 +36,24 @@ pub fn tell(planned: &Planned) -> String {
     text
 }
 
-/// What became of `--submit`, for people.
-pub fn tell_submitted(submitted: &Submitted) -> String {
+/// Returns the result of `--submit` for people.
+pub fn submitted_text(submitted: &Submitted) -> String {
     match &submitted.job_id {
         Some(id) => format!("Submitted:        {} job {id}\n", submitted.scheduler),
         None => format!(
-            "Submitted:        to {}, which did not say the job's number\n",
+            "Submitted:        to {}, which printed no job number\n",
             submitted.scheduler
         ),
     }
 }
 
-/// A look at a plan, for people or as a JSON object.
-pub fn tell_preview(preview: &Preview, json: bool) -> String {
+/// Returns a preview, for people or as a JSON object.
+pub fn preview_text(preview: &Preview, json: bool) -> String {
     if json {
         let mut value = preview.summary.json();
         if let Some(object) = value.as_object_mut() {
             object.insert("explanations".into(), preview.explanations.clone().into());
-            object.insert("warnings".into(), preview.warnings.clone().into());
+            object.insert("warnings".into(), texts(&preview.warnings).into());
         }
         // A tree of strings and numbers always has a text.
         return format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default());
@@ -64,13 +65,13 @@ pub fn tell_preview(preview: &Preview, json: bool) -> String {
     }
 }
 
-/// The result as a JSON object: the braindump, and what to do next.
-pub fn tell_json(planned: &Planned, submitted: Option<&Submitted>) -> String {
+/// Returns the result as a JSON object: the braindump, and how to run the plan.
+pub fn result_json(planned: &Planned, submitted: Option<&Submitted>) -> String {
     let mut object = serde_json::Map::new();
     for (key, value) in &planned.braindump {
         object.insert(key.clone(), value.clone().into());
     }
-    object.insert("message".into(), tell(planned).into());
+    object.insert("message".into(), result_text(planned).into());
     let scripts: Vec<String> = planned
         .scripts
         .iter()
@@ -84,8 +85,12 @@ pub fn tell_json(planned: &Planned, submitted: Option<&Submitted>) -> String {
         object.insert("scheduler".into(), submitted.scheduler.name().into());
         object.insert("job_id".into(), submitted.job_id.clone().into());
     }
-    object.insert("warnings".into(), planned.warnings.clone().into());
+    object.insert("warnings".into(), texts(&planned.warnings).into());
     let value = serde_json::Value::Object(object);
     // A tree of strings always has a text.
     format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default())
+}
+
+fn texts(warnings: &[Diagnostic]) -> Vec<String> {
+    warnings.iter().map(Diagnostic::to_string).collect()
 }

@@ -1,4 +1,6 @@
-//! A server whose executor has gone ends, whatever the moment.
+//! The server ends when its executor has gone, at whatever moment.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that fails may panic")]
 
 use std::io::{PipeWriter, pipe};
 use std::os::fd::OwnedFd;
@@ -11,13 +13,13 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// What the executor holds while a server runs.
+/// The executor's ends of socket and lifeline.
 struct Executor {
     socket: UnixStream,
     lifeline: PipeWriter,
 }
 
-/// Starts a server as the executor does, leader of a process group.
+/// Starts a server as the executor does: as leader of a process group.
 fn start() -> (Child, Executor) {
     let (socket, there) = UnixStream::pair().unwrap();
     let (watched, lifeline) = pipe().unwrap();
@@ -35,14 +37,14 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap())
 }
 
-/// Waits for the end: nothing said, nobody left in the process group.
-fn ends(mut child: Child, moment: &str) {
+/// Waits until the server has ended without a message and without a process in its group.
+fn assert_ends(mut child: Child, moment: &str) {
     let group = pid(&child);
     let deadline = Instant::now() + Duration::from_secs(20);
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
             let _ = killpg(group, Signal::SIGKILL);
-            panic!("{moment}: the server stays");
+            panic!("{moment}: the server does not end");
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -59,12 +61,12 @@ fn ends(mut child: Child, moment: &str) {
 fn a_server_ends_with_an_executor_that_dies_before_its_greeting() {
     for order in 0..3 {
         let (child, Executor { socket, lifeline }) = start();
-        // It cannot greet before both are gone.
+        // It cannot greet before both are closed.
         kill(pid(&child), Signal::SIGSTOP).unwrap();
         match order {
             0 => drop((socket, lifeline)),
             1 => drop((lifeline, socket)),
-            // The greeting still finds room, and nobody reads it.
+            // The greeting fits into the socket, but is never read.
             _ => {
                 drop(lifeline);
                 kill(pid(&child), Signal::SIGCONT).unwrap();
@@ -73,7 +75,7 @@ fn a_server_ends_with_an_executor_that_dies_before_its_greeting() {
             }
         }
         kill(pid(&child), Signal::SIGCONT).unwrap();
-        ends(child, &format!("order {order}"));
+        assert_ends(child, &format!("order {order}"));
     }
 }
 
@@ -83,6 +85,6 @@ fn a_server_ends_with_an_executor_that_dies_at_any_moment_of_its_start() {
         let (child, executor) = start();
         std::thread::sleep(Duration::from_micros(round * 150));
         drop(executor);
-        ends(child, &format!("round {round}"));
+        assert_ends(child, &format!("round {round}"));
     }
 }

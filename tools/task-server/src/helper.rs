@@ -1,4 +1,4 @@
-//! The thread that does the jobs, and how others wait for it.
+//! The thread that runs built-in jobs, and how the server waits for it.
 
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,71 +8,74 @@ use std::time::{Duration, Instant};
 
 use monitord_compat::invocation_record::Status;
 use nix::sys::signal::Signal;
+use pegasus_kickstart::interrupts::{Interrupt, Interrupts};
+use pegasus_kickstart::wait::{failure, poll_interrupts, signal_text};
 use pegasus_transfer::cancel::Cancel;
 
-use super::{Program, Task};
-use crate::interrupts::{Interrupt, Interrupts};
-use crate::wait::{pause_for, signal_text};
+use crate::task::{Task, Tool, Worker};
 
-/// How long a transfer may go on after it was asked to end.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a cancelled transfer may clean up.
+const CLEANUP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Stack of the thread, as much as a process usually has.
-const STACK: usize = 8 << 20;
+/// Bytes of the thread's stack, as much as a process usually has.
+const STACK_BYTES: usize = 8 << 20;
 
-/// The exit code after a second request to end, and that of a program of ours that has a defect.
+/// Exit code of a job that did not end when it was cancelled.
 const STOPPED: u8 = 1;
-const DEFECT: u8 = 101;
 
-/// What does jobs: the exit code, or nothing if the program is needed.
-pub(super) type Worker = Box<dyn FnMut(Task) -> Option<u8>>;
+/// Exit code of a Rust program that panics.
+const PANICKED: u8 = 101;
 
-/// A thread that does one job after the other, and ends when this is dropped.
+/// A thread that runs one job after the other. It ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Helper {
+pub(crate) struct Helper {
     tasks: Sender<Task>,
     outcomes: Receiver<Option<u8>>,
-    /// Has a byte when there is an outcome, and is at its end when the thread is gone.
+    /// Has a byte when there is an outcome. Is at its end when the thread has ended.
     ended: OwnedFd,
-    /// Whether it has a working directory of its own, instead of that of the process.
-    parted: bool,
+    /// True if the thread has its own working directory, instead of that of the process.
+    has_directory: bool,
 }
 
-/// How a job ended, or that it did not.
-pub(super) enum End {
-    /// The exit code, or nothing if the program is needed; and the thread, if it can do another job.
+/// How a job ended.
+pub(crate) enum End {
+    /// The exit code, or `None` if the program is needed; and the thread, if it can run another job.
     Outcome(Option<u8>, Option<Helper>),
+    /// The job goes on in the thread, but counts as ended with this status.
     Abandoned(Status),
 }
 
 impl Helper {
-    pub(super) fn start(worker: fn() -> Worker) -> io::Result<Self> {
+    pub(crate) fn start(worker: fn() -> Worker) -> io::Result<Self> {
         let (tasks, queue) = channel();
-        let (told, outcomes) = channel();
+        let (results, outcomes) = channel();
         let (ended, bell): (PipeReader, PipeWriter) = io::pipe()?;
-        let builder = thread::Builder::new().name("inside".into()).stack_size(STACK);
-        builder.spawn(move || serve(&queue, &mut worker(), &told, bell))?;
+        let builder = thread::Builder::new()
+            .name("built-in".into())
+            .stack_size(STACK_BYTES);
+        builder.spawn(move || serve(&queue, &mut worker(), &results, bell))?;
         Ok(Self {
             tasks,
             outcomes,
             ended: ended.into(),
-            parted: false,
+            has_directory: false,
         })
     }
 
-    /// Whether it has what the task needs.
-    pub(super) fn can_do(&self, task: &Task) -> bool {
-        // Where the CPUs are not known, a new thread has those of the one that starts it.
-        task.cpus.is_some() && (task.directory.is_some() || !self.parted)
+    /// Returns whether the thread has the CPUs and the directory for the task.
+    pub(crate) fn can_run(&self, task: &Task) -> bool {
+        // A new thread has the CPUs of the one that starts it. If these are unknown, only a new thread has
+        // the right ones.
+        task.cpus.is_some() && (task.directory.is_some() || !self.has_directory)
     }
 
-    pub(super) fn run(mut self, task: Task, interrupts: &mut dyn Interrupts) -> End {
-        self.parted |= task.directory.is_some();
-        let (program, cancel) = (task.program, task.cancel.clone());
+    pub(crate) fn run(mut self, task: Task, interrupts: &mut dyn Interrupts) -> End {
+        self.has_directory |= task.directory.is_some();
+        let (tool, cancel) = (task.tool, task.cancel.clone());
         if self.tasks.send(task).is_err() {
             return End::Outcome(None, None);
         }
-        match self.wait(program, &cancel, interrupts) {
+        match self.wait(tool, &cancel, interrupts) {
             Some(status) => {
                 cancel.cancel();
                 End::Abandoned(status)
@@ -81,18 +84,18 @@ impl Helper {
         }
     }
 
-    /// Waits for the end of the job. The status that it is to have, if it did not end.
-    fn wait(&self, program: Program, cancel: &Cancel, interrupts: &mut dyn Interrupts) -> Option<Status> {
+    /// Waits for the end of the job. Returns its status if it has to be abandoned.
+    fn wait(&self, tool: Tool, cancel: &Cancel, interrupts: &mut dyn Interrupts) -> Option<Status> {
         let mut until: Option<Instant> = None;
         loop {
             let pause = until.map(|until| until.saturating_duration_since(Instant::now()));
-            match pause_for(pause, Some(&self.ended), interrupts) {
-                Ok(woken) if woken.ended => return None,
-                Ok(woken) if woken.abandoned => interrupts.abandoned(),
+            match poll_interrupts(pause, Some(&self.ended), interrupts) {
+                Ok(wakeup) if wakeup.watched => return None,
+                Ok(wakeup) if wakeup.abandoned => interrupts.abandoned(),
                 Ok(_) => {}
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                    return Some(crate::invoke::failure(-42, errno));
+                    return Some(failure(-42, errno));
                 }
             }
             let stopped = Status::Exited { code: STOPPED };
@@ -100,13 +103,13 @@ impl Helper {
                 match interrupt {
                     Interrupt::Child => {}
                     Interrupt::Forward(Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP)
-                        if program == Program::Transfer =>
+                        if tool == Tool::Transfer =>
                     {
                         if until.is_some() {
                             return Some(stopped);
                         }
                         cancel.cancel();
-                        until = Some(Instant::now() + PATIENCE);
+                        until = Some(Instant::now() + CLEANUP_LIMIT);
                     }
                     Interrupt::Forward(signal) => {
                         let signal = signal as i32;
@@ -125,20 +128,20 @@ impl Helper {
     }
 
     fn outcome(self) -> End {
-        let rung = nix::unistd::read(self.ended.as_fd(), &mut [0]);
+        let read = nix::unistd::read(self.ended.as_fd(), &mut [0]);
         match self.outcomes.recv() {
-            Ok(code) => End::Outcome(code, (rung == Ok(1)).then_some(self)),
-            // The system has told the user about the defect.
-            Err(_) => End::Outcome(Some(DEFECT), None),
+            Ok(code) => End::Outcome(code, (read == Ok(1)).then_some(self)),
+            // The panic has printed its message.
+            Err(_) => End::Outcome(Some(PANICKED), None),
         }
     }
 }
 
-/// What the thread does. If a task has a defect, the thread ends, and with it the pipe.
-fn serve(queue: &Receiver<Task>, work: &mut Worker, told: &Sender<Option<u8>>, mut bell: PipeWriter) {
+/// Runs tasks in the thread. If one panics, the thread ends, and with it the pipe.
+fn serve(queue: &Receiver<Task>, work: &mut Worker, results: &Sender<Option<u8>>, mut bell: PipeWriter) {
     for task in queue {
         let outcome = work(task);
-        if told.send(outcome).is_err() || bell.write_all(&[1]).is_err() {
+        if results.send(outcome).is_err() || bell.write_all(&[1]).is_err() {
             return;
         }
     }
@@ -156,12 +159,12 @@ mod tests {
     use nix::unistd::Pid;
 
     use super::*;
-    use crate::interrupts::Uninterrupted;
+    use pegasus_kickstart::interrupts::Uninterrupted;
 
-    /// A task that the tests' [`work`] does.
+    /// Makes a task that [`work`] runs.
     fn task(order: &str, directory: Option<PathBuf>) -> Task {
         Task {
-            program: Program::Transfer,
+            tool: Tool::Transfer,
             arguments: vec![order.into()],
             environment: Vec::new(),
             directory,
@@ -184,7 +187,7 @@ mod tests {
                 }
                 Some(3)
             }
-            Some(code) => Some(code.parse().expect("a defect on purpose")),
+            Some(code) => Some(code.parse().expect("a panic on purpose")),
             None => None,
         }
     }
@@ -197,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_job_follows_the_other_until_one_has_a_defect() {
+    fn the_thread_is_reused_until_a_job_panics() {
         let mut helper = Helper::start(|| Box::new(work)).unwrap();
         for (order, expected) in [("0", Some(0)), ("refuse", None), ("7", Some(7))] {
             let (code, again) = run(helper, order);
@@ -205,24 +208,24 @@ mod tests {
             helper = again.expect("the thread goes on");
         }
         let (code, helper) = run(helper, "nonsense");
-        assert_eq!((code, helper.is_none()), (Some(DEFECT), true));
+        assert_eq!((code, helper.is_none()), (Some(PANICKED), true));
     }
 
     #[test]
-    fn a_thread_with_a_directory_of_its_own_does_no_job_of_the_process() {
+    fn a_thread_with_its_own_directory_runs_no_job_without_one() {
         let folder = tempfile::tempdir().unwrap();
         let own = || task("0", Some(folder.path().to_owned()));
         let helper = Helper::start(|| Box::new(work)).unwrap();
-        assert!(helper.can_do(&task("0", None)) && helper.can_do(&own()));
+        assert!(helper.can_run(&task("0", None)) && helper.can_run(&own()));
         let End::Outcome(Some(0), Some(helper)) = helper.run(own(), &mut Uninterrupted) else {
             panic!("the job ends");
         };
-        assert!(!helper.can_do(&task("0", None)) && helper.can_do(&own()));
+        assert!(!helper.can_run(&task("0", None)) && helper.can_run(&own()));
         let unknown = Task { cpus: None, ..own() };
-        assert!(!helper.can_do(&unknown));
+        assert!(!helper.can_run(&unknown));
     }
 
-    /// Hands on SIGTERM, as many times as there are bytes in a pipe.
+    /// Forwards SIGTERM once for each byte in a pipe.
     struct Terminated(PipeReader);
 
     impl Interrupts for Terminated {
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_may_clean_up_once() {
+    fn a_second_signal_abandons_a_transfer() {
         let (reader, mut writer) = io::pipe().unwrap();
         let mut interrupts = Terminated(reader);
         writer.write_all(&[1]).unwrap();

@@ -1,0 +1,176 @@
+//! The steps before and after the jobs: command, directory, log, streams, files to examine.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+
+use monitord_compat::invocation_record::{FileEntry, Output as ChecksummedFile, Stage};
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
+
+use super::session::{Abort, Session};
+use crate::checksum;
+use crate::exit;
+use crate::lists::{self, Listed};
+use crate::lookup::{self, Found};
+use crate::options::Command;
+use crate::stat;
+use crate::stdio::Stream;
+use crate::words::{expand_argument, split_command};
+
+impl Session<'_, '_> {
+    /// Returns the files that options name, directly or in lists.
+    pub(super) fn listed_files(&mut self, values: &[Vec<u8>]) -> Vec<Listed> {
+        let mut all = Vec::new();
+        for value in values {
+            let files = lists::entries(value, &self.context.directory, &self.variables());
+            match files {
+                Ok(files) => all.extend(files),
+                // The job does not need the list.
+                Err(error) => (self.notice)(&format!("WARNING: {error}; its files are not in the record")),
+            }
+        }
+        all
+    }
+
+    /// Returns the command line or the contents of the argument file.
+    pub(super) fn command(&self) -> Result<Vec<OsString>, Abort> {
+        match &self.options.command {
+            Command::Words(words) => Ok(words.clone()),
+            Command::File(path) => {
+                let text = fs::read(self.context.directory.join(path)).map_err(|error| {
+                    let message = format!("cannot read the argument file {}: {error}", path.display());
+                    Abort::new(exit::NOT_RUNNABLE, message)
+                })?;
+                let words = lists::parse_arguments(&text);
+                if words.is_empty() {
+                    let message = format!("the argument file {} names no program", path.display());
+                    return Err(Abort::new(exit::NOT_RUNNABLE, message));
+                }
+                Ok(words)
+            }
+        }
+    }
+
+    /// Makes and checks the working directory.
+    pub(super) fn enter_directory(&mut self) -> Result<(), Abort> {
+        let Some(name) = &self.options.directory else {
+            return Ok(());
+        };
+        let directory = self.context.directory.join(name);
+        let refused = |what: &str, error: io::Error| {
+            let message = format!("cannot {what} {}: {error}", name.display());
+            Abort::new(exit::NOT_RUNNABLE, message)
+        };
+        if self.options.make_directory
+            && let Err(error) = fs::create_dir(&directory)
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(refused("make the directory", error));
+        }
+        let real = fs::metadata(&directory).and_then(|status| {
+            if !status.is_dir() {
+                return Err(Errno::ENOTDIR.into());
+            }
+            let real = self.names.real(&directory, &status)?;
+            access(&real, AccessFlags::X_OK)?;
+            Ok(real)
+        });
+        self.directory = real.map_err(|error| refused("change to the directory", error))?;
+        Ok(())
+    }
+
+    pub(super) fn open_log(&mut self) {
+        let Some(name) = &self.options.log else {
+            return;
+        };
+        let file = self.directory.join(name);
+        match OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o644)
+            .open(&file)
+        {
+            Ok(log) => self.log = Some(log),
+            Err(error) => (self.notice)(&format!(
+                "WARNING: cannot write {}: {error}; the record goes to standard output",
+                file.display()
+            )),
+        }
+    }
+
+    /// Returns program and arguments of the main job: the wrapper's words, then the expanded command.
+    pub(super) fn main_words(&self, command: Vec<OsString>) -> Result<Vec<OsString>, Abort> {
+        let problem = |error| Abort::new(exit::FAILURE, error);
+        let mut words = Vec::with_capacity(command.len());
+        if let Some(wrapper) = self.context.environment.get(b"KICKSTART_WRAPPER") {
+            let wrapper = split_command(wrapper, &self.variables()).map_err(problem)?;
+            words.extend(wrapper.into_iter().map(OsString::from_vec));
+        }
+        let application = words.len();
+        for word in command {
+            let word = expand_argument(word.as_bytes(), &self.variables()).map_err(problem)?;
+            words.push(OsString::from_vec(word));
+        }
+        if self.options.make_executable
+            && let Some(program) = words.get(application)
+        {
+            lookup::make_executable(program, &self.directory);
+        }
+        Ok(words)
+    }
+
+    /// Finds the program of the main job.
+    pub(super) fn main_program(&mut self, words: &[OsString]) -> Result<Found, Abort> {
+        self.find_program(words).map_err(|errno| {
+            let name = words.first().map(|word| word.to_string_lossy());
+            let message = format!(
+                "cannot run {}: {}; give an executable file or one found on PATH",
+                name.unwrap_or_default(),
+                errno.desc()
+            );
+            let job = self.job_without_program(words, errno);
+            self.jobs.push((Stage::Main, job));
+            Abort::new(exit::NOT_RUNNABLE, message)
+        })
+    }
+
+    /// Opens the output streams; `in_memory` as in [`crate::stdio::Places`].
+    pub(super) fn open_streams(&mut self, in_memory: bool) -> Result<(), Abort> {
+        let problem =
+            |error: io::Error| Abort::new(exit::INITIALISATION, format!("cannot open a stream: {error}"));
+        let places = self.places(in_memory);
+        let stdout = Stream::stdout(&self.options.stdout, places).map_err(problem)?;
+        let stderr = Stream::stderr(&self.options.stderr, places).map_err(problem)?;
+        self.streams = Some([stdout, stderr]);
+        Ok(())
+    }
+
+    /// Makes the entry of a listed file.
+    pub(super) fn examine(&mut self, file: &Listed) -> FileEntry<'static> {
+        let pfn = || file.pfn.as_os_str().as_bytes().to_vec();
+        let key = file.lfn.clone().unwrap_or_else(pfn);
+        let mut entry = stat::named(&key, &file.pfn, &self.directory, &mut self.names);
+        entry.lfn.clone_from(&file.lfn);
+        entry
+    }
+
+    /// As [`Self::examine`], with a checksum. An unreadable file turns success into failure.
+    pub(super) fn examine_output(&mut self, file: &Listed, code: &mut u8) -> FileEntry<'static> {
+        let mut entry = self.examine(file);
+        if let Ok(status) = &entry.stat {
+            let regular = status.mode & libc::S_IFMT == libc::S_IFREG;
+            let output = checksum::of_output(&self.directory.join(&file.pfn), regular);
+            if matches!(output, ChecksummedFile::Unreadable) {
+                (self.notice)(&format!("cannot read {} to checksum it", file.pfn.display()));
+                if *code == 0 {
+                    *code = exit::FAILURE;
+                }
+            }
+            entry.output = Some(output);
+        }
+        entry
+    }
+}

@@ -1,0 +1,202 @@
+//! Receives tasks from an executor and runs them.
+
+use std::borrow::Cow;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Instant, SystemTime};
+
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgrp, getpid, setpgid};
+use pegasus_kickstart::cache::InvocationCache;
+use pegasus_kickstart::cli::{self, Outcome};
+use pegasus_kickstart::context::{Context, Inherited, current_directory};
+use pegasus_kickstart::environment::Environment;
+use pegasus_kickstart::exit;
+use pegasus_kickstart::interrupts::ProcessSignals;
+use pegasus_kickstart::machine::Host;
+use pegasus_kickstart::usage::{self, UsageScope};
+use pmc_wire::{Received, Reply};
+
+use crate::builtins::ToolBuiltins;
+use crate::lifeline::{Lifeline, TaskInterrupts};
+
+/// The server ends after a task whose request or record has more bytes than this, to free its memory: the
+/// peak memory of later jobs counts from that of the server.
+const MAX_MESSAGE: u64 = 256 << 10;
+
+/// Serves tasks until the executor closes the socket or the server has become too large. Standard input is
+/// the socket. Standard output is a pipe that ends when the executor abandons the running task.
+///
+/// Call it in a process with one thread. The process becomes leader of a process group and adopts orphans.
+///
+/// # Errors
+/// Standard input and output are no such socket and pipe, or the system refuses what the server needs.
+pub fn run(inherited: Inherited, signals: ProcessSignals) -> io::Result<()> {
+    match serve(inherited, signals) {
+        // The executor has ended before it had read everything.
+        Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
+        result => result,
+    }
+}
+
+fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    // The lifeline may send it at once. Not blocked, it would end the process.
+    signals.include(Signal::SIGIO)?;
+    let lifeline = Lifeline::new(io::stdout().as_fd().try_clone_to_owned()?)?;
+    dup2_stdout(io::stderr())?;
+    if getpgrp() != getpid() {
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+    }
+    // Processes that a task leaves behind become children of the server, so it notices them.
+    set_child_subreaper(true)?;
+    // Dropped last: their end shows the executor that the server has finished.
+    let pipes = pmc_wire::send_greeting(&socket)?;
+    let mut server = Server {
+        host: Host::gather(true),
+        builtins: ToolBuiltins::beside(&inherited.program),
+        inherited,
+        lifeline,
+        cache: InvocationCache::default(),
+        streams: None,
+    };
+    server.cache.prepare();
+    let mut buffer = Vec::new();
+    while let Some(request) = pmc_wire::receive_request(&socket, &pipes.read, &mut buffer)? {
+        // Signals between tasks are for no task.
+        signals.discard();
+        let reply = server.run_task(request, &mut signals);
+        pmc_wire::send_reply(&pipes.write, reply)?;
+        if reply.last {
+            break;
+        }
+    }
+    Ok(())
+}
+
+struct Server {
+    inherited: Inherited,
+    host: Host,
+    lifeline: Lifeline,
+    cache: InvocationCache,
+    builtins: ToolBuiltins,
+    /// Standard input, output and error of the last task.
+    streams: Option<[OwnedFd; 3]>,
+}
+
+impl Server {
+    fn run_task(&mut self, mut request: Received<'_>, signals: &mut ProcessSignals) -> Reply {
+        let start = (SystemTime::now(), Instant::now());
+        let usage_scope = UsageScope::Since(usage::own(UsageScope::Process));
+        let size = request.size as u64;
+        if let Some(streams) = request.streams.take() {
+            self.streams = Some(streams);
+        }
+        let Some([stdin, stdout, stderr]) = &self.streams else {
+            return Reply {
+                code: exit::INITIALISATION,
+                last: true,
+            };
+        };
+        let stderr = stderr.as_fd();
+        let context = Context {
+            start,
+            environment: self.environment(&request),
+            directory: current_directory(),
+            is_process_directory: true,
+            umask: self.inherited.umask,
+            program: self.inherited.program.clone(),
+            stdin: stdin.as_fd(),
+            stdout: stdout.as_fd(),
+            stderr,
+            keep: request.descriptors.iter().map(AsFd::as_fd).collect(),
+            cache: &self.cache,
+            builtins: Some(&self.builtins),
+            usage_scope,
+            own_group: false,
+        };
+        let mut interrupts = TaskInterrupts {
+            signals,
+            lifeline: &self.lifeline,
+        };
+        let binding = match CpuBinding::new(&request.cpus) {
+            Ok(binding) => binding,
+            Err(error) => {
+                cli::notice(stderr, &format!("ERROR: cannot bind to the CPUs: {error}"));
+                return Reply {
+                    code: exit::FAILURE,
+                    last: false,
+                };
+            }
+        };
+        let host = |_| Cow::Borrowed(&self.host);
+        let Outcome { code, written } = cli::run(request.words, context, host, &mut interrupts);
+        drop(binding);
+        let last = size.max(written) > MAX_MESSAGE || self.builtins.must_exit() || has_children();
+        Reply { code, last }
+    }
+
+    fn environment(&self, request: &Received<'_>) -> Environment {
+        let mut environment = self.inherited.environment.clone();
+        for (name, descriptor) in request.pipes.iter().zip(&request.descriptors) {
+            if !name.is_empty() {
+                let number = descriptor.as_raw_fd().to_string();
+                environment.set(name, number.as_bytes());
+            }
+        }
+        for variable in &request.variables {
+            if let Some(at) = variable.iter().position(|&byte| byte == b'=') {
+                environment.set(&variable[..at], &variable[at + 1..]);
+            }
+        }
+        environment
+    }
+}
+
+/// Binds the process to CPUs until it is dropped.
+struct CpuBinding {
+    /// The CPUs before, if they were changed.
+    before: Option<CpuSet>,
+}
+
+impl CpuBinding {
+    fn new(cpus: &[u32]) -> nix::Result<Self> {
+        if cpus.is_empty() {
+            return Ok(Self { before: None });
+        }
+        let this = Pid::from_raw(0);
+        let before = sched_getaffinity(this)?;
+        let mut set = CpuSet::new();
+        for cpu in cpus {
+            set.set(*cpu as usize)?;
+        }
+        sched_setaffinity(this, &set)?;
+        Ok(Self { before: Some(before) })
+    }
+}
+
+impl Drop for CpuBinding {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // The process was allowed to use them before.
+            let _ = sched_setaffinity(Pid::from_raw(0), before);
+        }
+    }
+}
+
+/// Returns whether a process of the task lives on. Reaps those that have ended.
+fn has_children() -> bool {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Err(Errno::ECHILD) => return false,
+            Ok(WaitStatus::StillAlive) => return true,
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return true,
+        }
+    }
+}
