@@ -18,6 +18,15 @@ use crate::refine::settings::ReuseScope;
 /// Maximum entries of a list that are shown.
 const MAX_SHOWN: usize = 12;
 
+/// A name that neither the workflow nor the plan has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no job {name} in the workflow or the plan{hint}")]
+pub(crate) struct UnknownJob {
+    name: String,
+    /// Suggestion, or empty.
+    hint: String,
+}
+
 /// A plan and the data it was made from.
 pub(crate) struct View<'a, 'm> {
     pub(crate) plan: &'a Plan<'a>,
@@ -93,7 +102,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
     ///
     /// # Errors
     /// An unknown job. The message suggests a similar name.
-    pub(crate) fn explain(&self, name: &str) -> Result<String, String> {
+    pub(crate) fn explain(&self, name: &str) -> Result<String, UnknownJob> {
         let exec = self.view.plan.exec;
         let is_id = |n: JobIndex| self.workflow().jobs[n.0 as usize].id == name;
         let found = exec.jobs.iter().position(|job| match job.task {
@@ -120,9 +129,9 @@ impl<'a, 'm> Explainer<'a, 'm> {
         }
         let ids = self.workflow().jobs.iter().map(|job| job.id.as_str());
         let all = ids.chain(exec.jobs.iter().map(|job| &*job.name));
-        Err(match near_spelling(name, all) {
-            Some(near) => format!("there is no job {name} in the workflow or the plan; did you mean {near}?"),
-            None => format!("there is no job {name} in the workflow or the plan"),
+        Err(UnknownJob {
+            name: name.to_owned(),
+            hint: near_spelling(name, all).map_or(String::new(), |near| format!("; did you mean {near}?")),
         })
     }
 

@@ -51,7 +51,7 @@ fn read_line(line: &str, catalog: &mut ReplicaCatalog) -> Result<(), LineError> 
         let Some((name, value)) = attribute.split_once('=') else {
             return Err((
                 column,
-                format!("`{attribute}` is not an attribute, expected name=\"value\" is expected"),
+                format!("`{attribute}` is not an attribute, expected name=\"value\""),
             ));
         };
         match name {

@@ -91,11 +91,16 @@ impl TransformationCatalog {
     }
 }
 
+/// A stageable program whose location is neither a path nor a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is stageable, so it must be an absolute path or a URL")]
+pub(crate) struct BadLocation(String);
+
 /// Normalizes the location of a program: a path if it is installed, a URL if it is stageable.
 ///
 /// # Errors
 /// A stageable program whose location is neither a path nor a URL.
-pub(crate) fn normal_pfn(kind: TransformationKind, pfn: &str) -> Result<String, String> {
+pub(crate) fn normal_pfn(kind: TransformationKind, pfn: &str) -> Result<String, BadLocation> {
     match kind {
         TransformationKind::Installed => Ok(match pfn.strip_prefix("file://") {
             // The authority of `file://host/path` is dropped with the scheme.
@@ -104,9 +109,7 @@ pub(crate) fn normal_pfn(kind: TransformationKind, pfn: &str) -> Result<String, 
         }),
         TransformationKind::Stageable if pfn.starts_with('/') => Ok(format!("file://{pfn}")),
         TransformationKind::Stageable if pfn.contains('/') => Ok(pfn.to_owned()),
-        TransformationKind::Stageable => Err(format!(
-            "`{pfn}` is stageable, so it must be an absolute path or a URL"
-        )),
+        TransformationKind::Stageable => Err(BadLocation(pfn.to_owned())),
     }
 }
 

@@ -188,7 +188,7 @@ fn broken_xml_is_located() {
     );
     assert_eq!(
         refused(&"<a>".repeat(100)).split(": ").last(),
-        Some("the element adag is expected, not a")
+        Some("expected the element adag, not a")
     );
     assert_eq!(
         refused(&format!("<adag name=\"x\" version=\"3.6\">{}", "<a>".repeat(100))),

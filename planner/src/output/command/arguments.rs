@@ -115,8 +115,7 @@ fn compute_arguments<'t>(
                 }
                 if word.len() >= MAX_ARGUMENT {
                     problems.push(format!(
-                        "job {}: argument {} has {} bytes, and no program can be given more than {} in one: write it into \
-                         a file",
+                        "job {}: argument {} has {} bytes, but the limit for one argument is {}: write it to a file",
                         job.id,
                         k + 1,
                         word.len(),
