@@ -42,7 +42,7 @@ impl Version {
 
 /// Reader for jobs and dependencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ReaderMode {
     /// The fast reader where elements are regular, else the full reader.
     Fast,
     /// The full reader only.
@@ -51,7 +51,12 @@ pub(super) enum Way {
 }
 
 /// Reads the whole file into the builder.
-pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptions, way: Way) -> Result<()> {
+pub(super) fn read(
+    xml: &mut Xml<'_>,
+    builder: &mut Builder,
+    options: &ReadOptions,
+    mode: ReaderMode,
+) -> Result<()> {
     let Some(root) = xml.element()? else {
         xml.problem(Position { line: 1, column: 1 }, "the file contains no element");
         return Ok(());
@@ -65,7 +70,7 @@ pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptio
         xml,
         builder,
         version: NEWEST,
-        way,
+        mode,
         rules: job::Rules::default(),
         chunk: String::new(),
         use_name: TransformationName::default(),
@@ -83,7 +88,7 @@ struct Dax<'r, 'a> {
     xml: &'r mut Xml<'a>,
     builder: &'r mut Builder,
     version: Version,
-    way: Way,
+    mode: ReaderMode,
     rules: job::Rules,
     /// Buffer for arguments.
     chunk: String,
@@ -136,7 +141,7 @@ impl<'a> Dax<'_, 'a> {
 
     fn content(&mut self) -> Result<()> {
         loop {
-            if self.way == Way::Fast {
+            if self.mode == ReaderMode::Fast {
                 self.regular();
             }
             let Some(element) = self.xml.element()? else {

@@ -64,7 +64,7 @@ pub(super) fn infer_edges(workflow: &mut Workflow, producers: &[u32]) {
 }
 
 /// Sorts edges, drops repeated ones and those from a job to itself.
-pub(super) fn normalise_edges(workflow: &mut Workflow) {
+pub(super) fn normalize_edges(workflow: &mut Workflow) {
     let edges = &mut workflow.edges;
     edges.retain(|(parent, child)| parent != child);
     let jobs = workflow.jobs.len();

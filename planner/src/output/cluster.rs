@@ -15,7 +15,7 @@ use crate::profiles::{Namespace, Profiles};
 
 use super::Plan;
 use super::command::{self, Command, environment, is_wrapped, quote};
-use super::dag::blank_free;
+use super::dag::replace_spaces;
 use super::limits;
 
 /// Variables that would make pegasus-mpi-cluster join the MPI job in which it runs.
@@ -318,8 +318,8 @@ fn entry(
     write::comment(
         text,
         number,
-        &blank_free(&transformation),
-        &blank_free(plan.logical_id(job)),
+        &replace_spaces(&transformation),
+        &replace_spaces(plan.logical_id(job)),
     )?;
     let line = format!("{}{} {}", command.environment, command.program, command.arguments);
     let line = line.trim_end_matches([' ', '\t']);

@@ -173,7 +173,7 @@ pub(crate) fn positions(plan: &Plan<'_>) -> Vec<u32> {
 }
 
 /// Replaces white space in a name.
-pub(super) fn blank_free(name: &str) -> Cow<'_, str> {
+pub(super) fn replace_spaces(name: &str) -> Cow<'_, str> {
     if name.contains(char::is_whitespace) {
         Cow::Owned(name.replace(char::is_whitespace, "_"))
     } else {
@@ -194,7 +194,12 @@ fn task(
     scratch.clear();
     plan.push_transformation(job, scratch);
     let start = text.len();
-    write::comment(text, n, &blank_free(scratch), &blank_free(plan.logical_id(job)))?;
+    write::comment(
+        text,
+        n,
+        &replace_spaces(scratch),
+        &replace_spaces(plan.logical_id(job)),
+    )?;
     let arguments = command.arguments.trim_end_matches(BLANKS);
     let rest: [&str; 3] = if arguments.is_empty() {
         [command.program.trim_end_matches(BLANKS), "", ""]

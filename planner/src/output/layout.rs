@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashed_directories() {
+    fn hashed_directories_are_numbered() {
         assert_eq!(hashed(0, 2, 5), "00/00");
         assert_eq!(hashed(44, 2, 5), "00/00");
         assert_eq!(hashed(45, 2, 5), "00/01");

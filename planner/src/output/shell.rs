@@ -13,7 +13,7 @@ use crate::exec::{JobId, Task};
 use crate::profiles::Namespace;
 
 use super::Plan;
-use super::command::{Command, command, is_wrapped, makes_dir, shell_quote, work_dir};
+use super::command::{Command, command, creates_work_dir, is_wrapped, shell_quote, work_dir};
 use super::events::JobEvents;
 
 /// File with the functions, beside the script.
@@ -127,7 +127,7 @@ fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> R
             | Task::CreateDir
             | Task::NoOp
     );
-    let directory = if elsewhere || makes_dir(plan, id) {
+    let directory = if elsewhere || creates_work_dir(plan, id) {
         files.as_str()
     } else {
         work_dir(plan, id)

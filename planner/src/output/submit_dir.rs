@@ -123,7 +123,7 @@ impl SubmitDir {
             if entry.file_type().map_err(failed)?.is_file() {
                 let path = entry.path();
                 let file = fs::File::open(&path).map_err(written(&path))?;
-                begin_to_write(&file);
+                start_sync(&file);
                 files.push((path, file));
             }
         }
@@ -165,7 +165,7 @@ impl Drop for SubmitDir {
 
 /// Starts to sync a file without waiting. Starting several files before waiting for the first halves the
 /// time, since they share the writes of the file system.
-fn begin_to_write(file: &fs::File) {
+fn start_sync(file: &fs::File) {
     #[expect(unsafe_code, reason = "the call takes a descriptor and numbers")]
     // SAFETY: the descriptor is open. An error here occurs again, and is reported, when the file is synced.
     let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_on_and_failures_leave_nothing() -> Result<(), Box<dyn std::error::Error>> {
+    fn run_numbers_increase_and_failures_leave_no_files() -> Result<(), Box<dyn std::error::Error>> {
         let base = tempfile::tempdir()?;
         let parent = base.path().join("u/pegasus/wf");
         let first = SubmitDir::next_run(&parent)?;

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_count_first_mentions() {
+    fn numbers_follow_first_mentions() {
         let mut names = Interner::default();
         assert_eq!(names.intern("a"), (0, true));
         assert_eq!(names.intern(""), (1, true));

@@ -31,7 +31,7 @@ pub(super) struct Found<'a> {
 
 /// A job before it is added; its files are in [`Found::uses`].
 #[derive(Debug, Default)]
-pub(super) struct Started<'a> {
+pub(super) struct PartialJob<'a> {
     id: &'a str,
     /// Namespace, name and version of its transformation.
     pub(super) runs: (Option<&'a str>, &'a str, Option<&'a str>),
@@ -42,7 +42,7 @@ pub(super) struct Started<'a> {
     streams: [Option<FileId>; 3],
 }
 
-impl Started<'_> {
+impl PartialJob<'_> {
     /// Returns the job without file uses and position.
     pub(super) fn with(self, transformation: Arc<TransformationName>) -> Job {
         let [stdin, stdout, stderr] = self.streams;
@@ -215,10 +215,10 @@ impl<'a> Dax<'_, 'a> {
     }
 
     fn regular_job(&mut self, scan: &mut Scan<'a>, start: usize, found: &mut Found<'a>) -> Option<()> {
-        let started = job(scan, self.rules, self.builder, found)?;
+        let partial = job(scan, self.rules, self.builder, found)?;
         // No step below can fail.
-        let (namespace, name, version) = started.runs;
-        let mut job = started.with(self.builder.transformation_of(namespace, name, version));
+        let (namespace, name, version) = partial.runs;
+        let mut job = partial.with(self.builder.transformation_of(namespace, name, version));
         job.position = self.xml.position(start);
         job.uses.reserve_exact(found.uses.len());
         for used in found.uses.drain(..) {
@@ -258,7 +258,7 @@ pub(super) fn job<'a>(
     rules: Rules,
     names: &mut Builder,
     found: &mut Found<'a>,
-) -> Option<Started<'a>> {
+) -> Option<PartialJob<'a>> {
     let (mut id, mut namespace, mut name, mut version) = ("", None, "", None);
     let close = scan.attributes(|key, value| {
         match key {
@@ -274,7 +274,7 @@ pub(super) fn job<'a>(
     if name.is_empty() {
         return None;
     }
-    let mut job = Started::default();
+    let mut job = PartialJob::default();
     found.uses.clear();
     found.arguments.clear();
     loop {

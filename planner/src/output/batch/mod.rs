@@ -72,7 +72,7 @@ pub(crate) fn write(
     }
     let invalid = |origin: &str, e: &minijinja::Error| PlanError::Template {
         name: origin.to_owned(),
-        message: innermost(e),
+        message: describe_error(e),
     };
     for (name, text, origin) in &texts {
         environment
@@ -151,7 +151,7 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
 }
 
 /// Formats an error and its causes on one line.
-fn innermost(error: &minijinja::Error) -> String {
+fn describe_error(error: &minijinja::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(e) = cause {
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_jobs_and_words_of_directives() {
+    fn job_names_and_directives_are_quoted() {
         assert_eq!(job_name("diamond-0.pbs"), "diamond-0.pbs");
         assert_eq!(job_name("2mass (x)"), "w2mass__x_");
         assert_eq!(job_name(&"ä".repeat(300)).len(), MAX_NAME);
