@@ -96,8 +96,8 @@ impl History {
         }
     }
 
-    /// Returns whether another file has replaced one of the files, so that [`History::open`] must read the directory
-    /// again: for instance, the workflow was planned again.
+    /// Returns whether another file has replaced one of the files, so that [`History::open`] must read the
+    /// directory again: for instance, the workflow was planned again.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.events.as_ref().is_some_and(EventLog::was_replaced)
@@ -254,8 +254,8 @@ impl History {
         all
     }
 
-    /// Returns the phase of the latest run. The executor locks the DAG while it runs. If the lock cannot be checked,
-    /// a run without an end counts as running. If the DAG is gone, it counts as not locked.
+    /// Returns the phase of the latest run. The executor locks the DAG while it runs. If the lock cannot be
+    /// checked, a run without an end counts as running. If the DAG is gone, it counts as not locked.
     #[must_use]
     pub fn phase(&self) -> Phase {
         let gone = || matches!(self.dir.dag.try_exists(), Ok(false));
@@ -273,8 +273,8 @@ impl History {
         }
     }
 
-    /// Returns the DAG if it is missing and a run has no end in the log. Only the lock of the DAG would show whether
-    /// that run is active.
+    /// Returns the DAG if it is missing and a run has no end in the log. Only the lock of the DAG would show
+    /// whether that run is active.
     #[must_use]
     pub fn missing_dag(&self) -> Option<&Path> {
         let open = self.runs.last().is_some_and(|run| run.end.is_none());

@@ -44,7 +44,8 @@ pub struct Run {
     /// Directory for runs
     #[arg(long, value_name = "DIR", default_value = "pmc-runs")]
     pub dir: PathBuf,
-    /// Directory for outputs [default: that of the site `local` in a site catalog, else output/ in the run's directory]
+    /// Directory for outputs [default: that of the site `local` in a site catalog, else output/ in the run's
+    /// directory]
     #[arg(short = 'O', long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
     /// Properties file

@@ -14,8 +14,8 @@ pub struct Job {
     pub directory: PathBuf,
 }
 
-/// Reads the jobs by task name from the text of a `.static.bp` file. Ignores other events and damaged lines: the
-/// summary does not depend on them.
+/// Reads the jobs by task name from the text of a `.static.bp` file. Ignores other events and damaged lines:
+/// the summary does not depend on them.
 pub fn read(text: &str) -> BTreeMap<String, Job> {
     let mut jobs = BTreeMap::new();
     for line in text.lines().filter(|line| line.contains(" event=job.info ")) {
