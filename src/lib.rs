@@ -28,8 +28,9 @@ mod signals;
 mod transport;
 mod worker;
 
-// The program.
+// The program and its options.
 pub use app::main;
+pub use cli::{OPTIONS as CLI_OPTIONS, OptionSpec, Section as OptionSection};
 pub use logging::init as init_logging;
 
 // A run on this machine.

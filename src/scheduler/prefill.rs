@@ -221,6 +221,7 @@ impl Master {
     }
 
     /// Checks the prefilled tasks and returns all of them.
+    #[cfg(test)]
     pub(super) fn check_prefill(&self) -> Result<Vec<TaskId>, String> {
         let mut tasks = Vec::new();
         for slot in &self.slots {

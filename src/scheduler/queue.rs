@@ -298,6 +298,7 @@ impl Queue {
     }
 
     /// Checks the chains and the trees and returns all queued tasks.
+    #[cfg(test)]
     pub(crate) fn check(&self, nodes: &[Node]) -> Result<Vec<TaskId>, String> {
         let mut tasks = Vec::new();
         for (number, chain) in (0..).zip(&self.chains) {

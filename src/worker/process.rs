@@ -1,4 +1,4 @@
-//! The process of a task: one of its own, or a server that has begun the task.
+//! The process that runs a task: one started for it, or a task server.
 
 use std::io;
 
@@ -8,22 +8,22 @@ use pmc_spawn::Child;
 use super::kill::Leader;
 use super::task_server::TaskServer;
 
-/// What runs a task.
+/// The process that runs a task.
 pub(super) enum Process {
-    /// A process of its own.
+    /// Started for this task.
     Own(Child),
-    /// A server.
+    /// A task server.
     Served(TaskServer),
 }
 
 /// How a task ended.
 pub(super) struct Ended {
-    /// As `waitpid(2)` gives it.
+    /// Raw status, as of `waitpid(2)`.
     pub(super) status: i32,
-    /// What ran the task can run another one.
-    pub(super) goes_on: bool,
-    /// The server has ended without an answer.
-    pub(super) broken: bool,
+    /// The process can run another task.
+    pub(super) is_reusable: bool,
+    /// The task server ended without a reply.
+    pub(super) server_died: bool,
 }
 
 impl Process {
@@ -42,24 +42,21 @@ impl Process {
         }
     }
 
-    /// Waits for the end of the task.
+    /// Returns how the task ended, after its end.
     pub(super) fn conclude(&mut self) -> io::Result<Ended> {
         match self {
             Self::Own(child) => Ok(Ended {
                 status: reap(child.pid)?,
-                goes_on: false,
-                broken: false,
+                is_reusable: false,
+                server_died: false,
             }),
             Self::Served(server) => server.conclude(),
         }
     }
 }
 
-/// Raw wait status of a process that has ended.
-#[expect(
-    unsafe_code,
-    reason = "nix takes the status apart, and leaves out the core dump flag"
-)]
+/// Reaps a process and returns its raw wait status.
+#[expect(unsafe_code, reason = "nix decodes the status and drops the core dump flag")]
 pub(super) fn reap(pid: Pid) -> io::Result<i32> {
     let mut status = 0;
     // SAFETY: the pointer is to a local variable.

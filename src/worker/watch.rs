@@ -1,4 +1,4 @@
-//! What a worker looks after while it waits for a task's process.
+//! What a worker polls while it waits for a task's process.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,25 +10,25 @@ use crate::protocol::{ToMaster, ToWorker};
 use crate::transport::local::StopTask as _;
 use crate::transport::{TransportError, WorkerTransport};
 
-/// How often a worker looks for messages while its task runs; nothing but an abort is urgent.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval between polls for messages while a task runs. Only an abort is urgent.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long a worker that was told by a signal to end waits for the master's word: mostly the
-/// whole run is told so, and the master then ends it in good order.
+/// Time that a worker waits for the master after a signal. Usually the whole run gets the signal, and the
+/// master ends it in good order.
 const SIGNAL_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Something to be looked after in between.
+/// Something to poll at intervals.
 pub(super) trait Watch {
-    /// How often to look; never, if somebody else does.
+    /// Interval between polls; `None` if no poll is needed.
     fn interval(&self) -> Option<Duration>;
-    /// Looks.
+    /// Polls.
     fn poll(&mut self);
 }
 
-/// Somebody else looks after everything.
-pub(super) struct Nothing;
+/// Polls nothing.
+pub(super) struct NoWatch;
 
-impl Watch for Nothing {
+impl Watch for NoWatch {
     fn interval(&self) -> Option<Duration> {
         None
     }
@@ -36,39 +36,39 @@ impl Watch for Nothing {
     fn poll(&mut self) {}
 }
 
-/// Messages of the master, and signals. A worker that is a process of its own has but one thread,
-/// since handing each task and its result to another one would take longer than a small task.
-pub(super) struct Messages<'a, T> {
+/// Polls for messages of the master and for signals. A worker process has only one thread: handing each task
+/// and its result to another thread would take longer than a small task.
+pub(super) struct MessageWatch<'a, T> {
     transport: &'a mut T,
     kill: &'a KillSwitch,
     interrupt: &'a Interrupt,
-    /// Came while a task ran.
+    /// Messages that came while a task ran.
     early: VecDeque<ToWorker>,
     /// When the running task was asked to end.
-    ending: Option<Instant>,
-    /// When a signal was seen.
-    signalled: Option<Instant>,
-    told: bool,
+    ending_since: Option<Instant>,
+    /// When a signal was noticed.
+    signalled_since: Option<Instant>,
+    signal_reported: bool,
     error: Option<TransportError>,
 }
 
-impl<'a, T: WorkerTransport> Messages<'a, T> {
+impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
     pub(super) fn new(transport: &'a mut T, kill: &'a KillSwitch, interrupt: &'a Interrupt) -> Self {
         Self {
             transport,
             kill,
             interrupt,
             early: VecDeque::new(),
-            ending: None,
-            signalled: None,
-            told: false,
+            ending_since: None,
+            signalled_since: None,
+            signal_reported: false,
             error: None,
         }
     }
 
     pub(super) fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
-        if self.pull()? {
-            // Before the result: with that, the master takes the next task for begun.
+        if self.receive_early()? {
+            // Before the result: with a result, the master regards the next task as started.
             self.give_back()?;
         }
         match self.early.front() {
@@ -77,7 +77,7 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
         }
     }
 
-    /// The next message. Waits at most `timeout`, or until there is a signal.
+    /// Returns the next message. Waits at most `timeout`, or until a signal arrives.
     pub(super) fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -85,8 +85,8 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
         if let Some(message) = self.early.pop_front() {
             return Ok(Some(message));
         }
-        self.signals()?;
-        if self.signalled.is_some() {
+        self.check_signal()?;
+        if self.signalled_since.is_some() {
             // The transport does not wait any more.
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -94,35 +94,35 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
     }
 
     /// Asks the running task to end, and lets no other one start.
-    pub(super) fn end(&mut self) {
-        if self.ending.is_none() {
+    fn abort(&mut self) {
+        if self.ending_since.is_none() {
             self.kill.terminate();
-            self.ending = Some(Instant::now());
+            self.ending_since = Some(Instant::now());
         }
     }
 
-    fn signals(&mut self) -> Result<(), TransportError> {
+    fn check_signal(&mut self) -> Result<(), TransportError> {
         let Some(signal) = self.interrupt.signal() else {
             return Ok(());
         };
-        self.end();
-        let since = *self.signalled.get_or_insert_with(Instant::now);
-        if since.elapsed() >= SIGNAL_PATIENCE && !self.told {
-            self.told = true;
+        self.abort();
+        let since = *self.signalled_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= SIGNAL_PATIENCE && !self.signal_reported {
+            self.signal_reported = true;
             let message = format!("Stopped by signal {signal}");
             self.transport.send(ToMaster::Failed { message })?;
         }
         Ok(())
     }
 
-    /// Takes the messages that are there. True if tasks are to be given back.
-    fn pull(&mut self) -> Result<bool, TransportError> {
+    /// Receives all messages that have arrived. Returns true if the master retracts tasks.
+    fn receive_early(&mut self) -> Result<bool, TransportError> {
         let mut retract = false;
         while let Some(message) = self.transport.receive(Duration::ZERO)? {
             match message {
                 ToWorker::Retract => retract = true,
                 ToWorker::Abort => {
-                    self.end();
+                    self.abort();
                     self.early.push_back(ToWorker::Abort);
                 }
                 other => self.early.push_back(other),
@@ -131,15 +131,15 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
         Ok(retract)
     }
 
-    fn messages(&mut self) -> Result<(), TransportError> {
-        self.pull()?;
-        // Others may have nothing to do while the task here takes its time.
+    fn poll_all(&mut self) -> Result<(), TransportError> {
+        self.receive_early()?;
+        // Other workers may be idle while the task here runs.
         self.give_back()?;
-        self.signals()
+        self.check_signal()
     }
 
-    /// Gives back the tasks that were sent in advance.
-    pub(super) fn give_back(&mut self) -> Result<(), TransportError> {
+    /// Gives back the prefilled tasks.
+    fn give_back(&mut self) -> Result<(), TransportError> {
         let mut submits = Vec::new();
         self.early.retain(|message| match message {
             ToWorker::Run(task) => {
@@ -155,17 +155,17 @@ impl<'a, T: WorkerTransport> Messages<'a, T> {
     }
 }
 
-impl<T: WorkerTransport> Watch for Messages<'_, T> {
+impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
     fn interval(&self) -> Option<Duration> {
-        Some(LOOK)
+        Some(POLL_INTERVAL)
     }
 
     fn poll(&mut self) {
-        if let Err(error) = self.messages() {
+        if let Err(error) = self.poll_all() {
             self.error = Some(error);
-            self.end();
+            self.abort();
         }
-        if self.ending.is_some_and(|since| since.elapsed() >= GRACE) {
+        if self.ending_since.is_some_and(|since| since.elapsed() >= GRACE) {
             self.kill.kill();
         }
     }
@@ -214,13 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn a_recall_comes_before_what_was_not_begun() {
+    fn retracted_tasks_are_given_back_before_the_result() {
         let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
         let mut fake = Fake::default();
         fake.inbound
             .extend([run(2), run(3), ToWorker::Retract, ToWorker::Shutdown]);
-        let mut messages = Messages::new(&mut fake, &kill, &interrupt);
-        // Stands for the result of the task before.
+        let mut messages = MessageWatch::new(&mut fake, &kill, &interrupt);
+        // Any message, in place of a result.
         messages.send(ToMaster::Ready).unwrap();
         assert_eq!(
             messages.receive(Duration::ZERO).unwrap(),
@@ -231,11 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_given_back_while_one_takes_its_time() {
+    fn prefilled_tasks_are_given_back_while_a_task_runs() {
         let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
         let mut fake = Fake::default();
         fake.inbound.extend([run(2), ToWorker::Abort]);
-        let mut messages = Messages::new(&mut fake, &kill, &interrupt);
+        let mut messages = MessageWatch::new(&mut fake, &kill, &interrupt);
         messages.poll();
         assert!(kill.is_aborted());
         assert_eq!(messages.receive(Duration::ZERO).unwrap(), Some(ToWorker::Abort));

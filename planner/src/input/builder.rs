@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{ReadOptions, graph};
+use super::{Embedded, ReadOptions, graph};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, Link, Position, TransferFlag, TransformationName, Workflow,
@@ -35,6 +35,8 @@ struct Pending {
 pub(crate) struct Builder {
     file: PathBuf,
     pub(crate) workflow: Workflow,
+    /// Catalogs inside the file.
+    pub(crate) embedded: Embedded,
     pub(crate) problems: Vec<InputError>,
     pub(crate) checker: Checker,
     ids: Interner,
@@ -104,6 +106,7 @@ impl Builder {
                 mtime: std::fs::metadata(file).and_then(|m| m.modified()).ok(),
                 ..Workflow::default()
             },
+            embedded: Embedded::default(),
             problems: Vec::new(),
             checker: Checker::default(),
             ids: Interner::default(),

@@ -92,15 +92,15 @@ impl<'a> Reader<'_, 'a> {
                 "metadata" => self.yaml.metadata(&mut self.builder.workflow.metadata)?,
                 "siteCatalog" => {
                     let read = catalog::site::yaml::read(self.yaml)?;
-                    self.builder.workflow.embedded.sites = Some(read);
+                    self.builder.embedded.sites = Some(read);
                 }
                 "replicaCatalog" => {
                     let read = catalog::replica::yaml::read(self.yaml)?;
-                    self.builder.workflow.embedded.replicas = Some(read);
+                    self.builder.embedded.replicas = Some(read);
                 }
                 "transformationCatalog" => {
                     let read = catalog::transformation::yaml::read(self.yaml)?;
-                    self.builder.workflow.embedded.transformations = Some(read);
+                    self.builder.embedded.transformations = Some(read);
                 }
                 "hooks" => self.yaml.hooks(&mut self.builder.workflow.hooks)?,
                 "jobs" => self.jobs()?,

@@ -10,9 +10,9 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::error::PlanError;
+use crate::exec::Counts;
 use crate::exec::{Exec, ExecJob, Place, Task};
 use crate::model::{Hook, Link, Workflow};
-use crate::plan::Counts;
 use crate::properties::Properties;
 use crate::refine::settings::Generator;
 use crate::request::Request;

@@ -70,7 +70,7 @@ impl<'a> Dax<'_, 'a> {
                 _ => self.xml.illegal_element(&inner, "file", "pfn, metadata")?,
             }
         }
-        let embedded = &mut self.builder.workflow.embedded;
+        let embedded = &mut self.builder.embedded;
         // Only patterns can fail, and a DAX has none.
         if let Err(error) = embedded.replicas.get_or_insert_default().push(entry) {
             self.xml.problem(element.position, error.to_string());
@@ -144,7 +144,7 @@ impl<'a> Dax<'_, 'a> {
                 hooks: hooks.clone(),
                 container: None,
             };
-            let embedded = &mut self.builder.workflow.embedded;
+            let embedded = &mut self.builder.embedded;
             embedded
                 .transformations
                 .get_or_insert_default()
@@ -185,7 +185,7 @@ impl<'a> Dax<'_, 'a> {
                 }
             }
         }
-        let embedded = &mut self.builder.workflow.embedded;
+        let embedded = &mut self.builder.embedded;
         let catalog = embedded.transformations.get_or_insert_default();
         catalog.compounds.push((name, requires));
         Ok(())

@@ -1,4 +1,4 @@
-use super::{edges, raw, read};
+use super::{ParsedWorkflow, edges, parse, raw, read};
 use crate::model::{Arguments, FileKind, JobKind, Link, TransferFlag};
 use crate::profiles::Namespace;
 
@@ -47,13 +47,15 @@ fn line_breaks_can_be_kept() {
         preserve_linebreaks: true,
         ..super::ReadOptions::default()
     };
-    let workflow = super::read_text(std::path::Path::new("w"), &text, &options).expect("reads");
+    let workflow = super::read_text(std::path::Path::new("w"), &text, &options)
+        .expect("reads")
+        .workflow;
     assert_eq!(workflow.jobs[0].arguments, Arguments::Raw(" a\n  b ".into()));
 }
 
 #[test]
 fn the_current_dialect_is_read() {
-    let workflow = read(
+    let ParsedWorkflow { workflow, embedded } = parse(
         r#"<?xml version="1.0" encoding="UTF-8"?>
 <!-- a comment -->
 <adag xmlns="http://pegasus.isi.edu/schema/DAX" version="3.6" name="a.b c+d" index="2">
@@ -94,15 +96,11 @@ fn the_current_dialect_is_read() {
         [pair("purpose", "sample & test"), pair("wf.api", "xml")]
     );
     assert_eq!(workflow.hooks[0].when, "at_end");
-    let replicas = workflow.embedded.replicas.as_ref().expect("replicas");
+    let replicas = embedded.replicas.as_ref().expect("replicas");
     let found = replicas.lookup("inner").expect("an entry");
     assert_eq!(found.replicas.len(), 2);
     assert_eq!(found.replicas[1].site, None);
-    let transformations = workflow
-        .embedded
-        .transformations
-        .as_ref()
-        .expect("transformations");
+    let transformations = embedded.transformations.as_ref().expect("transformations");
     let entry = &transformations.entries[0];
     assert_eq!(
         (entry.pfn.as_str(), entry.profiles.pegasus("cores")),

@@ -196,7 +196,7 @@ fn comparable(mut workflow: Workflow) -> String {
 }
 
 fn read(text: &str) -> Workflow {
-    match read_text(Path::new("w"), text, &ReadOptions::default()) {
+    match read_text(Path::new("w"), text, &ReadOptions::default()).map(|parsed| parsed.workflow) {
         Ok(workflow) => workflow,
         Err(errors) => panic!("{errors}\n{text}"),
     }
@@ -241,7 +241,7 @@ proptest! {
                 }
             }
         }
-        let read = |way| match read_in(Path::new("w"), &text, &ReadOptions::default(), way) {
+        let read = |way| match read_in(Path::new("w"), &text, &ReadOptions::default(), way).map(|parsed| parsed.workflow) {
             Ok(workflow) => {
                 let names: Vec<String> = (0..workflow.files.len())
                     .map(|n| workflow.files.name(crate::model::FileId(n as u32)).to_owned())
