@@ -405,7 +405,8 @@ mod tests {
         run.append(
             "jobstate.log",
             &format!(
-                "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+                "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n\
+             101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
                  101 a EXECUTE 2.0 - - 2\n101 b EXECUTE 3.0 - - 3\n{ends}"
             ),
         );
@@ -415,7 +416,8 @@ mod tests {
     #[test]
     fn equal_failures_are_one_cause() {
         let run = failed_run(
-            "103 a JOB_FAILURE 35072 - - 2\n104 b JOB_FAILURE 35072 - - 3\n105 INTERNAL *** PMC_FINISHED 1 ***\n",
+            "103 a JOB_FAILURE 35072 - - 2\n104 b JOB_FAILURE 35072 - - 3\n\
+             105 INTERNAL *** PMC_FINISHED 1 ***\n",
         );
         run.append("a.out.000", &record(9, 95 * 1024, "row 12: cannot go on"));
         run.append("b.out.000", &record(9, 40 * 1024, "row 3456: cannot go on"));
@@ -443,7 +445,8 @@ mod tests {
         run.append(
             "jobstate.log",
             "100 INTERNAL *** PMC_STARTED ***\n100 small EXECUTE 1.0 - - 1\n100 big EXECUTE 2.0 - - 2\n\
-             101 small JOB_FAILURE 32512 - - 1\n102 big JOB_FAILURE 256 - - 2\n105 INTERNAL *** PMC_FINISHED 1 ***\n",
+             101 small JOB_FAILURE 32512 - - 1\n102 big JOB_FAILURE 256 - - 2\n\
+             105 INTERNAL *** PMC_FINISHED 1 ***\n",
         );
         let found = diagnose(&run.open());
         assert_eq!(

@@ -1,7 +1,7 @@
-//! What happened to each task, over all runs of a submit directory.
+//! History of all tasks and attempts, over all runs of a submit directory.
 //!
-//! [`History::open`] reads everything there is; [`History::update`] reads on from there. Memory is about a
-//! hundred bytes a task and forty an attempt.
+//! [`History::open`] reads the whole directory, [`History::update`] only what was added. Memory is about a
+//! hundred bytes per task and forty per attempt.
 
 mod changes;
 mod state;
@@ -378,7 +378,8 @@ EDGE stage_in_0 a\nEDGE stage_in_0 b\nEDGE a c\nEDGE b c\n";
         assert_eq!(history.all().get(State::Waiting), 4);
         run.append(
             "jobstate.log",
-            "100.0 INTERNAL *** PMC_STARTED ***\n100.5 stage_in_0 SUBMIT 1.0 - - 1\n100.5 stage_in_0 EXECUTE 1.0 - - 1\n",
+            "100.0 INTERNAL *** PMC_STARTED ***\n100.5 stage_in_0 SUBMIT 1.0 - - 1\n\
+             100.5 stage_in_0 EXECUTE 1.0 - - 1\n",
         );
         run.append(
             "w.dag.resource",

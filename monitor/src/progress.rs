@@ -393,8 +393,10 @@ mod tests {
         let run = TestRun::new(DAG);
         run.append(
             "jobstate.log",
-            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
-             102 a EXECUTE 2.0 - - 2\n103 a JOB_FAILURE 9 - - 2\n103 a EXECUTE 3.0 - - 2\n104 a JOB_FAILURE 9 - - 2\n\
+            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n\
+             101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+             102 a EXECUTE 2.0 - - 2\n103 a JOB_FAILURE 9 - - 2\n\
+             103 a EXECUTE 3.0 - - 2\n104 a JOB_FAILURE 9 - - 2\n\
              110 INTERNAL *** PMC_FINISHED 1 ***\n",
         );
         let progress = progress_of(&run, 120);
@@ -415,7 +417,8 @@ mod tests {
         let run = TestRun::new(DAG);
         run.append(
             "jobstate.log",
-            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n\
+             110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
              110 a EXECUTE 2.0 - - 2\n110 b EXECUTE 3.0 - - 3\n130 a JOB_SUCCESS 0 - - 2\n",
         );
         let history = run.open();

@@ -428,8 +428,10 @@ mod tests {
         let run = TestRun::new(DAG);
         run.append(
             "jobstate.log",
-            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
-             110 a EXECUTE 2.0 - - 2\n110 b EXECUTE 3.0 - - 3\n130 a JOB_SUCCESS 0 - - 2\n140 b JOB_FAILURE 256 - - 3\n\
+            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n\
+             110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+             110 a EXECUTE 2.0 - - 2\n110 b EXECUTE 3.0 - - 3\n130 a JOB_SUCCESS 0 - - 2\n\
+             140 b JOB_FAILURE 256 - - 3\n\
              140 INTERNAL *** PMC_FINISHED 1 ***\n\
              500 INTERNAL *** PMC_STARTED ***\n502 b EXECUTE 1.0 - - 1\n512 b JOB_SUCCESS 0 - - 1\n\
              513 c EXECUTE 2.0 - - 2\n520 c JOB_SUCCESS 0 - - 2\n520 INTERNAL *** PMC_FINISHED 0 ***\n",

@@ -128,11 +128,6 @@ fn picture(history: &History, picture: &Picture) -> (Option<Value>, Option<Value
 fn cells(row: &[Cell]) -> Value {
     let class = |cell: &Cell| char::from(b'0' + u8::try_from(cell.class.min(9)).unwrap_or(9));
     let used = |cell: &Cell| {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "between 0 and 35"
-        )]
         let step = (cell.used.clamp(0.0, 1.0) * 35.0).ceil() as u32;
         char::from_digit(step, 36).unwrap_or('0')
     };

@@ -257,7 +257,6 @@ fn hosts(figures: &Figures<'_>) -> String {
 /// Returns the cells of a row: job, attempt, site, kickstart, multiplier, their product, CPU time, post
 /// script, wait, resource delay, runtime, cluster, its delay, exit code, host.
 pub fn job_cells(attempt: &JobAttempt) -> [String; 15] {
-    #[expect(clippy::cast_precision_loss, reason = "small factors")]
     let multiplier = attempt.multiplier as f64;
     let optional = |value: Option<f64>| value.map_or("-".to_owned(), number);
     let delay = attempt

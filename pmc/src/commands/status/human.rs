@@ -317,10 +317,6 @@ fn hints(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
 
 /// Formats a time of day, with the date if it is another day.
 fn clock(now: Micros, in_seconds: f64) -> String {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "whole seconds suffice, and the cast saturates"
-    )]
     let later = (now / SECOND).saturating_add(in_seconds as i64);
     let local = |epoch| DateTime::from_timestamp(epoch, 0).map(|time| time.with_timezone(&Local));
     match (local(now / SECOND), local(later)) {
