@@ -85,7 +85,8 @@ impl Setup {
     }
 }
 
-/// True if the file is a device: it is not read. `/dev/null` stands for no rescue file, and other devices have no end.
+/// True if the file is a device: it is not read. `/dev/null` stands for no rescue file, and other devices
+/// have no end.
 pub(super) fn is_device(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt as _;
     path.metadata()

@@ -1,9 +1,9 @@
 //! Keeps the numbers of output files in step with the monitoring log when a run is resumed.
 //!
-//! monitord expects that the k-th submission of a task in `.dagman.out`, counted from 0, has output files with number k.
-//! A worker uses the first number without a file. A killed run leaves submissions of tasks that never reached a worker
-//! and so have no file. Then the next output would get the number of the lost submission, and monitord would look for it
-//! under a number that does not exist.
+//! monitord expects that the k-th submission of a task in `.dagman.out`, counted from 0, has output files
+//! with number k. A worker uses the first number without a file. A killed run leaves submissions of tasks
+//! that never reached a worker and so have no file. Then the next output would get the number of the lost
+//! submission, and monitord would look for it under a number that does not exist.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -16,8 +16,8 @@ use rustc_hash::FxHashMap;
 
 use crate::worker::fill_numbers;
 
-/// Creates an empty output file for each submission in the log without one, of tasks that are not done. A log that is
-/// missing or not a regular file has no submissions.
+/// Creates an empty output file for each submission in the log without one, of tasks that are not done. A log
+/// that is missing or not a regular file has no submissions.
 pub(super) fn fill(log: &Path, dag_file: &Path, dag: &Dag, done: &DoneSet) -> io::Result<()> {
     if !log.metadata().is_ok_and(|data| data.is_file()) {
         return Ok(());

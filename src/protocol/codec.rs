@@ -1,8 +1,8 @@
 //! Messages as bytes.
 //!
-//! A message is the version of the encoding, the direction, and the message in the format of `postcard`. The direction
-//! keeps a message to the master from being read as one to a worker. Master and workers are the same program; the
-//! version distinguishes a mixed installation from a damaged message.
+//! A message is the version of the encoding, the direction, and the message in the format of `postcard`. The
+//! direction keeps a message to the master from being read as one to a worker. Master and workers are the
+//! same program; the version distinguishes a mixed installation from a damaged message.
 
 use postcard::ser_flavors::Size;
 use serde::Serialize;

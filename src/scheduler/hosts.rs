@@ -1,8 +1,8 @@
 //! Hosts, their free resources, and an index that finds a host for a request.
 //!
-//! Numbers of free CPUs are grouped into levels. Each level holds the hosts with a free slot and that many free CPUs,
-//! ordered by free memory. A tree over the levels holds the maximum of free memory for ranges of levels. So a search and an
-//! update cost the logarithm of the number of hosts and levels.
+//! Numbers of free CPUs are grouped into levels. Each level holds the hosts with a free slot and that many
+//! free CPUs, ordered by free memory. A tree over the levels holds the maximum of free memory for ranges of
+//! levels. So a search and an update cost the logarithm of the number of hosts and levels.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;

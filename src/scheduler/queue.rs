@@ -1,11 +1,12 @@
 //! Queued tasks, indexed by request and priority.
 //!
-//! Tasks with the same request form a *shape*. Either the first task of a shape fits on some host or none does, so
-//! only the first is examined. Shapes with the same number of CPUs and GPUs form a *class*, ordered by memory. A
-//! tree over the class finds, for a given free memory, the shape whose first task must start first.
+//! Tasks with the same request form a *shape*. Either the first task of a shape fits on some host or none
+//! does, so only the first is examined. Shapes with the same number of CPUs and GPUs form a *class*, ordered
+//! by memory. A tree over the class finds, for a given free memory, the shape whose first task must start
+//! first.
 //!
-//! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from the DAG;
-//! a bit set marks those that are not empty.
+//! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from
+//! the DAG; a bit set marks those that are not empty.
 
 use pmc_dag::{Dag, Request, TaskId};
 
@@ -51,8 +52,8 @@ pub(crate) struct Shape {
     filled: BitSet,
 }
 
-/// Tasks of one shape and priority, in the order of their submit numbers. Half a cache line, because each task may
-/// have its own chain.
+/// Tasks of one shape and priority, in the order of their submit numbers. Half a cache line, because each
+/// task may have its own chain.
 #[derive(Debug)]
 #[repr(align(32))]
 struct Chain {
@@ -259,8 +260,9 @@ impl Queue {
         self.chains[chain as usize].priority == self.highest
     }
 
-    /// Returns the shape whose first task must start first among those that fit. `most_free_memory` returns the most
-    /// free memory of a host with this number of free CPUs and GPUs, or `None` if there is no such host.
+    /// Returns the shape whose first task must start first among those that fit. `most_free_memory` returns
+    /// the most free memory of a host with this number of free CPUs and GPUs, or `None` if there is no such
+    /// host.
     pub(crate) fn best(&self, most_free_memory: impl Fn(u32, u32) -> Option<u64>) -> Option<ShapeId> {
         let mut best = None;
         let mut best_key = Key::NONE;

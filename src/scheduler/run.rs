@@ -105,7 +105,8 @@ pub struct Master {
 }
 
 impl Master {
-    /// Creates the state of a run of `dag` with workers of ranks 1 to `workers`. The tasks in `done` are not run.
+    /// Creates the state of a run of `dag` with workers of ranks 1 to `workers`. The tasks in `done` are not
+    /// run.
     #[must_use]
     pub fn new(dag: Arc<Dag>, done: DoneSet, workers: u32, config: MasterConfig) -> Self {
         let (queue, chain_of) = Queue::new(&dag);
@@ -205,8 +206,8 @@ impl Master {
         Ok(())
     }
 
-    /// True if nothing runs and nothing will. Tasks may be left: dependents of failed tasks, tasks after a drain or
-    /// too many failures, and tasks of a cycle.
+    /// True if nothing runs and nothing will. Tasks may be left: dependents of failed tasks, tasks after a
+    /// drain or too many failures, and tasks of a cycle.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         let nothing_left = self.ready.is_empty() && self.queue.len() == 0;
@@ -286,7 +287,8 @@ impl Master {
         Ok(())
     }
 
-    /// Creates the hosts in the order of their lowest ranks. The registration of that rank describes the host.
+    /// Creates the hosts in the order of their lowest ranks. The registration of that rank describes the
+    /// host.
     fn set_up_hosts(&mut self) {
         let registrations = mem::take(&mut self.registrations);
         let mut hosts: Vec<Host> = Vec::new();

@@ -48,8 +48,8 @@ pub struct Begin {
     pub system: u32,
 }
 
-/// Returns the checksum of the last bytes before a position of the rescue file. It changes if the file has been edited,
-/// which makes the position meaningless.
+/// Returns the checksum of the last bytes before a position of the rescue file. It changes if the file has
+/// been edited, which makes the position meaningless.
 #[must_use]
 pub fn tail_checksum(before: &[u8]) -> u32 {
     crc32fast::hash(&before[before.len().saturating_sub(TAIL_LEN)..])
