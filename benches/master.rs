@@ -211,7 +211,7 @@ fn result(submit: SubmitId) -> TaskResult {
 fn run(dag: &Arc<Dag>) -> Duration {
     let mut sent = Sent::default();
     let config = MasterConfig {
-        tries: 1,
+        max_attempts: 1,
         max_failures: 0,
     };
     let workers = HOSTS * SLOTS_PER_HOST;

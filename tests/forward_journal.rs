@@ -293,7 +293,7 @@ fn a_file_that_others_write_is_skipped() {
 
 #[test]
 fn a_file_that_was_changed_since_is_skipped() {
-    for change in ["", "before\nt0.0 somebody else wrote this\n", "before\nT"] {
+    for change in ["", "before\nt0.0 another program wrote this\n", "before\nT"] {
         let world = World::new(vec![vec![(0, 5)]]);
         world.run(4, 100, false);
         fs::write(world.path("a"), change).unwrap();

@@ -104,7 +104,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             WaitPolicy::Normal
         };
         self.out.transport.set_wait_policy(wait_policy);
-        // With a timeout of zero, the transport would not look at the network.
+        // With a timeout of zero, the transport would not wait at all.
         timeout = timeout.max(Duration::from_micros(1));
         let mut inbox = std::mem::take(&mut self.inbox);
         let result = loop {

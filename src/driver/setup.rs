@@ -65,7 +65,7 @@ impl Setup {
         durability::end_recovery(recovered, &mut logs)?;
         let syncer = durability::start_syncer(options, &logs)?;
         let config = MasterConfig {
-            tries: options.tries,
+            max_attempts: options.tries,
             max_failures: options.max_failures,
         };
         let mut master = Master::new(Arc::clone(&dag), done, workers, config);

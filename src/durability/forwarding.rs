@@ -94,11 +94,11 @@ impl Forwarding {
         let Some(rescue) = &self.rescue else {
             return Ok(());
         };
-        let begun = match &self.journal {
+        let journal = match &self.journal {
             Some(journal) => journal.begin_again(rescue, rescue_len),
             None => Journal::begin(rescue, rescue_len),
         };
-        match begun {
+        match journal {
             Ok(journal) => self.journal = Some(journal),
             // Both runs use the option that ignores the other's journal.
             Err(JournalError::InUse { path }) => {

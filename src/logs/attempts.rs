@@ -63,11 +63,11 @@ mod tests {
             dagman_out::queued(&mut log, &stamp, task, number as u64 + 1);
         }
         fs::write(path("x.dag.dagman.out"), log).unwrap();
-        fs::write(path("b.out.000"), "first try").unwrap();
+        fs::write(path("b.out.000"), "first attempt").unwrap();
         fill(&path("x.dag.dagman.out"), &path("x.dag"), &dag, &done).unwrap();
         assert_eq!(fs::read(path("a.out.000")).unwrap(), b"");
         assert!(!path("a.out.001").exists());
-        assert_eq!(fs::read(path("b.out.000")).unwrap(), b"first try");
+        assert_eq!(fs::read(path("b.out.000")).unwrap(), b"first attempt");
         assert_eq!(fs::read(path("b.out.001")).unwrap(), b"");
         assert!(!path("c.out.000").exists(), "done tasks need no file");
     }

@@ -228,7 +228,7 @@ impl Hosts {
         self.enter(index);
     }
 
-    /// Gives back what [`Hosts::take`] took.
+    /// Returns resources that [`Hosts::take`] took.
     pub(crate) fn give_back(
         &mut self,
         index: u32,
@@ -334,7 +334,7 @@ impl Hosts {
         }
         for (level, members) in self.members.iter().enumerate() {
             if self.most_memory.leaf(level) != members.last().map(|(memory, _)| *memory) {
-                return Err(format!("level {level} has other memory than the tree says"));
+                return Err(format!("level {level} and the tree have different memory"));
             }
         }
         Ok(())
@@ -457,7 +457,8 @@ mod tests {
             let from = |at: usize| model.iter().enumerate().skip(at);
             let fits = |value: &Option<u64>| value.is_some_and(|v| v >= least);
             prop_assert_eq!(tree.max_from(start), from(start).filter_map(|(_, v)| *v).max());
-            prop_assert_eq!(tree.first_from(start, least), from(start).find(|(_, v)| fits(v)).map(|(i, _)| i));
+            let first = from(start).find(|(_, v)| fits(v)).map(|(i, _)| i);
+            prop_assert_eq!(tree.first_from(start, least), first);
             let last = from(start).rfind(|(_, v)| fits(v)).map(|(i, _)| i);
             prop_assert_eq!(tree.last_from(start, least), last);
         }

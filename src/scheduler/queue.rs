@@ -308,7 +308,7 @@ impl Queue {
             let filled = shape.filled.contains((number - shape.first_chain) as usize);
             if filled != (chain.first != NO_TASK) {
                 return Err(format!(
-                    "chain {number} is filled or not, but its shape says the opposite"
+                    "chain {number} and its shape disagree whether it is filled"
                 ));
             }
             let (mut at, mut last, mut submit) = (chain.first, NO_TASK, 0);
@@ -321,13 +321,13 @@ impl Queue {
                 (last, submit, at) = (at, node.submit, node.next);
             }
             if chain.last != last {
-                return Err(format!("chain {number} ends elsewhere than it says"));
+                return Err(format!("chain {number} has the wrong last task"));
             }
         }
         for shape in &self.shapes {
             let class = &self.classes[shape.class as usize];
             if class.keys[shape.leaf as usize] != self.first_key(nodes, shape) {
-                return Err(format!("{shape:?} has another first task than its class says"));
+                return Err(format!("{shape:?} and its class have different first tasks"));
             }
         }
         for class in &self.classes {
@@ -445,7 +445,8 @@ mod tests {
                 model[leaf % memories.len()] = key;
                 class.set(leaf % memories.len(), Key(key));
             }
-            let expected = (0..memories.len()).filter(|leaf| memories[*leaf] <= memory_mb).map(|leaf| model[leaf]).max();
+            let fitting = (0..memories.len()).filter(|leaf| memories[*leaf] <= memory_mb);
+            let expected = fitting.map(|leaf| model[leaf]).max();
             prop_assert_eq!(class.best(memory_mb).map(|leaf| class.keys[leaf].0), expected);
         }
     }

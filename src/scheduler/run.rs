@@ -21,7 +21,7 @@ use crate::scheduler::{Event, MasterError, Outbox, Record};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MasterConfig {
     /// Maximum attempts of tasks that do not set their own limit; 0 means one.
-    pub tries: u32,
+    pub max_attempts: u32,
     /// Number of finally failed tasks after which no more tasks start; 0 means no limit.
     pub max_failures: u32,
 }
@@ -404,7 +404,7 @@ impl Master {
 
     fn failed(&mut self, task: TaskId) {
         self.summary.failed += 1;
-        let max_attempts = self.dag.tries(task).unwrap_or(self.config.tries).max(1);
+        let max_attempts = self.dag.tries(task).unwrap_or(self.config.max_attempts).max(1);
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
         if *failures < max_attempts {

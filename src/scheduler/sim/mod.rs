@@ -306,7 +306,7 @@ fn random_plan(random: &mut Random) -> Plan {
         done,
         workers,
         config: MasterConfig {
-            tries: random.below(4) as u32,
+            max_attempts: random.below(4) as u32,
             max_failures: if random.one_in(3) {
                 1 + random.below(5) as u32
             } else {
@@ -351,7 +351,7 @@ fn thousands_of_workers_run_a_large_workflow() {
             })
             .collect(),
         config: MasterConfig {
-            tries: 10,
+            max_attempts: 10,
             max_failures: 0,
         },
         one_in_fails: 50,
