@@ -261,7 +261,7 @@ impl BuiltPlan<'_> {
         for job in jobs {
             match explainer.explain(job) {
                 Ok(text) => explanations.push(text),
-                Err(problem) => problems.push(problem),
+                Err(problem) => problems.push(problem.to_string()),
             }
         }
         if !problems.is_empty() {
