@@ -1,6 +1,6 @@
 //! Forwarding when the executor is stopped or the disk is full.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 use std::collections::BTreeSet;
 use std::fs;

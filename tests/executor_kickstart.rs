@@ -1,10 +1,6 @@
 //! Kickstart tasks look the same, run by a task server or by their own kickstart.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test says what is wrong by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

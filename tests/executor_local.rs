@@ -1,10 +1,6 @@
 //! The executor with worker threads, as a program.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test says what is wrong by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,10 +1,6 @@
 //! Promises of the manual page that the other tests of the executor do not check.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test says what is wrong by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,11 +1,7 @@
 //! Built-in transfers that end at random moments. Every file with its final name is whole, and no temporary
 //! file is left.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test says what is wrong by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

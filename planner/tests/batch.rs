@@ -57,6 +57,7 @@ fn assert_valid_bash(path: &Path) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of directives")]
 fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     case.put(
