@@ -1,5 +1,5 @@
-//! The fuzzed functions. Each entry takes arbitrary bytes and checks properties of the result. The targets of `cargo fuzz`
-//! and the test `fuzz_corpus` share this file.
+//! The fuzzed functions. Each entry takes arbitrary bytes and checks properties of the result. The targets of
+//! `cargo fuzz` and the test `fuzz_corpus` share this file.
 
 use std::path::Path;
 
