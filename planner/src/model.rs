@@ -204,7 +204,7 @@ impl Default for Arguments {
     }
 }
 
-/// A list of words in one allocation. No word holds a NUL, since no program can be given one.
+/// A list of words in one allocation. No word contains a NUL, since no program can receive one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Words {
     /// Each word followed by a NUL.

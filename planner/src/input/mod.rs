@@ -102,19 +102,19 @@ pub fn read_workflow(
 /// # Errors
 /// All problems of the text.
 pub fn read_text(path: &Path, text: &str, options: &ReadOptions) -> Result<ParsedWorkflow, InputErrors> {
-    read_in(path, text, options, dax::Way::Fast)
+    read_in(path, text, options, dax::ReaderMode::Fast)
 }
 
 fn read_in(
     path: &Path,
     text: &str,
     options: &ReadOptions,
-    way: dax::Way,
+    mode: dax::ReaderMode,
 ) -> Result<ParsedWorkflow, InputErrors> {
     let mut builder = Builder::new(path);
     let stop = if text::is_xml(text) {
         let mut xml = xml::Xml::new(path, text);
-        let stop = dax::read(&mut xml, &mut builder, options, way).err();
+        let stop = dax::read(&mut xml, &mut builder, options, mode).err();
         builder.problems.append(&mut xml.problems);
         stop
     } else {
