@@ -72,8 +72,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     option(
         'o',
         "FILE",
-        "standard output of the program; - is that of kickstart, !FILE appends, ^FILE renames an existing file to \
-         FILE.000 and so on (default: into the record)",
+        "standard output of the program; - is that of kickstart, !FILE appends, ^FILE renames an existing \
+         file to FILE.000 and so on (default: into the record)",
     ),
     option(
         'e',
@@ -83,8 +83,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     option(
         'l',
         "FILE",
-        "append the record to FILE; if that fails, it goes to standard output with a warning (default: standard \
-         output)",
+        "append the record to FILE; if that fails, it goes to standard output with a warning (default: \
+         standard output)",
     ),
     option(
         'B',
@@ -100,8 +100,8 @@ pub const OPTIONS: &[OptionSpec] = &[
     option(
         'S',
         "FILE",
-        "record size, times and owner of FILE before the run; LFN=FILE gives its logical name, @LIST names a file \
-         with one such entry per line; may be repeated",
+        "record size, times and owner of FILE before the run; LFN=FILE gives its logical name, @LIST names a \
+         file with one such entry per line; may be repeated",
     ),
     option('s', "FILE", "the same after the run, with SHA-256"),
     flag('X', "make the program executable first"),
