@@ -285,7 +285,7 @@ pub struct FileEntry<'a> {
     /// What the system said, or its error number.
     pub stat: Result<StatLines, i32>,
     /// For files that the job was to write and that exist.
-    pub output: Option<Output>,
+    pub output: Option<ChecksummedFile>,
     /// Captured text of a stream.
     pub payload: Option<Payload<'a>>,
 }
@@ -351,7 +351,7 @@ pub struct StatLines {
 
 /// The checksum of an output file.
 #[derive(Clone, Debug)]
-pub enum Output {
+pub enum ChecksummedFile {
     /// Computed.
     Checksum {
         /// SHA-256, 64 hexadecimal digits.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use chrono::{Datelike, Timelike};
 
 use super::{
-    FileEntry, Identity, IdentityLines, Invocation, Job, JobIds, Limit, Machine, MachineFacts, MachineLines,
-    Output, Source, Stamp, Stat, StatLines, Status, Usage, VERSION,
+    ChecksummedFile, FileEntry, Identity, IdentityLines, Invocation, Job, JobIds, Limit, Machine,
+    MachineFacts, MachineLines, Source, Stamp, Stat, StatLines, Status, Usage, VERSION,
 };
 use crate::yaml::{Emitter, KeyStyle};
 
@@ -287,12 +287,12 @@ impl FileEntry<'_> {
         }
         match &self.output {
             None => {}
-            Some(Output::NotRegular) => out.verbatim("output", "True")?,
-            Some(Output::Unreadable) => {
+            Some(ChecksummedFile::NotRegular) => out.verbatim("output", "True")?,
+            Some(ChecksummedFile::Unreadable) => {
                 out.verbatim("output", "True")?;
                 out.verbatim("integrity_error", "failed creating a checksum")?;
             }
-            Some(Output::Checksum { sha256, took }) => {
+            Some(ChecksummedFile::Checksum { sha256, took }) => {
                 out.verbatim("output", "True")?;
                 out.quoted_if_number("sha256", sha256)?;
                 out.verbatim("checksum_timing", format_args!("{:.2}", took.as_secs_f64()))?;
@@ -664,7 +664,7 @@ mod tests {
     fn outputs_have_checksums_and_streams_text() {
         let mut invocation = invocation();
         let checksum = |sha256: &str| {
-            Some(Output::Checksum {
+            Some(ChecksummedFile::Checksum {
                 sha256: sha256.into(),
                 took: Duration::from_millis(14),
             })
@@ -686,7 +686,7 @@ mod tests {
         );
         invocation.files[0].output = checksum("12e4");
         assert!(text(&invocation).contains("sha256: \"12e4\"\n"));
-        invocation.files[0].output = Some(Output::Unreadable);
+        invocation.files[0].output = Some(ChecksummedFile::Unreadable);
         assert!(text(&invocation).contains("integrity_error: failed creating a checksum\n"));
     }
 }
