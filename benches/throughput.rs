@@ -1,4 +1,4 @@
-//! What the executor costs beside the tasks themselves: as ratios to something bare in the same run.
+//! Measures the overhead of the executor, relative to a bare spawn loop in the same run.
 //!
 //! `cargo bench --bench throughput` measures the local transport. To measure under MPI, too, name a
 //! program built with the feature `mpi` and its launcher:
@@ -7,18 +7,16 @@
 //! PMC_BENCH_MPI='mpirun --oversubscribe -n 3 PATH/pegasus-mpi-cluster' cargo bench --bench throughput
 //! ```
 //!
-//! Each figure is the best of several rounds, executor and bare loop taking turns in the same
-//! process, so that a machine that is busy for a while does not favour either. Costs of a few per cent, of
-//! records and of the database, are less than what the same run differs by from one time to the next: there each
-//! round gives a ratio of its two runs, and the median counts, shown with its quartiles. Times are those of whole
-//! programs, from their start to their end; the time that a launcher takes for a program that does
-//! nothing is shown beside.
+//! Each figure is the best of several rounds. Executor and bare loop alternate, so that other load does not
+//! favour either. Records and the database cost a few per cent, less than the variation between runs. There,
+//! each round gives the ratio of two runs, and the figure is the median with its quartiles. Times are those
+//! of whole programs. The time that a launcher needs for a program that does nothing is shown beside.
 //!
-//! `PMC_BENCH_TASKS` and `PMC_BENCH_CHAIN` are the numbers of tasks, `PMC_BENCH_PAIRS` of rounds where
-//! the median counts, a word on the command line selects lines of the table.
+//! `PMC_BENCH_TASKS` and `PMC_BENCH_CHAIN` set the numbers of tasks, and `PMC_BENCH_PAIRS` the rounds of a
+//! median. A word on the command line selects lines of the table.
 //!
-//! A machine may be a fifth faster in one second than in the next, so a round of the line about records has its tasks in
-//! parts of which those without and those with record take turns.
+//! The speed of a machine may vary by a fifth within seconds. So a round of the line about records consists
+//! of parts, in which runs without and with records alternate.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -28,10 +26,10 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = "/bin/true";
 const ROUNDS: usize = 3;
 
-/// Runs of each kind in a round of the line about records.
+/// Parts of a round of the line about records.
 const PARTS: usize = 20;
 
-/// How long the task of the measurement at rest takes.
+/// Duration of the task while the executor is measured at rest.
 const REST: Duration = Duration::from_secs(5);
 
 fn main() {
@@ -120,7 +118,7 @@ impl Bench {
         )
     }
 
-    /// What the launcher takes for one task.
+    /// Time of the launcher for one task.
     fn launch(&self) -> String {
         let one = self.write("one.dag", &many_dag(1));
         let times = (0..ROUNDS).map(|_| run(self.mpi(), &one, &[]));
@@ -128,7 +126,8 @@ impl Bench {
         format!("; {:.2} s of it to start and end MPI", least.as_secs_f64())
     }
 
-    /// Tasks below kickstart, which must have been built beside the executor (`cargo build --release -p pegasus-kickstart`).
+    /// Tasks under kickstart, which must be built beside the executor (`cargo build --release -p
+    /// pegasus-kickstart`).
     fn with_record(&self) -> String {
         let kickstart =
             Path::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster")).with_file_name("pegasus-kickstart");
@@ -141,8 +140,8 @@ impl Bench {
         let recorded = self.write("recorded.dag", &text);
         let executor = local(self.cpus);
         let without = || run(&executor, &bare, &[]);
-        let kept = turns(self.pairs, PARTS, without, || run(&executor, &recorded, &[]));
-        let started = turns(ROUNDS, PARTS / 4, without, || {
+        let kept = alternate(self.pairs, PARTS, without, || run(&executor, &recorded, &[]));
+        let started = alternate(ROUNDS, PARTS / 4, without, || {
             let mut each = command(&executor, &recorded, &[]);
             let start = Instant::now();
             let status = each.env("PMC_KICKSTART", "exec").status();
@@ -204,12 +203,12 @@ impl Bench {
         )
     }
 
-    /// The database against the log alone that it is made from, until the program has ended.
+    /// The database, relative to a run that writes only the log. Counts the time until the program has ended.
     fn database(&self) -> String {
         let dag = self.many(self.tasks);
         let copy = || {
-            // A new directory: files of an earlier round would be looked through. It stays until the end: where many
-            // files have just been removed, some file systems take long to make new ones.
+            // A new directory, since the executor would search files of an earlier round. It is kept: after
+            // many removals, some file systems create files slowly.
             let folder = tempfile::tempdir_in(self.folder.path()).expect("a temporary folder");
             let copy = folder.keep().join("run.dag");
             std::fs::copy(&dag, &copy).expect("the temporary folder can be written");
@@ -218,14 +217,14 @@ impl Bench {
         let with = |option| run(&local(self.cpus), &copy(), &[option]);
         let ratios = pairs(self.pairs, || with("--monitord-hack"), || with("--stampede"));
         let [low, median, high] = ratios.map(|ratio| (ratio - 1.0) * 100.0);
-        let begin = Instant::now();
+        let started = Instant::now();
         let mut child = command(&local(self.cpus), &copy(), &["--stampede"])
             .spawn()
             .expect("the executor starts");
         let thread = thread_seconds(child.id(), "database");
         let ended = child.wait();
         assert!(ended.is_ok_and(|status| status.success()), "the run must succeed");
-        let cores = begin.elapsed().as_secs_f64() * self.cpus as f64;
+        let cores = started.elapsed().as_secs_f64() * self.cpus as f64;
         format!(
             "{median:+.1} % of the time of {} tasks ({low:+.1} to {high:+.1}); its thread takes {:.1} us a task, {:.1} % of all cores",
             self.tasks,
@@ -250,9 +249,9 @@ impl Bench {
         std::thread::sleep(REST / 4);
         let processes = executors(child.id());
         let before: Vec<f64> = processes.iter().map(|pid| cpu_seconds(*pid)).collect();
-        let (began, span) = (Instant::now(), REST / 2);
+        let (started, span) = (Instant::now(), REST / 2);
         std::thread::sleep(span);
-        let elapsed = began.elapsed().as_secs_f64();
+        let elapsed = started.elapsed().as_secs_f64();
         let shares = processes.iter().zip(before);
         let shares: Vec<String> = shares
             .map(|(pid, before)| format!("{:.2} %", (cpu_seconds(*pid) - before) / elapsed * 100.0))
@@ -289,7 +288,7 @@ fn local(workers: usize) -> Vec<String> {
     ]
 }
 
-/// Spawns and waits for the program `tasks` times, from as many threads as asked for.
+/// Spawns the program `tasks` times and waits for it, from `threads` threads.
 fn spawn_loops(tasks: usize, threads: usize) -> Duration {
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -306,14 +305,14 @@ fn spawn_loops(tasks: usize, threads: usize) -> Duration {
     start.elapsed()
 }
 
-/// Time of the second divided by that of the first, in rounds in which they take turns to be first: lower quartile,
-/// median and upper quartile.
+/// Lower quartile, median and upper quartile of the ratio of the second time to the first. They alternate in
+/// order.
 fn pairs(rounds: usize, first: impl Fn() -> Duration, second: impl Fn() -> Duration) -> [f64; 3] {
-    turns(rounds, 1, first, second)
+    alternate(rounds, 1, first, second)
 }
 
-/// As [`pairs`], with so many parts in each round, of which the times are added up.
-fn turns(
+/// As [`pairs`], with `parts` parts in each round, whose times are summed.
+fn alternate(
     rounds: usize,
     parts: usize,
     first: impl Fn() -> Duration,
@@ -349,7 +348,7 @@ fn command(executor: &[String], dag: &Path, options: &[&str]) -> Command {
         .args(options)
         .arg(dag)
         .current_dir(dag.parent().unwrap_or(Path::new(".")))
-        // The list of workflows is written there.
+        // The executor writes the list of workflows there.
         .env("HOME", dag.parent().unwrap_or(Path::new(".")))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -357,7 +356,7 @@ fn command(executor: &[String], dag: &Path, options: &[&str]) -> Command {
     command
 }
 
-/// Runs a DAG from the start and says how long the whole program took.
+/// Runs a DAG and returns the time of the whole program.
 fn run(executor: &[String], dag: &Path, options: &[&str]) -> Duration {
     let start = Instant::now();
     let output = command(executor, dag, options)
@@ -371,7 +370,7 @@ fn run(executor: &[String], dag: &Path, options: &[&str]) -> Duration {
     time
 }
 
-/// Processes of the executor among a process and what descends from it.
+/// Processes of the executor among a process and its descendants.
 fn executors(root: u32) -> Vec<u32> {
     let mut family = vec![root];
     let mut at = 0;
@@ -392,7 +391,7 @@ fn executors(root: u32) -> Vec<u32> {
     family
 }
 
-/// CPU time of a process so far, of all its threads.
+/// CPU time of all threads of a process so far.
 fn cpu_seconds(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
     let own = text
@@ -410,15 +409,15 @@ fn cpu_seconds(pid: u32) -> f64 {
     threads.max(own.unwrap_or(0.0)) / 1e9
 }
 
-/// CPU time of a thread of a process that runs, to its end but for a hundredth of a second.
+/// CPU time of a thread at its end, less at most a hundredth of a second.
 fn thread_seconds(pid: u32, name: &str) -> f64 {
     let threads = PathBuf::from(format!("/proc/{pid}/task"));
     let (mut thread, mut seconds) = (None, 0.0);
-    let begin = Instant::now();
+    let started = Instant::now();
     loop {
         std::thread::sleep(Duration::from_millis(10));
         assert!(
-            thread.is_some() || begin.elapsed() < REST,
+            thread.is_some() || started.elapsed() < REST,
             "there must be a thread {name}"
         );
         if let Some(path) = &thread {

@@ -1,17 +1,17 @@
-//! What this machine has: name, memory, CPUs; and which of the CPUs this process may use.
+//! Name, memory and CPUs of this machine, and the CPU affinity of this process.
 
 use std::collections::BTreeSet;
 
 use crate::protocol::Registration;
 
-/// Name of this machine.
+/// Returns the name of this machine.
 #[must_use]
 pub fn name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }
 
-/// Memory and CPUs of this machine, and so many GPUs. Where `memory_mb` or `cpus` is not 0, it is taken
-/// for the truth; so many CPUs then count as the cores of one socket.
+/// Returns memory and CPUs of this machine, and `gpus`. `memory_mb` or `cpus` replaces the real value unless
+/// it is 0; such CPUs count as the cores of one socket.
 #[must_use]
 pub fn describe(memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
     let memory_mb = if memory_mb > 0 {
@@ -31,7 +31,7 @@ pub fn describe(memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
         }
     } else {
         let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        topology(&text).unwrap_or_else(|| {
+        parse_cpuinfo(&text).unwrap_or_else(|| {
             let threads = usable_cpus();
             Topology {
                 threads,
@@ -50,14 +50,14 @@ pub fn describe(memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
     }
 }
 
-/// Number of CPUs that this process may use.
+/// Returns the number of CPUs that this process may use.
 #[must_use]
 pub fn usable_cpus() -> u32 {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     u32::try_from(cpus).unwrap_or(u32::MAX)
 }
 
-/// Physical memory, rounded up to whole MB.
+/// Returns the physical memory, rounded up to whole MB.
 fn physical_memory_mb() -> u64 {
     use nix::unistd::{SysconfVar, sysconf};
     let get = |variable| match sysconf(variable) {
@@ -74,10 +74,10 @@ struct Topology {
     sockets: u32,
 }
 
-/// Counts processors, cores and sockets in the text of `/proc/cpuinfo`. Nothing if it has no
-/// processors. Where it does not tell cores or sockets (virtual machines, other architectures),
-/// every thread is a core and all are in one socket.
-fn topology(cpuinfo: &str) -> Option<Topology> {
+/// Counts processors, cores and sockets in the text of `/proc/cpuinfo`. `None` without processors. If cores
+/// or sockets are missing (virtual machines, other architectures), every thread is a core and all are in one
+/// socket.
+fn parse_cpuinfo(cpuinfo: &str) -> Option<Topology> {
     let mut threads = 0;
     let mut socket = "";
     let (mut cores, mut sockets) = (BTreeSet::new(), BTreeSet::new());
@@ -109,8 +109,8 @@ fn topology(cpuinfo: &str) -> Option<Topology> {
     })
 }
 
-/// Lets this process run on all CPUs that the system allows it, and takes memory from anywhere:
-/// launchers bind each of their processes to one core, which the tasks would inherit.
+/// Lets this process run on all CPUs that the system allows, and use memory of all NUMA nodes. Launchers bind
+/// each of their processes to one core, and the tasks would inherit that.
 #[expect(
     unsafe_code,
     reason = "the system calls have no safe wrapper that takes all CPUs at once"
@@ -118,14 +118,14 @@ fn topology(cpuinfo: &str) -> Option<Topology> {
 pub fn reset_affinity() {
     let mut all = nix::sched::CpuSet::new();
     for cpu in 0..nix::sched::CpuSet::count() {
-        // The kernel takes out those that do not exist or are not allowed.
+        // The kernel ignores CPUs that do not exist or are not allowed.
         let _ = all.set(cpu);
     }
     if let Err(error) = nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &all) {
         tracing::debug!("Unable to clear CPU affinity: {error}");
     }
     const MPOL_DEFAULT: libc::c_long = 0;
-    // SAFETY: this policy takes no set of nodes, so there is no pointer to be valid.
+    // SAFETY: this policy takes no set of nodes, so the call reads no memory of this process.
     let _ = unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_DEFAULT, 0, 0) };
 }
 
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_threads_cores_and_sockets() {
+    fn threads_cores_and_sockets_are_counted() {
         let mut text = String::new();
         for cpu in 0..8 {
             text += &format!(
@@ -144,7 +144,7 @@ mod tests {
             );
         }
         assert_eq!(
-            topology(&text),
+            parse_cpuinfo(&text),
             Some(Topology {
                 threads: 8,
                 cores: 4,
@@ -153,18 +153,18 @@ mod tests {
         );
         let plain = "processor : 0\nprocessor : 1\n";
         assert_eq!(
-            topology(plain),
+            parse_cpuinfo(plain),
             Some(Topology {
                 threads: 2,
                 cores: 2,
                 sockets: 1
             })
         );
-        assert_eq!(topology(""), None);
+        assert_eq!(parse_cpuinfo(""), None);
     }
 
     #[test]
-    fn options_count_more_than_the_machine() {
+    fn options_replace_the_real_values() {
         let host = describe(100, 3, 2);
         assert_eq!(
             (host.memory_mb, host.threads, host.cores, host.sockets),

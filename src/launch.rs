@@ -1,29 +1,28 @@
-//! Was this process started by an MPI launcher?
+//! Detects whether an MPI launcher started this process.
 //!
-//! A launcher tells its processes who they are through variables. Slurm sets many of its
-//! variables in a batch script, too, where no launcher is at work: only those that a launcher or a
-//! job step sets count here.
+//! A launcher sets variables with rank and size. Slurm sets many of its variables in a batch script, too,
+//! without a launcher. So only variables that a launcher or a job step sets count here.
 
 use std::ffi::OsString;
 
 /// How this process was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Launch {
-    /// By hand or by a script: one process.
+    /// Without a launcher, as a single process.
     Alone,
-    /// By a launcher as one of several processes (or as the only one, if it was told so).
+    /// By a launcher, as one of one or more processes.
     Launched {
-        /// The variable that says so.
+        /// The variable that shows it.
         sign: &'static str,
-        /// Rank of this process, if it is said.
+        /// Rank of this process, if known.
         rank: Option<u32>,
-        /// Number of processes, if it is said.
+        /// Number of processes, if known.
         size: Option<u32>,
     },
 }
 
 impl Launch {
-    /// Whether this process speaks for all: the first one, or one that does not know.
+    /// Returns whether this process prints messages for all: rank 0, or an unknown rank.
     #[must_use]
     pub fn is_first(&self) -> bool {
         match self {
@@ -41,12 +40,12 @@ const LAUNCHERS: [(&str, &str); 4] = [
     ("PALS_RANKID", "PALS_SIZE"),
 ];
 
-/// Looks at the environment.
+/// Detects a launcher by the environment.
 #[must_use]
 pub fn detect(environment: impl Fn(&str) -> Option<OsString>) -> Launch {
     let number = |name: &str| environment(name)?.to_str()?.parse::<u32>().ok();
-    // srun without a fitting plugin starts single processes that know of each other only through
-    // Slurm's variables. A step of one task is what `srun --pty bash` makes: nothing to talk to.
+    // Without a matching plugin, srun starts processes that know of each other only through Slurm's
+    // variables. A step with one task is no parallel run: `srun --pty bash` makes one.
     let step_tasks = number("SLURM_STEP_NUM_TASKS");
     for (rank, size) in LAUNCHERS {
         if let Some(n) = number(rank) {
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers() {
+    fn launchers_are_detected() {
         for (variables, rank, size) in [
             (
                 &[
@@ -127,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn alone() {
+    fn batch_script_is_no_launcher() {
         assert_eq!(with(&[]), Launch::Alone);
         let batch = [
             ("SLURM_JOB_ID", "7"),

@@ -28,8 +28,9 @@ mod signals;
 mod transport;
 mod worker;
 
-// The program.
+// The program and its options.
 pub use app::main;
+pub use cli::{OPTIONS as CLI_OPTIONS, OptionSpec, Section as OptionSection};
 pub use logging::init as init_logging;
 
 // A run on this machine.
@@ -47,7 +48,8 @@ pub use host::{describe as describe_host, usable_cpus};
 pub use protocol::Registration;
 pub use worker::count_gpus;
 
-/// Parts of the executor for the benchmarks, fuzz targets and tests of this repository. Not an interface for others.
+/// Parts of the executor for the benchmarks, fuzz targets and tests of this repository. Not an interface for
+/// others.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::durability::forward_journal;

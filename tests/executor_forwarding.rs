@@ -1,6 +1,6 @@
-//! Forwarding by the executor as a program: what is left when it is stopped or the disk is full.
+//! Forwarding when the executor is stopped or the disk is full.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Tasks t0, t1, … of which each forwards a line to `all.txt`; `then` is what each does after that.
+    /// Tasks t0, t1, … that each forward a line to `all.txt`, and then run the command `then`.
     fn new(tasks: usize, then: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let lines = (0..tasks).map(|n| format!("TASK t{n} -f OUT=all.txt /bin/sh task.sh t{n}\n"));
@@ -38,7 +38,7 @@ impl Scene {
         self.folder.path().join(name)
     }
 
-    /// The executor, started by these words of a shell.
+    /// The executor; `shell` are commands that run before it.
     fn command(&self, shell: &str, arguments: &str) -> Command {
         let program = env!("CARGO_BIN_EXE_pegasus-mpi-cluster");
         let mut command = Command::new("/bin/sh");
@@ -69,9 +69,9 @@ impl Scene {
     }
 
     fn wait_for_journal(&self) {
-        let began = Instant::now();
+        let started = Instant::now();
         while !self.journal().exists() {
-            assert!(began.elapsed() < Duration::from_secs(30), "no journal appears");
+            assert!(started.elapsed() < Duration::from_secs(30), "no journal appears");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -82,7 +82,7 @@ impl Scene {
         names.map(str::to_owned).collect()
     }
 
-    /// Names in `all.txt`, all of whose lines must be whole.
+    /// Names in `all.txt`. Panics if a line is not whole.
     fn forwarded(&self) -> Vec<String> {
         let text = fs::read_to_string(self.path("all.txt")).unwrap_or_default();
         let names = text.split_inclusive('\n').map(|line| {
@@ -107,7 +107,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn a_journal_is_there_only_while_it_is_needed() {
+fn journal_exists_only_during_the_run() {
     let scene = Scene::new(3, "sleep 0.3");
     let mut running = scene.start();
     scene.wait_for_journal();
@@ -118,7 +118,7 @@ fn a_journal_is_there_only_while_it_is_needed() {
 }
 
 #[test]
-fn without_a_journal_if_it_is_not_wanted() {
+fn option_disables_the_journal() {
     let scene = Scene::new(20, "test ! -e x.dag.rescue.journal");
     let output = scene.run("", "--no-forward-journal");
     assert!(output.status.success(), "{}", stderr(&output));
@@ -144,7 +144,7 @@ fn sigterm_is_an_orderly_end() {
 }
 
 #[test]
-fn sigkill_is_made_good_by_the_next_run() {
+fn next_run_repairs_the_effects_of_sigkill() {
     let scene = Scene::new(40, "sleep 0.0$(($$ % 5))");
     for pause in [0, 3, 17, 40] {
         let mut running = scene.start();
@@ -159,17 +159,17 @@ fn sigkill_is_made_good_by_the_next_run() {
 }
 
 #[test]
-fn a_full_disk_fails_tasks_and_leaves_no_pieces() {
+fn full_disk_fails_tasks_and_leaves_no_partial_data() {
     let scene = Scene::new(12, "");
-    // A limit of the size of files is what a full disk is to a program: 64 blocks of 512 bytes.
+    // A limit of the file size acts like a full disk: 64 blocks of 512 bytes.
     let output = scene.run("trap '' XFSZ; ulimit -f 64;", "");
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let log = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{log}");
     assert!(
-        said.contains("Unable to write the forward journal: File too large"),
-        "{said}"
+        log.contains("Unable to write the forward journal: File too large"),
+        "{log}"
     );
-    assert!(said.contains("failed due to collective I/O errors"), "{said}");
+    assert!(log.contains("failed due to collective I/O errors"), "{log}");
     let done = scene.done();
     assert!(!done.is_empty() && done.len() < 12, "{done:?}");
     assert_eq!(scene.forwarded(), done.into_iter().collect::<Vec<_>>());

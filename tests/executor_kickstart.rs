@@ -1,10 +1,6 @@
-//! Tasks that are our kickstart: done by one that stays, they look as if each had been started.
+//! Kickstart tasks look the same, run by a task server or by their own kickstart.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test says what is wrong by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -24,14 +20,14 @@ fn kickstart() -> &'static Path {
     programs::kickstart(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"))
 }
 
-/// A program beside kickstart.
+/// Path of a program beside kickstart.
 fn beside(name: &str) -> Vec<u8> {
     kickstart().with_file_name(name).into_os_string().into_vec()
 }
 
-/// The words of a task that is a script below kickstart; `before` is what precedes the shell.
+/// The words of a task that runs a script under kickstart; `before` precedes the shell.
 fn sh(before: &str, script: &str) -> Vec<u8> {
-    // Dollar signs are for the shell, not for kickstart.
+    // Only the shell must expand variables, not kickstart.
     let script = script.replace('$', "\\$");
     let script = pmc_dag::words::quote(script.as_bytes()).into_owned();
     [before.as_bytes(), b" /bin/sh -c ", &script].concat()
@@ -42,7 +38,8 @@ struct Run {
 }
 
 impl Run {
-    /// A DAG of tasks `t0`, `t1`, …; `KS` stands for kickstart, `TR` for `pegasus-transfer`, `RC` for `pegasus-rc-client`.
+    /// A DAG of tasks `t0`, `t1`, …; `KS` is kickstart, `TR` is `pegasus-transfer`, `RC` is
+    /// `pegasus-rc-client`.
     fn new<T: AsRef<[u8]>>(tasks: &[T]) -> Self {
         let mut dag = Vec::new();
         for (number, task) in tasks.iter().enumerate() {
@@ -84,7 +81,7 @@ impl Run {
         String::from_utf8(self.read(name)).unwrap()
     }
 
-    /// The record of the first try of a task.
+    /// The record of the first attempt of a task.
     fn record(&self, task: usize) -> String {
         self.text(&format!("t{task}.out.000"))
     }
@@ -108,7 +105,7 @@ impl Run {
         self.command(workers, arguments).output().unwrap()
     }
 
-    /// Waits for a file with a line and gives that.
+    /// Waits for a file with a line and returns the line.
     fn wait_for(&self, name: &str) -> String {
         let text = || fs::read_to_string(self.path(name)).unwrap_or_default();
         assert!(wait(|| text().ends_with('\n')), "{name}");
@@ -121,8 +118,8 @@ impl Run {
 }
 
 fn wait(done: impl Fn() -> bool) -> bool {
-    let began = Instant::now();
-    while !done() && began.elapsed() < Duration::from_secs(60) {
+    let started = Instant::now();
+    while !done() && started.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(10));
     }
     done()
@@ -148,7 +145,7 @@ fn value<'a>(record: &'a str, key: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("no {key} in {record}")).1.trim()
 }
 
-/// The lines of a record and of the executor's, with what differs from run to run left out.
+/// The lines of the records of kickstart and executor, without values that vary between runs.
 fn masked(text: &[u8]) -> Vec<String> {
     const VARYING: &str = "start duration pid utime stime maxrss minflt majflt inblock outblock nvcsw nivcsw nsignals \
                            inode mtime atime ctime blocks descriptor temporary_name ram_free ram_shared ram_buffer \
@@ -156,7 +153,7 @@ fn masked(text: &[u8]) -> Vec<String> {
                            \"KICKSTART_INTEGRITY_DATA\"";
     let text = String::from_utf8_lossy(text);
     let lines = text.lines().filter(|line| {
-        // Only states in which some process is.
+        // The record counts only states with processes in them.
         !["procs_", "task_"].iter().any(|key| line.trim().starts_with(key))
     });
     let mask = |line: &str| match line.split_once(':') {
@@ -171,13 +168,13 @@ fn masked(text: &[u8]) -> Vec<String> {
     lines.map(mask).collect()
 }
 
-/// Lines of the run `from` as if it had run in the folder of `to`.
+/// Lines of the run `from`, with the folder of `to` in place of its own.
 fn moved(lines: Vec<String>, from: &Run, to: &Run) -> Vec<String> {
     let [from, to] = [from, to].map(|run| run.folder.path().to_str().unwrap());
     lines.into_iter().map(|line| line.replace(from, to)).collect()
 }
 
-/// Names the first line that differs.
+/// Panics with the first line that differs.
 fn assert_same(here: &[String], there: &[String], what: &str) {
     let differs = here.iter().zip(there).find(|(here, there)| here != there);
     assert_eq!(differs, None, "{what}");
@@ -185,7 +182,7 @@ fn assert_same(here: &[String], there: &[String], what: &str) {
 }
 
 #[test]
-fn records_are_the_same_as_those_of_a_kickstart_each() {
+fn served_records_equal_those_of_own_kickstarts() {
     let tasks: Vec<Vec<u8>> = vec![
         b"KS /bin/true".to_vec(),
         b"KS -n ns::tr:1 -N ID1 -R site -L wf -T 2026-11-21T06:10:05+00:00 -H /bin/echo a \"b  c\" 'd$e'"
@@ -217,7 +214,7 @@ fn records_are_the_same_as_those_of_a_kickstart_each() {
             "KS",
             "echo \"    key:\" > $KICKSTART_INTEGRITY_DATA; echo \"      sha256: 0\" >> $KICKSTART_INTEGRITY_DATA; echo x > $KICKSTART_METADATA",
         ),
-        // What the job sees of itself.
+        // The job prints its own surroundings.
         sh(
             "KS",
             "env | grep -v KICKSTART | sort; umask; pwd; ulimit -a; ls /proc/self/fd; grep -e Sig[BIC] -e Cpus /proc/self/status",
@@ -255,7 +252,7 @@ fn records_are_the_same_as_those_of_a_kickstart_each() {
         assert_same(&got, &masked(&executed.read(name)), name);
     }
     assert!(served.record(21).contains("its parent leads the group"));
-    // One process for almost all of them, and for each of the others its own.
+    // Served tasks share a process; the others have one each.
     let servers = |run: &Run| -> BTreeSet<String> {
         let records = (0..12).map(|task| run.record(task));
         records
@@ -263,11 +260,11 @@ fn records_are_the_same_as_those_of_a_kickstart_each() {
             .map(|record| value(&record, "pid").to_owned())
             .collect()
     };
-    // A large record is the last of a server.
+    // A server ends after a large record.
     let shared = servers(&served);
     assert!(shared.len() <= 2, "{shared:?}");
     assert!(servers(&executed).len() > 8);
-    // Peak memory is that of the job, not of whoever has started it.
+    // The peak memory is that of the job, not of its parent.
     let memory = |run: &Run| value(&run.record(0), "maxrss").parse::<u64>().unwrap();
     assert!(memory(&served) < memory(&executed) + 4096, "{}", memory(&served));
 }
@@ -288,7 +285,7 @@ fn many_tasks_share_a_few_servers() {
 #[test]
 fn without_a_server_each_task_starts_its_own() {
     let executor = Path::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
-    // One that fails, no program, and one that nobody may execute.
+    // A server that fails, one that is no program, and one without execute permission.
     for (server, mode) in [
         ("#!/bin/sh\nexit 3\n", 0o755),
         ("no program\n", 0o755),
@@ -312,28 +309,28 @@ fn without_a_server_each_task_starts_its_own() {
         assert!(records.iter().all(|record| record.contains("hello")));
         let processes: BTreeSet<&str> = records.iter().map(|record| value(record, "pid")).collect();
         assert_eq!(processes.len(), 6, "{server}");
-        let said = String::from_utf8_lossy(&output.stderr);
-        let told = said.matches("pegasus-kickstart-server running: ").count();
-        assert_eq!(told, 1, "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let warnings = stderr.matches("pegasus-kickstart-server running: ").count();
+        assert_eq!(warnings, 1, "{stderr}");
     }
 }
 
 #[test]
-fn servers_without_a_task_end_in_silence() {
+fn run_without_tasks_starts_no_server() {
     let run = Run::new(&["KS /bin/true"]);
     success(&run.run(2, &[]));
     for _ in 0..5 {
-        // Nothing is left to do when they have just been started.
+        // All tasks are done.
         let output = run.run(2, &["--rescue", "x.dag.rescue"]);
         success(&output);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!said.contains("kickstart"), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(!stderr.contains("kickstart"), "{stderr}");
     }
     assert!(!run.path("t0.out.001").exists());
 }
 
 #[test]
-fn a_killed_server_is_a_failed_task_and_no_more() {
+fn killed_server_fails_only_its_task() {
     let tasks = [
         "KS /bin/true".into(),
         sh("KS", "echo $PPID > server; echo $$ > job; exec sleep 60"),
@@ -353,7 +350,7 @@ fn a_killed_server_is_a_failed_task_and_no_more() {
     assert!(run.record(1).contains("status=9"));
     assert_eq!(value(&run.record(0), "pid"), server.to_string());
     assert_ne!(value(&run.record(2), "pid"), server.to_string());
-    // As when a kickstart of its own is killed.
+    // The job survives, as it does without a server.
     let _ = kill(job, Signal::SIGKILL);
 }
 
@@ -376,9 +373,9 @@ fn jobs_end_with_their_executor() {
 fn time_limits_and_the_end_of_the_run_reach_the_job() {
     let tasks = ["KS /bin/sleep 60", "KS /bin/true"];
     let run = Run::new(&tasks);
-    let began = Instant::now();
+    let started = Instant::now();
     let output = run.run(1, &["--runtime-limit", "0.3"]);
-    assert!(began.elapsed() < Duration::from_secs(30));
+    assert!(started.elapsed() < Duration::from_secs(30));
     assert_eq!(output.status.code(), Some(1));
     let (ended, next) = (run.record(0), run.record(1));
     assert!(
@@ -402,7 +399,7 @@ fn stop(executor: &Child) {
 }
 
 #[test]
-fn what_a_task_leaves_is_not_ended_with_a_later_one() {
+fn processes_of_an_earlier_task_outlive_a_time_limit() {
     let tasks = [
         sh("KS", "sleep 60 > /dev/null 2>&1 & echo $! > left"),
         "KS /bin/sleep 60".into(),
@@ -443,12 +440,12 @@ fn copies(more: &str, pairs: &[(&str, &str)]) -> String {
     format!("[{}]", pairs.collect::<Vec<_>>().join(","))
 }
 
-/// A specification of one directory to make or one thing to remove.
+/// A specification with one directory to create or one path to remove.
 fn target(kind: &str, url: &str) -> String {
     format!(r#"[{{"type":"{kind}","target":{{"site_label":"s","url":"{url}","recursive":"true"}}}}]"#)
 }
 
-/// As [`masked`], also without the times in the log of a transfer and, with them, its size.
+/// As [`masked`], also without the times in the log of a transfer, on which its size depends.
 fn masked_log(text: &[u8]) -> Vec<String> {
     let mut captured = false;
     let mut mask = |line: String| {
@@ -479,7 +476,7 @@ fn masked_log(text: &[u8]) -> Vec<String> {
     masked(text).into_iter().map(&mut mask).collect()
 }
 
-/// All below a folder: names, permissions, contents.
+/// Collects names, permissions and contents below a folder.
 fn tree(folder: &Path, out: &mut Vec<(PathBuf, u32, Vec<u8>)>, root: &Path) {
     let mut entries: Vec<_> = folder
         .read_dir()
@@ -506,8 +503,8 @@ fn tree(folder: &Path, out: &mut Vec<(PathBuf, u32, Vec<u8>)>, root: &Path) {
     }
 }
 
-/// Whether the job's process is kickstart's.
-fn is_inside(run: &Run, task: usize) -> bool {
+/// Returns whether the job ran in the process of kickstart.
+fn is_built_in(run: &Run, task: usize) -> bool {
     let record = run.record(task);
     let mut ids = record
         .lines()
@@ -516,7 +513,7 @@ fn is_inside(run: &Run, task: usize) -> bool {
 }
 
 #[test]
-fn transfers_are_the_same_without_a_process() {
+fn built_in_transfers_equal_those_of_the_program() {
     let many: Vec<(String, String)> = (0..40)
         .map(|n| ("data/large".to_owned(), format!("data/many/{n}")))
         .collect();
@@ -572,7 +569,7 @@ fn transfers_are_the_same_without_a_process() {
             let mut here = moved(masked_log(&served.read(&name)), &served, &executed);
             let mut there = masked_log(&executed.read(&name));
             if words.contains("data/log") {
-                // The times are in that file.
+                // This file contains times, so its size varies.
                 let is_other = |line: &String| !line.trim().starts_with("size:");
                 here.retain(is_other);
                 there.retain(is_other);
@@ -589,24 +586,24 @@ fn transfers_are_the_same_without_a_process() {
     assert_eq!(files(&served), files(&executed));
     assert_eq!(files(&served).len(), 49);
     for (task, words) in tasks.iter().enumerate() {
-        assert!(!is_inside(&executed, task), "{words}");
-        assert_eq!(is_inside(&served, task), !by_process.contains(&task), "{words}");
+        assert!(!is_built_in(&executed, task), "{words}");
+        assert_eq!(is_built_in(&served, task), !by_process.contains(&task), "{words}");
     }
     let failed = served.record(4);
     assert!(failed.contains("regular_exitcode: 1"), "{failed}");
-    // Peak memory of other jobs stays about what it was.
+    // The peak memory of other jobs is about the same.
     let memory = |run: &Run| value(&run.record(13), "maxrss").parse::<u64>().unwrap();
     assert!(memory(&served) < memory(&executed) + 8192, "{}", memory(&served));
 }
 
 #[test]
-fn transfers_end_when_they_should() {
+fn transfers_end_at_time_limits_and_with_the_executor() {
     let tasks = ["KS TR -f copy", "KS TR -f hang", "KS TR -f copy"];
     let prepared = || {
         let run = Run::new(&tasks);
         fs::write(run.path("in"), "some input\n").unwrap();
         fs::write(run.path("copy"), copies("", &[("in", "out")])).unwrap();
-        // Nobody reads what is written.
+        // No process reads the pipe.
         fs::write(run.path("hang"), copies("", &[("in", "fifo")])).unwrap();
         nix::unistd::mkfifo(&run.path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         run
@@ -617,7 +614,7 @@ fn transfers_end_when_they_should() {
     let records: Vec<String> = (0..3).map(|task| run.record(task)).collect();
     let codes = records.iter().map(|record| value(record, "regular_exitcode"));
     assert_eq!(codes.collect::<Vec<_>>(), ["0", "1", "0"]);
-    // One that hangs is left alone, and with it the server.
+    // The server is abandoned together with the job that hangs.
     let servers: Vec<&str> = records.iter().map(|record| value(record, "pid")).collect();
     assert_eq!(servers[0], servers[1]);
     assert_ne!(servers[1], servers[2]);
@@ -634,13 +631,15 @@ fn transfers_end_when_they_should() {
         ids.map(|id| Pid::from_raw(id.parse().unwrap()))
             .collect::<Vec<_>>()
     };
-    let is_at_it = |server: Pid| {
+    let runs_a_job = |server: Pid| {
         let threads = fs::read_dir(format!("/proc/{server}/task"));
         threads.is_ok_and(|threads| threads.count() == 2)
     };
-    assert!(wait(
-        || children().into_iter().filter(|&id| is_at_it(id)).count() >= 2
-    ));
+    assert!(wait(|| children()
+        .into_iter()
+        .filter(|&id| runs_a_job(id))
+        .count()
+        >= 2));
     let servers = children();
     executor.kill().unwrap();
     executor.wait().unwrap();
@@ -662,7 +661,7 @@ fn entries(database: &Path) -> Vec<[Option<String>; 5]> {
 }
 
 #[test]
-fn registrations_are_the_same_without_a_process() {
+fn built_in_registrations_equal_those_of_the_program() {
     let tasks = [
         "KS -w work RC --prefix rc --conf ../db -v --insert ../some",
         "KS -f RC --prefix rc --conf db --meta meta,none --insert more",
@@ -722,8 +721,8 @@ fn registrations_are_the_same_without_a_process() {
             let here = moved(masked(&served.read(&name)), &served, &executed);
             assert_same(&here, &masked(&executed.read(&name)), &format!("{name}: {words}"));
         }
-        assert!(!is_inside(&executed, task), "{words}");
-        assert_eq!(is_inside(&served, task), !by_process.contains(&task), "{words}");
+        assert!(!is_built_in(&executed, task), "{words}");
+        assert_eq!(is_built_in(&served, task), !by_process.contains(&task), "{words}");
     }
     for name in ["x.txt", "x.yml", "log"] {
         assert_eq!(served.text(name), executed.text(name), "{name}");
@@ -736,16 +735,16 @@ fn registrations_are_the_same_without_a_process() {
         .into_iter()
         .map(|[name, ..]| name.unwrap())
         .collect();
-    // Tasks start in the order of their names: the deletion comes last.
+    // Tasks start in the order of their names, so the deletion comes last.
     assert_eq!(names, ["c", "a", "a", "d"]);
     assert_eq!(entries(&served.path("work/x.db")).len(), 2);
-    // Peak memory of other jobs stays about what it was.
+    // The peak memory of other jobs is about the same.
     let memory = |run: &Run| value(&run.record(16), "maxrss").parse::<u64>().unwrap();
     assert!(memory(&served) < memory(&executed) + 8192, "{}", memory(&served));
 }
 
 #[test]
-fn registrations_end_when_they_should() {
+fn registrations_end_at_time_limits() {
     let tasks = [
         "KS /bin/true",
         "KS RC --prefix rc --conf text --insert some",
@@ -755,7 +754,7 @@ fn registrations_end_when_they_should() {
         let run = Run::new(&tasks);
         fs::write(run.path("text"), "rc=File\nrc.file=x.txt\n").unwrap();
         fs::write(run.path("some"), "a file:///a\n").unwrap();
-        // Somebody else holds the catalog.
+        // Another process locks the catalog.
         let lock = fs::File::create(run.path("x.txt.lock")).unwrap();
         lock.lock().unwrap();
         let mut command = run.command(1, &["--runtime-limit", "0.5"]);
@@ -772,7 +771,7 @@ fn registrations_end_when_they_should() {
         "record",
     );
     assert!(served.record(1).contains("signal: 15"), "{}", served.record(1));
-    // One that hangs is left alone, and with it the server.
+    // The server is abandoned together with the job that hangs.
     let servers: Vec<String> = (0..3)
         .map(|task| value(&served.record(task), "pid").to_owned())
         .collect();

@@ -1,10 +1,6 @@
 //! The executor with worker threads, as a program.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test says what is wrong by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -30,7 +26,7 @@ EDGE B D
 EDGE C D
 ";
 
-/// A folder to run in, with a DAG and a script that tells who it is.
+/// A folder with a DAG and a script that prints its argument.
 struct Run {
     folder: TempDir,
 }
@@ -93,12 +89,12 @@ impl Run {
             .unwrap()
     }
 
-    /// Waits until a file of this name is there.
+    /// Waits until a file of this name exists.
     fn wait_for(&self, name: &str) {
-        let began = Instant::now();
+        let started = Instant::now();
         while !self.exists(name) {
             assert!(
-                began.elapsed() < Duration::from_secs(30),
+                started.elapsed() < Duration::from_secs(30),
                 "{name} does not appear"
             );
             std::thread::sleep(Duration::from_millis(5));
@@ -124,7 +120,7 @@ fn last_line(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_diamond() {
+fn diamond_runs_in_order() {
     let run = Run::new(DIAMOND);
     let output = run.run(&["x.dag"]);
     assert_eq!(output.status.code(), Some(0));
@@ -149,7 +145,7 @@ fn a_diamond() {
 }
 
 #[test]
-fn a_failing_task_stops_only_what_depends_on_it() {
+fn failed_task_blocks_only_its_descendants() {
     let run = Run::new(
         "TASK bad /bin/sh -c 'exit 3'\nTASK after ./say.sh after\nTASK other ./say.sh other\nEDGE bad after\n",
     );
@@ -169,7 +165,7 @@ fn a_failing_task_stops_only_what_depends_on_it() {
 }
 
 #[test]
-fn a_retry_has_files_and_number_of_its_own() {
+fn retry_has_its_own_files_and_number() {
     let run = Run::new("TASK a -t 3 ./twice.sh\n");
     run.script("twice.sh", "echo x >> count; [ $(wc -l < count) -eq 2 ]");
     let output = run.run(&["--monitord-hack", "x.dag"]);
@@ -190,7 +186,7 @@ fn a_retry_has_files_and_number_of_its_own() {
 }
 
 #[test]
-fn two_runs_have_no_second_in_common() {
+fn two_runs_share_no_second_in_the_log() {
     let run = Run::new("TASK a ./say.sh a\n");
     for _ in 0..2 {
         assert_eq!(run.run(&["--monitord-hack", "x.dag"]).status.code(), Some(0));
@@ -203,7 +199,7 @@ fn two_runs_have_no_second_in_common() {
 }
 
 #[test]
-fn a_second_run_does_the_rest_and_appends_to_the_logs() {
+fn resumed_run_does_the_rest_and_appends_to_the_logs() {
     let run = Run::new("TASK a ./say.sh a\nTASK b ./b.sh\nEDGE a b\n");
     run.script("b.sh", "echo b >> ran; [ -f repaired ]");
     assert_eq!(run.run(&["--monitord-hack", "x.dag"]).status.code(), Some(1));
@@ -228,7 +224,7 @@ fn sigterm_ends_tasks_and_keeps_what_is_done() {
     let run = Run::new(
         "TASK quick ./say.sh quick\nTASK slow ./slow.sh\nTASK never ./say.sh never\nEDGE quick slow\nEDGE slow never\n",
     );
-    // Both the script and its child ignore the signal, so that they have to be killed.
+    // Both the script and its child ignore the signal, so they must be killed.
     run.script(
         "slow.sh",
         "trap '' TERM; echo begun; sleep 1000 & echo $! > child; mv child pid; wait",
@@ -254,11 +250,11 @@ fn sigterm_ends_tasks_and_keeps_what_is_done() {
     assert!(run.read("x.dag.dagman.out").ends_with("EXITING WITH STATUS 1\n"));
     assert_eq!(run.read("slow.out.000"), "begun\n");
     let grandchild: i32 = run.read("pid").trim().parse().unwrap();
-    let began = Instant::now();
-    // Nobody may be there to reap it but init.
+    let started = Instant::now();
+    // Only init can reap it, so this may take a while.
     while is_running(grandchild) {
         assert!(
-            began.elapsed() < Duration::from_secs(30),
+            started.elapsed() < Duration::from_secs(30),
             "process {grandchild} is still there"
         );
         std::thread::sleep(Duration::from_millis(5));
@@ -269,8 +265,8 @@ fn signal(child: &Child, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
 }
 
-/// One task that runs until a file `go` is there, and another that waits for a slot.
-fn two_of_which_one_runs() -> (Run, Child) {
+/// One task that runs until a file `go` exists, and another that waits for a slot.
+fn start_one_of_two_tasks() -> (Run, Child) {
     let run = Run::new("TASK first ./first.sh\nTASK second -p -1 ./say.sh second\n");
     run.script("first.sh", "touch begun; while [ ! -e go ]; do sleep 0.01; done");
     let child = run.start(&["--host-cpus", "1", "--monitord-hack", "x.dag"]);
@@ -279,22 +275,22 @@ fn two_of_which_one_runs() -> (Run, Child) {
 }
 
 #[test]
-fn a_drain_lets_running_tasks_end_and_starts_no_more() {
+fn drain_lets_running_tasks_end_and_starts_no_more() {
     for asked in [Signal::SIGUSR1, Signal::SIGTERM] {
-        let (run, child) = two_of_which_one_runs();
+        let (run, child) = start_one_of_two_tasks();
         signal(&child, asked);
         std::thread::sleep(Duration::from_millis(300));
         run.write("go", "");
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(75));
-        let said = text(&output.stderr);
+        let stderr = text(&output.stderr);
         assert!(
-            said.contains(&format!("[fatal] Caught signal {}\n", asked as i32)),
-            "{said}"
+            stderr.contains(&format!("[fatal] Caught signal {}\n", asked as i32)),
+            "{stderr}"
         );
         assert!(
-            said.ends_with("[error] Workflow drained: the rest is for the next run\n"),
-            "{said}"
+            stderr.ends_with("[error] Workflow drained: the rest is for the next run\n"),
+            "{stderr}"
         );
         assert!(
             text(&output.stdout).contains("stat=\"failed\", tasks=2, submitted=1, succeeded=1, failed=0")
@@ -308,8 +304,8 @@ fn a_drain_lets_running_tasks_end_and_starts_no_more() {
 }
 
 #[test]
-fn a_second_signal_ends_a_drain() {
-    let (run, child) = two_of_which_one_runs();
+fn second_signal_ends_a_drain() {
+    let (run, child) = start_one_of_two_tasks();
     signal(&child, Signal::SIGUSR1);
     std::thread::sleep(Duration::from_millis(100));
     signal(&child, Signal::SIGTERM);
@@ -321,7 +317,7 @@ fn a_second_signal_ends_a_drain() {
 }
 
 #[test]
-fn a_drain_lasts_no_longer_than_the_wall_time() {
+fn drain_ends_at_the_wall_time() {
     let run = Run::new("TASK slow ./slow.sh\n");
     run.script("slow.sh", "touch begun; exec sleep 1000");
     let child = run.start(&["--max-wall-time", "0.03", "x.dag"]);
@@ -333,7 +329,7 @@ fn a_drain_lasts_no_longer_than_the_wall_time() {
 }
 
 #[test]
-fn a_drain_that_leaves_nothing_is_a_success() {
+fn drain_after_the_last_task_is_a_success() {
     let run = Run::new("TASK only ./first.sh\n");
     run.script("first.sh", "touch begun; sleep 0.3");
     let child = run.start(&["x.dag"]);
@@ -344,7 +340,7 @@ fn a_drain_that_leaves_nothing_is_a_success() {
     assert_eq!(last_line(&output.stderr), "[info] Workflow succeeded");
 }
 
-/// The process is there, and no zombie.
+/// Returns whether the process exists and is no zombie.
 fn is_running(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')')
@@ -354,20 +350,20 @@ fn is_running(pid: i32) -> bool {
 }
 
 #[test]
-fn a_task_gets_no_more_than_its_time() {
+fn task_ends_at_its_time_limit() {
     let run = Run::new(
         "TASK own -T 0.2 ./slow.sh own\nTASK default ./slow.sh default\n\
          TASK free -T 0 ./free.sh\nTASK polite ./polite.sh\nTASK quick ./say.sh quick\n",
     );
-    // The child, which holds the output open, has to end, too.
+    // The child holds the output open, so it must end, too.
     run.script("slow.sh", "sleep 1000 & echo $! > $1.pid; wait");
     run.script("free.sh", "sleep 0.7");
     run.script("polite.sh", "trap 'exit 3' TERM; sleep 1000 & wait");
-    let began = Instant::now();
+    let started = Instant::now();
     let output = run.run(&["--per-task-stdio", "--runtime-limit", "0.4", "-t", "1", "x.dag"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(began.elapsed() < Duration::from_secs(20));
-    let said = text(&output.stderr);
+    assert!(started.elapsed() < Duration::from_secs(20));
+    let stderr = text(&output.stderr);
     for line in [
         "[error] Task own is ended: its limit of 0.2 seconds is over\n",
         "[error] Task default is ended: its limit of 0.4 seconds is over\n",
@@ -375,24 +371,27 @@ fn a_task_gets_no_more_than_its_time() {
         "[error] Task default failed with exitcode 15\n",
         "[error] Task polite failed with exitcode 768\n",
     ] {
-        assert!(said.contains(line), "{said}");
+        assert!(stderr.contains(line), "{stderr}");
     }
-    assert_eq!(said.matches("is ended").count(), 3);
+    assert_eq!(stderr.matches("is ended").count(), 3);
     let mut done = run.done();
     done.sort();
     assert_eq!(done, ["free", "quick"]);
     assert!(run.read("own.out.000").contains("status=15, "));
-    let began = Instant::now();
+    let started = Instant::now();
     for name in ["own.pid", "default.pid"] {
         while is_running(run.read(name).trim().parse().unwrap()) {
-            assert!(began.elapsed() < Duration::from_secs(30), "{name} is still there");
+            assert!(
+                started.elapsed() < Duration::from_secs(30),
+                "{name} is still there"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
 
 #[test]
-fn a_task_that_ignores_its_limit_is_killed() {
+fn task_that_ignores_its_limit_is_killed() {
     let run = Run::new("TASK deaf -T 0.1 ./deaf.sh\n");
     run.script("deaf.sh", "trap '' TERM; sleep 1000");
     let output = run.run(&["x.dag"]);
@@ -400,7 +399,7 @@ fn a_task_that_ignores_its_limit_is_killed() {
 }
 
 #[test]
-fn the_wall_time_ends_a_run() {
+fn wall_time_ends_a_run() {
     let run = Run::new("TASK slow /bin/sleep 1000\n");
     let output = run.run(&["--max-wall-time", "0.005", "x.dag"]);
     assert_eq!(output.status.code(), Some(1));
@@ -410,7 +409,7 @@ fn the_wall_time_ends_a_run() {
 }
 
 #[test]
-fn a_full_disk_marks_nothing_as_done() {
+fn full_disk_marks_nothing_as_done() {
     let dag = "TASK a ./say.sh a\nTASK b ./say.sh b\nEDGE a b\n";
     let run = Run::new(dag);
     let output = run.run(&["-r", "/dev/full", "x.dag"]);
@@ -430,7 +429,7 @@ fn a_full_disk_marks_nothing_as_done() {
     );
     assert!(!run.exists("ran"));
 
-    // The record of a task cannot be written: its output is not complete.
+    // The record of a task cannot be written, so its output is incomplete.
     let run = Run::new("TASK a /bin/true\n");
     for rank in [1, 2] {
         std::os::unix::fs::symlink("/dev/full", run.path().join(format!("x.dag.out.{rank}"))).unwrap();
@@ -446,7 +445,7 @@ fn a_full_disk_marks_nothing_as_done() {
 }
 
 #[test]
-fn the_lock_is_held_to_the_end() {
+fn lock_is_held_to_the_end() {
     let run = Run::new("TASK a ./hold.sh\n");
     run.script("hold.sh", "touch running; while [ ! -f go ]; do sleep 0.01; done");
     let first = run.start(&["x.dag"]);
@@ -463,7 +462,7 @@ fn the_lock_is_held_to_the_end() {
 }
 
 #[test]
-fn a_lock_of_the_original_is_respected() {
+fn lock_of_the_original_is_respected() {
     let run = Run::new("TASK a /bin/true\n");
     let file = fs::File::options()
         .read(true)
@@ -484,7 +483,7 @@ fn a_lock_of_the_original_is_respected() {
 }
 
 #[test]
-fn a_missing_program_fails_its_task_only() {
+fn missing_program_fails_only_its_task() {
     let run = Run::new("TASK a surely-no-such-program x\nTASK b ./say.sh b\nTASK c ./say.txt\n");
     run.write("say.txt", "no program");
     let output = run.run(&["--per-task-stdio", "x.dag"]);
@@ -505,7 +504,7 @@ fn a_missing_program_fails_its_task_only() {
 }
 
 #[test]
-fn tasks_see_no_descriptors_of_the_executor() {
+fn tasks_inherit_no_descriptors_of_the_executor() {
     let run = Run::new("TASK a -f OUT=data.txt ./fds.sh\nTASK b ./fds.sh\n");
     run.script(
         "fds.sh",
@@ -513,7 +512,7 @@ fn tasks_see_no_descriptors_of_the_executor() {
     );
     let output = run.run(&["--per-task-stdio", "--jobstate-log", "x.dag"]);
     assert_eq!(output.status.code(), Some(0));
-    // Whoever started the tests may have left some open.
+    // The parent of the tests may have left some open.
     let inherited = Command::new("./fds.sh").current_dir(run.path()).output().unwrap();
     let count = |text: &str| {
         text.lines()
@@ -529,7 +528,7 @@ fn tasks_see_no_descriptors_of_the_executor() {
 }
 
 #[test]
-fn long_records_are_no_problem() {
+fn long_records_are_written_whole() {
     let name = "n".repeat(150);
     let program = "p".repeat(5000);
     let run = Run::new(&format!("TASK {name} {program}\n"));
@@ -539,7 +538,7 @@ fn long_records_are_no_problem() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written() {
+fn missing_folder_of_the_rescue_file_is_reported() {
     let run = Run::new("TASK a /bin/true\n");
     let output = run.run(&["-r", "no-such-folder/x.rescue", "x.dag"]);
     assert_eq!(output.status.code(), Some(1));
@@ -550,7 +549,7 @@ fn a_folder_that_cannot_be_written() {
 }
 
 #[test]
-fn without_mpi_a_launcher_is_refused_once() {
+fn launcher_without_mpi_is_refused_once() {
     if cfg!(feature = "mpi") {
         return;
     }
@@ -579,7 +578,7 @@ fn without_mpi_a_launcher_is_refused_once() {
 }
 
 #[test]
-fn bad_input_is_shown_where_it_is() {
+fn bad_input_is_reported_with_its_line() {
     let run = Run::new("TASK a ./say.sh a\nEDGE a nowhere\n");
     let output = run.run(&["x.dag"]);
     assert_eq!(output.status.code(), Some(1));
@@ -594,7 +593,7 @@ fn bad_input_is_shown_where_it_is() {
 }
 
 #[test]
-fn a_cycle_is_named_and_the_rest_runs() {
+fn cycle_is_reported_and_the_rest_runs() {
     let run = Run::new(
         "TASK free ./say.sh free\nTASK one ./say.sh 1\nTASK two ./say.sh 2\nEDGE one two\nEDGE two one\n",
     );
@@ -610,7 +609,7 @@ fn a_cycle_is_named_and_the_rest_runs() {
 }
 
 #[test]
-fn a_host_script_runs_once_and_its_services_end() {
+fn host_script_runs_once_and_its_services_end() {
     let run = Run::new("TASK a /bin/cat ready\n");
     run.script(
         "hs.sh",
@@ -621,10 +620,10 @@ fn a_host_script_runs_once_and_its_services_end() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert!(run.read("a.out.000").starts_with("once\n[cluster-task "));
     let service: i32 = run.read("pid").trim().parse().unwrap();
-    let began = Instant::now();
+    let started = Instant::now();
     while is_running(service) {
         assert!(
-            began.elapsed() < Duration::from_secs(30),
+            started.elapsed() < Duration::from_secs(30),
             "process {service} is still there"
         );
         std::thread::sleep(Duration::from_millis(5));
@@ -650,13 +649,13 @@ fn a_host_script_runs_once_and_its_services_end() {
 }
 
 #[test]
-fn forwarded_data_is_appended_by_the_master_alone() {
+fn only_the_master_appends_forwarded_data() {
     let dag = "TASK a -t 2 -f OUT=deep/er/all.txt ./fwd.sh a\nTASK b -F b.txt=deep/er/all.txt ./left.sh\nTASK c -f OUT=x.dag/no ./fwd.sh c\n";
     let run = Run::new(dag);
-    // The first try fails: what it sent does not count.
+    // The first attempt fails, so its data is dropped.
     run.script(
         "fwd.sh",
-        "echo \"$1\" > /proc/self/fd/$OUT; [ $1 = c ] || { echo >> tries; [ $(wc -l < tries) -eq 2 ]; }",
+        "echo \"$1\" > /proc/self/fd/$OUT; [ $1 = c ] || { echo >> attempts; [ $(wc -l < attempts) -eq 2 ]; }",
     );
     run.script("left.sh", "echo b > b.txt");
     let output = run.run(&["x.dag"]);
@@ -676,7 +675,7 @@ fn forwarded_data_is_appended_by_the_master_alone() {
 }
 
 #[test]
-fn gpus_are_shared_out_by_name() {
+fn tasks_get_gpus_by_name() {
     let dag = "TASK a -g 1 ./gpus.sh\nTASK b -g 2 ./gpus.sh\nTASK c ./gpus.sh\nEDGE a b\nEDGE b c\n";
     let run = Run::new(dag);
     run.script(
@@ -692,7 +691,7 @@ fn gpus_are_shared_out_by_name() {
     };
     assert!(go(&["x.dag"]).status.success());
     assert_eq!(run.read("seen"), "a 5 0\nb 5,7 0,1\nc 5,7\n");
-    // More than there are.
+    // More than the worker has.
     run.write("y.dag", "TASK a -g 3 ./gpus.sh\n");
     let output = go(&["y.dag"]);
     assert_eq!(output.status.code(), Some(1));

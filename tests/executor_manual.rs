@@ -1,10 +1,6 @@
-//! What the manual page promises, beyond what the other tests of the executor look at.
+//! Promises of the manual page that the other tests of the executor do not check.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test says what is wrong by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +42,7 @@ impl Scene {
         format!("{:04o}", mode.permissions().mode() & 0o7777)
     }
 
-    /// All files and folders, with their paths from this one.
+    /// Relative paths of all files and folders.
     fn files(&self) -> Vec<String> {
         fn walk(root: &Path, folder: &Path, found: &mut Vec<String>) {
             for entry in fs::read_dir(folder).unwrap() {
@@ -63,8 +59,8 @@ impl Scene {
         found
     }
 
-    /// The executor with two workers, its other arguments as words of a shell; `before` are commands of
-    /// the shell that it is started from.
+    /// The executor with two workers. `arguments` are words of a shell; `before` are commands that the shell
+    /// runs first.
     fn command(&self, before: &str, arguments: &str) -> Command {
         let program = env!("CARGO_BIN_EXE_pegasus-mpi-cluster");
         let mut command = Command::new("/bin/sh");
@@ -88,10 +84,10 @@ impl Scene {
     }
 
     fn wait_for(&self, name: &str) {
-        let began = Instant::now();
+        let started = Instant::now();
         while !self.path(name).exists() {
             assert!(
-                began.elapsed() < Duration::from_secs(30),
+                started.elapsed() < Duration::from_secs(30),
                 "{name} does not appear"
             );
             std::thread::sleep(Duration::from_millis(5));
@@ -99,7 +95,7 @@ impl Scene {
     }
 }
 
-/// How a run ended and what it said.
+/// Exit code and output of a run.
 struct Ended {
     code: Option<i32>,
     out: String,
@@ -128,11 +124,11 @@ impl Ended {
     }
 
     #[track_caller]
-    fn says(&self, text: &str) {
+    fn reports(&self, text: &str) {
         assert!(self.err.contains(text), "no {text:?} in {}", self.err);
     }
 
-    /// The number behind a text of the log.
+    /// The number that follows a text of the log.
     #[track_caller]
     fn figure(&self, text: &str) -> f64 {
         let line = self.err.lines().find_map(|line| line.split(text).nth(1));
@@ -165,7 +161,7 @@ fn files_have_modes_under_the_umask() {
         assert_eq!(scene.mode("deep"), folder);
         // The journal holds data whose targets may be private.
         assert!(scene.read("b.out.000").starts_with("-rw------- "));
-        // Files of workers are there only if they could not be merged.
+        // Files of workers exist only during the run.
         let scene = Scene::new("TASK a /bin/sh -c 'ls -l x.dag.out.* x.dag.err.* >modes'\n");
         scene.run_from(&before, "-o all.out -e all.err x.dag").succeeded();
         let shown = if umask == "022" {
@@ -184,16 +180,16 @@ fn files_have_modes_under_the_umask() {
 }
 
 #[test]
-fn a_dag_writes_nothing_but_what_it_names() {
-    // Names with slashes are below the folder of the DAG, and their folders must be there.
+fn run_creates_only_named_files() {
+    // Files of names with slashes are below the folder of the DAG, and their folders must exist.
     let scene = Scene::new("TASK /etc/a /bin/true\nTASK down/b /bin/true\nTASK none/c /bin/true\n");
     fs::create_dir_all(scene.path("etc")).unwrap();
     fs::create_dir_all(scene.path("down")).unwrap();
     let run = scene.run("--monitord-hack --jobstate-log x.dag").failed();
-    run.says(
+    run.reports(
         "[error] Task none/c: Unable to open task stdout file ./none/c.out.000: No such file or directory\n",
     );
-    let wanted = [
+    let expected = [
         "down",
         "down/b.err.000",
         "down/b.out.000",
@@ -206,9 +202,9 @@ fn a_dag_writes_nothing_but_what_it_names() {
         "x.dag.rescue",
         "x.dag.resource",
     ];
-    assert_eq!(scene.files(), wanted);
+    assert_eq!(scene.files(), expected);
     assert!(!Path::new("/etc/a.out.000").exists());
-    // A task that fails, or sends nothing, makes no file and no folder.
+    // A task that fails, or forwards nothing, creates no file and no folder.
     let scene = Scene::new(
         "TASK a -f OUT=one/a /bin/sh -c 'echo >/proc/self/fd/$OUT; exit 1'\n\
          TASK b -f OUT=two/b /bin/true\nTASK c -F c.txt=three/c /bin/sh -c ':>c.txt'\n",
@@ -218,7 +214,7 @@ fn a_dag_writes_nothing_but_what_it_names() {
 }
 
 #[test]
-fn use_and_throughput_are_told_at_the_end() {
+fn utilization_and_throughput_are_logged_at_the_end() {
     let scene = Scene::new("TASK a /bin/sleep 0.2\nTASK b /bin/sleep 0.2\nTASK c /bin/false\n");
     let run = scene.run("--no-sleep-on-recv x.dag").failed();
     let (runtime, wall) = (
@@ -227,19 +223,19 @@ fn use_and_throughput_are_told_at_the_end() {
     );
     let makespan = run.figure("] Makespan: ");
     assert!(runtime >= 0.4 && wall >= makespan && makespan >= 0.2);
-    let near = |text: &str, wanted: f64| {
+    let assert_near = |text: &str, expected: f64| {
         let figure = run.figure(text);
         assert!(
-            (figure - wanted).abs() < 1e-3 * wanted,
-            "{text}{figure}, not {wanted}"
+            (figure - expected).abs() < 1e-3 * expected,
+            "{text}{figure}, not {expected}"
         );
     };
-    near("Resource utilization (with master): ", runtime / (wall * 3.0));
-    near("Resource utilization (without master): ", runtime / (wall * 2.0));
-    near("Throughput: ", 3.0 / makespan);
-    near("File descriptor cache hit rate: ", 1.0);
+    assert_near("Resource utilization (with master): ", runtime / (wall * 3.0));
+    assert_near("Resource utilization (without master): ", runtime / (wall * 2.0));
+    assert_near("Throughput: ", 3.0 / makespan);
+    assert_near("File descriptor cache hit rate: ", 1.0);
     assert!(run.figure("Bytes sent to workers: ") > 0.0 && run.figure("Bytes received from workers: ") > 0.0);
-    let said: Vec<&str> = run
+    let lines: Vec<&str> = run
         .err
         .lines()
         .skip_while(|line| !line.ends_with("Workflow finished"))
@@ -258,12 +254,12 @@ fn use_and_throughput_are_told_at_the_end() {
         "Merging task stdio",
         "Sending workers shutdown",
     ];
-    for (line, text) in said.iter().zip(order) {
+    for (line, text) in lines.iter().zip(order) {
         assert!(line.starts_with(&format!("[info] {text}")), "{line}: not {text}");
     }
 }
 
-/// What `taskset` calls the CPUs that this process may use, and whether the first two are among them.
+/// The usable CPUs of this process, in the format of `taskset`, and whether the first two are among them.
 fn usable() -> (String, bool) {
     let all = nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -275,7 +271,7 @@ fn usable() -> (String, bool) {
 }
 
 #[test]
-fn blocks_of_cpus_are_told_and_on_request_bound() {
+fn cpu_blocks_are_exported_and_on_request_bound() {
     let dag = "TASK two -c 2 /bin/sh task.sh\nTASK one -c 1 /bin/sh task.sh\nTASK none -c 0 /bin/sh task.sh\n\
                EDGE two one\nEDGE one none\n";
     let script = "echo $PMC_TASK ${PMC_AFFINITY:-unset} $(sed -n 's/Cpus_allowed_list:.//p' /proc/self/status) >>seen\n";
@@ -291,20 +287,20 @@ fn blocks_of_cpus_are_told_and_on_request_bound() {
         seen,
         format!("two 0,1 {all}\none unset {all}\nnone unset {all}\n")
     );
-    // With CPUs that this process may not use there is no binding.
+    // Tasks are not bound to CPUs that this process may not use.
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap();
     if !both || processors.matches("processor").count() < 2 {
         return;
     }
     let (seen, _) = go("", "--set-affinity x.dag");
     assert_eq!(seen, format!("two 0,1 0-1\none unset {all}\nnone unset {all}\n"));
-    let (seen, said) = go("taskset -p -c 1 $$ >/dev/null;", "--set-affinity x.dag");
+    let (seen, log) = go("taskset -p -c 1 $$ >/dev/null;", "--set-affinity x.dag");
     assert_eq!(seen, "two 0,1 1\none unset 1\nnone unset 1\n");
-    assert!(said.contains("[warn] Task two: CPU 0 is not available to this worker: not setting affinity\n"));
+    assert!(log.contains("[warn] Task two: CPU 0 is not available to this worker: not setting affinity\n"));
 }
 
 #[test]
-fn options_that_exclude_each_other() {
+fn conflicting_options_are_refused() {
     let scene = Scene::new("TASK a /bin/true\n");
     let run = scene.run("--set-affinity --host-cpus 2 x.dag").failed();
     assert_eq!(run.err, "--host-cpus is not compatible with --set-affinity\n");
@@ -324,8 +320,8 @@ fn few_descriptors_are_enough_for_many_files() {
         "echo $1 >/proc/self/fd/$A; echo $1 >/proc/self/fd/$B\n",
     );
     let run = scene.run("--maxfds 1 x.dag").succeeded();
-    run.says("[info] Setting max cached files = 1\n");
-    // No file is there again when it is needed: the two alternate.
+    run.reports("[info] Setting max cached files = 1\n");
+    // The two files alternate, so the cache never has the one that is needed.
     assert!(run.figure("File descriptor cache hit rate: ") < 0.1);
     for n in 0..12 {
         assert_eq!(scene.read(&format!("out.{n}")), format!("t{n:02}\n"));
@@ -341,16 +337,15 @@ fn few_descriptors_are_enough_for_many_files() {
         run.err
             .ends_with("ABORT: Setting for max cached files is greater than system limit: 101 > 100\n")
     );
-    // A run that does not begin leaves nothing for monitoring.
+    // A run that does not start writes no logs.
     assert!(!scene.path("jobstate.log").exists() && !scene.path("x.dag.dagman.out").exists());
     let run = scene.run_from("ulimit -n 100;", "x.dag").succeeded();
-    run.says("[info] Setting max cached files = 36\n");
+    run.reports("[info] Setting max cached files = 36\n");
 }
 
-/// Second caveat of the manual page: pipes take any length, files 1 MB. Third: nothing of a task that
-/// fails. Tenth: the source is removed in any case.
+/// Pipes take any length, files 1 MB. A task that fails forwards nothing. Its files are removed in any case.
 #[test]
-fn how_much_a_task_may_forward() {
+fn pipes_take_any_length_and_files_a_megabyte() {
     let scene = Scene::new(
         "TASK pipe -f OUT=pipe.txt /bin/sh -c 'head -c 3000000 /dev/zero >/proc/self/fd/$OUT'\n\
          TASK most -F most.part=most.txt /bin/sh -c 'head -c 1048576 /dev/zero >most.part'\n\
@@ -369,22 +364,21 @@ fn how_much_a_task_may_forward() {
     for name in ["most", "more", "fails"] {
         assert_eq!(length(&format!("{name}.part")), None, "{name}");
     }
-    run.says("[error] Task more: File more.part is too large\n");
-    run.says("[error] Task folder: folder.part is not a file\n");
-    run.says("[error] Task more failed with exitcode 256\n");
+    run.reports("[error] Task more: File more.part is too large\n");
+    run.reports("[error] Task folder: folder.part is not a file\n");
+    run.reports("[error] Task more failed with exitcode 256\n");
     let mut done: Vec<String> = scene.read("x.dag.rescue").lines().map(str::to_owned).collect();
     done.sort();
     assert_eq!(done, ["", "DONE absent", "DONE most", "DONE pipe"]);
 }
 
-/// Fourth and fifth caveat: data of a task stays together, without headers or trailers. Ninth: what
-/// was there before stays.
+/// Data of a task stays together, without headers or trailers. Earlier content of the file stays.
 #[test]
 fn forwarded_data_is_appended_and_not_mixed() {
     let tasks = (0..8).map(|n| format!("TASK t{n} -f OUT=all /bin/sh task.sh {n}\n"));
     let scene = Scene::new(&tasks.collect::<String>());
     scene.write("all", "what was there");
-    // More than a pipe takes at once, and in pieces.
+    // Several writes, and more data than fits in a pipe.
     scene.write(
         "task.sh",
         "exec >/proc/self/fd/$OUT; for n in 1 2 3; do printf '%040000d' 0 | tr 0 $1; sleep 0.01; done\n",
@@ -399,18 +393,18 @@ fn forwarded_data_is_appended_and_not_mixed() {
     assert_eq!(runs, (b'0'..b'8').map(|digit| (digit, 120_000)).collect());
 }
 
-/// Sixth and seventh caveat: a task succeeds only if its data was written, whatever its own record
-/// says; it is tried again.
+/// A task succeeds only if its data was written, whatever its own record says. Otherwise there is another
+/// attempt.
 #[test]
 fn a_task_whose_data_cannot_be_written_fails() {
     let scene = Scene::new(
-        "TASK a -t 2 -f OUT=x.dag/none /bin/sh -c 'echo >>tries; echo >/proc/self/fd/$OUT'\n\
+        "TASK a -t 2 -f OUT=x.dag/none /bin/sh -c 'echo >>attempts; echo >/proc/self/fd/$OUT'\n\
          TASK b /bin/true\nEDGE a b\n",
     );
     let run = scene.run("--jobstate-log x.dag").failed();
-    assert_eq!(scene.read("tries"), "\n\n");
-    run.says("Error writing 1 bytes to x.dag/none for task a\n");
-    run.says("[error] Task a failed due to collective I/O errors\n");
+    assert_eq!(scene.read("attempts"), "\n\n");
+    run.reports("Error writing 1 bytes to x.dag/none for task a\n");
+    run.reports("[error] Task a failed due to collective I/O errors\n");
     assert!(
         run.out.contains("name=a, ") && run.out.contains(" status=0, "),
         "{}",
@@ -426,7 +420,6 @@ fn a_task_whose_data_cannot_be_written_fails() {
     assert_eq!(scene.read("x.dag.rescue"), "");
 }
 
-/// Eighth caveat: there is nothing to be read from a pipe.
 #[test]
 fn pipes_can_only_be_written() {
     let scene = Scene::new(
@@ -436,13 +429,13 @@ fn pipes_can_only_be_written() {
     assert!(run.out.contains("]\n1\n[cluster-task "), "{}", run.out);
 }
 
-/// Output that a killed run has left is merged with that of the next one.
+/// The next run merges the output of a killed run with its own.
 #[test]
-fn output_of_a_run_that_dies_is_kept() {
+fn output_of_a_killed_run_is_kept() {
     let scene = Scene::new("TASK a /bin/sh task.sh\n");
     scene.write(
         "task.sh",
-        "echo told; echo why >&2; [ -e second ] || { touch begun; exec sleep 100; }\n",
+        "echo output; echo problem >&2; [ -e second ] || { touch begun; exec sleep 100; }\n",
     );
     let mut child = scene.command("", "x.dag").spawn().unwrap();
     scene.wait_for("begun");
@@ -453,11 +446,14 @@ fn output_of_a_run_that_dies_is_kept() {
             .map(|worker| scene.read(&format!("x.dag.{kind}.{worker}")))
             .collect()
     };
-    assert_eq!((left("out"), left("err")), ("told\n".into(), "why\n".into()));
+    assert_eq!(
+        (left("out"), left("err")),
+        ("output\n".into(), "problem\n".into())
+    );
     scene.write("second", "");
     let run = scene.run("x.dag").succeeded();
-    assert_eq!(run.out.matches("told\n").count(), 2, "{}", run.out);
-    assert_eq!(run.err.matches("why\n").count(), 2, "{}", run.err);
+    assert_eq!(run.out.matches("output\n").count(), 2, "{}", run.out);
+    assert_eq!(run.err.matches("problem\n").count(), 2, "{}", run.err);
     let files = scene.files();
     assert!(
         files
@@ -486,42 +482,42 @@ fn memory_is_limited_only_on_request() {
 
 /// Texts that scripts may look for.
 #[test]
-fn files_that_cannot_be_opened() {
+fn files_that_cannot_be_opened_are_named() {
     let scene = Scene::new("TASK a -t 2 -F x.dag/part=all /bin/true\n");
     for folder in ["jobstate.log", "x.dag.dagman.out", "x.dag.out.1", "old.rescue"] {
         fs::create_dir(scene.path(folder)).unwrap();
     }
-    let said = |arguments: &str| {
+    let last_line = |arguments: &str| {
         let run = scene.run(&format!("--workers 1 {arguments} x.dag")).failed();
         let last = run.err.lines().last().unwrap_or_default();
         last.to_owned()
     };
     assert_eq!(
-        said("--jobstate-log"),
+        last_line("--jobstate-log"),
         "ABORT: Unable to open ./jobstate.log: Is a directory"
     );
     assert_eq!(
-        said("--monitord-hack"),
+        last_line("--monitord-hack"),
         "ABORT: Unable to open x.dag.dagman.out: Is a directory"
     );
     assert_eq!(
-        said(""),
+        last_line(""),
         "ABORT: Worker 1: unable to open task stdout: x.dag.out.1: Is a directory"
     );
     assert_eq!(
-        said("-r old.rescue"),
+        last_line("-r old.rescue"),
         "ABORT: Error reading rescue file: Is a directory"
     );
     assert_eq!(
-        said("-s -r old.rescue"),
+        last_line("-s -r old.rescue"),
         "ABORT: Unable to open rescue file: old.rescue: Is a directory"
     );
     assert_eq!(
-        said("-r none/x"),
+        last_line("-r none/x"),
         "ABORT: Unable to open rescue file: none/x: No such file or directory"
     );
     let run = scene.run("--per-task-stdio x.dag").failed();
-    run.says("[error] Task a: stat failed on file x.dag/part: Not a directory\n");
+    run.reports("[error] Task a: stat failed on file x.dag/part: Not a directory\n");
     assert_eq!(
         run.err
             .matches("[error] Task a failed with exitcode 256\n")
@@ -530,9 +526,9 @@ fn files_that_cannot_be_opened() {
     );
 }
 
-/// Every exit code of the manual page but 75, which the tests of signals look at.
+/// Every exit code of the manual page but 75, which the tests of signals check.
 #[test]
-fn exit_codes() {
+fn exit_codes_are_those_of_the_manual_page() {
     let scene = Scene::new("TASK a /bin/true\n");
     scene.write("bad.dag", "TASK\n");
     scene.write("fails.dag", "TASK a /bin/false\n");

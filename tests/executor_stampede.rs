@@ -1,4 +1,4 @@
-//! `--stampede`: the database that the executor writes during the run.
+//! The database that the executor writes during the run (`--stampede`).
 
 #![cfg(feature = "stampede")]
 
@@ -41,17 +41,17 @@ fn rows(folder: &Path, sql: &str) -> Vec<String> {
         .collect()
 }
 
-const TRIES: &str = "SELECT exec_job_id, job_submit_seq, i.exitcode, v.exitcode, transformation, stdout_file
+const ATTEMPTS: &str = "SELECT exec_job_id, job_submit_seq, i.exitcode, v.exitcode, transformation, stdout_file
      FROM job JOIN job_instance i USING (job_id) JOIN invocation v USING (job_instance_id) ORDER BY job_submit_seq";
 
 #[test]
-fn a_dag_that_was_not_planned_and_its_rerun() {
+fn rerun_of_an_unplanned_dag_continues_the_database() {
     let folder = tempfile::tempdir().unwrap();
     let dag = "TASK a /bin/echo hello\nTASK b /bin/sh -c \"test -e ok || exit 3\"\nTASK c /bin/true\nEDGE a b\nEDGE b c\n";
     let failed = run(folder.path(), dag, &[]);
     assert_eq!(failed.status.code(), Some(1));
     assert_eq!(
-        rows(folder.path(), TRIES),
+        rows(folder.path(), ATTEMPTS),
         ["a 1 0 0 echo a.out.000", "b 2 768 768 sh b.out.000"]
     );
     let uuid = rows(
@@ -67,7 +67,7 @@ fn a_dag_that_was_not_planned_and_its_rerun() {
     fs::write(folder.path().join("ok"), "").unwrap();
     assert_eq!(run(folder.path(), dag, &[]).status.code(), Some(0));
     assert_eq!(
-        rows(folder.path(), TRIES)[2..],
+        rows(folder.path(), ATTEMPTS)[2..],
         ["b 3 0 0 sh b.out.001", "c 4 0 0 true c.out.000"]
     );
     let states = "SELECT state, restart_count, status FROM workflowstate ORDER BY timestamp";
@@ -93,27 +93,27 @@ fn a_dag_that_was_not_planned_and_its_rerun() {
     }
 }
 
-/// The tries of jobs after their first, as the loader tells them.
-fn again(folder: &Path) -> Vec<String> {
-    let told = fs::read_to_string(folder.join("monitord.info")).expect("what the loader tells");
-    let jobs = told.lines().filter(|line| !line.starts_with("monitord_"));
+/// The numbers of retries of jobs, as the loader counts them.
+fn retries(folder: &Path) -> Vec<String> {
+    let counts = fs::read_to_string(folder.join("monitord.info")).expect("the counts of the loader");
+    let jobs = counts.lines().filter(|line| !line.starts_with("monitord_"));
     let mut jobs: Vec<String> = jobs.map(str::to_owned).collect();
     jobs.sort();
     jobs
 }
 
 #[test]
-fn tries_are_counted_in_one_run_and_in_several() {
+fn retries_are_counted_within_and_across_runs() {
     let folder = tempfile::tempdir().unwrap();
     let dag = "TASK fine /bin/true\nTASK fails /bin/false\nTASK never /bin/true\nEDGE fails never\n";
     run(folder.path(), dag, &["-t", "3"]);
-    assert_eq!(again(folder.path()), ["fails 2", "fine 0"]);
+    assert_eq!(retries(folder.path()), ["fails 2", "fine 0"]);
     run(folder.path(), dag, &["-t", "2"]);
-    assert_eq!(again(folder.path()), ["fails 4", "fine 0"]);
+    assert_eq!(retries(folder.path()), ["fails 4", "fine 0"]);
 }
 
-/// What a try leaves in the database, but for times of which the log has the whole seconds only.
-const OF_TRIES: [&str; 4] = [
+/// Rows about attempts, without times that the log has only in whole seconds.
+const ATTEMPT_ROWS: [&str; 4] = [
     "SELECT j.*, i.* FROM job j JOIN job_instance i USING (job_id) ORDER BY job_submit_seq",
     "SELECT * FROM invocation ORDER BY job_instance_id, task_submit_seq",
     "SELECT site, hostname, ip, uname, total_memory FROM host",
@@ -121,51 +121,54 @@ const OF_TRIES: [&str; 4] = [
 ];
 
 #[test]
-fn what_the_executor_knows_is_what_the_files_say() {
+fn live_database_equals_a_replay() {
     let folder = tempfile::tempdir().unwrap();
     let dag = "\
         TASK silent /bin/true\nTASK prints /bin/echo hello\nTASK complains /bin/sh -c \"echo no >&2\"\n\
         #@ 7 x::y z\nTASK numbered /bin/sleep 0.01\nTASK fails /bin/false\n\
         TASK a_silent \"/bin/true\" -n x::y -N ID7\nTASK other /bin/true -N silent\n\
         TASK none /bin/no-such-program\nTASK odd \"/bin/../bin/true\" \"a\\\"b\" c\n";
-    // The second run begins its executions at 1 again, and the files at another number.
+    // In the second run, submit numbers start at 1 again, but file numbers do not.
     for _ in 0..2 {
         assert_eq!(run(folder.path(), dag, &["-t", "2"]).status.code(), Some(1));
     }
-    let live: Vec<_> = OF_TRIES.map(|sql| rows(folder.path(), sql)).into();
+    let live: Vec<_> = ATTEMPT_ROWS.map(|sql| rows(folder.path(), sql)).into();
     let options = pmc_stampede::session::Options {
         log: folder.path().join("x.dag.dagman.out"),
         state_log: Some("again.log".into()),
         ..Default::default()
     };
-    let mut said = Vec::new();
-    pmc_stampede::session::replay(&options, &mut |notice| said.push(notice.to_string())).unwrap();
-    assert_eq!(said, Vec::<String>::new());
-    let replayed: Vec<_> = OF_TRIES.map(|sql| rows(folder.path(), sql)).into();
+    let mut notices = Vec::new();
+    pmc_stampede::session::replay(&options, &mut |notice| notices.push(notice.to_string())).unwrap();
+    assert_eq!(notices, Vec::<String>::new());
+    let replayed: Vec<_> = ATTEMPT_ROWS.map(|sql| rows(folder.path(), sql)).into();
     assert_eq!(live, replayed);
     assert_eq!(live[0].len(), 15, "{live:?}");
 }
 
 #[test]
-fn a_database_that_cannot_be_written_does_not_stop_the_run() {
+fn unwritable_database_does_not_stop_the_run() {
     let folder = tempfile::tempdir().unwrap();
-    // Neither a file nor to be replaced by one.
+    // A folder that is not empty cannot be replaced by a file.
     fs::create_dir_all(folder.path().join("x.stampede.db/full")).unwrap();
     let ran = run(folder.path(), "TASK a /bin/true\n", &[]);
-    let said = String::from_utf8_lossy(&ran.stderr);
-    assert_eq!(ran.status.code(), Some(0), "{said}");
-    assert!(said.contains("The database is not written any more: "), "{said}");
-    assert!(said.contains("x.stampede.db"), "{said}");
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(0), "{stderr}");
+    assert!(
+        stderr.contains("The database is not written any more: "),
+        "{stderr}"
+    );
+    assert!(stderr.contains("x.stampede.db"), "{stderr}");
 }
 
 #[test]
-fn a_damaged_plan_is_told_before_anything_runs() {
+fn damaged_plan_is_reported_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("braindump.yml"), "dag: x.dag\n").unwrap();
     let ran = run(folder.path(), "TASK a /bin/true\n", &[]);
-    let said = String::from_utf8_lossy(&ran.stderr);
+    let stderr = String::from_utf8_lossy(&ran.stderr);
     assert_eq!(ran.status.code(), Some(1));
-    assert!(said.contains("--stampede: "), "{said}");
-    assert!(said.contains("braindump.yml: no wf_uuid"), "{said}");
+    assert!(stderr.contains("--stampede: "), "{stderr}");
+    assert!(stderr.contains("braindump.yml: no wf_uuid"), "{stderr}");
     assert!(!folder.path().join("x.dag.rescue").exists() && !folder.path().join("a.out.000").exists());
 }

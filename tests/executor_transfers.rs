@@ -1,11 +1,7 @@
-//! Local transfers that kickstart does itself, ended at random moments: what is there under a final name is whole,
-//! and nothing is left of what was in the making.
+//! Built-in transfers that end at random moments. Every file with its final name is whole, and no temporary
+//! file is left.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test says what is wrong by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,11 +16,11 @@ use testutils::Random;
 
 const TASKS: usize = 4;
 
-/// The end of a run that does not come by itself.
+/// What ends a run early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Signal(Signal),
-    /// The time limit of the tasks, which are tried twice.
+    /// The time limit of the tasks, which have two attempts.
     Limit,
 }
 
@@ -35,7 +31,8 @@ struct Place {
 }
 
 impl Place {
-    /// Tasks that copy a file to a new name and over an older file, a directory, and a small file with its checksum.
+    /// Tasks that copy a file to a new name and over an older file, a directory, and a small file with its
+    /// checksum.
     fn new() -> Self {
         let mut random = Random(1);
         let mut content =
@@ -83,7 +80,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// As if nothing had run, but for the older file.
+    /// Restores the state before the run, with the older file.
     fn reset(&self) {
         let _ = fs::remove_dir_all(self.path("out"));
         let _ = fs::remove_file(self.path("x.dag.rescue"));
@@ -125,8 +122,8 @@ impl Place {
         }
     }
 
-    /// Demands that all under a final name is whole; counts what has not come to its place.
-    fn look(&self, when: &str) -> usize {
+    /// Checks that everything with a final name is whole. Returns the number of missing transfers.
+    fn check(&self, when: &str) -> usize {
         let mut missing = 0;
         for task in 0..TASKS {
             let read = |name: &str| fs::read(self.path(&format!("out/{task}/{name}"))).ok();
@@ -150,11 +147,11 @@ impl Place {
         missing
     }
 
-    /// Names in the destinations of tasks that no transfer has asked for. A kickstart that does not get to it within half
-    /// a second is killed, and cannot clean up.
-    fn left(&self, said: &str) -> Vec<PathBuf> {
+    /// Temporary files in the destinations of tasks. A kickstart that does not end within half a second is
+    /// killed, and cannot clean up; such tasks are left out.
+    fn leftovers(&self, stderr: &str) -> Vec<PathBuf> {
         let mut open: Vec<PathBuf> = (0..TASKS)
-            .filter(|task| !said.contains(&format!("Task t{task}: its kickstart exited on signal 9")))
+            .filter(|task| !stderr.contains(&format!("Task t{task}: its kickstart exited on signal 9")))
             .map(|task| self.path(&format!("out/{task}")))
             .collect();
         let mut left = Vec::new();
@@ -172,11 +169,11 @@ impl Place {
     }
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Rounds that were ended when some of the files were there.
+/// Returns the number of rounds that ended with some of the files in place.
 fn ended_early(place: &Place, ending: Ending, longest: Duration) -> usize {
     const ROUNDS: u32 = 6;
     let seed = u64::from(std::process::id());
@@ -186,34 +183,34 @@ fn ended_early(place: &Place, ending: Ending, longest: Duration) -> usize {
         place.reset();
         let moment = longest.mul_f64(random.unit());
         let output = place.run_until(ending, moment);
-        let said = said(&output);
-        let when = format!("{ending:?}, seed {seed}, round {round}, {moment:?}: {said}");
-        let missing = place.look(&when);
+        let stderr = stderr(&output);
+        let when = format!("{ending:?}, seed {seed}, round {round}, {moment:?}: {stderr}");
+        let missing = place.check(&when);
         midway += usize::from(missing > 0 && missing < 4 * TASKS);
         if ending != Ending::Signal(Signal::SIGKILL) {
-            assert_eq!(place.left(&said), [] as [&Path; 0], "{when}");
+            assert_eq!(place.leftovers(&stderr), [] as [&Path; 0], "{when}");
         }
     }
-    // What was ended does not disturb the next run.
+    // The next run succeeds.
     let again = place.command(&[]).output().unwrap();
     assert!(
         again.status.success(),
         "{ending:?}, seed {seed}: {}",
-        said(&again)
+        stderr(&again)
     );
-    assert_eq!(place.look("the next run"), 0, "{ending:?}, seed {seed}");
+    assert_eq!(place.check("the next run"), 0, "{ending:?}, seed {seed}");
     midway
 }
 
 #[test]
-fn transfers_that_are_ended_leave_nothing_in_the_making() {
+fn ended_transfers_leave_no_temporary_files() {
     let place = Place::new();
     place.reset();
-    let begin = Instant::now();
+    let started = Instant::now();
     let whole = place.command(&[]).output().unwrap();
-    let longest = begin.elapsed();
-    assert!(whole.status.success(), "{}", said(&whole));
-    assert_eq!(place.look("the whole run"), 0);
+    let longest = started.elapsed();
+    assert!(whole.status.success(), "{}", stderr(&whole));
+    assert_eq!(place.check("the whole run"), 0);
     let endings = [
         Ending::Signal(Signal::SIGTERM),
         Ending::Signal(Signal::SIGINT),

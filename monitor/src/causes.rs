@@ -1,97 +1,100 @@
-//! Why a run failed: equal failures in groups, what they kept from running, and what may lie behind them.
+//! Explains a failed run: groups of equal failures, their blocked dependents and likely reasons.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
 use crate::ending::Ending;
 use crate::events::Micros;
-use crate::failure::{FailedTask, LastTry, explain};
-use crate::history::{History, Phase, State, Try};
+use crate::failure::{FailedTask, LastAttempt, explain};
+use crate::history::{Attempt, History, Phase, State};
 use crate::kinds::Kind;
 use crate::plan::{Children, TaskNumber};
 
-/// The files of so many failed tasks are read. The others are counted with those that ended alike.
-const READ: usize = 2000;
-/// A group of so many on one host only may be the host's fault.
-const SUSPICIOUS: usize = 3;
+/// Maximum failed tasks whose files are read. The others join a group with the same ending.
+const MAX_READ: usize = 2000;
+/// Minimum failures on a single host for which the host may be the reason.
+const MIN_SUSPICIOUS: usize = 3;
 
-/// What is known of a run that is not done.
+/// Explanation of an incomplete run.
 #[derive(Clone, Debug)]
 pub struct Diagnosis {
-    /// How the latest run stands.
+    /// Phase of the latest run.
     pub phase: Phase,
-    /// Groups of failures, the one that kept most from running first.
+    /// Causes, the one that blocked most tasks first.
     pub causes: Vec<Cause>,
-    /// Tasks that never ran because a task before them failed, by kind.
+    /// Dependents of failed tasks that did not run, by kind.
     pub never_ran: BTreeMap<Kind, usize>,
-    /// Some of their names, in the order of the DAG.
+    /// The first of their names, in the order of the DAG.
     pub never_ran_names: Vec<String>,
     /// Tasks that were running when their run ended.
     pub lost: Vec<String>,
-    /// Tasks that could run and have not.
+    /// Tasks that did not run although no failure blocked them.
     pub left: usize,
-    /// Tries that failed of tasks that are done now.
+    /// Failed attempts of tasks that are done now.
     pub repaired: usize,
-    /// What explains a run without failed tasks, and other things worth knowing.
+    /// Other facts, for instance on a run that stopped without failed tasks.
     pub remarks: Vec<String>,
 }
 
-/// Failures that are alike.
+/// Equal failures.
 #[derive(Clone, Debug)]
 pub struct Cause {
-    /// What the tasks run.
+    /// Transformation of the tasks.
     pub transformation: String,
-    /// What they are for.
+    /// Kind of the tasks.
     pub kind: Kind,
-    /// How their programs ended.
+    /// Ending of their programs.
     pub ending: Ending,
-    /// The line of their output that tells most, figures replaced by `#`.
+    /// Most informative line of their output, digits replaced by `#`.
     pub signature: String,
-    /// Tasks, in the order of failing.
+    /// Tasks, in the order of their failures.
     pub tasks: Vec<TaskNumber>,
-    /// So many of them were not looked at, and only ended alike.
+    /// Number of tasks whose files were not read.
     pub assumed: usize,
-    /// The first of them that was looked at.
+    /// First task whose files were read.
     pub example: FailedTask,
-    /// What it asked for in MB, 0 if it did not.
+    /// Requested memory in MB; 0 for no request.
     pub request_mb: u64,
-    /// Largest memory of any of them, KiB.
+    /// Peak memory of all tasks, KiB.
     pub peak_kib: Option<u64>,
-    /// Hosts, and how many failed there.
+    /// Number of failures by host.
     pub hosts: BTreeMap<String, usize>,
-    /// When the first failed.
+    /// Time of the first failure.
     pub first: Micros,
-    /// When the last failed.
+    /// Time of the last failure.
     pub last: Micros,
-    /// Tasks that never ran because of them.
+    /// Dependents that did not run.
     pub blocked: usize,
-    /// What may lie behind it, in plain words.
+    /// Likely reasons.
     pub guesses: Vec<String>,
 }
 
-/// Finds the causes.
+/// Explains a run.
 #[must_use]
 pub fn diagnose(history: &History) -> Diagnosis {
     let phase = history.phase();
-    let mut failed: Vec<(TaskNumber, Try)> = history
+    let mut failed: Vec<(TaskNumber, Attempt)> = history
         .in_state(State::Failed)
-        .filter_map(|task| Some((task, *history.latest_try(task)?)))
+        .filter_map(|task| Some((task, *history.latest_attempt(task)?)))
         .collect();
     failed.sort_by_key(|(task, one)| (one.end, *task));
-    let tries = tries(history, &failed);
+    let attempts = attempts(history, &failed);
     let mut groups = Groups::default();
     for at in 0..failed.len() {
-        if to_read(at, failed.len()) {
+        if is_sampled(at, failed.len()) {
             let (task, one) = failed[at];
-            let found = look(history, task, &one, tries.get(&task).copied().unwrap_or(1));
+            let found = examine(history, task, &one, attempts.get(&task).copied().unwrap_or(1));
             groups.add(history, task, &one, found);
         }
     }
     for (at, (task, one)) in failed.iter().enumerate() {
-        if !to_read(at, failed.len()) {
-            groups.assume(history, *task, one, tries.get(task).copied().unwrap_or(1));
+        if !is_sampled(at, failed.len()) {
+            groups.add_unread(history, *task, one, attempts.get(task).copied().unwrap_or(1));
         }
     }
     let mut causes = groups.causes;
@@ -100,11 +103,11 @@ pub fn diagnose(history: &History) -> Diagnosis {
     if !causes.is_empty() {
         let children = Children::new(&history.plan);
         for cause in &mut causes {
-            cause.blocked = behind(history, &children, &cause.tasks).len();
+            cause.blocked = blocked_dependents(history, &children, &cause.tasks).len();
             cause.guesses = guesses(history, cause);
         }
         let all: Vec<TaskNumber> = failed.iter().map(|(task, _)| *task).collect();
-        let mut blocked = behind(history, &children, &all);
+        let mut blocked = blocked_dependents(history, &children, &all);
         blocked.sort_unstable();
         for task in &blocked {
             *never_ran.entry(history.plan.class(*task).kind).or_insert(0) += 1;
@@ -118,14 +121,15 @@ pub fn diagnose(history: &History) -> Diagnosis {
     causes.sort_by_key(|cause| (std::cmp::Reverse(cause.tasks.len() + cause.blocked), cause.first));
     let lost: Vec<String> = history
         .in_state(State::Waiting)
-        .filter(|task| history.latest_try(*task).is_some_and(|one| one.lost))
+        .filter(|task| history.latest_attempt(*task).is_some_and(|one| one.lost))
         .map(|task| history.plan.text_name(task))
         .collect();
     let blocked: usize = never_ran.values().sum();
     let all = history.all();
     let left = all.get(State::Waiting).saturating_sub(blocked) + all.get(State::Ready);
-    let good =
-        |one: &&Try| !one.succeeded() && one.duration().is_some() && history.state(one.task) == State::Done;
+    let good = |one: &&Attempt| {
+        !one.succeeded() && one.duration().is_some() && history.state(one.task) == State::Done
+    };
     let mut diagnosis = Diagnosis {
         phase,
         causes,
@@ -133,46 +137,46 @@ pub fn diagnose(history: &History) -> Diagnosis {
         never_ran_names,
         lost,
         left,
-        repaired: history.tries.iter().filter(good).count(),
+        repaired: history.attempts.iter().filter(good).count(),
         remarks: Vec::new(),
     };
     diagnosis.remarks = remarks(history, &diagnosis);
     diagnosis
 }
 
-/// The first half of those that are read are the first to fail, the others are spread over the rest.
-fn to_read(at: usize, all: usize) -> bool {
-    let first = READ / 2;
-    at < first || all <= READ || (at - first).is_multiple_of(((all - first) / first).max(1))
+/// Returns whether to read the files of a failure: the first ones, and a sample of the rest.
+fn is_sampled(at: usize, all: usize) -> bool {
+    let first = MAX_READ / 2;
+    at < first || all <= MAX_READ || (at - first).is_multiple_of(((all - first) / first).max(1))
 }
 
-fn tries(history: &History, failed: &[(TaskNumber, Try)]) -> FxHashMap<TaskNumber, u32> {
-    let mut tries: FxHashMap<TaskNumber, u32> = failed.iter().map(|(task, _)| (*task, 0)).collect();
+fn attempts(history: &History, failed: &[(TaskNumber, Attempt)]) -> FxHashMap<TaskNumber, u32> {
+    let mut attempts: FxHashMap<TaskNumber, u32> = failed.iter().map(|(task, _)| (*task, 0)).collect();
     if !failed.is_empty() {
-        for one in &history.tries {
-            if let Some(count) = tries.get_mut(&one.task) {
+        for one in &history.attempts {
+            if let Some(count) = attempts.get_mut(&one.task) {
                 *count += 1;
             }
         }
     }
-    tries
+    attempts
 }
 
-fn look(history: &History, task: TaskNumber, one: &Try, tries: u32) -> FailedTask {
-    let last = LastTry {
+fn examine(history: &History, task: TaskNumber, one: &Attempt, attempts: u32) -> FailedTask {
+    let last = LastAttempt {
         task: history.plan.text_name(task),
         status: one.status,
         runtime: one
             .duration()
             .map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0))),
     };
-    let mut failure = explain(&history.dir.dir, &last, tries);
+    let mut failure = explain(&history.dir.dir, &last, attempts);
     complete(history, task, one, &mut failure);
     failure
 }
 
-/// What the record does not tell.
-fn complete(history: &History, task: TaskNumber, one: &Try, failure: &mut FailedTask) {
+/// Adds facts that the record does not have.
+fn complete(history: &History, task: TaskNumber, one: &Attempt, failure: &mut FailedTask) {
     if failure.host.is_none() {
         failure.host = history.hosts.name(one.host).map(str::to_owned);
     }
@@ -192,12 +196,12 @@ type Key = (usize, Ending, String);
 struct Groups {
     causes: Vec<Cause>,
     known: FxHashMap<Key, usize>,
-    /// The group that most tasks of a class with a status are in.
+    /// Largest group by class and wait status.
     largest: FxHashMap<(usize, i32), usize>,
 }
 
 impl Groups {
-    fn add(&mut self, history: &History, task: TaskNumber, one: &Try, found: FailedTask) {
+    fn add(&mut self, history: &History, task: TaskNumber, one: &Attempt, found: FailedTask) {
         let class = history.plan.class_index(task);
         let key = (class, found.ending, signature(&found));
         let at = match self.known.get(&key) {
@@ -234,8 +238,8 @@ impl Groups {
         }
     }
 
-    /// A task whose files are not read.
-    fn assume(&mut self, history: &History, task: TaskNumber, one: &Try, tries: u32) {
+    /// Adds a task without reading its files.
+    fn add_unread(&mut self, history: &History, task: TaskNumber, one: &Attempt, attempts: u32) {
         let class = history.plan.class_index(task);
         match self.largest.get(&(class, one.status)) {
             Some(at) => {
@@ -243,14 +247,14 @@ impl Groups {
                 cause.assumed += 1;
                 cause.count(task, one, history.hosts.name(one.host).map(str::to_owned));
             }
-            // The first of its sort is looked at after all.
-            None => self.add(history, task, one, look(history, task, one, tries)),
+            // There is no such group yet.
+            None => self.add(history, task, one, examine(history, task, one, attempts)),
         }
     }
 }
 
 impl Cause {
-    fn count(&mut self, task: TaskNumber, one: &Try, host: Option<String>) {
+    fn count(&mut self, task: TaskNumber, one: &Attempt, host: Option<String>) {
         self.tasks.push(task);
         self.first = self.first.min(one.end);
         self.last = self.last.max(one.end);
@@ -260,9 +264,9 @@ impl Cause {
     }
 }
 
-/// The line that tells most: the last that speaks of an error, else the last one.
+/// Returns the most informative line of output: the last one that mentions an error, else the last one.
 fn signature(failure: &FailedTask) -> String {
-    const TELLING: [&str; 10] = [
+    const ERROR_WORDS: [&str; 10] = [
         "error",
         "fatal",
         "cannot",
@@ -279,28 +283,28 @@ fn signature(failure: &FailedTask) -> String {
     } else {
         &failure.stderr.lines
     };
-    let telling = lines.iter().rev().find(|line| {
+    let error_line = lines.iter().rev().find(|line| {
         let lower = line.to_lowercase();
-        TELLING.iter().any(|word| lower.contains(word))
+        ERROR_WORDS.iter().any(|word| lower.contains(word))
     });
-    let line = telling.or(lines.last()).map_or("", String::as_str);
-    let named = without_word(line, &failure.task);
+    let line = error_line.or(lines.last()).map_or("", String::as_str);
+    let named = mask_word(line, &failure.task);
     let mut out = String::new();
-    let mut figure = false;
+    let mut in_number = false;
     for c in named.trim().chars().take(200) {
-        let is_figure = c.is_ascii_digit();
-        if !is_figure {
+        let is_digit = c.is_ascii_digit();
+        if !is_digit {
             out.push(c);
-        } else if !figure {
+        } else if !in_number {
             out.push('#');
         }
-        figure = is_figure;
+        in_number = is_digit;
     }
     out
 }
 
-/// A line in which each whole word `word` is replaced by `#`.
-fn without_word(line: &str, word: &str) -> String {
+/// Replaces each whole word `word` in a line by `#`.
+fn mask_word(line: &str, word: &str) -> String {
     let mut out = String::new();
     let mut rest = line;
     while let Some(at) = rest.find(word).filter(|_| !word.is_empty()) {
@@ -315,16 +319,16 @@ fn without_word(line: &str, word: &str) -> String {
     out
 }
 
-/// Tasks behind these that are not done.
-fn behind(history: &History, children: &Children, tasks: &[TaskNumber]) -> Vec<TaskNumber> {
+/// Returns the dependents of these tasks that did not run.
+fn blocked_dependents(history: &History, children: &Children, tasks: &[TaskNumber]) -> Vec<TaskNumber> {
     let mut seen = vec![false; history.plan.len()];
     let mut found = Vec::new();
     let mut open = tasks.to_vec();
     while let Some(task) = open.pop() {
         for child in children.of(task) {
-            let its = &mut seen[*child as usize];
-            if !*its && matches!(history.state(*child), State::Waiting | State::Ready) {
-                *its = true;
+            let is_seen = &mut seen[*child as usize];
+            if !*is_seen && matches!(history.state(*child), State::Waiting | State::Ready) {
+                *is_seen = true;
                 found.push(*child);
                 open.push(*child);
             }
@@ -352,36 +356,42 @@ fn guesses(history: &History, cause: &Cause) -> Vec<String> {
     ];
     if (killed || matches!(cause.ending, Ending::Signal(_))) && at_limit {
         guesses.push(format!(
-            "out of memory: it used {} MB and had asked for {} MB",
+            "out of memory: it used {} MB and had requested {} MB",
             peak_mb.unwrap_or(0),
             cause.request_mb
         ));
     } else if no_memory.iter().any(|part| text(part)) {
-        guesses.push("out of memory: ask for more with the profile pmc_request_memory".to_owned());
+        guesses.push("out of memory: request more with the profile pmc_request_memory".to_owned());
     } else if killed {
         guesses.push(
-            "killed from outside, as systems do when memory is short; the host's log may tell".to_owned(),
+            "killed by another process, perhaps by the system for lack of memory; see the log of the host"
+                .to_owned(),
         );
     }
     if matches!(cause.ending, Ending::Signal(15) | Ending::Exit(143)) {
-        guesses.push("asked to end: by a time limit, or because the run was stopped".to_owned());
+        guesses.push("terminated: by a time limit, or because the run was stopped".to_owned());
     }
     if matches!(cause.ending, Ending::Signal(4)) {
-        guesses.push(
-            "an instruction that this CPU does not have: was the program built for another one?".to_owned(),
-        );
+        guesses.push("illegal instruction: perhaps the program was built for another CPU".to_owned());
     }
-    match cause.ending {
-        Ending::Exit(127) => guesses.push("a program was not found".to_owned()),
-        Ending::Exit(126) => guesses.push("a program is not executable".to_owned()),
-        _ => {}
+    if matches!(cause.ending, Ending::Exit(126 | 127) | Ending::NotStarted) {
+        let interpreter = example
+            .command
+            .first()
+            .and_then(|program| missing_interpreter(program));
+        match (interpreter, cause.ending) {
+            (Some(interpreter), _) => guesses.push(format!("interpreter {interpreter} not found")),
+            (None, Ending::Exit(127)) => guesses.push("program not found".to_owned()),
+            (None, Ending::Exit(126)) => guesses.push("program not executable".to_owned()),
+            (None, _) => {}
+        }
     }
     for (part, meaning) in [
         ("No space left on device", "a file system is full"),
-        ("Disk quota exceeded", "a disk quota is used up"),
-        ("Permission denied", "access to a file is not allowed"),
-        ("Read-only file system", "a file system cannot be written"),
-        ("Stale file handle", "a network file system lost a file under way"),
+        ("Disk quota exceeded", "the disk quota is exceeded"),
+        ("Permission denied", "no permission for a file"),
+        ("Read-only file system", "a file system is read-only"),
+        ("Stale file handle", "a network file system lost an open file"),
         (
             "error while loading shared libraries",
             "a library is missing on the host: load its module in the job",
@@ -389,7 +399,7 @@ fn guesses(history: &History, cause: &Cause) -> Vec<String> {
         ("ModuleNotFoundError", "a Python module is missing on the host"),
         (
             "Exec format error",
-            "the program is for another kind of machine, or a script without its first line",
+            "the program is for another architecture, or a script without `#!` in its first line",
         ),
     ] {
         if text(part) {
@@ -403,60 +413,69 @@ fn guesses(history: &History, cause: &Cause) -> Vec<String> {
     guesses
 }
 
-/// All on one host, while the same succeeded on others.
+/// Returns the interpreter in the first line of a script if it does not exist.
+fn missing_interpreter(program: &str) -> Option<String> {
+    let mut start = Vec::new();
+    File::open(program).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    let interpreter = line.split_whitespace().next()?;
+    (!Path::new(interpreter).exists()).then(|| interpreter.to_owned())
+}
+
+/// Returns a remark if all failures are on one host and other hosts succeeded.
 fn host_to_blame(history: &History, cause: &Cause) -> Option<String> {
     let (host, count) = cause.hosts.first_key_value()?;
-    if cause.hosts.len() != 1 || *count < SUSPICIOUS || history.hosts.all().len() < 2 {
+    if cause.hosts.len() != 1 || *count < MIN_SUSPICIOUS || history.hosts.all().len() < 2 {
         return None;
     }
     let class = history.plan.class_index(*cause.tasks.first()?);
-    let elsewhere = history.tries.iter().any(|one| {
+    let elsewhere = history.attempts.iter().any(|one| {
         one.succeeded()
             && history.plan.class_index(one.task) == class
             && history.hosts.name(one.host).is_some_and(|name| name != host)
     });
-    elsewhere
-        .then(|| format!("perhaps the host: all {count} failed on {host}, and others succeeded elsewhere"))
+    elsewhere.then(|| format!("perhaps the host: all {count} failed on {host}, others succeeded elsewhere"))
 }
 
 fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
     let mut remarks = Vec::new();
     let all = history.all();
     let unfinished = all.get(State::Done) < all.total();
-    if diagnosis.phase == Phase::Cut {
+    if diagnosis.phase == Phase::CutOff {
         if let Some(dag) = history.missing_dag() {
             remarks.push(format!(
-                "{} is missing: nobody can tell whether the run goes on. If it was not cut off, its log will tell its end.",
+                "{} is missing, so the run may still be active. If it is, its log will show the end.",
                 dag.display()
             ));
         }
         remarks.push(
-            "The log of the executor has no end: it was killed (by the batch system at the time limit, for \
-             instance), or its host went down. The output of the batch job may tell more."
+            "The log of the executor has no end: it was killed, for instance by the batch system at the time \
+             limit, or its host went down. See the output of the batch job."
                 .to_owned(),
         );
     }
     if let (Phase::Ended(status), true) = (diagnosis.phase, unfinished) {
         if diagnosis.causes.is_empty() && diagnosis.lost.is_empty() {
             remarks.push(format!(
-                "The run ended with status {status} and no task failed: it was stopped or drained before the rest \
-                 was started, or no host could hold the next task. The output of the executor says which."
+                "The run ended with status {status} and no task failed: it was stopped or drained, or no host had \
+                 room for the next task. See the output of the executor."
             ));
         } else if diagnosis.left > diagnosis.lost.len() {
             remarks.push(format!(
-                "{} that wait for no failed task were not run: the run was stopped, reached its time limit or its limit of \
-                 failures.",
+                "{} did not run although no failure blocked them: the run was stopped, or reached its time limit \
+                 or failure limit.",
                 count(diagnosis.left - diagnosis.lost.len())
             ));
         }
     }
     if diagnosis.repaired > 0 {
         remarks.push(format!(
-            "{} failed and succeeded when tried again.",
+            "{} failed, but later ones succeeded.",
             if diagnosis.repaired == 1 {
-                "1 try".to_owned()
+                "1 attempt".to_owned()
             } else {
-                format!("{} tries", diagnosis.repaired)
+                format!("{} attempts", diagnosis.repaired)
             }
         ));
     }
@@ -474,7 +493,7 @@ fn count(tasks: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::tests::{DAG, Place};
+    use crate::history::tests::{DAG, TestRun};
 
     fn record(raw: i32, rss: u64, stderr: &str) -> String {
         format!(
@@ -484,26 +503,26 @@ mod tests {
         )
     }
 
-    fn place(ends: &str) -> Place {
-        let place = Place::new(DAG);
-        place.append(
+    fn failed_run(ends: &str) -> TestRun {
+        let run = TestRun::new(DAG);
+        run.append(
             "jobstate.log",
             &format!(
                 "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
                  101 a EXECUTE 2.0 - - 2\n101 b EXECUTE 3.0 - - 3\n{ends}"
             ),
         );
-        place
+        run
     }
 
     #[test]
     fn equal_failures_are_one_cause() {
-        let place = place(
+        let run = failed_run(
             "103 a JOB_FAILURE 35072 - - 2\n104 b JOB_FAILURE 35072 - - 3\n105 INTERNAL *** PMC_FINISHED 1 ***\n",
         );
-        place.append("a.out.000", &record(9, 95 * 1024, "row 12: cannot go on"));
-        place.append("b.out.000", &record(9, 40 * 1024, "row 3456: cannot go on"));
-        let found = diagnose(&place.open());
+        run.append("a.out.000", &record(9, 95 * 1024, "row 12: cannot go on"));
+        run.append("b.out.000", &record(9, 40 * 1024, "row 3456: cannot go on"));
+        let found = diagnose(&run.open());
         assert_eq!(found.causes.len(), 1, "{:?}", found.causes);
         let cause = &found.causes[0];
         assert_eq!(
@@ -513,7 +532,7 @@ mod tests {
         assert_eq!(cause.signature, "row #: cannot go on");
         assert_eq!(
             cause.guesses,
-            ["out of memory: it used 95 MB and had asked for 100 MB"]
+            ["out of memory: it used 95 MB and had requested 100 MB"]
         );
         assert_eq!(cause.hosts["n1"], 2);
         assert_eq!(cause.example.directory.as_deref(), Some("/scratch"));
@@ -522,41 +541,55 @@ mod tests {
     }
 
     #[test]
-    fn what_prevents_most_comes_first() {
-        let place = Place::new("TASK small x\nTASK big x\nTASK c1 x\nTASK c2 x\nEDGE big c1\nEDGE c1 c2\n");
-        place.append(
+    fn the_cause_that_blocks_most_comes_first() {
+        let run = TestRun::new("TASK small x\nTASK big x\nTASK c1 x\nTASK c2 x\nEDGE big c1\nEDGE c1 c2\n");
+        run.append(
             "jobstate.log",
             "100 INTERNAL *** PMC_STARTED ***\n100 small EXECUTE 1.0 - - 1\n100 big EXECUTE 2.0 - - 2\n\
              101 small JOB_FAILURE 32512 - - 1\n102 big JOB_FAILURE 256 - - 2\n105 INTERNAL *** PMC_FINISHED 1 ***\n",
         );
-        let found = diagnose(&place.open());
+        let found = diagnose(&run.open());
         assert_eq!(
             found.causes.iter().map(|cause| cause.blocked).collect::<Vec<_>>(),
             [2, 0]
         );
-        assert_eq!(found.causes[1].guesses, ["a program was not found"]);
+        assert_eq!(found.causes[1].guesses, ["program not found"]);
         assert_eq!(found.causes[0].example.command, ["x"]);
     }
 
     #[test]
     fn a_failed_run_without_failed_tasks() {
-        let found = diagnose(&place("105 INTERNAL *** PMC_FINISHED 1 ***\n").open());
+        let found = diagnose(&failed_run("105 INTERNAL *** PMC_FINISHED 1 ***\n").open());
         assert_eq!((found.causes.len(), found.lost.len(), found.left), (0, 2, 3));
-        let found = diagnose(&place("").open());
-        assert_eq!(found.phase, Phase::Cut);
+        let found = diagnose(&failed_run("").open());
+        assert_eq!(found.phase, Phase::CutOff);
         assert!(found.remarks[0].contains("has no end"), "{:?}", found.remarks);
-        let place = Place::new(DAG);
-        place.append(
+        let run = TestRun::new(DAG);
+        run.append(
             "jobstate.log",
             "100 INTERNAL *** PMC_STARTED ***\n105 INTERNAL *** PMC_FINISHED 1 ***\n",
         );
-        let found = diagnose(&place.open());
+        let found = diagnose(&run.open());
         assert!(found.remarks[0].contains("no task failed"), "{:?}", found.remarks);
     }
 
     #[test]
-    fn not_all_files_are_read() {
-        let read = |all: usize| (0..all).filter(|at| to_read(*at, all)).count();
+    fn missing_interpreters_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = |text: &str| {
+            let path = dir.path().join("script");
+            std::fs::write(&path, text).unwrap();
+            missing_interpreter(&path.display().to_string())
+        };
+        assert_eq!(script("#! /no/such -x\necho\n").as_deref(), Some("/no/such"));
+        assert_eq!(script("#!/bin/sh\necho\n"), None);
+        assert_eq!(script("echo\n"), None);
+        assert_eq!(missing_interpreter("/no/such/program"), None);
+    }
+
+    #[test]
+    fn many_failures_are_sampled() {
+        let read = |all: usize| (0..all).filter(|at| is_sampled(*at, all)).count();
         assert_eq!(read(2000), 2000);
         for all in [2001, 5000, 1_000_000] {
             assert!(

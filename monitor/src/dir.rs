@@ -8,23 +8,23 @@ use std::path::{Path, PathBuf};
 
 use monitord_compat::braindump_reader::Braindump;
 
-/// A submit directory, as far as it is there.
+/// A submit directory, complete or not.
 #[derive(Clone, Debug)]
 pub struct RunDir {
-    /// The directory.
+    /// Path of the directory.
     pub dir: PathBuf,
-    /// The DAG. It need not exist yet.
+    /// Path of the DAG, which may not exist yet.
     pub dag: PathBuf,
     /// Name of the workflow.
     pub label: String,
-    /// Values of `braindump.yml`; empty if there is none that can be read.
+    /// Values of `braindump.yml`; empty if it cannot be read.
     pub braindump: BTreeMap<String, String>,
 }
 
-/// Why a directory cannot be looked at.
+/// Why a directory is not usable.
 #[derive(Debug, thiserror::Error)]
 pub enum DirError {
-    /// It is not there, or cannot be read.
+    /// It does not exist or cannot be read.
     #[error("{}: {}", path.display(), pmc_dag::reason(source))]
     Read {
         /// Directory or file.
@@ -32,14 +32,14 @@ pub enum DirError {
         /// Why.
         source: io::Error,
     },
-    /// Nothing in it is of a workflow.
-    #[error("{}: no braindump.yml and no .dag here, so this is no submit directory", path.display())]
+    /// It has no files of a workflow.
+    #[error("{}: not a submit directory: no braindump.yml and no DAG", path.display())]
     NotARun {
         /// The directory.
         path: PathBuf,
     },
-    /// There are several DAGs and nothing says which one.
-    #[error("{}: {} DAGs here and no braindump.yml that names one of them", path.display(), count)]
+    /// There are several DAGs and no `braindump.yml` that names one.
+    #[error("{}: {} DAGs and no braindump.yml that names one", path.display(), count)]
     Ambiguous {
         /// The directory.
         path: PathBuf,
@@ -49,12 +49,11 @@ pub enum DirError {
 }
 
 impl RunDir {
-    /// Finds the files of a submit directory. `braindump.yml` names the DAG; without it, or where it is not
-    /// complete yet, there must be one file that ends in `.dag`. The directory may have been moved since it was
-    /// planned.
+    /// Finds the files of a submit directory, which may have been moved since planning. `braindump.yml` names the
+    /// DAG. If it does not, there must be one file that ends in `.dag`.
     ///
     /// # Errors
-    /// It is no submit directory.
+    /// It is not a submit directory.
     pub fn open(dir: &Path) -> Result<Self, DirError> {
         let read = |path: &Path| {
             let path = path.to_owned();
@@ -96,7 +95,7 @@ impl RunDir {
         })
     }
 
-    /// A file that belongs to the DAG, such as `.dagman.out`.
+    /// Returns the path of a file beside the DAG, such as `.dagman.out`.
     #[must_use]
     pub fn beside_dag(&self, suffix: &str) -> PathBuf {
         let mut name = self.dag.clone().into_os_string();
@@ -104,31 +103,31 @@ impl RunDir {
         name.into()
     }
 
-    /// The events that the executor logged, in the format of DAGMan.
+    /// Log of the executor in the format of DAGMan.
     #[must_use]
     pub fn dagman_out(&self) -> PathBuf {
         self.beside_dag(".dagman.out")
     }
 
-    /// The log of states, which the executor or a loader writes.
+    /// Log of job states, written by the executor or a loader.
     #[must_use]
     pub fn jobstate_log(&self) -> PathBuf {
         self.dir.join("jobstate.log")
     }
 
-    /// What was free on the hosts.
+    /// Log of free resources.
     #[must_use]
     pub fn resource_log(&self) -> PathBuf {
         self.beside_dag(".resource")
     }
 
-    /// Tasks that are done.
+    /// Rescue file.
     #[must_use]
     pub fn rescue(&self) -> PathBuf {
         self.beside_dag(".rescue")
     }
 
-    /// The STAMPEDE database.
+    /// STAMPEDE database.
     #[must_use]
     pub fn database(&self) -> PathBuf {
         self.dag.with_extension("stampede.db")
@@ -164,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_at_all_stages() {
+    fn complete_and_incomplete_directories() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();
         assert!(matches!(RunDir::open(path), Err(DirError::NotARun { .. })));

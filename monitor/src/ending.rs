@@ -1,20 +1,20 @@
-//! How a program ended.
+//! Ending of a program.
 
 use std::fmt;
 
-/// How a program or a task ended.
+/// Ending of a program or task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Ending {
-    /// By itself, with this status.
+    /// Exit with this status.
     Exit(i32),
-    /// By a signal with this number.
+    /// Killed by the signal with this number.
     Signal(i32),
-    /// It could not be started.
+    /// The program could not be started.
     NotStarted,
 }
 
 impl Ending {
-    /// From a status as `wait` gives it; negative if there was nothing to wait for.
+    /// Decodes a raw wait status; negative if nothing was started.
     #[must_use]
     pub fn from_wait_status(status: i32) -> Self {
         if status < 0 {

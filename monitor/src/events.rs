@@ -1,9 +1,7 @@
-//! What the executor logged: runs that begin and end, tasks that are ready, start and end.
+//! Events from the executor's log: start and end of runs, ready, started and ended tasks.
 //!
-//! Read from `.dagman.out`, which every planned run has, or else from `jobstate.log`. Times of the former
-//! are whole seconds; [`crate::resources`] has them to the microsecond.
-
-mod batch;
+//! The log is `.dagman.out`, which every planned run has, or else `jobstate.log`. Times in `.dagman.out` are whole
+//! seconds; [`crate::resources`] has microseconds.
 
 use std::io;
 use std::path::Path;
@@ -12,8 +10,6 @@ use monitord_compat::dagman_out_reader::{self, What};
 use monitord_compat::log_clock::LogClock;
 
 use crate::lines::{LineReader, word};
-use crate::plan::hash;
-pub use batch::Batch;
 
 /// Microseconds since the epoch.
 pub type Micros = i64;
@@ -21,50 +17,30 @@ pub type Micros = i64;
 /// Microseconds in a second.
 pub const SECOND: Micros = 1_000_000;
 
-/// Something that the log tells.
+/// An event in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// The process that runs the tasks of the run that begins.
+    /// Process of the executor in the next run.
     Process(u32),
-    /// A run begins.
+    /// A run starts.
     RunStart,
-    /// A run ends; 0 if all tasks are done.
+    /// A run ends with this status; 0 if all tasks are done.
     RunEnd(i32),
     /// A task is ready.
-    Queued(Name<'a>),
-    /// A try of a task begins.
-    Started(Name<'a>),
-    /// A try ended with this raw wait status.
-    Ended(Name<'a>, i32),
+    Queued(TaskRef<'a>),
+    /// An attempt of a task starts.
+    Started(TaskRef<'a>),
+    /// An attempt ends with this raw wait status.
+    Ended(TaskRef<'a>, i32),
 }
 
-/// A task in a log.
+/// A task in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name<'a> {
-    /// Its name.
+pub struct TaskRef<'a> {
+    /// Name of the task.
     pub name: &'a [u8],
-    /// The number of this try in its run; with it, the task need not be looked up by name each time. 0 if there is none.
-    pub number: u32,
-    /// Hash of the name.
-    pub(crate) hash: u64,
-}
-
-impl<'a> Name<'a> {
-    /// A name with the number of its try.
-    #[must_use]
-    pub fn new(name: &'a [u8], number: u32) -> Self {
-        let hash = hash(name);
-        Self { name, number, hash }
-    }
-
-    /// That which came with this number before.
-    fn known(number: u32) -> Self {
-        Self {
-            name: b"",
-            number,
-            hash: 0,
-        }
-    }
+    /// Submit number of the attempt, unique in its run; 0 if unknown.
+    pub submit_number: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +49,7 @@ enum Format {
     JobState,
 }
 
-/// A log that is being read.
+/// The log and the position in it.
 #[derive(Debug)]
 pub struct EventLog {
     reader: LineReader,
@@ -82,7 +58,7 @@ pub struct EventLog {
     stamp: Stamp,
 }
 
-/// The time that the last line began with. Most lines repeat it.
+/// Time stamp of the last line. Most lines repeat it.
 #[derive(Debug, Default)]
 struct Stamp {
     text: Vec<u8>,
@@ -90,10 +66,10 @@ struct Stamp {
 }
 
 impl EventLog {
-    /// Opens the first of the two logs that exists. `None` if there is neither: nothing has run yet.
+    /// Opens the first of the two logs that exists. `None` without a log: nothing has run yet.
     ///
     /// # Errors
-    /// A log is there but cannot be read.
+    /// A log exists but cannot be read.
     pub fn open(dagman_out: &Path, jobstate: &Path) -> io::Result<Option<Self>> {
         for (path, format) in [(dagman_out, Format::DagmanOut), (jobstate, Format::JobState)] {
             match LineReader::open(path) {
@@ -112,7 +88,7 @@ impl EventLog {
         Ok(None)
     }
 
-    /// Gives what was added to the log to `take`. Lines that say nothing are passed over.
+    /// Reads new lines and calls `take` for each event.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -134,13 +110,13 @@ impl EventLog {
         })
     }
 
-    /// Whether its times have no fractions of seconds.
+    /// Returns whether times are whole seconds.
     #[must_use]
-    pub fn counts_seconds(&self) -> bool {
+    pub fn has_whole_seconds(&self) -> bool {
         self.format == Format::DagmanOut
     }
 
-    /// Whether this log was replaced by another one, so that all has to be read again.
+    /// Returns whether another file has replaced the log.
     #[must_use]
     pub fn was_replaced(&self) -> bool {
         self.reader.was_replaced()
@@ -149,11 +125,11 @@ impl EventLog {
 
 fn dagman_line<'a>(line: &'a [u8], clock: &mut LogClock, stamp: &mut Stamp) -> Option<(Micros, Event<'a>)> {
     /// `MM/DD/YY hh:mm:ss `
-    const LENGTH: usize = 18;
-    let (time, what) = if stamp.text.len() == LENGTH
+    const STAMP_LENGTH: usize = 18;
+    let (time, what) = if stamp.text.len() == STAMP_LENGTH
         && let Some(rest) = line.strip_prefix(stamp.text.as_slice())
     {
-        // These lines repeat what others say.
+        // These lines repeat others.
         if rest.starts_with(b"Submitting ") || rest.starts_with(b"Event: ULOG_JOB_TERMINATED") {
             return None;
         }
@@ -163,7 +139,7 @@ fn dagman_line<'a>(line: &'a [u8], clock: &mut LogClock, stamp: &mut Stamp) -> O
         let (read, line) = line?;
         let time = clock.epoch(read.time).saturating_mul(SECOND);
         stamp.text.clear();
-        if let Some(text) = line.get(..LENGTH).filter(|text| text.ends_with(b" ")) {
+        if let Some(text) = line.get(..STAMP_LENGTH).filter(|text| text.ends_with(b" ")) {
             stamp.text.extend_from_slice(text);
             stamp.time = time;
         }
@@ -177,26 +153,28 @@ fn dagman_line<'a>(line: &'a [u8], clock: &mut LogClock, stamp: &mut Stamp) -> O
             state: b"SUBMIT",
             job,
             number,
-        } => Event::Queued(name(job, number)),
+        } => Event::Queued(task(job, number)),
         What::Event {
             state: b"EXECUTE",
             job,
             number,
-        } => Event::Started(name(job, number)),
-        What::Ended { job, number, status } => Event::Ended(name(job, number), status),
+        } => Event::Started(task(job, number)),
+        What::Ended { job, number, status } => Event::Ended(task(job, number), status),
         What::Event { .. } | What::StartingUp { .. } | What::Other => return None,
     };
     Some((time, event))
 }
 
-/// `17.0`
-fn name<'a>(name: &'a [u8], number: &[u8]) -> Name<'a> {
+/// Reads the submit number in `17.0`.
+fn task<'a>(name: &'a [u8], number: &[u8]) -> TaskRef<'a> {
     let digits = number.split(|byte| *byte == b'.').next().unwrap_or_default();
-    let number = digits.iter().try_fold(0_u32, |value, byte| {
-        let digit = byte.is_ascii_digit().then(|| u32::from(byte - b'0'))?;
-        value.checked_mul(10)?.checked_add(digit)
-    });
-    Name::new(name, number.unwrap_or(0))
+    let submit_number = std::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.parse().ok());
+    TaskRef {
+        name,
+        submit_number: submit_number.unwrap_or(0),
+    }
 }
 
 /// `1700000000.042000 NAME STATE VALUE SITE WALL NUMBER`
@@ -217,12 +195,15 @@ fn jobstate_line(line: &[u8]) -> Option<(Micros, Event<'_>)> {
     if name.is_empty() {
         return None;
     }
-    let name = Name::new(name, 0);
+    let task = TaskRef {
+        name,
+        submit_number: 0,
+    };
     let event = match state {
-        b"SUBMIT" => Event::Queued(name),
-        b"EXECUTE" => Event::Started(name),
-        b"JOB_SUCCESS" => Event::Ended(name, 0),
-        b"JOB_FAILURE" => Event::Ended(name, number(word(rest).0).unwrap_or(256)),
+        b"SUBMIT" => Event::Queued(task),
+        b"EXECUTE" => Event::Started(task),
+        b"JOB_SUCCESS" => Event::Ended(task, 0),
+        b"JOB_FAILURE" => Event::Ended(task, number(word(rest).0).unwrap_or(256)),
         _ => return None,
     };
     Some((time, event))
@@ -232,7 +213,7 @@ fn number(text: &[u8]) -> Option<i32> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Seconds since the epoch with up to six decimals.
+/// Reads seconds since the epoch with up to six decimals.
 pub(crate) fn micros(text: &[u8]) -> Option<Micros> {
     let mut parts = text.splitn(2, |byte| *byte == b'.');
     let digits = |text: &[u8]| {
@@ -263,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_executors_log_of_states() {
+    fn jobstate_log() {
         let mut out = Vec::new();
         let at = Duration::new(1_700_000_000, 42_000_000);
         monitord_compat::jobstate_log::start(&mut out, at);
@@ -276,13 +257,16 @@ mod tests {
             .split(|byte| *byte == b'\n')
             .filter_map(jobstate_line)
             .collect();
-        let name = |name| Name::new(name, 0);
+        let task = |name| TaskRef {
+            name,
+            submit_number: 0,
+        };
         let expected = [
             Event::RunStart,
-            Event::Queued(name(b"a")),
-            Event::Started(name(b"a")),
-            Event::Ended(name(b"a"), 768),
-            Event::Ended(name(b"b"), 0),
+            Event::Queued(task(b"a")),
+            Event::Started(task(b"a")),
+            Event::Ended(task(b"a"), 768),
+            Event::Ended(task(b"b"), 0),
             Event::RunEnd(1),
         ];
         assert!(events.iter().all(|(time, _)| *time == 1_700_000_000_042_000));
@@ -293,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_for_dagman() {
+    fn dagman_out_log() {
         let local = at_second(5);
         let mut out = Vec::new();
         dagman_out::start(&mut out, &local, 42, b"x.dag");
@@ -306,13 +290,16 @@ mod tests {
             .split(|byte| *byte == b'\n')
             .filter_map(|line| dagman_line(line, &mut clock, &mut stamp))
             .collect();
-        let name = Name::new(b"a", 17);
+        let task = TaskRef {
+            name: b"a",
+            submit_number: 17,
+        };
         let expected = [
             Event::Process(42),
             Event::RunStart,
-            Event::Queued(name),
-            Event::Started(name),
-            Event::Ended(name, 9),
+            Event::Queued(task),
+            Event::Started(task),
+            Event::Ended(task, 9),
             Event::RunEnd(1),
         ];
         assert_eq!(
@@ -331,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn times_with_decimals() {
         assert_eq!(micros(b"12"), Some(12_000_000));
         assert_eq!(micros(b"12.5"), Some(12_500_000));
         assert_eq!(micros(b"1.0000019"), Some(1_000_001));

@@ -1,4 +1,4 @@
-//! Why a task failed, from what its last try left in the submit directory.
+//! Explains a failed task from the files of its last attempt.
 
 use std::borrow::Cow;
 use std::io::Read as _;
@@ -9,22 +9,22 @@ use monitord_compat::job_output_reader::{JobOutput, text_outside_records};
 
 use crate::ending::Ending;
 
-/// How many lines of a failed task's output are told.
-const TAIL: usize = 10;
-/// No more than this is read of an output file: records are small, what is around them may not be.
-const READ_LIMIT: u64 = 16 << 20;
+/// Maximum lines of output to keep.
+const MAX_LINES: usize = 10;
+/// Maximum bytes to read of an output file: records are small, other output may not be.
+const MAX_READ: u64 = 16 << 20;
 
-/// Some last lines of an output.
+/// Last lines of an output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tail {
     /// The lines.
     pub lines: Vec<String>,
-    /// How many lines there are before them.
+    /// Number of lines before them.
     pub omitted: usize,
 }
 
 impl Tail {
-    /// The last `count` lines of a text, empty lines at both ends not counted.
+    /// Returns the last `count` lines of a text, without empty lines at both ends.
     #[must_use]
     pub fn of(text: &str, count: usize) -> Self {
         let lines: Vec<&str> = text
@@ -39,7 +39,7 @@ impl Tail {
         }
     }
 
-    /// There is nothing.
+    /// Returns whether there are no lines.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
@@ -49,58 +49,58 @@ impl Tail {
 /// A task that failed for good.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailedTask {
-    /// Name.
+    /// Name of the task.
     pub task: String,
     /// Transformation, if the record names it.
     pub transformation: Option<String>,
     /// Program and arguments, if the record names them.
     pub command: Vec<String>,
-    /// How its program ended, or the task if there is no record.
+    /// Ending of its program, or of the task if there is no record.
     pub ending: Ending,
-    /// How long the last try took.
+    /// Duration of the last attempt.
     pub duration: Option<Duration>,
-    /// How often it was tried.
-    pub tries: u32,
-    /// Where it ran.
+    /// Number of attempts.
+    pub attempts: u32,
+    /// Host of the last attempt.
     pub host: Option<String>,
     /// End of standard error.
     pub stderr: Tail,
-    /// End of standard output; looked at if there is no standard error.
+    /// End of standard output.
     pub stdout: Tail,
-    /// What the executor or the wrapper said about it.
+    /// Remark on the failure, for instance of the wrapper.
     pub note: Option<String>,
-    /// Directory that its program ran in.
+    /// Working directory of the program.
     pub directory: Option<String>,
-    /// Largest resident memory of its program, KiB.
+    /// Peak resident memory of the program, KiB.
     pub peak_kib: Option<u64>,
     /// File with the record and standard output of the task.
     pub output_file: Option<PathBuf>,
 }
 
-/// The last try of a task.
+/// The last attempt of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastTry {
-    /// Name.
+pub struct LastAttempt {
+    /// Name of the task.
     pub task: String,
-    /// Status as `wait` gives it.
+    /// Raw wait status.
     pub status: i32,
-    /// How long it took.
+    /// Duration.
     pub runtime: Option<Duration>,
 }
 
-/// Why a task failed, from the files that its last try left in the submit directory.
+/// Explains why a task failed, from the files of its last attempt in the submit directory.
 #[must_use]
-pub fn explain(submit: &Path, last: &LastTry, tries: u32) -> FailedTask {
-    let (out_file, out, err) = output(submit, &last.task);
+pub fn explain(submit: &Path, last: &LastAttempt, attempts: u32) -> FailedTask {
+    let (out_file, out, err) = read_output(submit, &last.task);
     let mut failure = FailedTask {
         task: last.task.clone(),
         transformation: None,
         command: Vec::new(),
         ending: Ending::from_wait_status(last.status),
         duration: last.runtime,
-        tries,
+        attempts,
         host: None,
-        stderr: Tail::of(&err, TAIL),
+        stderr: Tail::of(&err, MAX_LINES),
         stdout: Tail::default(),
         note: None,
         directory: None,
@@ -109,8 +109,8 @@ pub fn explain(submit: &Path, last: &LastTry, tries: u32) -> FailedTask {
     };
     let output = JobOutput::read(&out);
     let Some(record) = output.decisive_invocation() else {
-        failure.stdout = Tail::of(&text_outside_records(&out), TAIL);
-        failure.note = Some("it left no invocation record".into());
+        failure.stdout = Tail::of(&text_outside_records(&out), MAX_LINES);
+        failure.note = Some("no invocation record".into());
         return failure;
     };
     let raw = record.main.raw_status.and_then(|raw| i32::try_from(raw).ok());
@@ -124,12 +124,12 @@ pub fn explain(submit: &Path, last: &LastTry, tries: u32) -> FailedTask {
             );
         }
     } else {
-        failure.note = Some("its program succeeded, but what belongs to it failed".into());
+        failure.note = Some("the program succeeded, but kickstart reported a failure".into());
     }
-    // The wrapper's own messages follow those of the program.
+    // Messages of the wrapper follow those of the program.
     let captured = without_notices(record.stderr.as_deref().unwrap_or_default());
-    failure.stderr = Tail::of(&format!("{}\n{err}", captured.trim_end()), TAIL);
-    failure.stdout = Tail::of(record.stdout.as_deref().unwrap_or_default(), TAIL);
+    failure.stderr = Tail::of(&format!("{}\n{err}", captured.trim_end()), MAX_LINES);
+    failure.stdout = Tail::of(record.stdout.as_deref().unwrap_or_default(), MAX_LINES);
     let command = record.main.executable.iter().chain(&record.main.arguments);
     failure.command = command.cloned().collect();
     failure.transformation.clone_from(&record.transformation);
@@ -139,8 +139,8 @@ pub fn explain(submit: &Path, last: &LastTry, tries: u32) -> FailedTask {
     failure
 }
 
-/// Leaves out what is no problem in the log of a transfer: lines such as
-/// `2026-11-21 10:36:32,251    INFO:  Starting transfers`. Other texts stay as they are.
+/// Removes notices from the log of a failed transfer: lines such as
+/// `2026-11-21 10:36:32,251    INFO:  Starting transfers`. Returns other texts unchanged.
 fn without_notices(text: &str) -> Cow<'_, str> {
     let level = |line: &str| {
         let (date, rest) = line.split_at_checked(23)?;
@@ -165,8 +165,8 @@ fn without_notices(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// Output file of the last try, its text, and the text on standard error.
-fn output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
+/// Returns the output file of the last attempt, its text, and the text of standard error.
+fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
     let file = |stream: &str, number: u32| submit.join(format!("{task}.{stream}.{number:03}"));
     let Some(last) = (0..).take_while(|&number| file("out", number).exists()).last() else {
         return (None, String::new(), String::new());
@@ -179,8 +179,8 @@ fn output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
 fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = std::fs::File::open(path) {
-        // What was read before an error is still worth showing.
-        let _ = file.take(READ_LIMIT).read_to_end(&mut bytes);
+        // The text before a read error is still useful.
+        let _ = file.take(MAX_READ).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -189,8 +189,8 @@ fn read(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    fn last(task: &str, status: i32) -> LastTry {
-        LastTry {
+    fn last(task: &str, status: i32) -> LastAttempt {
+        LastAttempt {
             task: task.into(),
             status,
             runtime: Some(Duration::from_millis(18)),
@@ -198,19 +198,19 @@ mod tests {
     }
 
     const RECORD: &str = "- invocation: True\n  transformation: \"work\"\n  hostname: node1\n  mainjob:\n    status:\n      raw: 768\n    \
-        executable:\n      file_name: /opt/step\n    argument_vector:\n      - \"-i\"\n  files:\n    stderr:\n      data: |\n        told to fail\n        \n\
+        executable:\n      file_name: /opt/step\n    argument_vector:\n      - \"-i\"\n  files:\n    stderr:\n      data: |\n        asked to fail\n        \n\
         [cluster-task id=4, name=t, status=768]\n";
 
     #[test]
-    fn the_last_try_explains_a_failure() {
+    fn the_last_attempt_explains_a_failure() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("file");
         write("t.out.000", "an earlier try");
         write("t.out.001", RECORD);
         write("t.err.001", "wrapper: gave up\n");
         let failure = explain(dir.path(), &last("t", 256), 2);
-        assert_eq!((failure.ending, failure.tries), (Ending::Exit(3), 2));
-        assert_eq!(failure.stderr.lines, ["told to fail", "wrapper: gave up"]);
+        assert_eq!((failure.ending, failure.attempts), (Ending::Exit(3), 2));
+        assert_eq!(failure.stderr.lines, ["asked to fail", "wrapper: gave up"]);
         assert_eq!(failure.command, ["/opt/step", "-i"]);
         assert_eq!(
             failure.output_file.as_deref(),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_without_a_record_shows_what_there_is() {
+    fn a_task_without_a_record_shows_its_output() {
         let dir = tempfile::tempdir().expect("temporary directory");
         std::fs::write(dir.path().join("t.out.000"), "half a result\n").expect("file");
         let failures = [last("t", 9), last("u", 256)].map(|last| explain(dir.path(), &last, 1));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_transfer_only_problems_are_told() {
+    fn notices_of_transfers_are_removed() {
         let log = "2026-11-21 10:36:32,251    INFO:  1 transfers loaded\n\
             2026-11-21 10:36:32,252   ERROR:  a -> b: no such file\nplain\n";
         assert_eq!(

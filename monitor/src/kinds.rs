@@ -1,28 +1,28 @@
-//! What a task is for.
+//! Purpose of a task.
 
-/// What a task is for.
+/// Purpose of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A job of the workflow.
     Compute,
-    /// Makes directories.
+    /// Creates directories.
     CreateDir,
     /// Copies inputs to the site.
     StageIn,
     /// Copies between sites.
     StageInter,
-    /// Copies outputs to their place.
+    /// Copies outputs to the output site.
     StageOut,
-    /// Enters outputs into the replica catalog.
+    /// Registers outputs in the replica catalog.
     Registration,
-    /// Removes what is no longer needed.
+    /// Removes files that are no longer needed.
     CleanUp,
     /// Anything else.
     Other,
 }
 
 impl Kind {
-    /// All kinds, in the order in which a workflow goes.
+    /// All kinds, in the order of tables.
     pub const ALL: [Kind; 8] = [
         Kind::Compute,
         Kind::CreateDir,
@@ -34,7 +34,7 @@ impl Kind {
         Kind::Other,
     ];
 
-    /// For people.
+    /// Name in texts.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// For programs; these words do not change.
+    /// Name in JSON, which never changes.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// From the `type_desc` of a planner's event.
+    /// Reads the `type_desc` in an event of the planner.
     #[must_use]
     pub fn from_description(text: &str) -> Self {
         match text {
@@ -79,8 +79,8 @@ impl Kind {
         }
     }
 
-    /// From the transformation of a task in the DAG, and its name: all transfers have the same
-    /// transformation, and the planner tells them apart in their names only.
+    /// Derives the kind from the transformation of a task and its name. All transfers have the same
+    /// transformation; only their names differ.
     #[must_use]
     pub fn of_task(transformation: &[u8], name: &[u8]) -> Self {
         let named = |part: &[u8]| memchr::memmem::find(name, part).is_some();
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transfers_are_told_apart_by_name() {
+    fn names_distinguish_transfers() {
         let transfer = |name: &[u8]| Kind::of_task(b"pegasus::transfer", name);
         assert_eq!(transfer(b"stage_in_local_hpc_0_0"), Kind::StageIn);
         assert_eq!(transfer(b"p_stage_out_local_hpc_1_0"), Kind::StageOut);

@@ -1,11 +1,11 @@
-//! Reads the directory of a run into facts: what is done, what runs and where, what failed and why, how
-//! hosts were used.
+//! Reads the submit directory of a run: progress, failures and their causes, use of hosts, statistics.
 //!
-//! One module a source of facts: [`dir`] finds the files, [`plan`] reads the DAG, [`events`] the log of
-//! the executor, [`resources`] its log of free resources. [`history`] puts them together, reading on
-//! from where it was while a run goes on. The views follow: [`progress`] for `pmc status`,
-//! [`causes`] for `pmc analyzer`, [`timeline`] for `pmc report`. [`statistics`] come from the STAMPEDE database instead. Nothing here prints, and
-//! nothing needs a complete directory: a file that is missing costs what it would tell.
+//! Sources: [`dir`] finds the files, [`plan`] reads the DAG, [`events`] the log of the executor, [`resources`] its
+//! log of free resources. [`history`] combines them, and reads new lines while a run is active. Views:
+//! [`progress`] for `pmc status`, [`causes`] for `pmc analyzer`, [`timeline`] for `pmc report`. [`statistics`] come
+//! from the STAMPEDE database instead.
+//!
+//! Nothing here prints. An incomplete directory is fine: a missing file only removes the facts it holds.
 
 pub mod causes;
 pub mod dir;

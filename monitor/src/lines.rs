@@ -5,10 +5,10 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Read at a time.
+/// Size of a read in bytes.
 const CHUNK: usize = 1 << 20;
 
-/// Reads the lines of a file, and goes on later with those that were added.
+/// Reads the lines of a file, and later the lines that were added.
 #[derive(Debug)]
 pub struct LineReader {
     file: File,
@@ -16,7 +16,7 @@ pub struct LineReader {
     buffer: Vec<u8>,
     /// Bytes of `buffer` that came from the file.
     filled: usize,
-    /// Position in the file of the next line to give out.
+    /// Position of the next line in the file.
     position: u64,
 }
 
@@ -35,8 +35,8 @@ impl LineReader {
         })
     }
 
-    /// Gives all complete lines that are there now to `take`, without line feeds, with their positions
-    /// in the file.
+    /// Reads all new complete lines. Calls `take` with the position of each line in the file and its text without
+    /// the line feed.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -67,13 +67,13 @@ impl LineReader {
         }
     }
 
-    /// What stands behind the last line feed, if the writer will not go on.
+    /// Returns the incomplete last line and its position.
     #[must_use]
     pub fn rest(&self) -> Option<(u64, &[u8])> {
         (self.filled > 0).then(|| (self.position, &self.buffer[..self.filled]))
     }
 
-    /// Whether the path names another file now, or this one became shorter than what was read of it.
+    /// Returns whether another file has replaced this one, or the file was truncated.
     #[must_use]
     pub fn was_replaced(&self) -> bool {
         let (Ok(now), Ok(mine)) = (std::fs::metadata(&self.path), self.file.metadata()) else {
@@ -83,7 +83,7 @@ impl LineReader {
     }
 }
 
-/// The word before the first blank, and what follows it.
+/// Splits a text at its first blank.
 #[must_use]
 pub(crate) fn word(text: &[u8]) -> (&[u8], &[u8]) {
     match memchr::memchr(b' ', text) {

@@ -1,4 +1,4 @@
-//! How far a run is, how fast it goes, and when it will end.
+//! Progress of a run: counts, rate and estimated end.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use crate::history::{History, NEVER, Phase, State, Tally, seconds};
 use crate::kinds::Kind;
 use crate::plan::{Children, Plan, TaskNumber};
 
-/// The rate is that of at least so long, if the run is that old.
-const SHORTEST_WINDOW: Micros = 60 * SECOND;
-/// And of no longer.
-const LONGEST_WINDOW: Micros = 600 * SECOND;
+/// Minimum time over which the rate is measured.
+const MIN_WINDOW: Micros = 60 * SECOND;
+/// Maximum time over which the rate is measured.
+const MAX_WINDOW: Micros = 600 * SECOND;
 
-/// Where a run is.
+/// Progress of a run.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// How the latest run stands.
+    /// Phase of the latest run.
     pub phase: Phase,
-    /// The DAG, if it is missing and so nobody can tell whether the latest run was cut off or goes on.
+    /// The DAG if it is missing, so that the latest run may be active or cut off.
     pub missing_dag: Option<PathBuf>,
     /// Number of runs.
     pub runs: usize,
-    /// Seconds in which runs went on.
+    /// Wall time of all runs.
     pub wall_seconds: f64,
     /// Seconds since the last line of the log.
     pub silent_seconds: Option<f64>,
@@ -31,86 +31,86 @@ pub struct Progress {
     pub kinds: Vec<(Kind, Tally)>,
     /// All tasks.
     pub all: Tally,
-    /// Tasks that wait for one that failed.
+    /// Tasks that depend on a failed task.
     pub blocked: usize,
-    /// Tries that ended.
-    pub tries: usize,
-    /// Tries that did not succeed.
-    pub failed_tries: usize,
+    /// Ended attempts.
+    pub attempts: usize,
+    /// Attempts that did not succeed.
+    pub failed_attempts: usize,
     /// Running tasks, longest first.
     pub running: Vec<RunningTask>,
-    /// Tasks whose last try failed, the latest first.
+    /// Tasks whose last attempt failed, the latest first.
     pub failed: Vec<FailedTask>,
-    /// How fast it goes, if it does.
+    /// Rate of an active run.
     pub rate: Option<Rate>,
-    /// When it will end, if that can be told.
+    /// Estimated end, if known.
     pub estimate: Option<Estimate>,
 }
 
-/// A task that runs.
+/// A running task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunningTask {
     /// Task.
     pub task: TaskNumber,
-    /// Where, if that is known.
+    /// Host, if known.
     pub host: Option<String>,
-    /// For how long.
+    /// Time since its start.
     pub seconds: f64,
 }
 
-/// A task that failed.
+/// A failed task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailedTask {
     /// Task.
     pub task: TaskNumber,
-    /// How.
+    /// Ending of its last attempt.
     pub ending: Ending,
-    /// Where, if that is known.
+    /// Host, if known.
     pub host: Option<String>,
-    /// When.
+    /// End of its last attempt.
     pub time: Micros,
-    /// How often it was tried.
-    pub tries: usize,
+    /// Number of attempts.
+    pub attempts: usize,
 }
 
-/// How fast a run goes.
+/// Speed of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// The last so many seconds were looked at.
+    /// Length of the window before now, in seconds.
     pub window_seconds: f64,
-    /// Tries that ended in a minute of that time.
+    /// Attempts that ended in a minute of that time.
     pub per_minute: f64,
-    /// Tries that ended in a minute of the whole run.
+    /// Attempts that ended in a minute of the whole run.
     pub per_minute_of_run: f64,
-    /// Tasks that ran at a time, on average.
+    /// Mean number of running tasks in the window.
     pub parallel: f64,
 }
 
-/// When a run will end.
+/// Estimated end of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// Seconds from now.
     pub seconds: f64,
-    /// Not before so many seconds from now, if tasks take as long as those before.
+    /// Lower bound in seconds from now.
     pub at_least: f64,
-    /// Seconds of work that is left.
+    /// Remaining work in seconds.
     pub work: f64,
-    /// Seconds of the longest chain of tasks that is left.
+    /// Length of the longest remaining chain of tasks in seconds.
     pub chain: f64,
-    /// Tasks that are left.
+    /// Remaining tasks.
     pub tasks: usize,
-    /// Of these, how many are of a transformation that has not succeeded yet, so that the mean of all
-    /// others stands for it, or twice the time for which a task of it runs, if that is more.
+    /// Remaining tasks of transformations without a finished sample. Their time is the mean of all tasks, or twice
+    /// the time of the longest running task of the transformation, if that is more.
     pub guessed: usize,
-    /// The chain decides, not the work: more hosts would not help.
+    /// The longest chain limits the end: more hosts would not help.
     pub by_chain: bool,
 }
 
-/// How the end is told, for people and programs.
-pub const METHOD: &str = "work left = tasks left × mean time of their transformation; divided by the tasks that ran at a \
-                          time lately; not less than the longest chain of tasks left";
+/// Description of the estimate.
+pub const METHOD: &str = "remaining work (tasks × mean time of their transformation) divided by the mean number of \
+                          running tasks; at least the longest remaining chain of tasks";
 
-/// Makes views of a history. Keeps what does not change, once it was needed.
+/// Derives progress from a history. Caches what does not change.
 #[derive(Debug)]
 pub struct Observer {
     tasks: usize,
@@ -119,7 +119,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// For the plan of a history.
+    /// Makes an observer for the plan of a history.
     #[must_use]
     pub fn new(plan: &Plan) -> Self {
         Self {
@@ -133,11 +133,11 @@ impl Observer {
         self.children.get_or_init(|| Children::new(plan))
     }
 
-    /// How things are at a time.
+    /// Returns the progress at a time.
     #[must_use]
-    pub fn look(&mut self, history: &History, now: Micros) -> Progress {
+    pub fn progress(&mut self, history: &History, now: Micros) -> Progress {
         if self.tasks != history.plan.len() {
-            // A log named tasks that the DAG does not have.
+            // The log has tasks that the DAG does not have.
             *self = Self::new(&history.plan);
         }
         let phase = history.phase();
@@ -149,21 +149,21 @@ impl Observer {
         };
         let rate = (phase == Phase::Running).then(|| rate(history, now)).flatten();
         let estimate = rate.and_then(|rate| self.estimate(history, &blocked, rate, now));
-        let ended = history.tries.iter().filter(|one| one.end != NEVER);
-        let (tries, good) = ended.fold((0, 0), |(tries, good), one| {
-            (tries + 1, good + usize::from(one.succeeded()))
+        let ended = history.attempts.iter().filter(|one| one.end != NEVER);
+        let (attempts, good) = ended.fold((0, 0), |(attempts, good), one| {
+            (attempts + 1, good + usize::from(one.succeeded()))
         });
         Progress {
             phase,
             missing_dag: history.missing_dag().map(Path::to_owned),
             runs: history.runs.len(),
             wall_seconds: history.wall_seconds(now),
-            silent_seconds: history.last_heard().map(|last| seconds(now - last)),
+            silent_seconds: history.last_event().map(|last| seconds(now - last)),
             kinds: history.by_kind(),
             all: history.all(),
             blocked: blocked.iter().filter(|blocked| **blocked).count() - failed.len().min(blocked.len()),
-            tries,
-            failed_tries: tries - good,
+            attempts,
+            failed_attempts: attempts - good,
             running: running(history, now),
             failed,
             rate,
@@ -171,7 +171,7 @@ impl Observer {
         }
     }
 
-    /// For each task, whether it failed or waits for one that did.
+    /// Returns for each task whether it failed or depends on a failed task.
     fn blocked(&self, history: &History) -> Vec<bool> {
         let children = self.children(&history.plan);
         let mut blocked = vec![false; history.plan.len()];
@@ -194,7 +194,7 @@ impl Observer {
     fn estimate(&self, history: &History, blocked: &[bool], rate: Rate, now: Micros) -> Option<Estimate> {
         let means = Means::new(history, now)?;
         let children = self.children(&history.plan);
-        let order = self.order.get_or_init(|| children.order());
+        let order = self.order.get_or_init(|| children.topological_order());
         let left = |task: TaskNumber| {
             let blocked = blocked.get(task as usize).copied().unwrap_or(false);
             !blocked && !matches!(history.state(task), State::Done | State::Failed)
@@ -206,7 +206,7 @@ impl Observer {
                 continue;
             }
             let (mean, known) = means.of(history.plan.class_index(task));
-            let age = match (history.state(task), history.latest_try(task)) {
+            let age = match (history.state(task), history.latest_attempt(task)) {
                 (State::Running, Some(one)) => seconds(now - one.start),
                 _ => 0.0,
             };
@@ -244,18 +244,18 @@ impl Observer {
     }
 }
 
-/// Mean time of a try, by class of tasks.
+/// Mean time of an attempt by class.
 struct Means {
     by_class: Vec<(f64, u32)>,
     all: f64,
-    /// For how long tasks of a class run, at most.
+    /// Time of the longest running task by class.
     running: Vec<f64>,
 }
 
 impl Means {
     fn new(history: &History, now: Micros) -> Option<Self> {
         let mut by_class = vec![(0.0, 0); history.plan.classes().len()];
-        for one in history.tries.iter().filter(|one| one.succeeded()) {
+        for one in history.attempts.iter().filter(|one| one.succeeded()) {
             let sum = &mut by_class[history.plan.class_index(one.task)];
             sum.0 += seconds(one.duration().unwrap_or(0));
             sum.1 += 1;
@@ -268,7 +268,7 @@ impl Means {
         }
         let mut running = vec![0.0_f64; by_class.len()];
         for task in history.in_state(State::Running) {
-            if let Some(one) = history.latest_try(task) {
+            if let Some(one) = history.latest_attempt(task) {
                 let longest = &mut running[history.plan.class_index(task)];
                 *longest = longest.max(seconds(now - one.start));
             }
@@ -280,11 +280,11 @@ impl Means {
         })
     }
 
-    /// And whether it is its own.
+    /// Returns the mean time of a class, and whether it comes from finished samples.
     fn of(&self, class: usize) -> (f64, bool) {
         match self.by_class.get(class) {
             Some((sum, count)) if *count > 0 => (sum / f64::from(*count), true),
-            // Of what has lasted for some time, and of which nothing else is known, half is a fair guess.
+            // A task that runs without other information is assumed to be half done.
             _ => {
                 let age = self.running.get(class).copied().unwrap_or_default();
                 (self.all.max(2.0 * age), false)
@@ -297,7 +297,7 @@ fn running(history: &History, now: Micros) -> Vec<RunningTask> {
     let mut running: Vec<RunningTask> = history
         .in_state(State::Running)
         .filter_map(|task| {
-            let one = history.latest_try(task)?;
+            let one = history.latest_attempt(task)?;
             Some(RunningTask {
                 task,
                 host: history.hosts.name(one.host).map(str::to_owned),
@@ -313,13 +313,13 @@ fn failed(history: &History) -> Vec<FailedTask> {
     let mut failed: Vec<FailedTask> = history
         .in_state(State::Failed)
         .filter_map(|task| {
-            let one = history.latest_try(task)?;
+            let one = history.latest_attempt(task)?;
             Some(FailedTask {
                 task,
                 ending: Ending::from_wait_status(one.status),
                 host: history.hosts.name(one.host).map(str::to_owned),
                 time: one.end,
-                tries: 0,
+                attempts: 0,
             })
         })
         .collect();
@@ -328,28 +328,27 @@ fn failed(history: &History) -> Vec<FailedTask> {
         failed.iter().for_each(|one| {
             counts.insert(one.task, 0);
         });
-        for one in &history.tries {
+        for one in &history.attempts {
             if let Some(count) = counts.get_mut(&one.task) {
                 *count += 1;
             }
         }
-        failed.iter_mut().for_each(|one| one.tries = counts[&one.task]);
+        failed.iter_mut().for_each(|one| one.attempts = counts[&one.task]);
     }
     failed.sort_by_key(|one| (std::cmp::Reverse(one.time), one.task));
     failed
 }
 
-#[expect(clippy::cast_precision_loss, reason = "figures for people")]
 fn rate(history: &History, now: Micros) -> Option<Rate> {
     let run = history.runs.last()?;
     let age = now - run.start;
     if age <= 0 {
         return None;
     }
-    let window = (age / 10).clamp(SHORTEST_WINDOW, LONGEST_WINDOW).min(age);
+    let window = (age / 10).clamp(MIN_WINDOW, MAX_WINDOW).min(age);
     let from = now - window;
     let (mut busy, mut ended, mut in_run) = (0, 0_u32, 0_u32);
-    for one in &history.tries {
+    for one in &history.attempts {
         let running = one.end == NEVER;
         let end = if running { now } else { one.end };
         busy += (end.min(now) - one.start.max(from)).max(0);
@@ -368,41 +367,41 @@ fn rate(history: &History, now: Micros) -> Option<Rate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::tests::{DAG, Place};
+    use crate::history::tests::{DAG, TestRun};
 
-    fn look(place: &Place, now: i64) -> Progress {
-        let history = place.open();
-        Observer::new(&history.plan).look(&history, now * SECOND)
+    fn progress_of(run: &TestRun, now: i64) -> Progress {
+        let history = run.open();
+        Observer::new(&history.plan).progress(&history, now * SECOND)
     }
 
     #[test]
-    fn nothing_yet() {
-        let progress = look(&Place::new(DAG), 100);
+    fn a_run_that_has_not_started() {
+        let progress = progress_of(&TestRun::new(DAG), 100);
         assert_eq!(
             (progress.phase, progress.all.total(), progress.blocked),
             (Phase::NotStarted, 4, 0)
         );
         assert_eq!((progress.rate, progress.estimate), (None, None));
-        let progress = look(&Place::new(""), 100);
+        let progress = progress_of(&TestRun::new(""), 100);
         assert_eq!((progress.all.total(), progress.kinds), (0, Vec::new()));
     }
 
     #[test]
-    fn failures_block_what_waits_for_them() {
-        let place = Place::new(DAG);
-        place.append(
+    fn failures_block_their_dependents() {
+        let run = TestRun::new(DAG);
+        run.append(
             "jobstate.log",
             "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
              102 a EXECUTE 2.0 - - 2\n103 a JOB_FAILURE 9 - - 2\n103 a EXECUTE 3.0 - - 2\n104 a JOB_FAILURE 9 - - 2\n\
              110 INTERNAL *** PMC_FINISHED 1 ***\n",
         );
-        let progress = look(&place, 120);
+        let progress = progress_of(&run, 120);
         assert_eq!(
-            (progress.blocked, progress.tries, progress.failed_tries),
+            (progress.blocked, progress.attempts, progress.failed_attempts),
             (1, 3, 2)
         );
         assert_eq!(
-            (progress.failed[0].tries, progress.failed[0].ending),
+            (progress.failed[0].attempts, progress.failed[0].ending),
             (2, Ending::Signal(9))
         );
         assert_eq!(progress.silent_seconds, Some(10.0));
@@ -410,36 +409,36 @@ mod tests {
     }
 
     #[test]
-    fn the_end_follows_from_what_is_left() {
-        let place = Place::new(DAG);
-        place.append(
+    fn the_end_is_estimated() {
+        let run = TestRun::new(DAG);
+        run.append(
             "jobstate.log",
             "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
              110 a EXECUTE 2.0 - - 2\n110 b EXECUTE 3.0 - - 3\n130 a JOB_SUCCESS 0 - - 2\n",
         );
-        let history = place.open();
+        let history = run.open();
         let now = 135 * SECOND;
         let mut observer = Observer::new(&history.plan);
-        // Whether it runs depends on a lock, so ask for the parts.
+        // The phase depends on a lock, so test the parts.
         let rate = rate(&history, now).unwrap();
         assert_eq!(rate.window_seconds, 35.0);
         assert!((rate.parallel - 55.0 / 35.0).abs() < 1e-9, "{rate:?}");
         let estimate = observer.estimate(&history, &[], rate, now).unwrap();
-        // b should be over; c, of which none has run, takes the mean of the others: 15 s.
+        // b should have ended. c has no sample and counts as the mean of the others: 15 s.
         assert_eq!((estimate.tasks, estimate.guessed), (2, 1));
         assert!((estimate.work - 15.0).abs() < 1e-9, "{estimate:?}");
         assert!(
             estimate.by_chain && (estimate.seconds - 15.0).abs() < 1e-9,
             "{estimate:?}"
         );
-        assert_eq!(observer.look(&history, now).running[0].seconds, 25.0);
+        assert_eq!(observer.progress(&history, now).running[0].seconds, 25.0);
 
-        // The first c runs for longer than any other task has: half of it, perhaps.
-        place.append(
+        // c runs longer than the mean: assumed to be half done.
+        run.append(
             "jobstate.log",
             "135 b JOB_SUCCESS 0 - - 3\n135 c EXECUTE 4.0 - - 4\n",
         );
-        let history = place.open();
+        let history = run.open();
         let now = 165 * SECOND;
         let rate = super::rate(&history, now).unwrap();
         let estimate = observer.estimate(&history, &[], rate, now).unwrap();

@@ -1,9 +1,8 @@
-//! What was free on the hosts, from the executor's `.resource` log.
+//! Use of hosts, from the executor's `.resource` log of free resources.
 //!
-//! The executor writes a line for each host when a run begins, then one line for each task that starts or ends,
-//! in the order of its other logs. So the n-th change of the one belongs to the n-th line of the other, which tells
-//! where a task runs before it has left anything, and when it started to the microsecond. Each pair
-//! is checked: a task takes a slot, and gives one back on the same host.
+//! The executor writes a line for each host when a run starts, then a line for each start and end of a task, in the
+//! order of its main log. So the n-th change in the main log belongs to the n-th line here, which has the host and
+//! the time in microseconds. Each pair is checked: a start takes a slot of the host, an end frees one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,16 +13,16 @@ use rustc_hash::FxHashMap;
 use crate::events::{Micros, SECOND, micros};
 use crate::lines::LineReader;
 
-/// A host, by its number in [`Hosts::all`].
+/// Index of a host in [`Hosts::all`].
 pub type HostNumber = u16;
 
-/// Not known.
+/// Unknown host.
 pub const NO_HOST: HostNumber = HostNumber::MAX;
 
-/// Free or all of a host.
+/// Free resources or capacity of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Slots: tasks that may run at the same time.
+    /// Slots.
     pub slots: u32,
     /// CPUs.
     pub cpus: u32,
@@ -31,16 +30,16 @@ pub struct Amount {
     pub memory_mb: u64,
 }
 
-/// A host and how it was used, over all runs.
+/// A host and its use over all runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Host {
     /// Name.
     pub name: String,
-    /// What it has, in the last run that it took part in.
+    /// Capacity in its latest run.
     pub capacity: Amount,
-    /// What is free.
+    /// Free resources.
     pub free: Amount,
-    /// Seconds that it took part, to the last line.
+    /// Seconds in which it took part.
     pub seconds: f64,
     /// Slots in use × seconds.
     pub slot_seconds: f64,
@@ -48,43 +47,43 @@ pub struct Host {
     pub cpu_seconds: f64,
     /// Memory in use in MB × seconds.
     pub memory_seconds: f64,
-    /// Slots × seconds that there were.
+    /// Available slots × seconds.
     pub slot_seconds_there: f64,
-    /// CPUs × seconds that there were.
+    /// Available CPUs × seconds.
     pub cpu_seconds_there: f64,
-    /// Memory in MB × seconds that there was.
+    /// Available memory in MB × seconds.
     pub memory_seconds_there: f64,
-    /// Most slots in use at a time.
+    /// Peak of slots in use.
     pub peak_slots: u32,
-    /// Most CPUs in use at a time.
+    /// Peak of CPUs in use.
     pub peak_cpus: u32,
-    /// Most memory in use at a time, in MB.
+    /// Peak of memory in use, in MB.
     pub peak_memory_mb: u64,
-    /// Tasks that started there.
+    /// Number of started attempts.
     pub started: u64,
     /// Time of the last line.
     last: Micros,
-    /// It was seen in this run.
+    /// It has a line in the current run.
     present: bool,
 }
 
-/// A change that the other log tells, to be found in this one.
+/// A change in the main log, to be matched with a line of this log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A run begins.
+    /// A run starts.
     Run {
-        /// When.
+        /// Start of the run.
         start: Micros,
-        /// The end of the run before, or the last that was heard of it.
+        /// End or last event of the run before.
         before: Option<Micros>,
     },
-    /// The try with this number begins.
+    /// The attempt with this index starts.
     Start(u32),
-    /// It ends. The host where it began, if that is known.
+    /// The attempt with this index ends.
     End(u32),
 }
 
-/// A change in the queue; there are millions of them.
+/// A change in the queue. Kept small: there are millions.
 #[derive(Clone, Copy, Debug)]
 enum Awaited {
     Run,
@@ -92,56 +91,56 @@ enum Awaited {
     End(u32),
 }
 
-/// A change that was found.
+/// A matched change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Number of the try.
-    pub try_number: u32,
-    /// Whether it begins.
+    /// Index of the attempt.
+    pub attempt: u32,
+    /// True for a start, false for an end.
     pub start: bool,
-    /// Where.
+    /// Host.
     pub host: HostNumber,
-    /// When.
+    /// Time.
     pub time: Micros,
 }
 
-/// The hosts, and the log that is being read.
+/// All hosts, and the position in the log.
 #[derive(Debug, Default)]
 pub struct Hosts {
     hosts: Vec<Host>,
     known: FxHashMap<Vec<u8>, HostNumber>,
     reader: Option<LineReader>,
-    /// Changes that no line was found for yet.
+    /// Changes without a line.
     changes: VecDeque<Awaited>,
-    /// Begin of the runs among them, and end of the run before each.
+    /// Start of each run among them, and end of the run before.
     runs: VecDeque<(Micros, Option<Micros>)>,
-    /// Runs whose first line was found: their begin in the other log, and in this one.
-    begun: Vec<(Micros, Micros)>,
-    /// Lines that no change was found for yet.
+    /// New runs: start in the main log and in this log.
+    run_starts: Vec<(Micros, Micros)>,
+    /// Lines without a change.
     lines: VecDeque<(Micros, HostNumber, Amount)>,
-    /// The logs of this run do not fit each other.
-    broken: bool,
-    /// Nobody tells of changes.
-    alone: bool,
+    /// The two logs of this run do not match.
+    mismatch: bool,
+    /// Only use is counted, without changes of the main log.
+    without_attempts: bool,
 }
 
 impl Hosts {
-    /// Reads the log for the use of hosts only; of changes, those of [`Change::Run`] are enough.
+    /// Counts the use of hosts only. The only changes it needs are [`Change::Run`].
     #[must_use]
-    pub fn without_tasks() -> Self {
+    pub fn without_attempts() -> Self {
         Self {
-            alone: true,
+            without_attempts: true,
             ..Self::default()
         }
     }
 
-    /// All hosts, in the order in which they appeared.
+    /// All hosts, in the order of their first lines.
     #[must_use]
     pub fn all(&self) -> &[Host] {
         &self.hosts
     }
 
-    /// All hosts with their use up to a time, for instance the end of the run.
+    /// Returns all hosts with their use up to a time, such as the end of the run.
     #[must_use]
     pub fn used_until(&self, time: Micros) -> Vec<Host> {
         let mut hosts = self.hosts.clone();
@@ -157,7 +156,7 @@ impl Hosts {
         self.hosts.get(usize::from(host)).map(|host| host.name.as_str())
     }
 
-    /// Takes note of a change that the other log tells.
+    /// Adds a change of the main log.
     pub fn expect(&mut self, change: Change) {
         self.changes.push_back(match change {
             Change::Run { start, before } => {
@@ -169,25 +168,25 @@ impl Hosts {
         });
     }
 
-    /// Begins of runs in the other log, and here, where they have fractions of seconds; each is told once.
-    pub fn begun(&mut self) -> Vec<(Micros, Micros)> {
-        std::mem::take(&mut self.begun)
+    /// Takes the starts of new runs: time in the main log, and time in this log with fractions of seconds.
+    pub fn take_run_starts(&mut self) -> Vec<(Micros, Micros)> {
+        std::mem::take(&mut self.run_starts)
     }
 
-    /// Reads what was added to the log and gives the changes that were found to `take`.
+    /// Reads new lines and calls `take` for each matched change.
     ///
     /// # Errors
-    /// The log is there but cannot be read.
+    /// The log exists but cannot be read.
     pub fn read(&mut self, path: &Path, mut take: impl FnMut(Found)) -> io::Result<()> {
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
             None => match LineReader::open(path) {
                 Ok(reader) => reader,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    // Nobody will write it any more, or else it comes with the next run.
+                    // Either there will be none, or the next run creates it.
                     self.changes.clear();
                     self.runs.clear();
-                    self.broken = true;
+                    self.mismatch = true;
                     return Ok(());
                 }
                 Err(error) => return Err(error),
@@ -227,18 +226,18 @@ impl Hosts {
         Some(number)
     }
 
-    /// One line. False if the change that belongs to it is not known yet.
+    /// Handles a line. Returns false if its change is not known yet.
     fn line(&mut self, time: Micros, number: HostNumber, free: Amount, take: &mut impl FnMut(Found)) -> bool {
-        // A run begins in a second in which no other ended.
+        // A run never starts in the second in which another ended.
         while let Some(&(start, before)) = self.runs.front().filter(|(start, _)| *start <= time) {
             self.runs.pop_front();
-            self.begun.push((start, time));
+            self.run_starts.push((start, time));
             while !matches!(self.changes.pop_front(), None | Some(Awaited::Run)) {}
             for host in self.hosts.iter_mut().filter(|host| host.present) {
                 host.account(before.unwrap_or(host.last), host.free);
                 host.present = false;
             }
-            self.broken = false;
+            self.mismatch = false;
         }
         let host = &mut self.hosts[usize::from(number)];
         if !host.present {
@@ -253,22 +252,22 @@ impl Hosts {
         } else if host.free.slots.checked_add(1) == Some(free.slots) {
             false
         } else {
-            self.broken = true;
+            self.mismatch = true;
             host.account(time, free);
             return true;
         };
-        if !self.broken && !self.alone {
+        if !self.mismatch && !self.without_attempts {
             let found = match (self.changes.front(), start) {
                 (None, _) => return false,
-                (Some(Awaited::Start(try_number)), true) | (Some(Awaited::End(try_number)), false) => Found {
-                    try_number: *try_number,
+                (Some(Awaited::Start(attempt)), true) | (Some(Awaited::End(attempt)), false) => Found {
+                    attempt: *attempt,
                     start,
                     host: number,
                     time,
                 },
-                // The other log ends before this one does, or one of them has lost lines.
+                // The main log ends earlier, or one of them has lost lines.
                 (Some(_), _) => {
-                    self.broken = true;
+                    self.mismatch = true;
                     host.account(time, free);
                     return true;
                 }
@@ -284,7 +283,7 @@ impl Hosts {
 }
 
 impl Host {
-    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    /// Adds the use since the last line.
     fn account(&mut self, time: Micros, free: Amount) {
         let seconds = time.saturating_sub(self.last).max(0) as f64 / SECOND as f64;
         let used = |all: u64, free: u64| all.saturating_sub(free) as f64;
@@ -307,7 +306,7 @@ impl Host {
     }
 }
 
-/// `1700000000.500000,2,16,24104,host`
+/// Reads `1700000000.500000,2,16,24104,host`.
 fn parse(line: &[u8]) -> Option<(Micros, Amount, &[u8])> {
     let mut parts = line.splitn(5, |byte| *byte == b',');
     let time = micros(parts.next()?)?;
@@ -348,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_tasks() {
+    fn lines_give_hosts_and_times() {
         let mut hosts = Hosts::default();
         let run = run(100, None);
         for change in [run, Change::Start(0), Change::Start(1), Change::End(0)] {
@@ -356,7 +355,7 @@ mod tests {
         }
         let text = "100.2,2,4,100,a\n100.2,1,4,100,b\n100.3,1,2,50,a\n100.4,0,3,100,b\n102.3,2,4,100,a\n";
         let found = read(&mut hosts, text);
-        let at = |found: &Found| (found.try_number, found.start, hosts.name(found.host), found.time);
+        let at = |found: &Found| (found.attempt, found.start, hosts.name(found.host), found.time);
         assert_eq!(at(&found[0]), (0, true, Some("a"), 100_300_000));
         assert_eq!(at(&found[1]), (1, true, Some("b"), 100_400_000));
         assert_eq!(at(&found[2]), (0, false, Some("a"), 102_300_000));
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_run_does_not_confuse_the_next() {
+    fn a_run_after_a_killed_run_is_matched() {
         let mut hosts = Hosts::default();
         // The log of the first run lacks the end that the other has.
         for change in [
@@ -384,11 +383,11 @@ mod tests {
         }
         let text = "100.2,2,4,100,a\n100.3,1,4,100,a\n200.1,2,4,100,a\n200.5,1,4,100,a\n";
         let found = read(&mut hosts, text);
-        assert_eq!(found.iter().map(|f| f.try_number).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(found.iter().map(|f| f.attempt).collect::<Vec<_>>(), [0, 2]);
     }
 
     #[test]
-    fn lines_wait_for_their_changes() {
+    fn lines_are_kept_until_their_changes_come() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "100.2,2,4,100,a\n100.3,1,4,100,a\n").unwrap();
         let mut hosts = Hosts::default();

@@ -1,12 +1,11 @@
-//! The figures of `pegasus-statistics`, from the STAMPEDE database of a run.
+//! Statistics of `pegasus-statistics`, from the STAMPEDE database of a run.
 //!
-//! The original asks the database one question a figure, with joins and sub-queries over all tries. Here each
-//! large table is read once, in the order of the file, and what belongs together is put together in arrays
-//! indexed by the number of the try.
+//! `pegasus-statistics` runs a query per figure, with joins over all attempts. Here each large table is scanned once,
+//! and the values are collected in arrays indexed by the id of the attempt.
 
+mod attempts;
 mod invocations;
 pub mod source;
-mod tries;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,13 +19,13 @@ use crate::dir::RunDir;
 use crate::events::{Micros, SECOND};
 use crate::resources::{Change, Host, Hosts};
 
-pub use tries::JobTry;
-use tries::Tries;
+use attempts::Attempts;
+pub use attempts::JobAttempt;
 
 /// The database cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum StatisticsError {
-    /// What SQLite says.
+    /// SQLite reports an error.
     #[error("{}: {source}", path.display())]
     Database {
         /// Database.
@@ -34,7 +33,7 @@ pub enum StatisticsError {
         /// Why.
         source: rusqlite::Error,
     },
-    /// The log of free resources is there but cannot be read.
+    /// The log of free resources exists but cannot be read.
     #[error("{}: {}", path.display(), pmc_dag::reason(source))]
     Log {
         /// The log.
@@ -42,49 +41,49 @@ pub enum StatisticsError {
         /// Why.
         source: std::io::Error,
     },
-    /// There is nothing to count.
-    #[error("{}: there is no workflow in this database", path.display())]
+    /// The database has no workflow.
+    #[error("{}: no workflow in this database", path.display())]
     Empty {
         /// Database.
         path: std::path::PathBuf,
     },
 }
 
-/// Counts of one sort of things.
+/// Counts of tasks or jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Ended well, in their last try.
+    /// Succeeded in the last attempt.
     pub succeeded: u64,
-    /// Ended badly, in their last try.
+    /// Failed in the last attempt.
     pub failed: u64,
     /// All.
     pub total: u64,
-    /// Tries besides the first ones.
+    /// Attempts after the first.
     pub retries: u64,
 }
 
 impl Counts {
-    /// Neither ended well nor badly.
+    /// Number without a finished last attempt.
     #[must_use]
     pub fn incomplete(&self) -> u64 {
         self.total.saturating_sub(self.succeeded + self.failed)
     }
 
-    /// Things that ended, and their retries.
+    /// Number of finished ones and retries.
     #[must_use]
     pub fn with_retries(&self) -> u64 {
         self.succeeded + self.failed + self.retries
     }
 }
 
-/// Least, most and sum of a figure.
+/// Count, minimum, maximum and sum of values.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
-    /// How many there are.
+    /// Number of values.
     pub count: u64,
-    /// Least.
+    /// Minimum.
     pub min: f64,
-    /// Most.
+    /// Maximum.
     pub max: f64,
     /// Sum.
     pub total: f64,
@@ -101,31 +100,30 @@ impl Spread {
         self.count += 1;
     }
 
-    /// Mean; 0 of none.
+    /// Mean; 0 without values.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
     pub fn mean(&self) -> f64 {
         self.total / (self.count.max(1)) as f64
     }
 }
 
-/// Invocations of one transformation that ended alike.
+/// Invocations of a transformation that succeeded, or that failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Breakdown {
-    /// Seconds.
+    /// Run time in seconds.
     pub seconds: Spread,
-    /// Largest resident memory in MB.
+    /// Peak resident memory in MB.
     pub memory_mb: Spread,
-    /// CPU time by time, 1 for one CPU in full use.
+    /// CPU time divided by run time; 1 for one fully used CPU.
     pub cpu: Spread,
 }
 
-/// Number and seconds.
+/// Count and total time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Amount {
-    /// How many.
+    /// Count.
     pub count: u64,
-    /// How long.
+    /// Total time in seconds.
     pub seconds: f64,
 }
 
@@ -136,17 +134,17 @@ impl Amount {
     }
 }
 
-/// How time is cut into pieces.
+/// Time unit of statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// By day, UTC.
+    /// Day, UTC.
     Day,
-    /// By hour.
+    /// Hour, UTC.
     Hour,
 }
 
 impl Step {
-    /// Seconds.
+    /// Length in seconds.
     #[must_use]
     pub fn seconds(self) -> i64 {
         match self {
@@ -156,67 +154,67 @@ impl Step {
     }
 }
 
-/// What happened when: by number of the day or hour since the epoch, and host; without a host for the sum.
+/// Amounts by day or hour since the epoch: the sum, and the amounts by host.
 pub type OverTime = BTreeMap<i64, (Amount, BTreeMap<String, Amount>)>;
 
-/// A checksum statistic: kind of work, kind of file.
+/// Checksums by type of work and type of file.
 pub type Integrity = BTreeMap<(String, String), Amount>;
 
-/// All figures but those of single tries.
+/// All statistics except those of single attempts.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
     /// Name of the workflow.
     pub label: String,
-    /// Its identifier.
+    /// UUID of the workflow.
     pub uuid: String,
     /// Tasks of the abstract workflow.
     pub tasks: Counts,
-    /// Jobs, those that the planner added among them.
+    /// Jobs of the plan, auxiliary jobs included.
     pub jobs: Counts,
-    /// How often the workflow was started again.
+    /// Number of restarts.
     pub restarts: u64,
-    /// Seconds that runs took; `None` while one goes on, or if one has no end.
+    /// Wall time of all runs; `None` if one has no end.
     pub wall_seconds: Option<f64>,
-    /// Seconds of all invocations.
+    /// Total time of invocations.
     pub job_seconds: f64,
-    /// Seconds of all tries as the executor saw them.
+    /// Total time of attempts as seen by the executor.
     pub submit_side_seconds: f64,
-    /// Seconds of invocations that failed.
+    /// Total time of failed invocations.
     pub badput_seconds: f64,
-    /// Seconds of tries that failed as the executor saw them.
+    /// Total time of failed attempts as seen by the executor.
     pub submit_side_badput_seconds: f64,
-    /// By transformation, and whether they succeeded.
+    /// Breakdown by transformation and success.
     pub breakdown: BTreeMap<(String, bool), Breakdown>,
-    /// Tries by the time of their start.
+    /// Attempts by start time.
     pub jobs_over_time: OverTime,
-    /// Invocations by the time of their start.
+    /// Invocations by start time.
     pub invocations_over_time: OverTime,
     /// Checksums.
     pub integrity: Integrity,
-    /// Jobs whose last try failed with a wrong checksum.
+    /// Jobs whose last attempt failed with a wrong checksum.
     pub integrity_failures: u64,
     /// Use of hosts, from the executor's log of free resources.
     pub hosts: Vec<Host>,
     runs: Vec<(i64, Option<i64>)>,
-    tries: Tries,
-    /// Jobs have lower numbers in the database.
-    job_numbers: usize,
+    attempts: Attempts,
+    /// Upper limit of job ids in the database.
+    job_limit: usize,
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(std::time::Duration::from_secs(60))?;
-    // One scan of each table gains nothing from a large cache.
+    // Each table is scanned once, so a large cache gains nothing.
     connection.execute_batch("PRAGMA cache_size = -4096; PRAGMA query_only = ON;")?;
     Ok(connection)
 }
 
 impl Statistics {
-    /// Reads the database, and at the same time the use of hosts from the log beside the DAG.
+    /// Reads the database, and the use of hosts from the log beside the DAG.
     ///
     /// # Errors
-    /// One of them is there but cannot be read, or no workflow is in the database.
+    /// One of them exists but cannot be read, or the database has no workflow.
     pub fn read(path: &Path, step: Step, dir: &RunDir) -> Result<Self, StatisticsError> {
         let failed = |source| StatisticsError::Database {
             path: path.to_owned(),
@@ -246,7 +244,7 @@ impl Statistics {
         Ok(Some(statistics))
     }
 
-    /// Counts all but the use of hosts, which it gives.
+    /// Reads all statistics except the use of hosts, which it returns.
     fn count(
         &mut self,
         connection: &Connection,
@@ -264,15 +262,15 @@ impl Statistics {
             .unwrap_or(0)
             + 1;
         let jobs = usize::try_from(number("SELECT max(job_id) FROM job")?.unwrap_or(0)).unwrap_or(0) + 1;
-        self.tries = Tries::with(size);
-        self.job_numbers = jobs;
+        self.attempts = Attempts::new(size);
+        self.job_limit = jobs;
         let hosts = host_names(connection)?;
         let runs = self.runs.clone();
         let (used, states, names, durations) = std::thread::scope(|scope| {
-            // The three largest tables at the same time.
-            let (to, from) = sync_channel(invocations::AHEAD);
+            // The three largest tables and the log are read in parallel.
+            let (to, from) = sync_channel(invocations::MAX_QUEUED);
             let invocations = scope.spawn(move || invocations::read(path, &to));
-            let states = scope.spawn(|| states(path, size));
+            let states = scope.spawn(|| read_states(path, size));
             let used = scope.spawn(|| use_of_hosts(&runs, log));
             let durations = self.read_tries(connection, jobs).map(|durations| {
                 let breakdown = self.add_invocations(from, &hosts, step);
@@ -282,10 +280,10 @@ impl Statistics {
         });
         let (durations, breakdown) = durations?;
         self.name_breakdown(joined(names)?, &breakdown);
-        (self.tries.submitted, self.tries.executed) = joined(states)?;
+        (self.attempts.submitted, self.attempts.executed) = joined(states)?;
         self.jobs_by_time(&durations, &hosts, step);
         self.read_integrity(connection)?;
-        Ok(used.unwrap_or_else(|_| Err(io::Error::other("its reader failed"))))
+        Ok(used.unwrap_or_else(|_| Err(io::Error::other("the reading thread panicked"))))
     }
 
     fn read_runs(&mut self, connection: &Connection) -> rusqlite::Result<()> {
@@ -296,7 +294,6 @@ impl Statistics {
         let (mut starts, mut ends, mut sum) = (0, 0, 0.0);
         while let Some(row) = rows.next()? {
             let time: f64 = row.get(1)?;
-            #[expect(clippy::cast_possible_truncation, reason = "seconds since the epoch")]
             let seconds = time as i64;
             if row.get::<_, bool>(0)? {
                 starts += 1;
@@ -314,29 +311,29 @@ impl Statistics {
         Ok(())
     }
 
-    /// Reads all tries. Gives their durations as the executor saw them; NaN where there is none.
+    /// Reads all attempts. Returns their durations as seen by the executor; NaN for an unknown one.
     fn read_tries(&mut self, connection: &Connection, jobs: usize) -> rusqlite::Result<Vec<f32>> {
-        // The last try of each job, and its sequence number.
+        // Last attempt of each job, with its submit number.
         let mut last = vec![(0_u32, 0_u32); jobs];
-        let mut exits = vec![Exit::None; self.tries.last.len()];
-        let mut durations = vec![f32::NAN; self.tries.last.len()];
+        let mut exits = vec![Exit::None; self.attempts.last.len()];
+        let mut durations = vec![f32::NAN; self.attempts.last.len()];
         let mut statement = connection.prepare(
             "SELECT job_instance_id, job_id, job_submit_seq, host_id, CAST(local_duration AS REAL), multiplier_factor, exitcode
              FROM job_instance",
         )?;
         let mut rows = statement.query(())?;
-        let mut tries = 0;
+        let mut attempts = 0;
         while let Some(row) = rows.next()? {
             let (id, job): (usize, usize) = (index(row.get(0)?), index(row.get(1)?));
             let (Some(last), Some(exit)) = (last.get_mut(job), exits.get_mut(id)) else {
                 continue;
             };
-            tries += 1;
+            attempts += 1;
             let seq = u32::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
             if last.1 <= seq {
                 *last = (u32::try_from(id).unwrap_or(0), seq);
             }
-            self.tries.host[id] = u16::try_from(row.get::<_, Option<i64>>(3)?.unwrap_or(0)).unwrap_or(0);
+            self.attempts.host[id] = u16::try_from(row.get::<_, Option<i64>>(3)?.unwrap_or(0)).unwrap_or(0);
             *exit = match row.get::<_, Option<i64>>(6)? {
                 None => Exit::None,
                 Some(0) => Exit::Good,
@@ -344,43 +341,46 @@ impl Statistics {
                     if code > 0 {
                         Exit::Bad
                     } else {
-                        Exit::Odd
+                        Exit::Negative
                     }
                 }
             };
             if let Some(seconds) = row.get::<_, Option<f64>>(4)? {
-                #[expect(clippy::cast_possible_truncation, reason = "whole seconds below 2^24, mostly")]
-                {
-                    durations[id] = seconds as f32;
-                }
-                let seconds = seconds * multiplier(row.get(5)?);
+                durations[id] = seconds as f32;
+                let seconds = seconds * row.get::<_, i64>(5)? as f64;
                 self.submit_side_seconds += seconds;
                 if *exit == Exit::Bad {
                     self.submit_side_badput_seconds += seconds;
                 }
             }
         }
-        let mut tried = 0;
+        let mut started_jobs = 0;
         for (id, _) in last.iter().filter(|(id, _)| *id > 0) {
-            tried += 1;
-            self.tries.last[*id as usize] = true;
+            started_jobs += 1;
+            self.attempts.last[*id as usize] = true;
             match exits[*id as usize] {
                 Exit::Good => self.jobs.succeeded += 1,
-                Exit::Bad | Exit::Odd => self.jobs.failed += 1,
+                Exit::Bad | Exit::Negative => self.jobs.failed += 1,
                 Exit::None => {}
             }
         }
-        self.jobs.retries = tries - tried;
+        self.jobs.retries = attempts - started_jobs;
         Ok(durations)
     }
 
     fn jobs_by_time(&mut self, durations: &[f32], hosts: &[Option<String>], step: Step) {
         let mut over_time: FxHashMap<(i64, u16), Amount> = FxHashMap::default();
-        for ((time, seconds), host) in self.tries.executed.iter().zip(durations).zip(&self.tries.host) {
+        for ((time, seconds), host) in self
+            .attempts
+            .executed
+            .iter()
+            .zip(durations)
+            .zip(&self.attempts.host)
+        {
             if *time != 0 && !seconds.is_nan() {
-                let piece = i64::from(*time).div_euclid(step.seconds());
+                let period = i64::from(*time).div_euclid(step.seconds());
                 over_time
-                    .entry((piece, *host))
+                    .entry((period, *host))
                     .or_default()
                     .add(f64::from(*seconds));
             }
@@ -406,26 +406,31 @@ impl Statistics {
         )?;
         let mut rows = statement.query(())?;
         while let Some(row) = rows.next()? {
-            let last = self.tries.last.get(index(row.get(0)?)).copied().unwrap_or(false);
+            let last = self
+                .attempts
+                .last
+                .get(index(row.get(0)?))
+                .copied()
+                .unwrap_or(false);
             self.integrity_failures += u64::from(last);
         }
         Ok(())
     }
 }
 
-/// The use of hosts in these runs.
+/// Returns the use of hosts in these runs.
 fn use_of_hosts(runs: &[(i64, Option<i64>)], log: &Path) -> io::Result<Vec<Host>> {
-    let mut hosts = Hosts::without_tasks();
-    let mut before: Option<Micros> = None;
+    let mut hosts = Hosts::without_attempts();
+    let mut last_end: Option<Micros> = None;
     for (start, end) in runs {
         hosts.expect(Change::Run {
             start: start * SECOND,
-            before,
+            before: last_end,
         });
-        before = end.map(|end| end * SECOND);
+        last_end = end.map(|end| end * SECOND);
     }
     hosts.read(log, |_| {})?;
-    Ok(match before {
+    Ok(match last_end {
         Some(end) => hosts.used_until(end),
         None => hosts.all().to_vec(),
     })
@@ -436,11 +441,11 @@ enum Exit {
     None,
     Good,
     Bad,
-    /// Not zero, and not above it.
-    Odd,
+    /// Negative.
+    Negative,
 }
 
-/// What a thread gave.
+/// Returns the result of a thread.
 fn joined<T>(thread: std::thread::Result<rusqlite::Result<T>>) -> rusqlite::Result<T> {
     thread.unwrap_or(Err(rusqlite::Error::InvalidQuery))
 }
@@ -449,12 +454,7 @@ fn index(id: i64) -> usize {
     usize::try_from(id).unwrap_or(usize::MAX)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "small factors")]
-fn multiplier(factor: i64) -> f64 {
-    factor as f64
-}
-
-/// Names of hosts by their number in the database.
+/// Returns the names of hosts by their id.
 fn host_names(connection: &Connection) -> rusqlite::Result<Vec<Option<String>>> {
     let mut names = Vec::new();
     let mut statement = connection.prepare("SELECT host_id, hostname FROM host")?;
@@ -471,8 +471,8 @@ fn host_names(connection: &Connection) -> rusqlite::Result<Vec<Option<String>>> 
     Ok(names)
 }
 
-/// When tries were submitted and started, in seconds since the epoch, 0 where that is not known.
-fn states(path: &Path, size: usize) -> rusqlite::Result<(Vec<u32>, Vec<u32>)> {
+/// Returns the submit and start times of attempts in seconds since the epoch; 0 for an unknown time.
+fn read_states(path: &Path, size: usize) -> rusqlite::Result<(Vec<u32>, Vec<u32>)> {
     let connection = open(path)?;
     let (mut submitted, mut executed) = (vec![0; size], vec![0; size]);
     let mut statement = connection.prepare(
@@ -495,8 +495,8 @@ fn states(path: &Path, size: usize) -> rusqlite::Result<(Vec<u32>, Vec<u32>)> {
 
 fn by_host(amounts: FxHashMap<(i64, u16), Amount>, hosts: &[Option<String>]) -> OverTime {
     let mut over_time = OverTime::new();
-    for ((piece, host), amount) in amounts {
-        let (sum, by_host) = over_time.entry(piece).or_default();
+    for ((period, host), amount) in amounts {
+        let (sum, by_host) = over_time.entry(period).or_default();
         sum.count += amount.count;
         sum.seconds += amount.seconds;
         if let Some(Some(name)) = hosts.get(usize::from(host)) {

@@ -1,12 +1,11 @@
-//! A run as pictures need it: who ran what when, how much was in use, which chain of tasks decided the end,
-//! how long tasks took. Everything is bounded, whatever the size of the run.
+//! Data for the charts of a run: tasks by host, use over time, critical path, run times. Its size is bounded for any
+//! size of the run.
 //!
-//! Times are seconds of run time: where a workflow was run several times, the pauses between the runs are left
-//! out.
+//! Times are seconds of run time: pauses between several runs are left out.
 
 mod chain;
 mod clock;
-mod lengths;
+mod run_times;
 mod slots;
 
 use crate::events::Micros;
@@ -16,148 +15,148 @@ use crate::plan::TaskNumber;
 
 use chain::chain;
 use clock::Clock;
-use lengths::lengths;
+use run_times::run_times;
 use slots::end_of;
 pub use slots::{Slot, slots};
 
-/// Up to so many tries are drawn one by one.
-pub const EXACT: usize = 6_000;
-/// Pieces of time of a picture that is not exact.
+/// Maximum attempts of an exact chart.
+pub const MAX_EXACT: usize = 6_000;
+/// Time cells of a chart that is not exact.
 pub const CELLS: usize = 720;
-/// Pieces of time of a curve.
+/// Points of a curve.
 pub const POINTS: usize = 360;
-/// More rows than this are put together by host, and further hosts are left out.
-pub const ROWS: usize = 256;
+/// Maximum rows. More slots are merged by host, and more hosts are left out.
+pub const MAX_ROWS: usize = 256;
 /// Bars of a histogram.
 pub const BARS: usize = 36;
-/// Classes with a curve and a histogram of their own; the rest share one.
-pub const CLASSES: usize = 9;
-/// Tasks of the decisive chain that are listed.
-pub const CHAIN: usize = 400;
+/// Maximum classes with a separate curve and histogram; the rest share one.
+pub const MAX_CLASSES: usize = 9;
+/// Maximum tasks of the critical path.
+pub const MAX_CHAIN: usize = 400;
 
-/// What tasks run, the most time first.
+/// A group of tasks that run the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
     /// Transformation, or `others`.
     pub name: String,
-    /// What for.
+    /// Kind.
     pub kind: Kind,
-    /// Tries.
+    /// Number of attempts.
     pub count: usize,
-    /// Seconds of all.
+    /// Total time in seconds.
     pub seconds: f64,
 }
 
-/// A row of the picture.
+/// A row of the chart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Host.
     pub host: String,
-    /// Slot of the host; `None` if the row is all of it.
+    /// Slot of the host; `None` if the row is the whole host.
     pub slot: Option<usize>,
 }
 
-/// One try.
+/// An attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bar {
-    /// Row.
+    /// Index of the row.
     pub row: usize,
     /// Class.
     pub class: usize,
     /// Task.
     pub task: TaskNumber,
-    /// Begin.
+    /// Start.
     pub start: f64,
     /// Length.
     pub seconds: f64,
-    /// It did not succeed.
+    /// It failed.
     pub failed: bool,
 }
 
-/// A piece of a row.
+/// A time cell of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// The class that most time was for.
+    /// Class that took most of the time.
     pub class: usize,
-    /// Part of the time, and of the slots of the row, that was used.
+    /// Used share of the slots of the row.
     pub used: f32,
-    /// Something failed in it.
+    /// An attempt failed in it.
     pub failed: bool,
 }
 
-/// The picture of who ran what when.
+/// The chart of tasks by host.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Picture {
-    /// Try by try.
+    /// A bar per attempt.
     Exact(Vec<Bar>),
-    /// For each row, [`CELLS`] pieces of time.
+    /// [`CELLS`] cells for each row.
     Cells(Vec<Vec<Cell>>),
 }
 
-/// A task of the decisive chain.
+/// A task of the critical path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
     /// Task.
     pub task: TaskNumber,
     /// Class.
     pub class: usize,
-    /// Begin of its last try.
+    /// Start of its last attempt.
     pub start: f64,
-    /// Its length.
+    /// Duration.
     pub seconds: f64,
-    /// From the end of the task before, or the begin of the run, to its begin: earlier tries and waiting.
+    /// Time from the end of the task before, or the start of the run: earlier attempts and waiting.
     pub waited: f64,
 }
 
-/// How long tasks of a class took.
+/// Run times of a class.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lengths {
+pub struct RunTimes {
     /// Class.
     pub class: usize,
-    /// Tries that succeeded.
+    /// Number of successful attempts.
     pub count: usize,
-    /// Half took less.
+    /// Median.
     pub median: f64,
-    /// One in twenty took more.
+    /// 95th percentile.
     pub p95: f64,
-    /// The longest.
+    /// Maximum.
     pub max: f64,
-    /// Tries by length, [`BARS`] pieces from [`Timeline::shortest`] to [`Timeline::longest`], equally wide on a
+    /// Number of attempts per bar: [`BARS`] bars from [`Timeline::shortest`] to [`Timeline::longest`], equally wide on a
     /// logarithmic scale.
     pub bars: Vec<u32>,
 }
 
-/// Everything.
+/// Data of all charts.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     /// Length in seconds of run time.
     pub seconds: f64,
-    /// Where runs after the first begin.
+    /// Start of each run after the first.
     pub restarts: Vec<f64>,
-    /// When it began, microseconds since the epoch.
+    /// Start, microseconds since the epoch.
     pub begin: Micros,
-    /// Classes.
+    /// Classes, the one with most time first.
     pub classes: Vec<Class>,
     /// Rows, by host.
     pub rows: Vec<Row>,
-    /// Hosts that have no row, because there are too many.
+    /// Number of hosts without a row.
     pub hosts_left_out: usize,
-    /// The picture.
+    /// Chart of tasks by host.
     pub picture: Picture,
-    /// Tasks running at a time, by class, [`POINTS`] pieces of time.
+    /// Running tasks by class, [`POINTS`] values each.
     pub running: Vec<Vec<f32>>,
-    /// CPUs that running tasks had asked for.
+    /// CPUs requested by running tasks.
     pub cpus: Vec<f32>,
-    /// Memory that they had asked for, in MB.
+    /// Memory requested by running tasks, in MB.
     pub memory_mb: Vec<f32>,
-    /// The chain of tasks that decided the end, from the first.
+    /// Critical path, from its first task.
     pub chain: Vec<Link>,
-    /// Shortest length in the histograms, seconds.
+    /// Lower end of the histograms, seconds.
     pub shortest: f64,
-    /// Longest.
+    /// Upper end of the histograms, seconds.
     pub longest: f64,
     /// Histograms.
-    pub lengths: Vec<Lengths>,
+    pub run_times: Vec<RunTimes>,
 }
 
 /// What is known of each try.
@@ -172,58 +171,50 @@ struct Span {
 }
 
 impl Timeline {
-    /// Makes the pictures of a history; running tasks last until `now`.
+    /// Makes the charts of a history. Running tasks last until `now`.
     #[must_use]
     pub fn new(history: &History, now: Micros) -> Self {
         let clock = Clock::new(history, now);
         let (classes, class_of) = classes(history);
         let (spans, slots, hosts) = spans(history, &clock, &class_of, now);
         let total = clock.total.max(1e-3);
-        let (rows, first_row, by_slot, hosts_left_out) = rows(&slots, &hosts);
-        let picture = if spans.len() <= EXACT && by_slot {
-            Picture::Exact(bars(&spans, &first_row))
+        let rows = Rows::new(&slots, &hosts);
+        let picture = if spans.len() <= MAX_EXACT && rows.by_slot {
+            Picture::Exact(bars(&spans, &rows.first))
         } else {
-            Picture::Cells(cells(
-                &spans,
-                &first_row,
-                rows.len(),
-                by_slot,
-                &slots,
-                total,
-                classes.len(),
-            ))
+            Picture::Cells(cells(&spans, &rows, &slots, total, classes.len()))
         };
         let (running, cpus, memory_mb) = curves(history, &spans, total, classes.len());
-        let (shortest, longest, lengths) = lengths(history, &class_of, classes.len());
+        let (shortest, longest, run_times) = run_times(history, &class_of, classes.len());
         Self {
             seconds: total,
             restarts: clock.runs.iter().skip(1).map(|(.., before)| *before).collect(),
             begin: clock.runs.first().map_or(now, |(start, ..)| *start),
             chain: chain(history, &clock, &class_of, now),
             classes,
-            rows,
-            hosts_left_out,
+            rows: rows.rows,
+            hosts_left_out: rows.hosts_left_out,
             picture,
             running,
             cpus,
             memory_mb,
             shortest,
             longest,
-            lengths,
+            run_times,
         }
     }
 }
 
-/// The classes that take most time, and for each class of the plan its place among them.
+/// Returns the classes, the one with most time first, and the index of each class of the plan among them.
 fn classes(history: &History) -> (Vec<Class>, Vec<usize>) {
     let plan = &history.plan;
     let mut sums = vec![(0, 0.0); plan.classes().len()];
-    for one in &history.tries {
+    for one in &history.attempts {
         let sum = &mut sums[plan.class_index(one.task)];
         sum.0 += 1;
         sum.1 += seconds(one.duration().unwrap_or(0));
     }
-    // Kinds of transfers are one transformation; people tell them apart.
+    // All transfers have one transformation; the chart shows their kinds.
     let mut found: Vec<(Class, Vec<usize>)> = Vec::new();
     for (at, (class, (count, time))) in plan.classes().iter().zip(&sums).enumerate() {
         if *count == 0 {
@@ -254,9 +245,9 @@ fn classes(history: &History) -> (Vec<Class>, Vec<usize>) {
     let mut place = vec![0; plan.classes().len()];
     let mut classes: Vec<Class> = Vec::new();
     for (class, of) in found {
-        if classes.len() < CLASSES {
+        if classes.len() < MAX_CLASSES {
             classes.push(class);
-        } else if classes.len() == CLASSES {
+        } else if classes.len() == MAX_CLASSES {
             classes.push(Class {
                 name: "others".to_owned(),
                 kind: Kind::Other,
@@ -273,7 +264,7 @@ fn classes(history: &History) -> (Vec<Class>, Vec<usize>) {
     (classes, place)
 }
 
-/// All tries, the number of slots of each host, and the hosts' names.
+/// Returns all attempts, the number of slots of each host, and the names of hosts.
 fn spans(
     history: &History,
     clock: &Clock,
@@ -283,7 +274,7 @@ fn spans(
     let (slots, hosts) = slots(history, now);
     let mut count = vec![0; hosts.len()];
     let span = |at: &Slot| {
-        let one = &history.tries[at.try_number];
+        let one = &history.attempts[at.attempt];
         count[at.host] = count[at.host].max(at.slot + 1);
         Span {
             start: clock.at(one.start),
@@ -302,27 +293,44 @@ fn spans(
     (spans, count, hosts)
 }
 
-/// Rows, the first row of each host, whether a row is a slot, and how many hosts have none.
-fn rows(slots: &[usize], hosts: &[String]) -> (Vec<Row>, Vec<Option<usize>>, bool, usize) {
-    let by_slot = slots.iter().sum::<usize>() <= ROWS;
-    let mut order: Vec<usize> = (0..hosts.len()).filter(|host| slots[*host] > 0).collect();
-    order.sort_by(|a, b| hosts[*a].cmp(&hosts[*b]));
-    let mut first = vec![None; hosts.len()];
-    let mut rows = Vec::new();
-    let mut left_out = 0;
-    for host in order {
-        if rows.len() >= ROWS {
-            left_out += 1;
-            continue;
+/// The rows of the chart.
+struct Rows {
+    rows: Vec<Row>,
+    /// First row of each host.
+    first: Vec<Option<usize>>,
+    /// True if a row is a slot, false if it is a host.
+    by_slot: bool,
+    /// Number of hosts without a row.
+    hosts_left_out: usize,
+}
+
+impl Rows {
+    fn new(slots: &[usize], hosts: &[String]) -> Self {
+        let by_slot = slots.iter().sum::<usize>() <= MAX_ROWS;
+        let mut order: Vec<usize> = (0..hosts.len()).filter(|host| slots[*host] > 0).collect();
+        order.sort_by(|a, b| hosts[*a].cmp(&hosts[*b]));
+        let mut first = vec![None; hosts.len()];
+        let mut rows = Vec::new();
+        let mut hosts_left_out = 0;
+        for host in order {
+            if rows.len() >= MAX_ROWS {
+                hosts_left_out += 1;
+                continue;
+            }
+            first[host] = Some(rows.len());
+            let count = if by_slot { slots[host] } else { 1 };
+            rows.extend((0..count).map(|slot| Row {
+                host: hosts[host].clone(),
+                slot: by_slot.then_some(slot),
+            }));
         }
-        first[host] = Some(rows.len());
-        let count = if by_slot { slots[host] } else { 1 };
-        rows.extend((0..count).map(|slot| Row {
-            host: hosts[host].clone(),
-            slot: by_slot.then_some(slot),
-        }));
+        Self {
+            rows,
+            first,
+            by_slot,
+            hosts_left_out,
+        }
     }
-    (rows, first, by_slot, left_out)
 }
 
 fn bars(spans: &[Span], first_row: &[Option<usize>]) -> Vec<Bar> {
@@ -339,92 +347,67 @@ fn bars(spans: &[Span], first_row: &[Option<usize>]) -> Vec<Bar> {
     spans.iter().filter_map(bar).collect()
 }
 
-/// Spreads a span over pieces of time: gives each piece and the seconds in it.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "indexes of some hundred pieces"
-)]
-fn pieces(span: &Span, total: f64, count: usize, mut take: impl FnMut(usize, f64)) {
+/// Divides a span into `count` cells. Calls `take` with each cell and the seconds in it.
+fn divide(span: &Span, total: f64, count: usize, mut take: impl FnMut(usize, f64)) {
     let width = total / count as f64;
     let first = ((span.start / width) as usize).min(count - 1);
     let last = ((span.end / width) as usize).min(count - 1);
-    for piece in first..=last {
-        let (from, to) = (piece as f64 * width, (piece + 1) as f64 * width);
+    for cell in first..=last {
+        let (from, to) = (cell as f64 * width, (cell + 1) as f64 * width);
         let within = span.end.min(to) - span.start.max(from);
-        take(piece, within.max(0.0));
+        take(cell, within.max(0.0));
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    reason = "shares of a piece of time"
-)]
-fn cells(
-    spans: &[Span],
-    first_row: &[Option<usize>],
-    rows: usize,
-    by_slot: bool,
-    slots: &[usize],
-    total: f64,
-    classes: usize,
-) -> Vec<Vec<Cell>> {
-    let mut sums = vec![0.0_f32; rows * CELLS * classes];
-    let mut failed = vec![false; rows * CELLS];
-    let mut width = vec![1; rows];
+fn cells(spans: &[Span], rows: &Rows, slots: &[usize], total: f64, classes: usize) -> Vec<Vec<Cell>> {
+    let count = rows.rows.len();
+    let mut sums = vec![0.0_f32; count * CELLS * classes];
+    let mut failed = vec![false; count * CELLS];
+    let mut width = vec![1; count];
     for span in spans {
-        let Some(first) = first_row[span.host] else {
+        let Some(first) = rows.first[span.host] else {
             continue;
         };
-        let row = if by_slot { first + span.slot } else { first };
-        if !by_slot {
+        let row = if rows.by_slot { first + span.slot } else { first };
+        if !rows.by_slot {
             width[row] = slots[span.host];
         }
-        pieces(span, total, CELLS, |piece, time| {
-            sums[(row * CELLS + piece) * classes + span.class] += time as f32;
+        divide(span, total, CELLS, |cell, time| {
+            sums[(row * CELLS + cell) * classes + span.class] += time as f32;
         });
         if span.failed {
-            let at = span.end / total * CELLS as f64;
-            #[expect(clippy::cast_sign_loss, reason = "not negative")]
-            let piece = (at as usize).min(CELLS - 1);
-            failed[row * CELLS + piece] = true;
+            let cell = (span.end / total * CELLS as f64) as usize;
+            failed[row * CELLS + cell.min(CELLS - 1)] = true;
         }
     }
-    let piece = total as f32 / CELLS as f32;
+    let cell_seconds = total as f32 / CELLS as f32;
     let cell = |row: usize, at: usize| {
-        let of = &sums[(row * CELLS + at) * classes..][..classes];
-        let most = (0..classes).max_by(|a, b| of[*a].total_cmp(&of[*b])).unwrap_or(0);
+        let times = &sums[(row * CELLS + at) * classes..][..classes];
+        let class = (0..classes).max_by(|a, b| times[*a].total_cmp(&times[*b]));
         Cell {
-            class: most,
-            used: (of.iter().sum::<f32>() / piece / width[row] as f32).min(1.0),
+            class: class.unwrap_or(0),
+            used: (times.iter().sum::<f32>() / cell_seconds / width[row] as f32).min(1.0),
             failed: failed[row * CELLS + at],
         }
     };
-    (0..rows)
+    (0..count)
         .map(|row| (0..CELLS).map(|at| cell(row, at)).collect())
         .collect()
 }
 
 type Curves = (Vec<Vec<f32>>, Vec<f32>, Vec<f32>);
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    reason = "points of a curve"
-)]
 fn curves(history: &History, spans: &[Span], total: f64, classes: usize) -> Curves {
     let width = total / POINTS as f64;
     let mut running = vec![vec![0.0_f64; POINTS]; classes];
     let (mut cpus, mut memory) = (vec![0.0_f64; POINTS], vec![0.0_f64; POINTS]);
     for span in spans {
         let request = history.plan.request(span.task);
-        pieces(span, total, POINTS, |piece, time| {
+        divide(span, total, POINTS, |cell, time| {
             let share = time / width;
-            running[span.class][piece] += share;
-            cpus[piece] += share * f64::from(request.cpus);
-            memory[piece] += share * request.memory_mb as f64;
+            running[span.class][cell] += share;
+            cpus[cell] += share * f64::from(request.cpus);
+            memory[cell] += share * request.memory_mb as f64;
         });
     }
     let single = |values: Vec<f64>| values.into_iter().map(|value| value as f32).collect::<Vec<f32>>();
@@ -439,11 +422,11 @@ fn curves(history: &History, spans: &[Span], total: f64, classes: usize) -> Curv
 mod tests {
     use super::*;
     use crate::events::SECOND;
-    use crate::history::tests::{DAG, Place};
+    use crate::history::tests::{DAG, TestRun};
 
     fn timeline() -> Timeline {
-        let place = Place::new(DAG);
-        place.append(
+        let run = TestRun::new(DAG);
+        run.append(
             "jobstate.log",
             "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
              110 a EXECUTE 2.0 - - 2\n110 b EXECUTE 3.0 - - 3\n130 a JOB_SUCCESS 0 - - 2\n140 b JOB_FAILURE 256 - - 3\n\
@@ -451,7 +434,7 @@ mod tests {
              500 INTERNAL *** PMC_STARTED ***\n502 b EXECUTE 1.0 - - 1\n512 b JOB_SUCCESS 0 - - 1\n\
              513 c EXECUTE 2.0 - - 2\n520 c JOB_SUCCESS 0 - - 2\n520 INTERNAL *** PMC_FINISHED 0 ***\n",
         );
-        Timeline::new(&place.open(), 900 * SECOND)
+        Timeline::new(&run.open(), 900 * SECOND)
     }
 
     #[test]
@@ -475,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_that_decides() {
+    fn the_critical_path() {
         let timeline = timeline();
         let chain: Vec<_> = timeline
             .chain
@@ -491,14 +474,14 @@ mod tests {
                 .collect::<Vec<_>>(),
             ["work", "stage in", "last"]
         );
-        let work = &timeline.lengths[0];
+        let work = &timeline.run_times[0];
         assert_eq!((work.count, work.median, work.max), (2, 20.0, 20.0));
         assert_eq!(work.bars.iter().sum::<u32>(), 2);
     }
 
     #[test]
-    fn nothing_ran() {
-        let timeline = Timeline::new(&Place::new(DAG).open(), 900 * SECOND);
+    fn a_run_without_attempts() {
+        let timeline = Timeline::new(&TestRun::new(DAG).open(), 900 * SECOND);
         assert_eq!((timeline.rows.len(), timeline.chain.len()), (0, 0));
     }
 }

@@ -14,7 +14,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use nix::time::{ClockId, clock_gettime};
-use pmc_plan::cli::{self, Wish};
+use pmc_plan::cli::{self, Invocation};
 use pmc_plan::plan::measure;
 use pmc_plan::request::{Environment, Request};
 
@@ -198,8 +198,8 @@ fn request(folder: &Path, dax: &str, cleanup: &str, jobs: usize) -> Result<Reque
         &room,
         dax,
     ];
-    match cli::parse(&line.map(str::to_owned), environment)? {
-        Wish::Plan(request, _) => Ok(*request),
+    match cli::parse(&line.map(str::to_owned), environment).map_err(|e| e.to_string())? {
+        Invocation::Plan(request, _) => Ok(*request),
         _ => Err("not a plan".into()),
     }
 }

@@ -138,6 +138,17 @@ impl fmt::Display for InputErrors {
 
 impl std::error::Error for InputErrors {}
 
+/// A command line that is not understood. The message ends with a hint to `--help`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+impl From<String> for UsageError {
+    fn from(message: String) -> Self {
+        UsageError(message)
+    }
+}
+
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {

@@ -2,6 +2,7 @@
 
 pub mod catalog;
 pub mod cli;
+pub mod diagnostic;
 pub mod error;
 mod exec;
 pub mod expand;

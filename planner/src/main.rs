@@ -4,11 +4,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use pmc_plan::cli::{self, Voice, Wish};
-use pmc_plan::error::readable;
-use pmc_plan::plan::{Preview, plan, preview, wants_shell};
+use pmc_plan::cli::{self, Invocation, OutputOptions};
+use pmc_plan::diagnostic::Diagnostic;
+use pmc_plan::error::{PlanError, readable};
+use pmc_plan::plan::{Planned, plan, preview, wants_shell};
 use pmc_plan::recipe::{self, Recipe};
-use pmc_plan::request::Environment;
+use pmc_plan::request::{Environment, Request};
 use pmc_plan::submit;
 
 fn main() -> ExitCode {
@@ -17,87 +18,86 @@ fn main() -> ExitCode {
         .collect();
     let environment = match Environment::read() {
         Ok(environment) => environment,
-        Err(e) => return fail(&format!("cannot find out the working directory: {e}"), 1),
+        Err(e) => return fail(&format!("cannot find the working directory: {e}"), 1),
     };
-    let (mut request, voice) = match cli::parse(&arguments, environment) {
-        Ok(Wish::Plan(request, voice)) => (*request, voice),
-        Ok(Wish::Look(request, voice, jobs)) => {
-            return match preview(&request, None, &jobs) {
-                Ok(preview) => tell_preview(&preview, voice),
-                Err(e) => fail(&e.to_string(), e.exit_code()),
-            };
+    match cli::parse(&arguments, environment) {
+        Ok(Invocation::Plan(request, output)) => plan_and_submit(*request, output),
+        Ok(Invocation::Preview(request, output, jobs)) => print_preview(&request, None, &jobs, output),
+        Ok(Invocation::Explain(dir, jobs)) => explain(&dir, &jobs),
+        Ok(Invocation::Text(text)) => print(&text),
+        Err(error) => {
+            let message = error.to_string();
+            fail(message.strip_prefix("error: ").unwrap_or(&message), 1)
         }
-        Ok(Wish::Explain(dir, jobs)) => return explain(&dir, &jobs),
-        Ok(Wish::Text(text)) => return say(&text),
-        Err(message) => return fail(message.strip_prefix("error: ").unwrap_or(&message), 1),
-    };
-    if voice.submit && !wants_shell(&request) {
+    }
+}
+
+/// Plans, prints the result, and submits or runs the plan if the user asks for it.
+fn plan_and_submit(mut request: Request, output: OutputOptions) -> ExitCode {
+    if output.submit && !wants_shell(&request) {
         match submit::prepare(&request.batch.schedulers, &request.environment.variables) {
             Ok(detected) => request.batch.detected = detected,
             Err(e) => return fail(&e.to_string(), 1),
         }
     }
-    match plan(&request) {
-        Ok(planned) => {
-            if voice.level >= 0 {
-                for warning in &planned.warnings {
-                    eprintln!("pmc-plan: warning: {}", readable(warning));
-                }
-            }
-            if voice.level > 0 {
-                for note in &planned.notes {
-                    eprintln!("pmc-plan: {note}");
-                }
-            }
-            if !voice.json && voice.level >= 0 {
-                say(&cli::tell(&planned));
-            }
-            if let Some(script) = &planned.shell {
-                if voice.json {
-                    say(&cli::tell_json(&planned, None));
-                }
-                return if voice.submit {
-                    run(script)
-                } else {
-                    ExitCode::SUCCESS
-                };
-            }
-            let mut submitted = None;
-            if voice.submit {
-                match submit::submit(&planned, &request.environment.variables) {
-                    Ok(job) => submitted = Some(job),
-                    Err(e) => return fail(&e.to_string(), 1),
-                }
-            }
-            if voice.json {
-                return say(&cli::tell_json(&planned, submitted.as_ref()));
-            }
-            match submitted {
-                // A script that submits wants the number in any case.
-                Some(job) if voice.level < 0 => say(&format!("{}\n", job.job_id.unwrap_or_default())),
-                Some(job) => say(&cli::tell_submitted(&job)),
-                None => ExitCode::SUCCESS,
-            }
+    let planned = match plan(&request) {
+        Ok(planned) => planned,
+        Err(error) => return fail_plan(&error, output),
+    };
+    print_diagnostics(&planned.warnings, &planned.notes, output);
+    if !output.json && output.level >= 0 {
+        print(&cli::result_text(&planned));
+    }
+    if let Some(script) = &planned.shell {
+        if output.json {
+            print(&cli::result_json(&planned, None));
         }
-        Err(e) => fail(&e.to_string(), e.exit_code()),
+        return if output.submit {
+            run(script)
+        } else {
+            ExitCode::SUCCESS
+        };
+    }
+    submit_plan(&planned, &request, output)
+}
+
+/// Submits the plan if the user asks for it, and prints the result.
+fn submit_plan(planned: &Planned, request: &Request, output: OutputOptions) -> ExitCode {
+    let mut submitted = None;
+    if output.submit {
+        match submit::submit(planned, &request.environment.variables) {
+            Ok(job) => submitted = Some(job),
+            Err(e) => return fail(&e.to_string(), 1),
+        }
+    }
+    if output.json {
+        return print(&cli::result_json(planned, submitted.as_ref()));
+    }
+    match submitted {
+        // A script that submits needs the number even with -q.
+        Some(job) if output.level < 0 => print(&format!("{}\n", job.job_id.unwrap_or_default())),
+        Some(job) => print(&cli::submitted_text(&job)),
+        None => ExitCode::SUCCESS,
     }
 }
 
-fn tell_preview(preview: &Preview, voice: Voice) -> ExitCode {
-    if voice.level >= 0 {
-        for warning in &preview.warnings {
-            eprintln!("pmc-plan: warning: {}", readable(warning));
+/// Plans in memory and prints figures or explanations.
+fn print_preview(
+    request: &Request,
+    submit: Option<&Path>,
+    jobs: &[String],
+    output: OutputOptions,
+) -> ExitCode {
+    match preview(request, submit, jobs) {
+        Ok(preview) => {
+            print_diagnostics(&preview.warnings, &preview.notes, output);
+            print(&cli::preview_text(&preview, output.json))
         }
+        Err(error) => fail_plan(&error, output),
     }
-    if voice.level > 0 {
-        for note in &preview.notes {
-            eprintln!("pmc-plan: {note}");
-        }
-    }
-    say(&cli::tell_preview(preview, voice.json))
 }
 
-/// Makes the plan in a submit directory again, and tells about some of its jobs.
+/// Makes the plan in a submit directory again, and explains some of its jobs.
 fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
     let recipe = match Recipe::read(dir) {
         Ok(recipe) => recipe,
@@ -110,14 +110,14 @@ fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
             uuid: recipe.uuid,
             ..environment
         },
-        Err(e) => return fail(&format!("cannot find out the working directory: {e}"), 1),
+        Err(e) => return fail(&format!("cannot find the working directory: {e}"), 1),
     };
     let mut line = vec!["pmc-plan".to_owned()];
     line.extend(recipe.arguments);
     let mut request = match cli::parse(&line, environment) {
-        Ok(Wish::Plan(request, _)) => *request,
-        Ok(_) => return fail("the recorded command line is none that plans", 1),
-        Err(message) => return fail(&message, 1),
+        Ok(Invocation::Plan(request, _)) => *request,
+        Ok(_) => return fail("the recorded command line does not plan", 1),
+        Err(error) => return fail(&error.to_string(), 1),
     };
     request.pictures.clear();
     let copy = request.workflow.file_name().map(|name| dir.join(name));
@@ -130,13 +130,15 @@ fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
             file.display()
         );
     }
-    match preview(&request, Some(dir), jobs) {
-        Ok(preview) => say(&cli::tell_preview(&preview, false)),
-        Err(e) => fail(&e.to_string(), e.exit_code()),
-    }
+    // Warnings were printed when the plan was made.
+    let quiet = OutputOptions {
+        level: -1,
+        ..OutputOptions::default()
+    };
+    print_preview(&request, Some(dir), jobs, quiet)
 }
 
-/// Runs the script of the code generator Shell; ends as it does.
+/// Runs the script of the code generator Shell and returns its exit code.
 fn run(script: &Path) -> ExitCode {
     match std::process::Command::new(script).status() {
         Ok(status) => ExitCode::from(
@@ -149,8 +151,36 @@ fn run(script: &Path) -> ExitCode {
     }
 }
 
-/// Prints; a closed pipe is no failure, since the plan is there.
-fn say(text: &str) -> ExitCode {
+/// Prints warnings, and notes with `-v`.
+fn print_diagnostics(warnings: &[Diagnostic], notes: &[String], output: OutputOptions) {
+    if output.level >= 0 {
+        for warning in warnings {
+            if output.json_diagnostics {
+                eprintln!("{}", warning.json());
+            } else {
+                eprintln!("pmc-plan: warning: {}", readable(&warning.to_string()));
+            }
+        }
+    }
+    if output.level > 0 {
+        for note in notes {
+            eprintln!("pmc-plan: {note}");
+        }
+    }
+}
+
+fn fail_plan(error: &PlanError, output: OutputOptions) -> ExitCode {
+    if !output.json_diagnostics {
+        return fail(&error.to_string(), error.exit_code());
+    }
+    for diagnostic in error.diagnostics() {
+        eprintln!("{}", diagnostic.json());
+    }
+    ExitCode::from(error.exit_code())
+}
+
+/// Prints a text. A closed pipe is not a failure, since the plan exists.
+fn print(text: &str) -> ExitCode {
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use chrono::{DateTime, FixedOffset};
 
+use crate::diagnostic::Diagnostic;
 use crate::report::summary::Summary;
 use crate::scheduler::Scheduler;
 
@@ -41,9 +42,9 @@ pub struct Planned {
     pub counts: Counts,
     /// The braindump: its keys and values in order.
     pub braindump: Vec<(String, Option<String>)>,
-    /// What the user should know; each is one sentence or a few.
-    pub warnings: Vec<String>,
-    /// What was decided, for `-v`.
+    /// What the user should know.
+    pub warnings: Vec<Diagnostic>,
+    /// Decisions that `-v` prints.
     pub notes: Vec<String>,
 }
 
@@ -56,58 +57,10 @@ pub struct Preview {
     pub explanations: Vec<String>,
     /// Names of all jobs.
     pub jobs: Vec<String>,
-    /// What the user should know; each is one sentence or a few.
-    pub warnings: Vec<String>,
-    /// What was decided, for `-v`.
+    /// What the user should know.
+    pub warnings: Vec<Diagnostic>,
+    /// Decisions that `-v` prints.
     pub notes: Vec<String>,
-}
-
-/// Numbers of jobs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Jobs of the abstract workflow.
-    pub tasks: usize,
-    /// Jobs of the abstract workflow that data reuse removed.
-    pub deleted: usize,
-    /// Compute jobs outside of clusters.
-    pub compute: usize,
-    /// Clusters of compute jobs.
-    pub clustered: usize,
-    /// Stage-in jobs.
-    pub stage_in: usize,
-    /// Stage-out jobs.
-    pub stage_out: usize,
-    /// Jobs that copy files between sites.
-    pub inter_site: usize,
-    /// Registration jobs.
-    pub register: usize,
-    /// Jobs that make directories.
-    pub create_dir: usize,
-    /// Jobs that remove files or directories.
-    pub cleanup: usize,
-    /// Jobs that make programs executable.
-    pub chmod: usize,
-    /// All jobs of the DAG.
-    pub total: usize,
-    /// Edges of the DAG.
-    pub edges: usize,
-}
-
-impl Counts {
-    /// Kinds of jobs of the DAG and how many there are of each.
-    pub fn kinds(&self) -> [(&'static str, usize); 9] {
-        [
-            ("compute", self.compute),
-            ("clustered", self.clustered),
-            ("stage-in", self.stage_in),
-            ("inter-site", self.inter_site),
-            ("stage-out", self.stage_out),
-            ("registration", self.register),
-            ("create-dir", self.create_dir),
-            ("chmod", self.chmod),
-            ("clean-up", self.cleanup),
-        ]
-    }
 }
 
 mod advice;
@@ -116,6 +69,7 @@ mod directories;
 mod files;
 mod inputs;
 
+pub use crate::exec::Counts;
 pub use build::{measure, plan, preview, wants_shell};
 
 /// Formats a time as the records of the workflow have it: ISO 8601, seconds, numeric offset.

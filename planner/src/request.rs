@@ -5,7 +5,36 @@ use std::path::PathBuf;
 
 use chrono::{DateTime, FixedOffset};
 
+use crate::error::UsageError;
 use crate::scheduler::Scheduler;
+
+/// Parses planner options, without the name of a program.
+pub type ParseOptions = fn(&[String]) -> Result<SubworkflowOptions, UsageError>;
+
+/// Planner options that a sub-workflow job has as its arguments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubworkflowOptions {
+    /// `--conf`.
+    pub conf: Option<PathBuf>,
+    /// `-D`.
+    pub defines: Vec<String>,
+    /// `--sites`.
+    pub sites: Vec<String>,
+    /// `--output-sites`.
+    pub output_sites: Vec<String>,
+    /// `--output-dir`.
+    pub output_dir: Option<String>,
+    /// `--cache`.
+    pub cache: Vec<PathBuf>,
+    /// `--inherited-rc-files`.
+    pub inherited: Vec<PathBuf>,
+    /// `--input-dir`.
+    pub input_dirs: Vec<PathBuf>,
+    /// `--transformations-dir`.
+    pub transformations_dir: Option<PathBuf>,
+    /// Options that change where files are put or when they are removed, but not the results.
+    pub without_effect: Vec<&'static str>,
+}
 
 /// What is to be planned, and everything that the environment contribute.
 #[derive(Clone, Debug)]
@@ -66,8 +95,10 @@ pub struct Request {
     pub line: Vec<String>,
     /// Pictures to be drawn.
     pub pictures: Vec<Picture>,
-    /// What the user should know of the request itself.
+    /// Warnings about the request itself.
     pub warnings: Vec<String>,
+    /// Parses the arguments of jobs that are sub-workflows.
+    pub parse_options: ParseOptions,
     /// The environment.
     pub environment: Environment,
 }

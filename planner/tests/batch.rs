@@ -57,6 +57,7 @@ fn assert_valid_bash(path: &Path) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of directives")]
 fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     case.put(
@@ -216,8 +217,7 @@ fn every_plan_has_pbs_and_slurm_scripts() -> Result<(), Box<dyn std::error::Erro
     }
     let plan = case.plan(&format!("{LINE} --drain 90"))?;
     assert!(
-        plan.planned
-            .warnings
+        plan.warnings()
             .iter()
             .any(|w| w.contains("no task would be started")),
         "{:?}",

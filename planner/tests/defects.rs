@@ -34,8 +34,7 @@ fn d10_each_argument_is_one_word_unless_splitting_is_on() -> Result<(), Box<dyn 
     let plan = one(arguments).plan(LINE)?;
     assert_eq!(tail(&plan), ["-i", "two words", "\\'in quotes\\' and", "1.50"]);
     let count_warnings = |plan: &common::Plan| {
-        plan.planned
-            .warnings
+        plan.warnings()
             .iter()
             .filter(|w| w.contains("\"two words\""))
             .count()

@@ -180,7 +180,7 @@ fn explanations_before_and_after_planning_are_equal() {
     let (_, err, ok) = run(&case, &["explain", "work_AA", &dir]);
     assert!(!ok && err.contains("did you mean work_A?"), "{err}");
     let (_, err, ok) = run(&case, &["explain", "A"]);
-    assert!(!ok && err.contains("is no submit directory"), "{err}");
+    assert!(!ok && err.contains("is not a submit directory"), "{err}");
 }
 
 #[test]

@@ -403,7 +403,7 @@ fn batch_scripts_request_what_the_options_say() -> Result<(), Box<dyn std::error
     ] {
         assert!(script.contains(line), "{line} is not in\n{script}");
     }
-    assert!(plan.planned.warnings.iter().any(|w| w.contains("launcher none")));
+    assert!(plan.warnings().iter().any(|w| w.contains("launcher none")));
     case.put(
         "site/sbatch.j2",
         "#!/bin/sh\n#SBATCH -N {{ nodes }}\nsrun {{ executor }} {{ dag }}\n",
@@ -503,7 +503,7 @@ fn the_refiner_empty_leaves_files_where_they_are() -> Result<(), Box<dyn std::er
     assert_eq!(order.as_array().map(Vec::len), Some(1), "{order}");
     let url = order[0]["target"]["url"].as_str().unwrap_or_default();
     assert!(url.ends_with("/mid"), "{url}");
-    let warnings = plan.planned.warnings.join("\n");
+    let warnings = plan.warnings().join("\n");
     assert!(warnings.contains("refiner = Empty"), "{warnings}");
     Ok(())
 }

@@ -274,9 +274,10 @@ fn dagman_scripts_cause_one_warning() {
             "{LINE} -Ddagman.post=/bin/check -Ddagman.post.arguments=-x"
         ))
         .expect("a plan");
-    let warnings: Vec<&String> = planned
+    let warnings: Vec<String> = planned
         .warnings
         .iter()
+        .map(ToString::to_string)
         .filter(|w| w.contains("dagman::post"))
         .collect();
     assert_eq!(warnings.len(), 1, "{:?}", planned.warnings);

@@ -1,4 +1,4 @@
-//! The command line. What is typed, nothing resolved yet.
+//! The command line, as the user typed it.
 
 use std::path::PathBuf;
 
@@ -17,20 +17,20 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Commands, one module of `commands` each.
+/// Commands. Each has a module in `commands`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Plan a workflow and run it on this machine
     Run(Run),
-    /// Go on with a run that failed or was interrupted
+    /// Resume a run that failed or was interrupted
     Resume(Resume),
-    /// Tell how far a run is, while it goes on or after it
+    /// Show progress of a run, during or after it
     Status(Status),
-    /// Tell why a run failed: the real cause first
+    /// Explain failures, root cause first
     Analyzer(Analyzer),
-    /// Count and sum up what a run did
+    /// Print statistics of a run
     Statistics(Statistics),
-    /// Draw a run: tasks by host, use over time, critical path, failures, in one HTML file
+    /// Write an HTML report: tasks by host, use over time, critical path, failures
     Report(Report),
 }
 
@@ -50,13 +50,13 @@ pub struct Run {
     /// Properties file
     #[arg(long, value_name = "FILE")]
     pub conf: Option<PathBuf>,
-    /// Set a property; may be repeated
+    /// Set a property; repeatable
     #[arg(short = 'D', value_name = "KEY=VALUE")]
     pub define: Vec<String>,
-    /// Execution site: whose entries of the catalogs are used. The jobs run on this machine
+    /// Site looked up in the catalogs. The jobs run on this machine
     #[arg(short = 's', long, value_name = "NAME", default_value = "local")]
     pub site: String,
-    /// Directory whose files are inputs, by their relative paths; may be repeated
+    /// Directory whose files are inputs, by their relative paths; repeatable
     #[arg(short = 'I', long, value_name = "DIR", value_delimiter = ',')]
     pub input_dir: Vec<PathBuf>,
     /// Directory whose executable files are transformations
@@ -65,10 +65,10 @@ pub struct Run {
     /// When to remove files from scratch
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = Cleanup::Leaf)]
     pub cleanup: Cleanup,
-    /// How the tasks are run.
+    /// Limits and options of the execution.
     #[command(flatten)]
     pub execution: Execution,
-    /// What is told.
+    /// What to print.
     #[command(flatten)]
     pub output: Output,
 }
@@ -76,13 +76,13 @@ pub struct Run {
 fn long_help() -> String {
     format!(
         "\
-Catalogs named by properties count. Else sites.yml, transformations.yml and replicas.yml are looked
-for beside the workflow, then in the working directory. Workflow and catalogs may use ${{NAME}} for
-environment variables; ${{PMC_WORKFLOW_DIR}} is the directory of the workflow file.
+Properties name the catalogs. Without them, pmc looks for sites.yml, transformations.yml and
+replicas.yml beside the workflow, then in the working directory. Workflow and catalogs may use
+${{NAME}} for environment variables; ${{PMC_WORKFLOW_DIR}} is the directory of the workflow file.
 
-Each run gets a directory of its own, DIR/LABEL/runNNNN, with all that belongs to it: submit/ (the
-plan, logs and records), scratch/ (removed at the end of a successful run) and output/.
-DIR/LABEL/latest points to the last one.
+Each run gets a new directory, DIR/LABEL/runNNNN. It holds submit/ (plan, logs and records),
+scratch/ (removed at the end of a successful run) and output/. DIR/LABEL/latest is a link to the
+latest run.
 
 {}",
         crate::exit::HELP
@@ -96,58 +96,58 @@ pub struct Resume {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
-    /// How the tasks are run.
+    /// Limits and options of the execution.
     #[command(flatten)]
     pub execution: Execution,
-    /// What is told.
+    /// What to print.
     #[command(flatten)]
     pub output: Output,
 }
 
-/// How the tasks are run.
+/// Limits and options of the execution.
 #[derive(Args, Clone, Debug)]
 pub struct Execution {
-    /// Tasks that may run at the same time [default: number of CPUs]
+    /// Maximum tasks running at the same time [default: number of CPUs]
     #[arg(short = 'w', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub workers: Option<u32>,
-    /// Memory that tasks may ask for, in MB [default: that of this machine]
+    /// Memory for tasks, in MB [default: memory of this machine]
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..))]
     pub host_memory: Option<u32>,
-    /// CPUs that tasks may ask for [default: those of this machine]
+    /// CPUs for tasks [default: CPUs of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub host_cpus: Option<u32>,
-    /// GPUs that tasks may ask for [default: those of this machine]
+    /// GPUs for tasks [default: GPUs of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub host_gpus: Option<u32>,
-    /// Times a task is tried before it counts as failed
+    /// Maximum attempts per task
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub tries: u32,
-    /// Start no more tasks once N have failed [default: no limit]
+    /// Start no more tasks after N failures [default: no limit]
     #[arg(short = 'm', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "keep_going")]
     pub max_failures: Option<u32>,
     /// Run everything that does not depend on a failed task; the default
     #[arg(short = 'k', long)]
     pub keep_going: bool,
-    /// Write the database for statistics, analyzer and dashboard while the run goes on
+    /// Write the database for statistics, analyzer and dashboard during the run
     #[arg(long)]
     pub stampede: bool,
 }
 
-/// What is told.
+/// What to print.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Output {
-    /// Tell the end of every task; twice: also what the planner decided, and the executor's log
+    /// Report the end of every task; twice: also the planner's decisions and the executor's log
     #[arg(short, long, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     pub verbose: u8,
-    /// No progress, and no summary unless something failed
+    /// Print no progress, and no summary unless something failed
     #[arg(short, long)]
     pub quiet: bool,
-    /// Write the summary as JSON
+    /// Print the summary as JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// When files are removed from scratch.
+/// When to remove files from scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Cleanup {
     /// Never
@@ -165,15 +165,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
-    /// The manual page is what `--help` prints. `UPDATE_MANUAL=1 cargo test -p pmc` writes it anew.
+    /// The manual page is the output of `--help`. `UPDATE_MANUAL=1 cargo test -p pmc` rewrites it.
     #[test]
     fn the_manual_is_current() {
         let mut page = String::from(
-            "# pmc\n\nWhat `--help` prints, command by command. See the [guide](../guide.md) for how to use it.\n",
+            "# pmc\n\nOutput of `--help` for each command. See the [guide](../guide.md) for how to use it.\n",
         );
         let mut command = Cli::command().term_width(100);
         command.build();
@@ -196,15 +196,15 @@ mod tests {
         if std::env::var_os("UPDATE_MANUAL").is_some() {
             std::fs::write(path, &page).expect("the manual page can be written");
         }
-        let there = std::fs::read_to_string(path).unwrap_or_default();
+        let current = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
-            there == page,
-            "docs/manual/pmc.md is old: run UPDATE_MANUAL=1 cargo test -p pmc"
+            current == page,
+            "docs/manual/pmc.md is outdated: run UPDATE_MANUAL=1 cargo test -p pmc"
         );
     }
 
     #[test]
-    fn wrong_combinations_are_refused() {
+    fn invalid_combinations_are_rejected() {
         assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-k", "-m", "2"]).is_err());
         assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-v", "-q"]).is_err());
         assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "--workers", "0"]).is_err());

@@ -1,4 +1,4 @@
-//! The executor, as this program uses it: on this machine, with the files that Pegasus' monitoring reads.
+//! Runs the executor on this machine, with the log files that Pegasus' monitoring reads.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,18 +22,18 @@ use crate::text;
 pub struct Ended {
     /// All tasks are done.
     pub success: bool,
-    /// The run stopped because so many tasks had failed.
+    /// The run stopped because the failure limit was reached.
     pub max_failures_reached: bool,
-    /// Tasks whose last try failed, with the status as `wait` gives it.
+    /// Tasks whose last attempt failed, with the raw wait status.
     pub failures: Vec<(Vec<u8>, i32)>,
     /// Number of the signal that ended the run, if one did.
     pub signal: Option<u8>,
-    /// Why the database that was wanted is not whole, if so.
+    /// Why the requested database is incomplete.
     pub database: Option<String>,
 }
 
 impl Ended {
-    /// Everything was done before.
+    /// Result if all tasks were done before.
     pub fn nothing_left() -> Self {
         Ended {
             success: true,
@@ -52,7 +52,7 @@ pub fn run(
     environment: Vec<(OsString, OsString)>,
     observer: &mut (dyn FnMut(&RunEvent<'_>) + Send),
 ) -> Result<Ended, Failure> {
-    let run = request(dag, execution, environment);
+    let run = local_run(dag, execution, environment);
     let interrupt = Arc::new(Interrupt::new());
     let stop = Arc::clone(&interrupt);
     let _guard = signals::Guard::new(move |signal| stop.raise(signal))
@@ -77,15 +77,15 @@ pub fn run(
     })
 }
 
-fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, OsString)>) -> LocalRun {
+fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, OsString)>) -> LocalRun {
     let mut options = Options::new(dag, "pmc".as_ref());
     options.tries = execution.tries;
     options.max_failures = execution.max_failures.unwrap_or(0);
     options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
     options.jobstate_log = Some(dag.with_file_name("jobstate.log"));
     options.stdio = Stdio::PerTask;
-    let value = |wanted: &str| {
-        let found = environment.iter().find(|(name, _)| name == wanted);
+    let value = |name: &str| {
+        let found = environment.iter().find(|(other, _)| other == name);
         found.map(|(_, value)| value.clone())
     };
     options.stampede = execution.stampede.then(|| Stampede {
@@ -116,17 +116,17 @@ fn request(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString, O
     }
 }
 
-/// The kickstart that tasks share, unless the user has them start it.
+/// Returns the kickstart for the task server, unless the user switched it off.
 fn shared_kickstart(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
-    let set_off = |(name, value): &(OsString, OsString)| name == "PMC_KICKSTART" && value == "exec";
-    if environment.iter().any(set_off) {
+    let is_off = |(name, value): &(OsString, OsString)| name == "PMC_KICKSTART" && value == "exec";
+    if environment.iter().any(is_off) {
         return None;
     }
     own_kickstart()
 }
 
-/// Checks that each task fits on this machine. The master would refuse the first that does not; a user
-/// wants to know what it asks for, and what there is.
+/// Checks that each task fits on this machine. The master would reject the first that does not; this error
+/// has the numbers, too.
 pub fn check_fit(
     dag: &Dag,
     execution: &cli::Execution,
@@ -138,8 +138,8 @@ pub fn check_fit(
         count_gpus(execution.host_gpus.unwrap_or(0), environment),
     );
     let fits = |task: &TaskId| {
-        let asked = dag.request(*task);
-        asked.memory_mb <= host.memory_mb && asked.cpus <= host.threads && asked.gpus <= host.gpus
+        let request = dag.request(*task);
+        request.memory_mb <= host.memory_mb && request.cpus <= host.threads && request.gpus <= host.gpus
     };
     let too_large: Vec<TaskId> = dag.ids().filter(|task| !fits(task)).collect();
     let Some(&first) = too_large.first() else {
@@ -148,27 +148,27 @@ pub fn check_fit(
     let name = String::from_utf8_lossy(dag.name(first));
     let others = match too_large.len() - 1 {
         0 => String::new(),
-        others => format!(", and {} more", text::count(others, "task")),
+        others => format!(" and {} more", text::count(others, "task")),
     };
-    let asked = dag.request(first);
+    let request = dag.request(first);
     let list = |memory_mb: u64, cpus: u32, gpus: u32| {
         let cpus = text::count(cpus as usize, "CPU");
-        if asked.gpus > 0 {
+        if request.gpus > 0 {
             format!("{memory_mb} MB, {cpus} and {}", text::count(gpus as usize, "GPU"))
         } else {
             format!("{memory_mb} MB and {cpus}")
         }
     };
     let error = anyhow!(
-        "the task {name}{others} asks for more than this machine has: {} of {}",
-        list(asked.memory_mb, asked.cpus, asked.gpus),
+        "the task {name}{others} requests more than this machine has: {} of {}",
+        list(request.memory_mb, request.cpus, request.gpus),
         list(host.memory_mb, host.threads, host.gpus),
     );
-    let hint = "--host-memory, --host-cpus and --host-gpus count the machine as larger";
+    let hint = "--host-memory, --host-cpus and --host-gpus set larger limits";
     Err(Failure::new(exit::NOT_RUN, error).hint(hint))
 }
 
-/// A path with something appended to its last part.
+/// Appends a suffix to the last part of a path.
 pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);

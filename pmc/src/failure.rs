@@ -1,4 +1,4 @@
-//! Why a command ends without success: what the rim prints and the exit code.
+//! Error of a command: message, advice and exit code.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,14 @@ use std::fmt::Write as _;
 pub struct Failure {
     /// One of [`crate::exit`].
     pub code: u8,
-    /// Message and causes.
+    /// Error with its causes.
     pub error: anyhow::Error,
     /// What the user can do.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// A failure without advice.
+    /// Makes a failure without advice.
     pub fn new(code: u8, error: impl Into<anyhow::Error>) -> Self {
         Failure {
             code,
@@ -29,7 +29,7 @@ impl Failure {
         self
     }
 
-    /// The text for the terminal: message, causes, advice.
+    /// Renders message, causes and advice for the terminal.
     pub fn render(&self) -> String {
         let mut last = without_number(&self.error.to_string());
         let mut text = format!("pmc: {last}");
@@ -39,7 +39,7 @@ impl Failure {
             .skip(1)
             .map(|cause| without_number(&cause.to_string()))
         {
-            // Some libraries repeat the cause in their own message.
+            // Some libraries repeat the cause in their message.
             if !last.contains(&cause) {
                 let _ = write!(text, "\n  because: {cause}");
             }
@@ -52,7 +52,7 @@ impl Failure {
     }
 }
 
-/// Leaves out the numbers that the standard library adds to errors of the system.
+/// Removes the error numbers that the standard library adds.
 fn without_number(text: &str) -> String {
     let mut parts = text.split(" (os error ");
     let mut whole = parts.next().unwrap_or_default().to_owned();
@@ -62,9 +62,9 @@ fn without_number(text: &str) -> String {
     whole
 }
 
-/// Gives errors an exit code on their way up.
+/// Adds an exit code to an error.
 pub trait OrCode<T> {
-    /// The error becomes a [`Failure`] with this code.
+    /// Turns the error into a [`Failure`] with this code.
     fn or_code(self, code: u8) -> Result<T, Failure>;
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_printed_once() {
         let error = std::fs::read("/nonexistent")
             .context("cannot read it")
             .expect_err("there is no such file");

@@ -1,21 +1,21 @@
-//! What the tasks of a planned workflow are for, from the event file that the planner writes.
+//! Kinds of the tasks of a plan, from the event file of the planner.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use pmc_monitor::kinds::Kind;
 
-/// What the planner says of a task.
+/// A job of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// What it is for.
+    /// Purpose of the job.
     pub kind: Kind,
     /// Directory of its input files, relative to the submit directory.
     pub directory: PathBuf,
 }
 
-/// Jobs by task name, from the text of a `.static.bp` file. Lines that are no `job.info` are passed
-/// over, and so is what cannot be read: the summary can do without.
+/// Reads the jobs by task name from the text of a `.static.bp` file. Ignores other events and damaged lines: the
+/// summary does not depend on them.
 pub fn read(text: &str) -> BTreeMap<String, Job> {
     let mut jobs = BTreeMap::new();
     for line in text.lines().filter(|line| line.contains(" event=job.info ")) {
@@ -29,7 +29,7 @@ pub fn read(text: &str) -> BTreeMap<String, Job> {
     jobs
 }
 
-/// The quoted value of a key. Names of jobs and types hold no quotes.
+/// Returns the quoted value of a key. Values have no quotes inside.
 fn value<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let start = line.find(&format!(" {key}=\""))? + key.len() + 3;
     line[start..].split('"').next()
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn job_events_give_kinds() {
+    fn job_events_have_kinds() {
         let text = "ts=2026-11-21T07:25:23.1Z event=task.info xwf.id=u task.id=\"ID1\" type_desc=\"compute\" \n\
             ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"stage_in_0\" submit_file=\"00/01/stage_in_0.sub\" type=\"2\" type_desc=\"stage-in-tx\" argv=\" -n x\" \n\
             ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"a_ID1\" type=\"1\" type_desc=\"compute\" \n";

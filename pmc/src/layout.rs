@@ -15,14 +15,14 @@ pub const SUBMIT: &str = "submit";
 pub const SCRATCH: &str = "scratch";
 /// Name of the output directory within the directory of a run.
 pub const OUTPUT: &str = "output";
-/// Link to the last run of a workflow.
+/// Link to the latest run of a workflow.
 const LATEST: &str = "latest";
 
-/// Makes the directory of a new run. Two that start at the same time get two directories.
+/// Creates the directory of a new run. Simultaneous runs get different directories.
 pub fn new_run(base: &Path, label: &str) -> Result<PathBuf> {
     let parent = base.join(label);
     std::fs::create_dir_all(&parent)
-        .with_context(|| format!("cannot make the directory {}", parent.display()))?;
+        .with_context(|| format!("cannot create the directory {}", parent.display()))?;
     let mut number = last_number(&parent)?;
     loop {
         number += 1;
@@ -31,7 +31,7 @@ pub fn new_run(base: &Path, label: &str) -> Result<PathBuf> {
             Ok(()) => return Ok(dir),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => {
-                return Err(error).with_context(|| format!("cannot make the directory {}", dir.display()));
+                return Err(error).with_context(|| format!("cannot create the directory {}", dir.display()));
             }
         }
     }
@@ -47,16 +47,16 @@ fn last_number(parent: &Path) -> Result<u32> {
     Ok(numbers.max().unwrap_or(0))
 }
 
-/// Removes the directory of a run that never was, and that of the workflow's runs if it was the first.
+/// Removes the directory of a run that never started, and its parent if that is empty.
 pub fn discard(run: &Path) {
     let _ = std::fs::remove_dir_all(run);
     if let Some(parent) = run.parent() {
-        // Only an empty directory can be removed.
+        // Fails if there are other runs.
         let _ = std::fs::remove_dir(parent);
     }
 }
 
-/// Points `latest` to this run. The link is a convenience: where it cannot be made there is none.
+/// Points the link `latest` to this run. Failures are ignored: the link is a convenience.
 pub fn mark_latest(run: &Path) {
     let (Some(parent), Some(name)) = (run.parent(), run.file_name()) else {
         return;
@@ -69,8 +69,8 @@ pub fn mark_latest(run: &Path) {
     }
 }
 
-/// The submit directory that a user means by the directory of a run, of a workflow's runs, or the
-/// submit directory itself.
+/// Finds the submit directory, given the directory of a run, of all runs of a workflow, or the submit
+/// directory itself.
 pub fn find_submit(dir: &Path) -> Result<PathBuf> {
     for candidate in [dir.to_owned(), dir.join(SUBMIT), dir.join(LATEST).join(SUBMIT)] {
         if candidate.join("braindump.yml").is_file() {
@@ -83,13 +83,13 @@ pub fn find_submit(dir: &Path) -> Result<PathBuf> {
         bail!("{}: no such directory", dir.display());
     }
     bail!(
-        "{}: no braindump.yml here or in {SUBMIT}/, so this is no run of a workflow",
+        "{}: not a run of a workflow: no braindump.yml here or in {SUBMIT}/",
         dir.display()
     )
 }
 
-/// The run that a user means by a directory, for those who only look at it: a plan that is not complete yet
-/// will do, and so will a DAG without a plan.
+/// Finds the run to read for a directory, as [`find_submit`] does. Accepts an incomplete plan and a DAG without
+/// a plan, too.
 pub fn find_run(dir: &Path) -> Result<RunDir, Failure> {
     let submit = match find_submit(dir) {
         Ok(submit) => submit,
@@ -97,7 +97,8 @@ pub fn find_run(dir: &Path) -> Result<RunDir, Failure> {
         Err(_) => dir.to_owned(),
     };
     RunDir::open(&submit).or_code(exit::USAGE).map_err(|failure| {
-        failure.hint("name the directory that `pmc run` told at its end, or a submit directory of pmc-plan")
+        failure
+            .hint("give the directory that `pmc run` printed at its end, or a submit directory of pmc-plan")
     })
 }
 
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_on_after_the_highest() {
+    fn numbers_continue_after_the_highest() {
         let base = tempfile::tempdir().expect("temporary directory");
         let first = new_run(base.path(), "w").expect("first run");
         assert!(first.ends_with("w/run0001"));

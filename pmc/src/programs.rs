@@ -1,20 +1,16 @@
-//! The programs that tasks call. They lie beside `pmc`, or below `PEGASUS_HOME`.
+//! Programs that tasks call. They are beside `pmc` or in `PEGASUS_HOME`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-/// Programs of this project that a planned workflow calls, and the package that builds each.
-const PROGRAMS: [(&str, &str); 3] = [
-    ("pegasus-kickstart", "pegasus-kickstart"),
-    ("pegasus-transfer", "pegasus-transfer"),
-    ("pegasus-rc-client", "pegasus-rc-client"),
-];
+/// Programs of this project that a plan calls. The packages have the same names.
+const PROGRAMS: [&str; 3] = ["pegasus-kickstart", "pegasus-transfer", "pegasus-rc-client"];
 
-/// Programs that are missing, and what to do.
+/// Programs that are missing or not executable.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not there or not executable: {}", list(.missing))]
+#[error("missing or not executable: {}", list(.missing))]
 pub struct Missing {
     missing: Vec<PathBuf>,
 }
@@ -25,17 +21,14 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 impl Missing {
-    /// The command that builds what is missing, if these are programs of this project.
+    /// Returns the command that builds the missing programs of this project.
     pub fn hint(&self) -> Option<String> {
         let packages: Vec<&str> = self
             .missing
             .iter()
             .filter_map(|path| {
                 let name = path.file_name()?.to_str()?;
-                PROGRAMS
-                    .iter()
-                    .find(|(program, _)| *program == name)
-                    .map(|(_, package)| *package)
+                PROGRAMS.contains(&name).then_some(name)
             })
             .collect();
         if packages.is_empty() {
@@ -56,10 +49,10 @@ impl Missing {
 
 /// Checks the programs of this project in a directory.
 pub fn check_beside(dir: &Path) -> Result<(), Missing> {
-    check(PROGRAMS.iter().map(|(program, _)| dir.join(program)))
+    check(PROGRAMS.iter().map(|program| dir.join(program)))
 }
 
-/// Checks that all these can be executed. Relative names are left to the executor's search.
+/// Checks that all programs are executable. Ignores relative names, which the executor searches for.
 pub fn check(programs: impl IntoIterator<Item = PathBuf>) -> Result<(), Missing> {
     let programs: BTreeSet<PathBuf> = programs.into_iter().collect();
     let missing: Vec<PathBuf> = programs
@@ -78,20 +71,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_can_be_built() {
-        let missing = check_beside(Path::new("/nonexistent/target/release")).expect_err("nothing is there");
+    fn hint_builds_missing_programs() {
+        let missing =
+            check_beside(Path::new("/nonexistent/target/release")).expect_err("the directory does not exist");
         assert_eq!(
             missing.hint().as_deref(),
             Some(
                 "build them with `cargo build --release -p pegasus-kickstart -p pegasus-rc-client -p pegasus-transfer`"
             )
         );
-        let other =
-            check(["/bin/sh".into(), "/nonexistent/tool".into(), "relative".into()]).expect_err("one is not");
-        assert_eq!(
-            other.to_string(),
-            "not there or not executable: /nonexistent/tool"
-        );
+        let other = check(["/bin/sh".into(), "/nonexistent/tool".into(), "relative".into()])
+            .expect_err("one is missing");
+        assert_eq!(other.to_string(), "missing or not executable: /nonexistent/tool");
         assert_eq!(other.hint(), None);
     }
 }

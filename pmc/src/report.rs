@@ -1,26 +1,26 @@
-//! Gathers the summary of a run from what was observed and what the tasks have left.
+//! Collects the facts for the summary of a run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub use pmc_monitor::failure::LastTry;
+pub use pmc_monitor::failure::LastAttempt;
 use pmc_monitor::failure::{FailedTask, explain};
 
 use crate::kinds::{Job, Kind};
 use crate::summary::Tally;
 
-/// What was observed of the tasks of a run.
+/// Results of tasks, collected from events.
 #[derive(Debug, Default)]
 pub struct Observed {
-    /// Tasks that are done, those of earlier runs included.
+    /// Done tasks, earlier runs included.
     pub done: Vec<String>,
-    /// Tasks that failed for good, in the order of failing.
-    pub failed: Vec<LastTry>,
-    /// Number of tries by name, of tasks that were tried.
-    pub tries: BTreeMap<String, u32>,
+    /// Tasks that failed for good, in the order of their failures.
+    pub failed: Vec<LastAttempt>,
+    /// Number of attempts by task name.
+    pub attempts: BTreeMap<String, u32>,
 }
 
-/// Tasks by kind, in the order in which a workflow goes.
+/// Counts tasks by kind.
 pub fn tallies<'a>(
     names: impl Iterator<Item = &'a str>,
     jobs: &BTreeMap<String, Job>,
@@ -40,12 +40,18 @@ pub fn tallies<'a>(
     tallies.into_iter().collect()
 }
 
-/// What is known of the failed tasks.
+/// Explains the failed tasks.
 pub fn failures(submit: &Path, observed: &Observed) -> Vec<FailedTask> {
     observed
         .failed
         .iter()
-        .map(|last| explain(submit, last, observed.tries.get(&last.task).copied().unwrap_or(1)))
+        .map(|last| {
+            explain(
+                submit,
+                last,
+                observed.attempts.get(&last.task).copied().unwrap_or(1),
+            )
+        })
         .collect()
 }
 
@@ -55,8 +61,8 @@ mod tests {
 
     use super::*;
 
-    fn last(task: &str, status: i32) -> LastTry {
-        LastTry {
+    fn last(task: &str, status: i32) -> LastAttempt {
+        LastAttempt {
             task: task.into(),
             status,
             runtime: None,

@@ -1,4 +1,4 @@
-//! Ctrl-C and its like: the first one ends the run in order, the second one at once.
+//! Signals such as Ctrl-C: the first one ends the run in order, the second one at once.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::thread::JoinHandle;
@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-/// Hands signals on while it lives.
+/// Handles signals until it is dropped.
 #[derive(Debug)]
 pub struct Guard {
     handle: Handle,
@@ -14,7 +14,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Calls `stop` with the number of the first signal that asks for the end.
+    /// Calls `stop` with the number of the first signal.
     pub fn new(stop: impl Fn(i32) + Send + 'static) -> std::io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let handle = signals.handle();
@@ -26,11 +26,11 @@ impl Guard {
                     if first {
                         first = false;
                         let mut stderr = std::io::stderr();
-                        // A bar may stand in the line, which is drawn again below.
+                        // Clears the progress bar; it is redrawn below.
                         let clear = if stderr.is_terminal() { "\r\x1b[2K" } else { "" };
                         let _ = writeln!(
                             stderr,
-                            "{clear}pmc: stopping the running tasks; once more to end at once"
+                            "{clear}pmc: stopping the running tasks; repeat to exit at once"
                         );
                         stop(signal);
                     } else {

@@ -1,4 +1,4 @@
-//! What can be learned from a submit directory.
+//! Facts from a submit directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,15 +13,15 @@ use crate::kinds::{self, Kind};
 pub struct Submit {
     /// The directory, absolute.
     pub dir: PathBuf,
-    /// The DAG in it.
+    /// Path of the DAG.
     pub dag: PathBuf,
     /// Name of the workflow.
     pub label: String,
 }
 
 impl Submit {
-    /// Reads the braindump of a submit directory. The directory may have been moved since: only the
-    /// name of the DAG counts, not the directory that it was in.
+    /// Reads the braindump of a submit directory. Uses only the file name of the DAG, since the directory may
+    /// have been moved.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join("braindump.yml");
         let text =
@@ -31,7 +31,7 @@ impl Submit {
         let value = |key: &str| values.get(key).and_then(serde_json::Value::as_str);
         let Some(dag) = value("dag").and_then(|dag| Path::new(dag).file_name()) else {
             bail!(
-                "{} names no DAG: it is no plan for pegasus-mpi-cluster",
+                "{} names no DAG: not a plan for pegasus-mpi-cluster",
                 path.display()
             );
         };
@@ -42,13 +42,13 @@ impl Submit {
         })
     }
 
-    /// What the tasks are for. Without the planner's event file nothing is known, which is no error.
+    /// Reads the jobs of the plan; none without the planner's event file.
     pub fn jobs(&self) -> BTreeMap<String, kinds::Job> {
         let text = std::fs::read(self.dag.with_extension("static.bp")).unwrap_or_default();
         kinds::read(&String::from_utf8_lossy(&text))
     }
 
-    /// Paths to which stage-out tasks copy, in the order of the plan.
+    /// Returns the paths to which stage-out tasks copy.
     pub fn destinations(&self, jobs: &BTreeMap<String, kinds::Job>) -> Vec<PathBuf> {
         let mut paths = Vec::new();
         for (name, job) in jobs.iter().filter(|(_, job)| job.kind == Kind::StageOut) {
@@ -66,7 +66,7 @@ impl Submit {
     }
 }
 
-/// One entry of a stage-out task's input file.
+/// An entry in the input file of a stage-out task.
 #[derive(Deserialize)]
 struct Transfer {
     #[serde(default)]
@@ -78,7 +78,7 @@ struct Url {
     url: String,
 }
 
-/// The path of a `file` URL or of a bare path.
+/// Returns the path of a `file` URL or of a plain path.
 fn local_path(url: &str) -> Option<PathBuf> {
     let path = match url.split_once("://") {
         None => url,
@@ -88,7 +88,7 @@ fn local_path(url: &str) -> Option<PathBuf> {
     path.starts_with('/').then(|| PathBuf::from(path))
 }
 
-/// Files that exist among these paths, with their sizes, and the directory that holds them all.
+/// Returns the existing files of these paths with their sizes, and their common directory.
 pub fn outputs(paths: &[PathBuf]) -> Option<crate::summary::Outputs> {
     let mut directory = paths.first()?.parent()?.to_owned();
     for path in paths {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_tells_its_dag_and_its_outputs() {
+    fn dag_and_outputs_are_read() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path();
         assert!(Submit::open(path).is_err());
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_copied() {
+    fn no_paths_give_no_outputs() {
         assert_eq!(outputs(&[]), None);
     }
 }

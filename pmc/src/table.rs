@@ -1,17 +1,17 @@
-//! Tables of plain text.
+//! Plain text tables.
 
 use std::fmt::Write as _;
 
-/// How a column is set.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Figures.
+    /// For numbers.
     Right,
 }
 
-/// A table with a heading, two blanks between columns.
+/// A table with a heading and two blanks between columns.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     columns: Vec<Align>,
@@ -19,7 +19,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these columns.
+    /// Makes an empty table with these columns.
     pub fn new(columns: &[(&str, Align)]) -> Self {
         Table {
             columns: columns.iter().map(|(_, align)| *align).collect(),
@@ -32,7 +32,7 @@ impl Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// The text, each line after `indent`.
+    /// Renders the table; each line starts with `indent`.
     pub fn render(&self, indent: &str) -> String {
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {
@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// A number with commas, `12,345`.
+/// Formats a number with commas, such as `12,345`.
 pub fn thousands(number: usize) -> String {
     let digits = number.to_string();
     let mut out = String::new();

@@ -1,10 +1,10 @@
-//! Figures as people read them.
+//! Formats values for people.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// `0.24 s`, `5.0 s`, `1 min 15 s`, `2 h 3 min`.
+/// Formats a duration: `0.24 s`, `5.0 s`, `1 min 15 s`, `2 h 3 min`.
 pub fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     if seconds >= 3600 {
@@ -18,10 +18,10 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// A number with three decimals, as `{:.3}` writes it, for tables of millions of lines.
+/// Appends a number with three decimals. Same as `{:.3}`, but faster, for tables of millions of lines.
 pub fn push_thousandths(out: &mut String, value: f64) {
     let scaled = value * 1000.0;
-    // Where the digit behind the last decides little, or all of them do not fit, the exact way.
+    // Close to a rounding boundary, or out of range: the exact way.
     if value.is_sign_negative() || !(0.0..1e12).contains(&scaled) || (scaled.fract() - 0.5).abs() < 1e-3 {
         let _ = write!(out, "{value:.3}");
         return;
@@ -37,12 +37,12 @@ pub fn push_thousandths(out: &mut String, value: f64) {
     push_digits(out, rounded % 1000, 3);
 }
 
-/// A whole number with at least so many digits, for tables of millions of lines.
-pub fn push_digits(out: &mut String, number: u64, least: usize) {
+/// Appends an integer with at least `min_digits` digits.
+pub fn push_digits(out: &mut String, number: u64, min_digits: usize) {
     let mut digits = [b'0'; 20];
     let mut at = digits.len();
     let mut left = number;
-    while left > 0 || digits.len() - at < least {
+    while left > 0 || digits.len() - at < min_digits {
         at -= 1;
         digits[at] = b'0' + u8::try_from(left % 10).unwrap_or(0);
         left /= 10;
@@ -50,13 +50,13 @@ pub fn push_digits(out: &mut String, number: u64, least: usize) {
     out.extend(digits[at..].iter().map(|digit| char::from(*digit)));
 }
 
-/// `1 file`, `2 files`.
+/// Formats a count: `1 file`, `2 files`.
 pub fn count(number: usize, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")
 }
 
-/// `999 bytes`, `1.5 MB`; powers of ten.
+/// Formats a size in powers of ten: `999 bytes`, `1.5 MB`.
 pub fn bytes(bytes: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
     let mut value = bytes as f64;
@@ -76,7 +76,7 @@ pub fn bytes(bytes: u64) -> String {
     format!("{:.1} TB", value / 1000.0)
 }
 
-/// A path as short as it can be: relative if it is beneath the working directory.
+/// Formats a path, relative if it is below the working directory.
 pub fn path(path: &Path, cwd: &Path) -> String {
     let short = path.strip_prefix(cwd).unwrap_or(path);
     if short.as_os_str().is_empty() {
@@ -86,7 +86,7 @@ pub fn path(path: &Path, cwd: &Path) -> String {
     }
 }
 
-/// A word for a shell's command line.
+/// Quotes a word for a shell.
 pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -96,7 +96,7 @@ pub fn shell_word(word: &str) -> String {
     }
 }
 
-/// A program's output must not move the cursor or change colours in the summary.
+/// Replaces control characters, so that output of programs cannot change the terminal.
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| match c {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn words_survive_the_shell() {
+    fn words_are_quoted_for_the_shell() {
         assert_eq!(shell_word("a-b/c.yml"), "a-b/c.yml");
         assert_eq!(shell_word("it's"), "'it'\\''s'");
         assert_eq!(shell_word(""), "''");

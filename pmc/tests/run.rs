@@ -1,4 +1,4 @@
-//! `pmc run` and `pmc resume` with the real programs.
+//! `pmc run` and `pmc resume` with real programs.
 #![expect(clippy::panic, reason = "tests")]
 
 mod support;
@@ -62,7 +62,7 @@ fn the_first_example_runs_from_anywhere() {
 }
 
 #[test]
-fn a_database_that_cannot_be_written_is_told() {
+fn an_unwritable_database_is_reported() {
     let place = Place::new();
     place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
     let run = place.run([
@@ -72,16 +72,16 @@ fn a_database_that_cannot_be_written_is_told() {
         "workflow.yml",
     ]);
     run.code(0);
-    let told = run.stderr();
+    let stderr = run.stderr();
     assert!(
-        told.contains(
+        stderr.contains(
             "pmc: warning: the database is not whole: cannot write the database postgresql://u@127.0.0.1:1/d: "
         ),
-        "{told}"
+        "{stderr}"
     );
     assert!(
-        told.contains("; pmc-monitord -r loads it from the log") && !told.contains("sesame"),
-        "{told}"
+        stderr.contains("; pmc-monitord -r loads it from the log") && !stderr.contains("sesame"),
+        "{stderr}"
     );
 }
 
@@ -118,7 +118,7 @@ fn a_failure_is_explained_and_repaired() {
     assert_eq!(place.read("pmc-runs/chain/run0001/output/out.txt"), "SOMETHING\n");
     assert_eq!(place.read("pmc-runs/chain/run0001/output/alone.txt"), "alone\n");
 
-    // Both runs are in the log that Pegasus' monitoring reads, in different seconds.
+    // Both runs are in the log for Pegasus' monitoring, at different seconds.
     let log = place.read("pmc-runs/chain/run0001/submit/chain-0.dag.dagman.out");
     let starts: Vec<&str> = log
         .lines()
@@ -132,12 +132,12 @@ fn a_failure_is_explained_and_repaired() {
     assert_eq!(
         place.read("pmc-runs/chain/run0001/submit/chain-0.dag.dagman.out"),
         log,
-        "nothing was left to run"
+        "no task was left to run"
     );
 }
 
 #[test]
-fn tasks_are_tried_again_and_the_limit_of_failures_holds() {
+fn tasks_are_retried_up_to_the_failure_limit() {
     let place = Place::new();
     place.chain(
         "cp in.txt mid.txt; test -e tried || { touch tried; kill -9 $$; }",
@@ -163,14 +163,14 @@ fn tasks_are_tried_again_and_the_limit_of_failures_holds() {
     assert_eq!(failures[0]["exit_status"], 5);
     assert_eq!(failures[0]["tries"], 2);
     assert!(
-        finished.stderr().contains("will be tried again: first_A"),
+        finished.stderr().contains("will be retried: first_A"),
         "{}",
         finished.stderr()
     );
 }
 
 #[test]
-fn an_interrupted_run_can_go_on() {
+fn an_interrupted_run_is_resumed() {
     let place = Place::new();
     place.chain(
         "cp in.txt mid.txt",
@@ -185,10 +185,10 @@ fn an_interrupted_run_can_go_on() {
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped());
     let child = command.spawn().expect("pmc starts");
-    let begin = Instant::now();
+    let start = Instant::now();
     while !place.path().join("pid").exists() {
         assert!(
-            begin.elapsed() < Duration::from_secs(30),
+            start.elapsed() < Duration::from_secs(30),
             "the second job did not start"
         );
         std::thread::sleep(Duration::from_millis(20));
@@ -198,7 +198,7 @@ fn an_interrupted_run_can_go_on() {
     let finished = Finished::from(child.wait_with_output().expect("pmc ends"));
     finished.code(130);
     assert!(
-        begin.elapsed() < Duration::from_secs(50),
+        start.elapsed() < Duration::from_secs(50),
         "pmc did not wait for the job"
     );
     assert!(
@@ -224,7 +224,7 @@ fn an_interrupted_run_can_go_on() {
 }
 
 #[test]
-fn what_cannot_be_planned_leaves_nothing() {
+fn a_failed_plan_leaves_no_directory() {
     let place = Place::new();
     let finished = place.run(["run", "nowhere.yml"]);
     finished.code(3);
@@ -234,7 +234,7 @@ fn what_cannot_be_planned_leaves_nothing() {
     finished.code(3);
     assert_eq!(
         finished.stderr(),
-        "pmc: sub: a directory, not the file of a workflow\n  hint: pmc run sub/workflow.yml\n"
+        "pmc: sub: a directory, not a workflow file\n  hint: pmc run sub/workflow.yml\n"
     );
 
     place.write("bad.yml", "name: bad\njobs: [\n");
@@ -254,7 +254,7 @@ fn what_cannot_be_planned_leaves_nothing() {
     finished.code(3);
     assert!(finished.stderr().contains("in.txt"), "{}", finished.stderr());
     let left = place.path().join("pmc-runs/chain");
-    assert!(!left.exists(), "no directory of a run that never was");
+    assert!(!left.exists(), "the directory of the run is removed");
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_site_catalog_and_properties_of_a_cluster_are_respected() {
     assert!(
         finished
             .stderr()
-            .contains("pmc: on one machine pegasus.data.configuration is sharedfs, not condorio\n"),
+            .contains("pmc: pegasus.data.configuration=condorio is ignored: it is sharedfs on one machine\n"),
         "{}",
         finished.stderr()
     );
@@ -313,7 +313,7 @@ fn inputs_and_programs_may_come_from_directories() {
 }
 
 #[test]
-fn a_task_that_is_too_large_is_refused_with_figures() {
+fn a_task_that_is_too_large_is_rejected_with_numbers() {
     let place = Place::new();
     place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
     let workflow = place.read("workflow.yml");
@@ -326,7 +326,7 @@ fn a_task_that_is_too_large_is_refused_with_figures() {
         let stderr = finished.stderr();
         assert!(
             stderr.contains(
-                "pmc: the task alone_C asks for more than this machine has: 64000000 MB and 1 CPU of "
+                "pmc: the task alone_C requests more than this machine has: 64000000 MB and 1 CPU of "
             ),
             "{stderr}"
         );
@@ -393,7 +393,7 @@ fn exit_codes_are_in_the_help() {
     let place = Place::new();
     let help = place.run(["run", "--help"]);
     help.code(0);
-    for line in ["1    some tasks failed or were not run", "130  stopped by Ctrl-C"] {
+    for line in ["1    some tasks failed or did not run", "130  stopped by Ctrl-C"] {
         assert!(help.stdout().contains(line), "{}", help.stdout());
     }
     place.run(["run"]).code(2);

@@ -107,7 +107,7 @@ fn master(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: &Opti
 
 fn work(mpi: Mpi, waiting: Waiting, interrupt: &Arc<Interrupt>, options: WorkerOptions) -> ExitCode {
     let mut transport = mpi.worker(waiting, Arc::clone(interrupt));
-    let served = worker::serve_watchfully(&mut transport, Arc::new(options), interrupt);
+    let served = worker::serve_process(&mut transport, Arc::new(options), interrupt);
     if let Err(error) = served.and_then(|()| transport.goodbye()) {
         print(&format!("ABORT: Worker {}: {error}\n", mpi.rank().0));
         drop(transport);

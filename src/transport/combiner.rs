@@ -1,10 +1,10 @@
 //! Flat combining: the thread that submits a message does the master's work with it.
 //!
-//! Waking a thread takes about as long as starting a small task. A master with a thread of its own would need two
-//! wake-ups for each task. Here the threads of the workers run the master instead, one at a time
-//! ([`Combiner::run`]). A thread that submits a message while another one runs the master leaves the message and
-//! continues; the other thread checks for new messages before it stops. So no thread waits for the master, and
-//! under load one thread handles many messages at once.
+//! Waking a thread takes about as long as starting a small task. A master with a thread of its own would need
+//! two wake-ups for each task. Here the threads of the workers run the master instead, one at a time
+//! ([`Combiner::run`]). A thread that submits a message while another one runs the master leaves the message
+//! and continues; the other thread checks for new messages before it stops. So no thread waits for the
+//! master, and under load one thread handles many messages at once.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -67,8 +67,8 @@ impl Combiner {
         self.owner.notify_all();
     }
 
-    /// Returns the next message while the master does not run. `None` if there was none within `timeout`, or after
-    /// [`Self::wake`].
+    /// Returns the next message while the master does not run. `None` if there was none within `timeout`, or
+    /// after [`Self::wake`].
     pub fn receive(&self, timeout: Duration) -> Option<(Rank, ToMaster)> {
         let is_waiting = |inbox: &mut Inbox| inbox.messages.is_empty() && !inbox.woken;
         let inbox = self.inbox();
@@ -191,8 +191,8 @@ impl Drop for FinishOnDrop<'_> {
 
 #[expect(unsafe_code, reason = "only the lifetime changes")]
 fn erase_lifetime<'a>(master: &'a mut (dyn Combine + Send + 'a)) -> *mut (dyn Combine + Send + 'static) {
-    // SAFETY: the types differ only in the lifetime. The pointer is used under the lock of `master`, and `Running`
-    // removes it from there before `run`, which holds the borrow, returns.
+    // SAFETY: the types differ only in the lifetime. The pointer is used under the lock of `master`, and
+    // `Running` removes it from there before `run`, which holds the borrow, returns.
     unsafe {
         std::mem::transmute::<*mut (dyn Combine + Send + 'a), *mut (dyn Combine + Send + 'static)>(master)
     }
@@ -201,8 +201,8 @@ fn erase_lifetime<'a>(master: &'a mut (dyn Combine + Send + 'a)) -> *mut (dyn Co
 impl Borrowed {
     #[expect(unsafe_code, reason = "see `erase_lifetime`")]
     fn get(&mut self) -> &mut (dyn Combine + Send) {
-        // SAFETY: `run` still holds the borrow, and the lock through which the caller reached `self` excludes other
-        // threads.
+        // SAFETY: `run` still holds the borrow, and the lock through which the caller reached `self` excludes
+        // other threads.
         unsafe { &mut *self.0 }
     }
 }

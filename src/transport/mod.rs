@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use combiner::Combiner;
-pub use error::{Peer, TransportError};
+pub use error::TransportError;
 
 use crate::protocol::{Rank, ToMaster, ToWorker};
 
@@ -31,8 +31,8 @@ pub trait MasterTransport {
     fn workers(&self) -> u32;
     /// Sends a message without waiting until the receiver takes it.
     fn send(&mut self, to: Rank, message: ToWorker) -> Result<(), TransportError>;
-    /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or if
-    /// a signal arrived.
+    /// Returns the next message of any worker. Waits at most `timeout`. `None` if no message came by then, or
+    /// if a signal arrived.
     fn receive(&mut self, timeout: Duration) -> Result<Option<(Rank, ToMaster)>, TransportError>;
     /// Sets how to wait from now on.
     fn set_wait_policy(&mut self, _policy: WaitPolicy) {}
@@ -41,9 +41,9 @@ pub trait MasterTransport {
     fn supports_prefill(&self) -> bool;
     /// Returns the bytes sent to and received from workers so far.
     fn traffic(&self) -> Traffic;
-    /// Waits until all workers have closed their files and ended; they have been sent [`ToWorker::Shutdown`] or
-    /// [`ToWorker::Abort`]. Messages that they sent before can still be received afterwards. Returns the workers
-    /// that have not ended within `timeout`.
+    /// Waits until all workers have closed their files and ended; they have been sent [`ToWorker::Shutdown`]
+    /// or [`ToWorker::Abort`]. Messages that they sent before can still be received afterwards. Returns the
+    /// workers that have not ended within `timeout`.
     fn close(&mut self, timeout: Duration) -> Vec<Rank>;
 }
 

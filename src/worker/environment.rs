@@ -1,10 +1,14 @@
-//! Which variables of a worker its tasks get.
+//! The environment of tasks.
 
 use std::ffi::{CString, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 
-/// Variables that every task gets anew.
+use super::forward::Pipes;
+use super::gpus::Devices;
+use crate::protocol::{Assignment, Rank};
+
+/// Variables that the worker sets for every task.
 pub(super) const TASK_VARIABLES: [&[u8]; 5] = [
     b"PMC_TASK",
     b"PMC_MEMORY",
@@ -13,10 +17,9 @@ pub(super) const TASK_VARIABLES: [&[u8]; 5] = [
     b"PMC_HOST_RANK",
 ];
 
-/// With these an MPI launcher (Open MPI, PRRTE, MPICH, anything that uses PMI) tells a process which
-/// rank it is and where it finds the others. A task is no rank: an MPI program that is a task would
-/// take the place of the worker, and fail.
-const LAUNCHER: [&[u8]; 15] = [
+/// Prefixes of the variables that an MPI launcher (Open MPI, PRRTE, MPICH, anything with PMI) sets for a
+/// rank. With them, a task that is an MPI program would pose as the worker, and fail.
+const LAUNCHER_PREFIXES: [&[u8]; 15] = [
     b"HYDI_",
     b"MPI_LOCALNRANKS",
     b"MPI_LOCALRANKID",
@@ -34,7 +37,7 @@ const LAUNCHER: [&[u8]; 15] = [
     b"PMI_",
 ];
 
-/// The variables that tasks inherit, as `NAME=value`.
+/// Returns the variables that tasks inherit, as `NAME=value`.
 pub(super) fn inherited(environment: &[(OsString, OsString)]) -> Vec<CString> {
     environment
         .iter()
@@ -43,8 +46,72 @@ pub(super) fn inherited(environment: &[(OsString, OsString)]) -> Vec<CString> {
         .collect()
 }
 
-/// `NAME=value`.
-pub(super) fn variable(name: &[u8], value: &[u8]) -> io::Result<CString> {
+/// Variables of one task.
+pub(super) struct TaskVariables {
+    all: Vec<CString>,
+    /// Number of variables that hold the descriptor of a pipe; they come first.
+    pipes: usize,
+}
+
+/// The numbers by which a task knows its worker.
+#[derive(Clone, Copy)]
+pub(super) struct WorkerNumbers {
+    /// Rank of the worker.
+    pub(super) rank: Rank,
+    /// Number of the worker on its host.
+    pub(super) host_rank: u32,
+}
+
+impl TaskVariables {
+    pub(super) fn new(
+        task: &Assignment,
+        pipes: &Pipes<'_>,
+        worker: WorkerNumbers,
+        devices: &Devices,
+    ) -> io::Result<Self> {
+        let mut all = Vec::with_capacity(8 + task.pipe_forwards.len());
+        for (name, descriptor) in pipes.variables() {
+            if name.is_empty() {
+                return Err(io::Error::other("The variable of a pipe forward has no name"));
+            }
+            if !TASK_VARIABLES.contains(&name) {
+                all.push(variable(name, descriptor.to_string().as_bytes())?);
+            }
+        }
+        let pipes = all.len();
+        all.push(variable(b"PMC_TASK", &task.name)?);
+        for (name, value) in [
+            ("PMC_MEMORY", task.memory_mb),
+            ("PMC_CPUS", task.cpus.into()),
+            ("PMC_RANK", worker.rank.0.into()),
+            ("PMC_HOST_RANK", worker.host_rank.into()),
+        ] {
+            all.push(variable(name.as_bytes(), value.to_string().as_bytes())?);
+        }
+        if !task.cpu_set.is_empty() {
+            let numbers: Vec<String> = task.cpu_set.iter().map(u32::to_string).collect();
+            all.push(variable(b"PMC_AFFINITY", numbers.join(",").as_bytes())?);
+        }
+        if !task.gpu_set.is_empty() {
+            for (name, value) in devices.variables(&task.gpu_set) {
+                all.push(variable(name.as_bytes(), value.as_bytes())?);
+            }
+        }
+        Ok(Self { all, pipes })
+    }
+
+    pub(super) fn all(&self) -> &[CString] {
+        &self.all
+    }
+
+    /// Variables that do not hold the descriptor of a pipe.
+    pub(super) fn without_pipes(&self) -> &[CString] {
+        self.all.get(self.pipes..).unwrap_or_default()
+    }
+}
+
+/// Returns `NAME=value`.
+fn variable(name: &[u8], value: &[u8]) -> io::Result<CString> {
     let mut text = Vec::with_capacity(name.len() + value.len() + 2);
     text.extend_from_slice(name);
     text.push(b'=');
@@ -52,9 +119,9 @@ pub(super) fn variable(name: &[u8], value: &[u8]) -> io::Result<CString> {
     Ok(CString::new(text)?)
 }
 
-/// Whether tasks inherit the variable of this name.
+/// Returns whether tasks inherit the variable of this name.
 fn is_inherited(name: &[u8]) -> bool {
-    !TASK_VARIABLES.contains(&name) && !LAUNCHER.iter().any(|start| name.starts_with(start))
+    !TASK_VARIABLES.contains(&name) && !LAUNCHER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]

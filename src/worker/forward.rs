@@ -1,28 +1,44 @@
-//! Data that a task hands over for shared files, through pipes and through files.
+//! Data that a task forwards to shared files, through pipes or files.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pmc_dag::Forward;
+use pmc_dag::{Forward, reason};
 
 use super::kill::KillSwitch;
 use super::watch::Watch;
 use crate::protocol::ForwardedData;
 use crate::transport::local::StopTask as _;
 
-/// Longest file that is forwarded; longer data belongs into files of its own.
-pub const LONGEST_FILE: u64 = 1 << 20;
+/// Maximum bytes of a forwarded file.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// How often a worker that reads pipes looks whether it is to end, if nothing else is to be looked after.
-const LOOK: Duration = Duration::from_millis(100);
+/// Default interval between checks for an abort while pipes are read.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The pipes of one try of a task.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Why a file cannot be forwarded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ForwardError {
+    #[error("stat failed on file {}: {}", .0.display(), reason(.1))]
+    Stat(PathBuf, io::Error),
+    #[error("{} is not a file", .0.display())]
+    NoFile(PathBuf),
+    #[error("Unable to read {}: {}", .0.display(), reason(.1))]
+    Read(PathBuf, io::Error),
+    #[error("File {} is too large", .0.display())]
+    TooLarge(PathBuf),
+}
+
+/// The pipes of one attempt of a task.
 pub(super) struct Pipes<'a> {
     forwards: &'a [Forward],
     read: Vec<File>,
@@ -44,12 +60,12 @@ impl<'a> Pipes<'a> {
         Ok(pipes)
     }
 
-    /// Ends for the task, which stay open in it.
-    pub(super) fn for_task(&self) -> Vec<RawFd> {
+    /// Descriptors that the task inherits.
+    pub(super) fn write_ends(&self) -> Vec<RawFd> {
         self.write.iter().map(|end| end.as_raw_fd()).collect()
     }
 
-    /// `VARIABLE=descriptor` of each pipe.
+    /// Variable and descriptor of each pipe.
     pub(super) fn variables(&self) -> impl Iterator<Item = (&[u8], RawFd)> {
         self.forwards
             .iter()
@@ -57,57 +73,32 @@ impl<'a> Pipes<'a> {
             .map(|((name, _), end)| (name.as_slice(), end.as_raw_fd()))
     }
 
-    /// Reads until all writers have closed their ends, or the task is to be ended.
+    /// Reads until all writers have closed their ends, or the run is aborted.
     pub(super) fn read(mut self, kill: &KillSwitch, watch: &mut dyn Watch) -> io::Result<Vec<ForwardedData>> {
         self.write.clear();
-        // Most tasks have none, and the buffer is large.
+        // Most tasks have no pipes, and the buffer is large.
         if self.read.is_empty() {
             return Ok(Vec::new());
         }
         let mut data = vec![Vec::new(); self.read.len()];
         let mut open: Vec<usize> = (0..self.read.len()).collect();
-        let mut buffer = vec![0; 64 * 1024];
-        let every = watch.interval().unwrap_or(LOOK);
-        let timeout = PollTimeout::try_from(every).unwrap_or(PollTimeout::ZERO);
-        let mut looked = Instant::now();
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let interval = watch.interval().unwrap_or(POLL_INTERVAL);
+        let timeout = PollTimeout::try_from(interval).unwrap_or(PollTimeout::ZERO);
+        let mut last_poll = Instant::now();
         while !open.is_empty() && !kill.is_aborted() {
-            if looked.elapsed() >= every {
+            if last_poll.elapsed() >= interval {
                 watch.poll();
-                looked = Instant::now();
+                last_poll = Instant::now();
             }
-            let mut polled: Vec<PollFd<'_>> = open
-                .iter()
-                .map(|at| PollFd::new(self.read[*at].as_fd(), PollFlags::POLLIN))
-                .collect();
-            match poll(&mut polled, timeout) {
-                Ok(0) | Err(nix::errno::Errno::EINTR) => continue,
-                Ok(_) => {}
-                Err(error) => return Err(error.into()),
+            for pipe in self.ready(&open, timeout)? {
+                match (&self.read[pipe]).read(&mut buffer) {
+                    Ok(0) => open.retain(|other| *other != pipe),
+                    Ok(count) => data[pipe].extend_from_slice(&buffer[..count]),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
             }
-            let ready: Vec<bool> = polled
-                .iter()
-                .map(|p| p.revents().is_some_and(|events| !events.is_empty()))
-                .collect();
-            let mut ready = ready.into_iter();
-            let mut result = Ok(());
-            open.retain(|at| {
-                if !ready.next().unwrap_or(false) {
-                    return true;
-                }
-                match (&self.read[*at]).read(&mut buffer) {
-                    Ok(0) => false,
-                    Ok(n) => {
-                        data[*at].extend_from_slice(&buffer[..n]);
-                        true
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => true,
-                    Err(error) => {
-                        result = Err(error);
-                        false
-                    }
-                }
-            });
-            result?;
         }
         let forwarded = self.forwards.iter().zip(data);
         Ok(forwarded
@@ -118,31 +109,31 @@ impl<'a> Pipes<'a> {
             })
             .collect())
     }
+
+    /// Waits until some of the open pipes have data or are closed.
+    fn ready(&self, open: &[usize], timeout: PollTimeout) -> io::Result<Vec<usize>> {
+        let mut polled: Vec<PollFd<'_>> = open
+            .iter()
+            .map(|pipe| PollFd::new(self.read[*pipe].as_fd(), PollFlags::POLLIN))
+            .collect();
+        match poll(&mut polled, timeout) {
+            Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(Vec::new()),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let has_event = |polled: &PollFd<'_>| polled.revents().is_some_and(|events| !events.is_empty());
+        let ready = open.iter().zip(&polled).filter(|(_, polled)| has_event(polled));
+        Ok(ready.map(|(pipe, _)| *pipe).collect())
+    }
 }
 
-/// Reads the files that a task has left to be forwarded. A file that is not there or empty is
-/// no error. The message of the error is for the user.
-pub(super) fn read_files(forwards: &[Forward], data: &mut Vec<ForwardedData>) -> Result<(), String> {
+/// Appends the files that a task has left for forwarding to `data`. Missing and empty files are no error.
+pub(super) fn read_files(
+    forwards: &[Forward],
+    mut data: Vec<ForwardedData>,
+) -> Result<Vec<ForwardedData>, ForwardError> {
     for (source, target) in forwards {
-        let path = Path::new(std::ffi::OsStr::from_bytes(source));
-        let failed =
-            |what, error: io::Error| format!("{what} {}: {}", path.display(), pmc_dag::reason(&error));
-        let unread = |error| failed("Unable to read", error);
-        let metadata = match path.metadata() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            other => other.map_err(|error| failed("stat failed on file", error))?,
-        };
-        if !metadata.is_file() {
-            return Err(format!("{} is not a file", path.display()));
-        }
-        let mut content = Vec::new();
-        let file = File::open(path).map_err(unread)?;
-        file.take(LONGEST_FILE + 1)
-            .read_to_end(&mut content)
-            .map_err(unread)?;
-        if content.len() as u64 > LONGEST_FILE {
-            return Err(format!("File {} is too large", path.display()));
-        }
+        let content = read_file(Path::new(OsStr::from_bytes(source)))?;
         if !content.is_empty() {
             data.push(ForwardedData {
                 target: target.clone(),
@@ -150,21 +141,38 @@ pub(super) fn read_files(forwards: &[Forward], data: &mut Vec<ForwardedData>) ->
             });
         }
     }
-    Ok(())
+    Ok(data)
 }
 
-/// Removes the files that a task has left to be forwarded, whatever became of the task.
+/// Reads a file; empty if it is missing.
+fn read_file(path: &Path) -> Result<Vec<u8>, ForwardError> {
+    let metadata = match path.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(|error| ForwardError::Stat(path.to_owned(), error))?,
+    };
+    if !metadata.is_file() {
+        return Err(ForwardError::NoFile(path.to_owned()));
+    }
+    let failed = |error| ForwardError::Read(path.to_owned(), error);
+    let file = File::open(path).map_err(failed)?;
+    let mut content = Vec::new();
+    file.take(MAX_FILE_BYTES + 1)
+        .read_to_end(&mut content)
+        .map_err(failed)?;
+    if content.len() as u64 > MAX_FILE_BYTES {
+        return Err(ForwardError::TooLarge(path.to_owned()));
+    }
+    Ok(content)
+}
+
+/// Removes the files that a task has left for forwarding, even if the task failed.
 pub(super) fn remove_files(forwards: &[Forward]) {
     for (source, _) in forwards {
-        let path = Path::new(std::ffi::OsStr::from_bytes(source));
+        let path = Path::new(OsStr::from_bytes(source));
         if let Err(error) = std::fs::remove_file(path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::debug!(
-                "Unable to remove file {}: {}",
-                path.display(),
-                pmc_dag::reason(&error)
-            );
+            tracing::debug!("Unable to remove file {}: {}", path.display(), reason(&error));
         }
     }
 }
@@ -173,7 +181,7 @@ pub(super) fn remove_files(forwards: &[Forward]) {
 mod tests {
     use std::io::Write as _;
 
-    use super::super::watch::Nothing;
+    use super::super::watch::NoWatch;
     use super::*;
 
     fn forward(source: &Path) -> Vec<Forward> {
@@ -181,28 +189,26 @@ mod tests {
     }
 
     #[test]
-    fn files_up_to_the_limit() {
+    fn files_are_read_up_to_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f");
-        let mut data = Vec::new();
-        assert_eq!(read_files(&forward(&file), &mut data), Ok(()));
+        let read = |path: &Path| read_files(&forward(path), Vec::new());
+        assert_eq!(read(&file).unwrap(), []);
         std::fs::write(&file, "").unwrap();
-        assert_eq!(read_files(&forward(&file), &mut data), Ok(()));
-        assert_eq!(data, []);
-        std::fs::write(&file, vec![7; LONGEST_FILE as usize]).unwrap();
-        assert_eq!(read_files(&forward(&file), &mut data), Ok(()));
-        assert_eq!(data[0].data.len() as u64, LONGEST_FILE);
-        std::fs::write(&file, vec![7; LONGEST_FILE as usize + 1]).unwrap();
-        let message = read_files(&forward(&file), &mut data).unwrap_err();
+        assert_eq!(read(&file).unwrap(), []);
+        std::fs::write(&file, vec![7; MAX_FILE_BYTES as usize]).unwrap();
+        assert_eq!(read(&file).unwrap()[0].data.len() as u64, MAX_FILE_BYTES);
+        std::fs::write(&file, vec![7; MAX_FILE_BYTES as usize + 1]).unwrap();
+        let message = read(&file).unwrap_err().to_string();
         assert_eq!(message, format!("File {} is too large", file.display()));
-        let message = read_files(&forward(folder.path()), &mut data).unwrap_err();
+        let message = read(folder.path()).unwrap_err().to_string();
         assert_eq!(message, format!("{} is not a file", folder.path().display()));
         remove_files(&forward(&file));
         assert!(!file.exists());
     }
 
     #[test]
-    fn more_than_a_pipe_holds() {
+    fn data_may_exceed_the_capacity_of_a_pipe() {
         let forwards = vec![(b"A".to_vec(), b"a".to_vec()), (b"B".to_vec(), b"b".to_vec())];
         let mut pipes = Pipes::open(&forwards).unwrap();
         assert_eq!(
@@ -214,7 +220,7 @@ mod tests {
         );
         let mut end: File = pipes.write.pop().unwrap().into();
         let writer = std::thread::spawn(move || end.write_all(&vec![9; 300_000]));
-        let data = pipes.read(&KillSwitch::new(), &mut Nothing).unwrap();
+        let data = pipes.read(&KillSwitch::new(), &mut NoWatch).unwrap();
         writer.join().unwrap().unwrap();
         assert_eq!(data.len(), 1);
         assert_eq!(
@@ -224,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_ends_the_reading() {
+    fn abort_ends_reading() {
         let forwards = vec![(b"A".to_vec(), b"a".to_vec())];
         let pipes = Pipes::open(&forwards).unwrap();
         let held = pipes.write[0].try_clone().unwrap();
         let kill = KillSwitch::new();
         kill.terminate();
-        assert_eq!(pipes.read(&kill, &mut Nothing).unwrap(), []);
+        assert_eq!(pipes.read(&kill, &mut NoWatch).unwrap(), []);
         drop(held);
     }
 }

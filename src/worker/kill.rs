@@ -15,8 +15,8 @@ use crate::transport::local::StopTask;
 
 /// Knows the process group of a worker's running task and can end it.
 ///
-/// The group is known from before its first process can do anything until its leader has ended but is not yet reaped.
-/// So a signal never reaches another group with the same number.
+/// The group is known from before its first process can do anything until its leader has ended but is not yet
+/// reaped. So a signal never reaches another group with the same number.
 #[derive(Debug, Default)]
 pub struct KillSwitch {
     state: Mutex<State>,
@@ -31,8 +31,8 @@ pub(super) trait Leader {
     /// Waits for the end of the task.
     fn wait(&self);
 
-    /// Waits for the end of the task, at most `timeout`. `running_for` is the time since it started. False if it still
-    /// runs.
+    /// Waits for the end of the task, at most `timeout`. `running_for` is the time since it started. False if
+    /// it still runs.
     fn has_ended_within(&self, timeout: Duration, running_for: Duration) -> bool;
 }
 
@@ -73,8 +73,9 @@ impl KillSwitch {
         Self::default()
     }
 
-    /// Ends the running task if it still runs after `limit`: SIGTERM, and SIGKILL after `grace`. Calls `notify` before.
-    /// Returns when no task runs, or directly after SIGKILL. Other tasks may start afterwards.
+    /// Ends the running task if it still runs after `limit`: SIGTERM, and SIGKILL after `grace`. Calls
+    /// `notify` before. Returns when no task runs, or directly after SIGKILL. Other tasks may start
+    /// afterwards.
     pub(super) fn end_after(&self, limit: Duration, grace: Duration, notify: impl FnOnce()) {
         if self.wait_idle(limit) {
             return;
@@ -103,8 +104,8 @@ impl KillSwitch {
         }))
     }
 
-    /// Waits for the end of the leader's task and forgets the group; the caller reaps the leader. Polls `watch`
-    /// meanwhile. Returns whether the group was sent a signal.
+    /// Waits for the end of the leader's task and forgets the group; the caller reaps the leader. Polls
+    /// `watch` meanwhile. Returns whether the group was sent a signal.
     pub(super) fn wait(&self, leader: &dyn Leader, watch: &mut dyn Watch) -> bool {
         match watch.interval() {
             None => leader.wait(),

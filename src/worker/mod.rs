@@ -1,14 +1,19 @@
-//! Workers: each executes one task at a time and owns the files its output goes to.
+//! Workers: each runs one task at a time and owns the files of its output.
 
+mod attempt;
+mod ended;
 mod environment;
+mod error;
 mod forward;
 mod gpus;
 mod host_script;
 mod kill;
+mod launch;
+mod messages;
 mod process;
 mod program;
+mod runner;
 mod stdio;
-mod task;
 mod task_server;
 mod watch;
 
@@ -16,45 +21,50 @@ use std::ffi::OsString;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use error::Failure;
 use gpus::Devices;
 pub use kill::KillSwitch;
+use messages::MessageWatch;
+use runner::Runner;
 pub(crate) use stdio::fill_numbers;
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
-use task::{Failure, Runner};
-use watch::{Messages, Nothing};
+use watch::{NoWatch, Watch};
 
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;
-use crate::protocol::{Registration, TaskResult, ToMaster, ToWorker};
+use crate::protocol::{Registration, ToMaster, ToWorker};
 use crate::transport::{TransportError, WorkerTransport};
 
-/// How long a task that was asked to end may take before it is killed.
+/// Time between SIGTERM and SIGKILL for the tasks of an aborted run.
 pub const GRACE: Duration = Duration::from_millis(500);
 
-/// GPUs that tasks may use: `wanted`, or if that is 0 as many as there are.
+/// Maximum wait of a worker process between checks for signals.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Returns the number of GPUs for tasks: `configured`, or all that there are if that is 0.
 #[must_use]
-pub fn count_gpus(wanted: u32, environment: &[(OsString, OsString)]) -> u32 {
-    Devices::named(environment).count(wanted)
+pub fn count_gpus(configured: u32, environment: &[(OsString, OsString)]) -> u32 {
+    Devices::from_environment(environment).count(configured)
 }
 
-/// What this machine has for tasks.
+/// Returns what this machine offers to tasks.
 #[must_use]
 pub fn describe_host(options: &WorkerOptions) -> Registration {
     let gpus = count_gpus(options.host_gpus, &options.environment);
     crate::host::describe(options.host_memory, options.host_cpus, gpus)
 }
 
-/// What workers in one process share.
+/// State that the workers of one process share.
 #[derive(Default)]
 pub struct Shared {
     host: OnceLock<Registration>,
 }
 
-/// Runs a worker until the master sends it home. The tasks are executed by this very thread:
-/// somebody else must use `kill` if the master wants an end while one runs.
+/// Runs a worker thread until the master ends it. Tasks run on this thread: to end one, another thread must
+/// use `kill`.
 ///
 /// # Errors
-/// The master cannot be reached any more.
+/// The master has ended.
 pub fn serve(
     transport: &mut impl WorkerTransport,
     options: Arc<WorkerOptions>,
@@ -64,61 +74,38 @@ pub fn serve(
     let runner = Runner::new(Arc::clone(&options), kill, transport.rank(), crate::host::name());
     let mut runner = match runner {
         Ok(runner) => runner,
-        Err(message) => return transport.send(ToMaster::Failed { message }),
+        Err(error) => return transport.send(failed(&error)),
     };
     let host = shared.host.get_or_init(|| describe_host(&options)).clone();
     transport.send(ToMaster::Register(host))?;
-    let served = serve_with(transport, &mut runner);
+    let served = serve_registered(transport, &mut runner);
     runner.close();
     served
 }
 
-/// Works for the master.
-fn serve_with(transport: &mut impl WorkerTransport, runner: &mut Runner) -> Result<(), TransportError> {
+fn serve_registered(transport: &mut impl WorkerTransport, runner: &mut Runner) -> Result<(), TransportError> {
     loop {
-        let done = match transport.receive(Duration::MAX)? {
-            None => continue,
-            Some(ToWorker::Setup { host_rank }) => Done::SetUp(runner.set_up(host_rank, &mut Nothing)),
-            Some(ToWorker::Run(task)) => Done::Task(runner.run(&task, &mut Nothing)),
-            // Nothing is sent to these workers in advance.
-            Some(ToWorker::Retract) => continue,
+        let answer = match transport.receive(Duration::MAX)? {
+            // This transport has no prefill, so there is nothing to give back.
+            None | Some(ToWorker::Retract) => continue,
             Some(ToWorker::Shutdown | ToWorker::Abort) => return Ok(()),
+            Some(message) => handle(message, runner, &mut NoWatch),
         };
-        match done.message() {
+        match answer {
             Ok(None) => {}
-            Ok(Some(message)) => transport.send(message)?,
+            Ok(Some(answer)) => transport.send(answer)?,
             Err(Failure::Aborted) => return Ok(()),
-            Err(Failure::Fatal(message)) => return transport.send(ToMaster::Failed { message }),
+            Err(Failure::Error(error)) => return transport.send(failed(&error)),
         }
     }
 }
 
-/// What came of something that the master had asked for.
-enum Done {
-    /// Whether the master waits for an answer.
-    SetUp(Result<bool, Failure>),
-    Task(Result<TaskResult, Failure>),
-}
-
-impl Done {
-    /// What to tell the master.
-    fn message(self) -> Result<Option<ToMaster>, Failure> {
-        Ok(match self {
-            Self::SetUp(asked) => asked?.then_some(ToMaster::Ready),
-            Self::Task(result) => Some(ToMaster::Finished(result?)),
-        })
-    }
-}
-
-/// Longest wait for a message without a look at the signals.
-const IDLE_LOOK: Duration = Duration::from_secs(1);
-
-/// Runs a worker that is a process of its own until the master sends it home. While a task runs, the
-/// worker looks for messages now and then, and ends the task if the master or a signal wants so.
+/// Runs a worker process until the master ends it. While a task runs, the worker polls for messages, and ends
+/// the task if the master or a signal demands it.
 ///
 /// # Errors
 /// The master cannot be reached any more.
-pub fn serve_watchfully(
+pub fn serve_process(
     transport: &mut impl WorkerTransport,
     options: Arc<WorkerOptions>,
     interrupt: &Interrupt,
@@ -126,40 +113,56 @@ pub fn serve_watchfully(
     let host = describe_host(&options);
     let kill = Arc::new(KillSwitch::new());
     let runner = Runner::new(options, Arc::clone(&kill), transport.rank(), host.host.clone());
-    let mut messages = Messages::new(transport, &kill, interrupt);
+    let mut messages = MessageWatch::new(transport, &kill, interrupt);
     let mut runner = match runner {
         Ok(runner) => {
             messages.send(ToMaster::Register(host))?;
             Some(runner)
         }
-        Err(message) => {
-            messages.send(ToMaster::Failed { message })?;
+        Err(error) => {
+            messages.send(failed(&error))?;
             None
         }
     };
     loop {
-        let Some(message) = messages.receive(IDLE_LOOK)? else {
+        let Some(message) = messages.receive(SIGNAL_CHECK_INTERVAL)? else {
             continue;
         };
-        let done = match (message, &mut runner) {
+        let answer = match (message, &mut runner) {
             (ToWorker::Shutdown | ToWorker::Abort, _) => break,
-            // What came before was begun already.
+            // All earlier tasks have started.
             (ToWorker::Retract, _) => continue,
-            // Its end was announced.
+            // The master knows that this worker failed.
             (_, None) => continue,
-            (ToWorker::Setup { host_rank }, Some(runner)) => {
-                Done::SetUp(runner.set_up(host_rank, &mut messages))
-            }
-            (ToWorker::Run(task), Some(runner)) => Done::Task(runner.run(&task, &mut messages)),
+            (message, Some(runner)) => handle(message, runner, &mut messages),
         };
-        match done.message() {
+        match answer {
             Ok(None) | Err(Failure::Aborted) => {}
-            Ok(Some(message)) => messages.send(message)?,
-            Err(Failure::Fatal(message)) => messages.send(ToMaster::Failed { message })?,
+            Ok(Some(answer)) => messages.send(answer)?,
+            Err(Failure::Error(error)) => messages.send(failed(&error))?,
         }
     }
     if let Some(mut runner) = runner {
         runner.close();
     }
     Ok(())
+}
+
+/// Does what a message asks for, and returns the answer.
+fn handle(
+    message: ToWorker,
+    runner: &mut Runner,
+    watch: &mut dyn Watch,
+) -> Result<Option<ToMaster>, Failure> {
+    match message {
+        ToWorker::Setup { host_rank } => Ok(runner.set_up(host_rank, watch)?.then_some(ToMaster::Ready)),
+        ToWorker::Run(task) => Ok(Some(ToMaster::Finished(runner.run(&task, watch)?))),
+        ToWorker::Retract | ToWorker::Shutdown | ToWorker::Abort => Ok(None),
+    }
+}
+
+fn failed(error: &error::WorkerError) -> ToMaster {
+    ToMaster::Failed {
+        message: error.to_string(),
+    }
 }

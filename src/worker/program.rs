@@ -1,4 +1,4 @@
-//! Finding a task's program.
+//! Finds a task's program.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// The file to execute for the first word of a command: a word with a slash is a path; others are
-/// looked for in the current folder first, then in the folders of PATH. What is not found is
-/// taken as it is, so that executing it gives the error.
+/// Returns the file to execute for the first word of a command. A word with a slash is a path. Others are
+/// searched in the current folder first, then in the folders of PATH. A word that is not found is returned
+/// unchanged, so that executing it gives the error.
 pub(super) fn find<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path> {
     let plain = Path::new(OsStr::from_bytes(word));
     if is_program(plain) {
@@ -18,7 +18,7 @@ pub(super) fn find<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path> {
     }
 }
 
-/// The same, but without looking in the current folder.
+/// As [`find`], but does not search the current folder.
 pub(super) fn find_in_path<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path> {
     let plain = Path::new(OsStr::from_bytes(word));
     if word.is_empty() || word.contains(&b'/') {
@@ -31,7 +31,7 @@ pub(super) fn find_in_path<'a>(word: &'a [u8], path: &[PathBuf]) -> Cow<'a, Path
     found.map_or(Cow::Borrowed(plain), Cow::Owned)
 }
 
-/// A regular file with an execute bit.
+/// Returns whether this is a regular file with an execute bit.
 fn is_program(file: &Path) -> bool {
     file.metadata()
         .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_in_path_for_executable_files() {
+    fn path_is_searched_for_executable_files() {
         let folder = tempfile::tempdir().unwrap();
         for (name, mode) in [("a/tool", 0o644), ("b/tool", 0o755), ("c/tool", 0o755)] {
             let file = folder.path().join(name);
@@ -62,8 +62,8 @@ mod tests {
     }
 
     #[test]
-    fn the_current_folder_comes_first() {
-        // Tests run in the folder of the package, which has no executable of its own in it.
+    fn current_folder_comes_first() {
+        // Tests run in the folder of the package.
         assert_eq!(find(b"Cargo.toml", &[]), Path::new("Cargo.toml"));
         assert!(!is_program(Path::new("Cargo.toml")));
     }

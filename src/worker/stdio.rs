@@ -1,4 +1,4 @@
-//! Where the output of tasks goes.
+//! Files for the output of tasks.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -8,41 +8,35 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use pmc_dag::reason;
-
+use super::error::{NotStarted, WorkerError};
 use crate::options::{folder, with_suffix};
 
 /// Mode of output files, before the umask.
 const MODE: u32 = 0o644;
 
-/// Files of a worker that all its tasks append to.
-pub(super) struct SharedStdio {
-    pub(super) files: Pair,
-}
-
-/// Standard output and error of a task.
-pub(super) struct Pair {
+/// Files with the output of a task.
+pub(super) struct TaskFiles {
     pub(super) out: File,
     pub(super) out_path: PathBuf,
     pub(super) err: File,
-    /// The number in the names of files of a try's own.
+    /// The number in the names of the files, if the attempt has its own.
     pub(super) number: u32,
 }
 
-impl Pair {
+impl TaskFiles {
     pub(super) fn descriptors(&self, input: &File) -> [RawFd; 3] {
         [input.as_raw_fd(), self.out.as_raw_fd(), self.err.as_raw_fd()]
     }
 
-    /// Whether the files hold this many bytes on standard output and nothing on standard error.
+    /// Returns whether standard output has this number of bytes and standard error is empty.
     pub(super) fn hold_only(&self, bytes: usize) -> bool {
-        // Takes a fraction of what all data of a file takes.
-        let holds = |mut file: &File, bytes| file.seek(SeekFrom::End(0)).is_ok_and(|end| end == bytes);
-        holds(&self.out, bytes as u64) && holds(&self.err, 0)
+        // Much faster than reading the metadata.
+        let has_length = |mut file: &File, bytes| file.seek(SeekFrom::End(0)).is_ok_and(|end| end == bytes);
+        has_length(&self.out, bytes as u64) && has_length(&self.err, 0)
     }
 }
 
-/// Path of the file that worker `rank` appends the standard output of its tasks to.
+/// Returns the path of the file with the standard output of the tasks of worker `rank`.
 #[must_use]
 pub fn worker_stdout(dag: &Path, rank: u32) -> PathBuf {
     with_suffix(dag, &format!(".out.{rank}"))
@@ -54,8 +48,8 @@ pub fn worker_stderr(dag: &Path, rank: u32) -> PathBuf {
     with_suffix(dag, &format!(".err.{rank}"))
 }
 
-/// Paths of standard output and error of the latest try of a task with files of its own, as far
-/// as they exist.
+/// Returns the paths of standard output and error of the latest attempt of a task with its own files. `None`
+/// if there are no files.
 #[must_use]
 pub fn latest_task_files(dag: &Path, task: &[u8]) -> Option<(PathBuf, PathBuf)> {
     let last = (0..)
@@ -67,8 +61,8 @@ pub fn latest_task_files(dag: &Path, task: &[u8]) -> Option<(PathBuf, PathBuf)> 
     ))
 }
 
-/// Makes the files with standard output of a task that are missing up to this number, empty, so
-/// that the next try gets this number or a later one.
+/// Creates the missing files for standard output of a task below this number, so that the next attempt gets
+/// this number or a later one.
 pub(crate) fn fill_numbers(dag: &Path, task: &[u8], number: u32) -> io::Result<()> {
     for number in 0..number {
         let mut options = OpenOptions::new();
@@ -82,7 +76,7 @@ pub(crate) fn fill_numbers(dag: &Path, task: &[u8], number: u32) -> io::Result<(
 }
 
 fn task_file(dag: &Path, task: &[u8], kind: &str, number: u32) -> PathBuf {
-    // Not joined as a path: a name that begins with a slash is below the folder, too.
+    // `Path::join` would take a name with a leading slash as absolute.
     let mut path = folder(dag).as_os_str().as_bytes().to_vec();
     path.push(b'/');
     path.extend_from_slice(task);
@@ -90,71 +84,59 @@ fn task_file(dag: &Path, task: &[u8], kind: &str, number: u32) -> PathBuf {
     OsString::from_vec(path).into()
 }
 
-/// Opens the files of worker `rank`; what they hold stays.
-pub(super) fn open_shared(dag: &Path, rank: u32) -> Result<SharedStdio, String> {
-    let open = |what, path: &Path| {
-        tracing::debug!("Worker {rank}: Using task {what} file: {}", path.display());
-        OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(MODE)
-            .open(path)
-            .map_err(|error| {
-                format!(
-                    "unable to open task {what}: {}: {}",
-                    path.display(),
-                    reason(&error)
-                )
-            })
+/// Opens the shared files of worker `rank`. They keep their content.
+pub(super) fn open_shared(dag: &Path, rank: u32) -> Result<TaskFiles, WorkerError> {
+    let open = |stream, path: &Path| {
+        tracing::debug!("Worker {rank}: Using task {stream} file: {}", path.display());
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(MODE);
+        options.open(path).map_err(|source| WorkerError::OpenSharedFile {
+            stream,
+            path: path.to_owned(),
+            source,
+        })
     };
     let out_path = worker_stdout(dag, rank);
-    let files = Pair {
+    Ok(TaskFiles {
         out: open("stdout", &out_path)?,
         err: open("stderr", &worker_stderr(dag, rank))?,
         out_path,
         number: 0,
-    };
-    Ok(SharedStdio { files })
+    })
 }
 
-/// Opens new files for a try of a task. Their number is the first one for which there is no file
-/// with standard output; an error file of that number, left by something else, is emptied.
-pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<Pair, String> {
-    let failed = |what, path: &Path, error: &io::Error| {
-        format!(
-            "Unable to open task {what} file {}: {}",
-            path.display(),
-            reason(error)
-        )
+/// Opens new files for an attempt of a task. Their number is the first one without a file for standard
+/// output. A file for standard error with that number is emptied.
+pub(super) fn open_task(dag: &Path, task: &[u8]) -> Result<TaskFiles, NotStarted> {
+    let failed = |stream, path: &Path, source| NotStarted::OpenFile {
+        stream,
+        path: path.to_owned(),
+        source,
     };
     for number in 0.. {
         let out_path = task_file(dag, task, "out", number);
         let mut options = OpenOptions::new();
-        // Opened for appending, so that the record stands behind whatever the task's own
-        // processes still write.
+        // In append mode, the record follows everything that the task's processes may still write.
         options.append(true).create_new(true).mode(MODE);
         let out = match options.open(&out_path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-            Err(error) => return Err(failed("stdout", &out_path, &error)),
+            Err(error) => return Err(failed("stdout", &out_path, error)),
         };
         let err_path = task_file(dag, task, "err", number);
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(MODE);
         let err = options
             .open(&err_path)
-            .map_err(|error| failed("stderr", &err_path, &error))?;
-        return Ok(Pair {
+            .map_err(|error| failed("stderr", &err_path, error))?;
+        return Ok(TaskFiles {
             out,
             out_path,
             err,
             number,
         });
     }
-    Err(format!(
-        "Unable to open task stdout file {}: too many tries",
-        task_file(dag, task, "out", 0).display()
-    ))
+    Err(NotStarted::TooManyFiles(task_file(dag, task, "out", 0)))
 }
 
 #[cfg(test)]
@@ -165,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn takes_the_first_free_number() {
+    fn attempt_takes_the_first_free_number() {
         let folder = tempfile::tempdir().unwrap();
         let dag = folder.path().join("x.dag");
         for old in ["a.out.000", "a.out.001", "a.out.003"] {
@@ -187,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_was_printed_is_noticed() {
+    fn output_beside_the_record_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let dag = folder.path().join("x.dag");
         let files = |name: &str| open_task(&dag, name.as_bytes()).unwrap();
@@ -204,18 +186,18 @@ mod tests {
     }
 
     #[test]
-    fn names_the_file_that_cannot_be_opened() {
-        let Err(message) = open_task(Path::new("no-such-folder/x.dag"), b"sub/d") else {
+    fn error_names_the_file() {
+        let Err(error) = open_task(Path::new("no-such-folder/x.dag"), b"sub/d") else {
             panic!("opened");
         };
         assert_eq!(
-            message,
+            error.to_string(),
             "Unable to open task stdout file no-such-folder/sub/d.out.000: No such file or directory"
         );
     }
 
     #[test]
-    fn worker_files_keep_their_content() {
+    fn shared_files_keep_their_content() {
         let folder = tempfile::tempdir().unwrap();
         let dag = folder.path().join("x.dag");
         fs::write(worker_stdout(&dag, 2), "left").unwrap();

@@ -1,61 +1,21 @@
-//! The executor does what the original did in the golden cases, under every transport.
+//! The executor does what the original did in the golden cases, under both kinds of MPI. A plain `cargo test` compares
+//! local workers.
 
-use crate::support::golden::{Differences, cases, golden};
-use crate::support::programs::{Flavour, python};
+use testutils::golden::{self, executor};
 
-/// How the comparison tool starts the executor; it puts the number of ranks for `{np}`.
-fn prefix(flavour: Flavour) -> String {
-    let executor = flavour.program("pegasus-mpi-cluster");
-    let executor = executor.display();
-    match flavour {
-        // One rank of the original is the master.
-        Flavour::Local => {
-            format!(
-                "sh -c 'workers=$(($1 - 1)); shift; exec \"{executor}\" --workers $workers \"$@\"' sh {{np}}"
-            )
-        }
-        Flavour::OpenMpi => format!("mpiexec.openmpi --oversubscribe -n {{np}} \"{executor}\""),
-        Flavour::Mpich => format!("mpiexec.mpich -n {{np}} \"{executor}\""),
-    }
-}
+use crate::support::programs::Flavour;
 
+#[track_caller]
 fn check(flavour: Flavour) {
-    let said = python()
-        .arg("-I")
-        .arg(golden("tools/run_case.py"))
-        .arg("--pmc")
-        .arg(prefix(flavour))
-        .args(["--order", "loose", "--all"])
-        .arg(golden("executor"))
-        .limit(1200)
-        .go();
-    let names = cases("executor");
-    // The table at the end: case, verdict, seconds, "s", what differs, separated by commas.
-    let mut problems = Vec::new();
-    let mut judged = 0;
-    for line in said.stdout.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        if let [case, verdict @ ("pass" | "FAIL"), _, "s", differing @ ..] = words.as_slice() {
-            judged += 1;
-            let differing = differing.join(" ");
-            for check in differing.split(", ").filter(|_| *verdict == "FAIL") {
-                problems.push(((*case).to_owned(), check.to_owned()));
-            }
-        }
-    }
-    assert_eq!(judged, names.len(), "cases judged: {}", said.account());
-    let report = Differences::read("executor.differences").judge(flavour, &names, &problems);
-    println!("{}", said.stdout);
-    assert!(
-        report.is_empty(),
-        "unexpected:\n{report}\n(the differences are above)"
-    );
-}
-
-#[test]
-#[ignore = "needs Python: tests/run e2e"]
-fn local_workers_do_what_the_original_did() {
-    check(Flavour::Local);
+    let program = flavour.program("pegasus-mpi-cluster").display().to_string();
+    let start = |ranks| {
+        let mut words = flavour.launcher(ranks);
+        words.push(program.clone());
+        words
+    };
+    golden::check("executor", golden::processors(), |case| {
+        executor::compare(case, &start)
+    });
 }
 
 #[test]

@@ -14,7 +14,6 @@ mod dashboard;
 mod failure;
 mod first_run;
 mod golden_executor;
-mod golden_planner;
 mod kill;
 mod launch;
 mod plans_run;

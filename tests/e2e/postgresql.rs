@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
+use testutils::golden::Case;
+
 use crate::support::command::Run;
-use crate::support::golden::golden;
 use crate::support::pegasus::only_file;
 use crate::support::programs::{Flavour, venv_bin};
 use crate::support::server::{Server, free_port};
@@ -78,16 +79,11 @@ fn server(place: &Path) -> (Server, u16) {
     (Server::start(run, port), port)
 }
 
-/// An executed directory as if it had been executed here, and a home.
+/// Unpacks a golden case as if it had been executed here. Returns the submit directory and a home.
 fn executed(case: &str, place: &Path) -> (PathBuf, PathBuf) {
     let (submit, home) = (place.join(case), place.join("home"));
-    Run::new("cp")
-        .arg("-r")
-        .arg(golden("stampede").join(case).join("executed"))
-        .arg(&submit)
-        .go()
-        .ok();
-    fs::create_dir_all(&home).expect("a folder");
+    Case::read("stampede", case).unpack("executed", &submit);
+    fs::create_dir_all(&home).expect("a directory");
     let braindump = submit.join("braindump.yml");
     let text = fs::read_to_string(&braindump).expect("a text");
     let here = submit.display().to_string();
@@ -105,8 +101,8 @@ fn load(submit: &Path, home: &Path) {
     assert_eq!(said.stderr, "");
 }
 
-/// What `pegasus-statistics` says of each job. The queries of its other tables, and that of `pegasus-analyzer`, are none that
-/// PostgreSQL takes, whoever wrote the database.
+/// Returns the table of jobs of `pegasus-statistics`. PostgreSQL refuses the queries of its other tables, and those of
+/// `pegasus-analyzer`, for any database.
 fn jobs(submit: &Path, home: &Path) -> String {
     let bin = venv_bin();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());

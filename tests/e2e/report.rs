@@ -121,6 +121,6 @@ fn a_hundred_thousand_tasks() {
     let (thousands, rest) = digits.split_at(digits.len() - 3);
     let simulated = format!("simulate ({thousands},{rest})");
     let mut says = SECTIONS.to_vec();
-    says.extend(["Many tries at once", &simulated]);
+    says.extend(["Each cell stands for many attempts", &simulated]);
     page_of(folder.path(), "large", &says);
 }

@@ -1,18 +1,18 @@
-//! The database of a run: what Pegasus' monitoring makes of our executor's runs, what ours makes of
-//! recorded runs, and both of the same runs.
+//! The database of a run: Pegasus' monitoring and ours agree on runs of our executor.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
 use regex::Regex;
+use serde_json::Value;
+use testutils::golden::Case;
+use testutils::golden::stampede::{self, Executed, Loaded};
 
-use crate::support::command::{Run, Said};
-use crate::support::golden::{Differences, golden};
 use crate::support::pegasus::Monitored;
-use crate::support::programs::{Flavour, python, venv_bin};
+use crate::support::programs::{Flavour, venv_bin};
 
-/// Values that a machine's name, its memory and one more shift of the exit status make different.
+/// Values that differ on purpose: the name of a machine, its memory, and the exit status.
 const ON_PURPOSE: [&str; 5] = [
     "host/*/hostname",
     "host/*/total_memory",
@@ -21,64 +21,35 @@ const ON_PURPOSE: [&str; 5] = [
     "job_instance/*/exitcode",
 ];
 
-fn tool(temporary: &Path) -> Run {
-    let ignore = ON_PURPOSE.iter().flat_map(|glob| ["--ignore", glob]);
-    python()
-        .arg("-I")
-        .arg(golden("tools/stampede_dump.py"))
-        .env("TMPDIR", temporary)
-        .args(ignore)
-        .limit(600)
+/// Demands that two databases are equal but for the differences on purpose.
+#[track_caller]
+fn same_database(expected: &Value, got: &Value) {
+    let problems = stampede::compare(expected, got, &ON_PURPOSE.map(str::to_owned));
+    assert_eq!(problems, []);
 }
 
-/// A folder with what the golden runs call: our kickstart, and something that runs clusters.
-fn programs_of_jobs(flavour: Flavour, place: &Path) -> PathBuf {
-    let bin = place.join("programs");
-    fs::create_dir(&bin).expect("a folder");
-    symlink(
-        flavour.program("pegasus-kickstart"),
-        bin.join("pegasus-kickstart"),
-    )
-    .expect("a link");
-    symlink(golden("tools/standin_cluster.py"), bin.join("pegasus-cluster")).expect("a link");
-    bin
+/// Executes a golden case again and has Pegasus' monitoring load the result, which must be the recorded one.
+fn execute(case: &str, flavour: Flavour, options: &[&str]) -> (Executed, Loaded) {
+    let case = Case::read("stampede", case);
+    let executor = flavour.program("pegasus-mpi-cluster").display().to_string();
+    let start = |ranks| {
+        let mut words = flavour.launcher(ranks);
+        words.push(executor.clone());
+        words.extend(options.iter().map(|word| (*word).to_owned()));
+        words
+    };
+    let executed = stampede::execute(&case, &flavour.bin(), &start);
+    let loaded = executed.load(&venv_bin().join("pegasus-monitord"));
+    same_database(&stampede::expected(&case), &loaded.dump);
+    (executed, loaded)
 }
 
-/// Executes a golden case again and lets Pegasus' monitoring read the result, which must be the
-/// recorded one.
-fn execute(case: &str, flavour: Flavour, prefix: &str, place: &Path) -> Said {
-    let executor = flavour.program("pegasus-mpi-cluster");
-    tool(place)
-        .arg("--golden")
-        .arg(golden("stampede").join(case))
-        .arg("--monitord")
-        .arg(venv_bin().join("pegasus-monitord"))
-        .arg("--rerun")
-        .arg(prefix.replace("PMC", &executor.display().to_string()))
-        .arg("--bin")
-        .arg(programs_of_jobs(flavour, place))
-        .arg("--keep")
-        .envs(&flavour.environment())
-        .go()
-        .ok()
-}
-
-/// The folders that the tool was told to keep, in the order in which it was done with them.
-fn kept(said: &Said) -> Vec<PathBuf> {
-    said.stderr
-        .lines()
-        .filter_map(|line| line.strip_prefix("kept: "))
-        .map(PathBuf::from)
-        .collect()
-}
-
-/// What statistics and analyzer say of a database, without what differs from one copy of a directory to
-/// another.
-fn reports(copy: &Path, run: &Path) -> String {
-    let submit = copy.join("submit");
+/// Returns what statistics and analyzer print about a database, without what differs between copies of a directory.
+fn reports(loaded: &Loaded, executed: &Executed) -> String {
+    let submit = loaded.submit();
     let monitored = Monitored {
         submit: &submit,
-        home: &copy.join("home"),
+        home: &loaded.home(),
     };
     monitored.statistics();
     let mut all = monitored.analyzer().stdout;
@@ -91,11 +62,11 @@ fn reports(copy: &Path, run: &Path) -> String {
         all.push_str(&format!("==> {:?}\n", file.file_name()));
         all.push_str(&fs::read_to_string(&file).expect("a report"));
     }
-    // Of a database that the executor wrote, the directory is that of the run.
-    let all = [submit, run.join("submit")]
+    // A database that the executor wrote has the directory of the run.
+    let all = [submit, executed.submit()]
         .iter()
         .fold(all, |all, path| all.replace(&*path.to_string_lossy(), "SUBMIT"));
-    // Ours knows the host where the original does not; columns are as wide as what is in them.
+    // Ours knows the host where the original does not. The widths of columns depend on their content.
     let host = nix::unistd::gethostname().expect("a name of this machine");
     let all = all
         .replace(&*host.to_string_lossy(), "HOST")
@@ -104,57 +75,27 @@ fn reports(copy: &Path, run: &Path) -> String {
     blanks.replace_all(&all, "  ").into_owned()
 }
 
-/// Runs a golden case with our executor; Pegasus' monitoring and ours must say the same of it.
+/// Runs a golden case with our executor. Pegasus' monitoring and ours must agree on it.
+#[track_caller]
 fn both_agree(case: &str) {
-    let place = tempfile::tempdir().expect("a temporary folder");
-    let prefix = "\"PMC\" --workers 3 --stampede";
-    let executed = execute(case, Flavour::Local, prefix, place.path());
-    let [theirs, run] = &kept(&executed)[..] else {
-        panic!("expected two folders: {}", executed.account())
-    };
-    let dump = |monitord: PathBuf, name: &str| {
-        let said = tool(place.path())
-            .arg(run.join("submit"))
-            .arg("--monitord")
-            .arg(monitord)
-            .arg("--keep")
-            .arg("--output")
-            .arg(place.path().join(name))
-            .go()
-            .ok();
-        kept(&said).remove(0)
-    };
-    dump(venv_bin().join("pegasus-monitord"), "theirs.json");
-    let ours = dump(Flavour::Local.program("pmc-monitord"), "ours.json");
+    let (executed, theirs) = execute(case, Flavour::Local, &["--workers", "3", "--stampede"]);
+    let ours = executed.load(&Flavour::Local.program("pmc-monitord"));
     // What the executor wrote during the run takes the place of what a monitord makes of it.
+    let place = tempfile::tempdir().expect("a temporary directory");
     let take = place.path().join("take");
-    let script = format!(
-        "#!/bin/sh\ncp '{}'/submit/*.stampede.db \"${{3%/*}}\"\n",
-        run.display()
-    );
+    let run = executed.submit();
+    let script = format!("#!/bin/sh\ncp '{}'/*.stampede.db \"${{3%/*}}\"\n", run.display());
     fs::write(&take, script).expect("a script");
     fs::set_permissions(&take, fs::Permissions::from_mode(0o755)).expect("a script that can be run");
-    let during = dump(take, "during.json");
-    for other in ["ours.json", "during.json"] {
-        tool(place.path())
-            .arg("--compare")
-            .args(["theirs.json", other].map(|name| place.path().join(name)))
-            .go()
-            .ok();
+    let during = executed.load(&take);
+    same_database(&theirs.dump, &ours.dump);
+    same_database(&theirs.dump, &during.dump);
+    for marker in ["monitord.started", "monitord.done"] {
+        fs::copy(run.join(marker), during.submit().join(marker)).expect("a marker");
     }
-    fs::copy(
-        run.join("submit/monitord.started"),
-        during.join("submit/monitord.started"),
-    )
-    .expect("written");
-    fs::copy(
-        run.join("submit/monitord.done"),
-        during.join("submit/monitord.done"),
-    )
-    .expect("written");
-    let theirs = reports(theirs, run);
-    similar(case, &theirs, &reports(&during, run));
-    similar(case, &theirs, &reports(&ours, run));
+    let theirs = reports(&theirs, &executed);
+    similar(case, &theirs, &reports(&during, &executed));
+    similar(case, &theirs, &reports(&ours, &executed));
 }
 
 #[track_caller]
@@ -197,35 +138,5 @@ fn both_agree_on_clusters() {
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn database_after_a_run_under_open_mpi_is_the_golden_one() {
-    let place = tempfile::tempdir().expect("a temporary folder");
-    let prefix = "mpiexec.openmpi --oversubscribe -n {np} \"PMC\"";
-    execute("chains", Flavour::OpenMpi, prefix, place.path());
-}
-
-#[test]
-#[ignore = "needs Python: tests/run e2e"]
-fn databases_of_recorded_runs_are_the_golden_ones() {
-    let said = python()
-        .arg("-I")
-        .arg(golden("tools/stampede_dump.py"))
-        .arg("--golden")
-        .arg(golden("stampede"))
-        .arg("--monitord")
-        .arg(Flavour::Local.program("pmc-monitord"))
-        .args(["--limit", "100000"])
-        .go();
-    // The differences of a case stand before the line with its name.
-    let (mut cases, mut found, mut problems) = (Vec::new(), Vec::new(), Vec::new());
-    for line in said.stdout.lines() {
-        if let Some(problem) = line.strip_prefix("  ") {
-            found.push(problem.to_owned());
-        } else if let Some((case, _)) = line.split_once(": ").filter(|_| line.ends_with("values equal")) {
-            problems.extend(found.drain(..).map(|problem| (case.to_owned(), problem)));
-            cases.push(case.to_owned());
-        }
-    }
-    let folders = fs::read_dir(golden("stampede")).expect("golden cases").count();
-    assert_eq!(cases.len(), folders, "cases judged: {}", said.account());
-    let report = Differences::read("stampede.differences").judge(Flavour::Local, &cases, &problems);
-    assert!(report.is_empty(), "unexpected:\n{report}");
+    execute("chains", Flavour::OpenMpi, &[]);
 }

@@ -1,7 +1,7 @@
-//! What an event changes.
+//! Applies events to the history.
 
-use super::{History, NEVER, NO_TRY, Run, State, Tally, Try};
-use crate::events::{Event, Micros, Name};
+use super::{Attempt, History, NEVER, NO_ATTEMPT, Run, State, Tally};
+use crate::events::{Event, Micros, TaskRef};
 use crate::plan::TaskNumber;
 use crate::resources::{Change, NO_HOST};
 
@@ -21,38 +21,32 @@ impl History {
         tally[state.index()] += 1;
     }
 
-    fn task(&mut self, name: Name<'_>) -> Option<TaskNumber> {
-        let number = name.number as usize;
-        if name.name.is_empty() {
-            return self
-                .numbered
-                .get(number)
-                .copied()
-                .filter(|task| (*task as usize) < self.states.len());
-        }
-        if let Some(task) = self.numbered.get(number).copied().filter(|_| number > 0)
-            && (task as usize) < self.states.len()
-            && self.plan.name(task) == name.name
+    /// Returns the task of an event. Adds it if the DAG does not have it.
+    fn task(&mut self, task: TaskRef<'_>) -> Option<TaskNumber> {
+        let submit_number = task.submit_number as usize;
+        // Only the first event of an attempt needs a look-up by name.
+        if let Some(known) = self.by_submit_number.get(submit_number).copied()
+            && submit_number > 0
+            && self.plan.name(known) == task.name
         {
-            return Some(task);
+            return Some(known);
         }
-        let task = self.plan.find_or_add(name.hash, name.name);
-        if number == self.numbered.len() {
-            self.numbered.push(task.unwrap_or(TaskNumber::MAX));
+        let number = self.plan.find_or_add(task.name)?;
+        if submit_number == self.by_submit_number.len() {
+            self.by_submit_number.push(number);
         }
-        let task = task?;
-        if task as usize == self.states.len() {
+        if number as usize == self.states.len() {
             self.states.push(State::Waiting);
-            self.latest.push(NO_TRY);
+            self.latest.push(NO_ATTEMPT);
             self.queued.push(NEVER);
             self.tallies.resize(self.plan.classes().len(), Tally::default());
-            self.tallies[self.plan.class_index(task)].0[State::Waiting.index()] += 1;
+            self.tallies[self.plan.class_index(number)].0[State::Waiting.index()] += 1;
         }
-        Some(task)
+        Some(number)
     }
 
-    /// Gives the number of the try that ended with this event.
-    pub(super) fn event(&mut self, time: Micros, event: Event<'_>) -> Option<u32> {
+    /// Applies an event. Returns the index of the attempt that ended with it.
+    pub(super) fn apply(&mut self, time: Micros, event: Event<'_>) -> Option<u32> {
         if let Some(run) = self.runs.last_mut()
             && !matches!(event, Event::Process(_) | Event::RunStart)
         {
@@ -60,73 +54,84 @@ impl History {
         }
         match event {
             Event::Process(process) => self.process = Some(process),
-            Event::RunStart => {
-                let before = self
-                    .runs
-                    .last()
-                    .map(|run| run.end.map_or(run.last, |(end, _)| end));
-                self.give_up(before.unwrap_or(time));
-                self.runs.push(Run {
-                    start: time,
-                    end: None,
-                    last: time,
-                    process: self.process.take(),
-                });
-                self.hosts.expect(Change::Run { start: time, before });
-                // Numbers count from 1.
-                self.numbered.clear();
-                self.numbered.push(0);
-            }
+            Event::RunStart => self.start_run(time),
             Event::RunEnd(status) => {
                 if let Some(run) = self.runs.last_mut() {
                     run.end = Some((time, status));
                 }
-                self.give_up(time);
+                self.reset_unfinished(time);
             }
-            Event::Queued(name) => {
-                let task = self.task(name)?;
+            Event::Queued(task) => {
+                let task = self.task(task)?;
                 self.queued[task as usize] = time;
                 self.set(task, State::Ready);
             }
-            Event::Started(name) => {
-                let task = self.task(name)?;
-                let number = u32::try_from(self.tries.len())
-                    .ok()
-                    .filter(|number| *number != NO_TRY)?;
-                let queued = match self.queued[task as usize] {
-                    NEVER => time,
-                    queued => queued,
-                };
-                self.tries.push(Try {
-                    task,
-                    status: 0,
-                    queued,
-                    start: time,
-                    end: NEVER,
-                    host: NO_HOST,
-                    lost: false,
-                });
-                self.latest[task as usize] = number;
-                self.set(task, State::Running);
-                self.hosts.expect(Change::Start(number));
+            Event::Started(task) => {
+                let task = self.task(task)?;
+                self.start_attempt(task, time)?;
             }
-            Event::Ended(name, status) => {
-                let task = self.task(name)?;
-                let number = self.latest[task as usize];
-                let state = if status == 0 { State::Done } else { State::Failed };
-                let running = self.states[task as usize] == State::Running;
-                self.set(task, state);
-                let one = self.tries.get_mut(number as usize).filter(|_| running)?;
-                (one.status, one.end) = (status, time);
-                self.hosts.expect(Change::End(number));
-                return Some(number);
+            Event::Ended(task, status) => {
+                let task = self.task(task)?;
+                return self.end_attempt(task, time, status);
             }
         }
         None
     }
 
-    /// A run is over: what it has not brought to an end waits for the next.
-    fn give_up(&mut self, time: Micros) {
+    fn start_run(&mut self, time: Micros) {
+        let before = self
+            .runs
+            .last()
+            .map(|run| run.end.map_or(run.last, |(end, _)| end));
+        self.reset_unfinished(before.unwrap_or(time));
+        self.runs.push(Run {
+            start: time,
+            end: None,
+            last: time,
+            process: self.process.take(),
+        });
+        self.hosts.expect(Change::Run { start: time, before });
+        // Submit numbers count from 1.
+        self.by_submit_number.clear();
+        self.by_submit_number.push(0);
+    }
+
+    fn start_attempt(&mut self, task: TaskNumber, time: Micros) -> Option<()> {
+        let index = u32::try_from(self.attempts.len())
+            .ok()
+            .filter(|index| *index != NO_ATTEMPT)?;
+        let queued = match self.queued[task as usize] {
+            NEVER => time,
+            queued => queued,
+        };
+        self.attempts.push(Attempt {
+            task,
+            status: 0,
+            queued,
+            start: time,
+            end: NEVER,
+            host: NO_HOST,
+            lost: false,
+        });
+        self.latest[task as usize] = index;
+        self.set(task, State::Running);
+        self.hosts.expect(Change::Start(index));
+        Some(())
+    }
+
+    fn end_attempt(&mut self, task: TaskNumber, time: Micros, status: i32) -> Option<u32> {
+        let index = self.latest[task as usize];
+        let state = if status == 0 { State::Done } else { State::Failed };
+        let running = self.states[task as usize] == State::Running;
+        self.set(task, state);
+        let attempt = self.attempts.get_mut(index as usize).filter(|_| running)?;
+        (attempt.status, attempt.end) = (status, time);
+        self.hosts.expect(Change::End(index));
+        Some(index)
+    }
+
+    /// Resets tasks that are ready or running when a run ends: they wait for the next run.
+    fn reset_unfinished(&mut self, time: Micros) {
         let unfinished = self
             .tallies
             .iter()
@@ -135,18 +140,16 @@ impl History {
             return;
         }
         for task in 0..self.states.len() {
-            #[expect(clippy::cast_possible_truncation, reason = "tasks are numbered in 32 bits")]
-            let number = task as TaskNumber;
             match self.states[task] {
                 State::Running => {
-                    if let Some(one) = self.tries.get_mut(self.latest[task] as usize) {
-                        (one.end, one.lost) = (time, true);
+                    if let Some(attempt) = self.attempts.get_mut(self.latest[task] as usize) {
+                        (attempt.end, attempt.lost) = (time, true);
                     }
                 }
                 State::Ready => {}
                 _ => continue,
             }
-            self.set(number, State::Waiting);
+            self.set(task as TaskNumber, State::Waiting);
         }
     }
 }

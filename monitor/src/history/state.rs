@@ -1,24 +1,24 @@
-//! What is known of tasks, tries and runs.
+//! States of tasks, attempts and runs.
 
 use crate::events::Micros;
 use crate::plan::TaskNumber;
 use crate::resources::HostNumber;
 
-/// Not known, or not yet.
+/// Time of something that has not happened or is unknown.
 pub const NEVER: Micros = Micros::MIN;
 
-/// What is known of a task.
+/// State of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
-    /// It waits for others, or its run has not come to it.
+    /// Waits for its parents.
     Waiting,
-    /// It can start as soon as there is room.
+    /// Waits for a free slot.
     Ready,
-    /// It runs.
+    /// An attempt runs.
     Running,
-    /// It succeeded.
+    /// Succeeded.
     Done,
-    /// Its last try failed.
+    /// The last attempt failed.
     Failed,
 }
 
@@ -30,33 +30,33 @@ impl State {
     }
 }
 
-/// One try of a task.
+/// One attempt of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Try {
+pub struct Attempt {
     /// Task.
     pub task: TaskNumber,
-    /// Raw wait status, if it has one.
+    /// Raw wait status; 0 until it ends.
     pub status: i32,
-    /// When the task was ready.
+    /// Time at which the task became ready.
     pub queued: Micros,
-    /// When it started.
+    /// Start.
     pub start: Micros,
-    /// When it ended; [`NEVER`] if nobody saw its end.
+    /// End; [`NEVER`] without one.
     pub end: Micros,
-    /// Where it ran.
+    /// Host.
     pub host: HostNumber,
-    /// Its run ended before it did.
+    /// The run ended before the attempt.
     pub lost: bool,
 }
 
-impl Try {
-    /// Whether it succeeded.
+impl Attempt {
+    /// Returns whether the attempt succeeded.
     #[must_use]
     pub fn succeeded(&self) -> bool {
         self.end != NEVER && self.status == 0 && !self.lost
     }
 
-    /// Microseconds that it took, if it has ended.
+    /// Returns the duration if the attempt has ended.
     #[must_use]
     pub fn duration(&self) -> Option<Micros> {
         (self.end != NEVER).then(|| self.end.saturating_sub(self.start).max(0))
@@ -66,47 +66,47 @@ impl Try {
 /// One run of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// When it began.
+    /// Start.
     pub start: Micros,
-    /// When it ended, and whether with 0 or 1; without it, it is going on, or was killed.
+    /// End and exit status; `None` if the run is active or was killed.
     pub end: Option<(Micros, i32)>,
-    /// The last that was heard of it.
+    /// Time of the last event.
     pub last: Micros,
-    /// Process.
+    /// Process of the executor.
     pub process: Option<u32>,
 }
 
-/// How the latest run stands.
+/// Phase of the latest run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing ran yet.
+    /// There is no run.
     NotStarted,
-    /// It goes on.
+    /// The run is active.
     Running,
-    /// It ended by itself; 0 if all tasks are done.
+    /// The run ended with this status; 0 if all tasks are done.
     Ended(i32),
-    /// It ended without saying so: it was killed, or its host went down.
-    Cut,
+    /// The run ended without a log entry: it was killed, or its host went down.
+    CutOff,
 }
 
-/// Number of tasks by state.
+/// Counts of tasks by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally(pub(super) [u32; State::COUNT]);
 
 impl Tally {
-    /// Tasks in this state.
+    /// Number of tasks in this state.
     #[must_use]
     pub fn get(&self, state: State) -> usize {
         self.0[state.index()] as usize
     }
 
-    /// All tasks.
+    /// Number of all tasks.
     #[must_use]
     pub fn total(&self) -> usize {
         self.0.iter().map(|count| *count as usize).sum()
     }
 
-    /// Adds those of another.
+    /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Tally) {
         for (mine, theirs) in self.0.iter_mut().zip(other.0) {
             *mine += theirs;
@@ -114,12 +114,8 @@ impl Tally {
     }
 }
 
-/// Seconds of a number of microseconds.
+/// Converts microseconds to seconds; 0 for negative values.
 #[must_use]
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "microseconds of a run are far below 2^53"
-)]
 pub fn seconds(micros: Micros) -> f64 {
     micros.max(0) as f64 / 1e6
 }

@@ -1,4 +1,4 @@
-//! Which database the figures come from: that of the run if it is up to date, else one loaded for the purpose.
+//! Source of the statistics: the database of the run if it is up to date, else a temporary one.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -10,22 +10,22 @@ use rusqlite::{Connection, OpenFlags};
 
 use crate::dir::RunDir;
 
-/// A database to read.
+/// Database to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The file.
+    /// Path of the database.
     pub path: PathBuf,
-    /// It was loaded for this purpose, into the directory that the caller gave.
+    /// True for a temporary database.
     pub loaded: bool,
 }
 
-/// Finds the database, or loads one into `scratch`, a directory of the caller's.
+/// Finds the database of a run, or loads one into the directory `scratch`.
 ///
 /// # Errors
-/// There is nothing to load, or it cannot be read.
+/// The log of the run is missing or cannot be read.
 pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Result<Source, LoadError> {
     let own = dir.database();
-    // Whoever follows the run keeps the database current.
+    // A loader that follows the run keeps the database up to date.
     let followed = || own.exists() && is_locked(&dir.dir.join(LOADER_LOCK)) == Some(true);
     if is_up_to_date(&own, &dir.dagman_out()) || followed() {
         return Ok(Source {
@@ -36,7 +36,7 @@ pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Res
     let path = scratch.join("stampede.db");
     let options = Options {
         log: dir.dagman_out(),
-        // Nothing is written into the directory of the run, which may belong to somebody else.
+        // The directory of the run may belong to another user: write nothing into it.
         lock: Some(scratch.join(LOADER_LOCK)),
         output_dir: Some(scratch.to_owned()),
         state_log: Some(scratch.join("jobstate.log")),
@@ -48,8 +48,8 @@ pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Res
     Ok(Source { path, loaded: true })
 }
 
-/// Whether all lines of the log are in the database. Our loader notes how far it came; of others, the times of
-/// the files tell.
+/// Returns whether the database has all lines of the log. Our loader stores its position; for other loaders the
+/// times of the files decide.
 fn is_up_to_date(database: &Path, log: &Path) -> bool {
     let (Ok(there), Ok(log)) = (database.metadata(), log.metadata()) else {
         return false;
@@ -59,7 +59,7 @@ fn is_up_to_date(database: &Path, log: &Path) -> bool {
         let connection = Connection::open_with_flags(database, flags)?;
         connection.query_row(sql, (), |row| row.get::<_, i64>(0))
     };
-    // One that a loader left half written needs a directory that can be written.
+    // A half-written database needs a writable directory.
     if number("SELECT count(*) FROM sqlite_master").is_err() {
         return false;
     }

@@ -1,18 +1,18 @@
-//! The chain of tasks that decided the end.
+//! Critical path: the chain of tasks that decided the end.
 
 use super::clock::Clock;
-use super::{CHAIN, Link};
+use super::{Link, MAX_CHAIN};
 use crate::events::Micros;
 use crate::history::{History, NEVER, State};
 use crate::plan::TaskNumber;
 
-/// From the task that ended last back to its parent that ended last, and so on.
+/// Returns the chain from the task that ended last back to its parent that ended last, and so on.
 pub(super) fn chain(history: &History, clock: &Clock, class_of: &[usize], now: Micros) -> Vec<Link> {
     let end = |task: TaskNumber| {
-        let one = history.latest_try(task)?;
+        let one = history.latest_attempt(task)?;
         Some(if one.end == NEVER { now } else { one.end })
     };
-    // The parent of each task that ended last.
+    // For each task the parent that ended last.
     let mut before: Vec<TaskNumber> = vec![TaskNumber::MAX; history.plan.len()];
     for (parent, child) in history.plan.edges() {
         let known = before[*child as usize];
@@ -24,7 +24,7 @@ pub(super) fn chain(history: &History, clock: &Clock, class_of: &[usize], now: M
     }
     let mut last: Option<(Micros, TaskNumber)> = None;
     for one in history
-        .tries
+        .attempts
         .iter()
         .filter(|one| matches!(history.state(one.task), State::Done | State::Running))
     {
@@ -36,9 +36,9 @@ pub(super) fn chain(history: &History, clock: &Clock, class_of: &[usize], now: M
     }
     let mut links = Vec::new();
     let mut next = last.map(|(_, task)| task);
-    // A DAG has no cycles; a damaged one may.
+    // A damaged DAG may have cycles.
     while let Some(task) = next.filter(|_| links.len() < history.plan.len()) {
-        let Some(one) = history.latest_try(task) else {
+        let Some(one) = history.latest_attempt(task) else {
             break;
         };
         let parent = before[task as usize];
@@ -52,7 +52,7 @@ pub(super) fn chain(history: &History, clock: &Clock, class_of: &[usize], now: M
             seconds: clock.at(if one.end == NEVER { now } else { one.end }) - start,
             waited: (start - ready).max(0.0),
         });
-        if links.len() >= CHAIN {
+        if links.len() >= MAX_CHAIN {
             break;
         }
     }

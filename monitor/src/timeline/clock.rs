@@ -1,11 +1,11 @@
-//! From time to seconds of run time: pauses between runs are left out.
+//! Converts times to seconds of run time, without pauses between runs.
 
 use crate::events::Micros;
 use crate::history::{History, NEVER, Phase, seconds};
 
-/// From time to seconds of run time.
+/// Converts times to seconds of run time.
 pub(super) struct Clock {
-    /// Begin, end, and seconds of the runs before.
+    /// Start and end of each run, and the seconds of the runs before it.
     pub(super) runs: Vec<(Micros, Micros, f64)>,
     pub(super) total: f64,
 }
@@ -24,13 +24,13 @@ impl Clock {
                 None if running && number + 1 == count => now,
                 None => run.last,
             };
-            // Times of a log count seconds: what happened in the last one is within it.
+            // Times of a log may be whole seconds: include the last one.
             let end = end.max(run.start) + crate::events::SECOND;
             clock.runs.push((run.start, end, clock.total));
             clock.total += seconds(end - run.start);
         }
         if clock.runs.is_empty() {
-            let times = history.tries.iter().flat_map(|one| [one.start, one.end]);
+            let times = history.attempts.iter().flat_map(|one| [one.start, one.end]);
             let times = times.filter(|time| *time != NEVER);
             let (first, last) = times.fold((now, NEVER), |(first, last), time| {
                 (first.min(time), last.max(time))
@@ -39,10 +39,10 @@ impl Clock {
             clock.runs.push((first, last, 0.0));
             clock.total = seconds(last - first);
         }
-        // The picture ends with the last task.
+        // The chart ends with the last task.
         if let Some((start, end, before)) = clock.runs.last_mut() {
-            let tries = history.tries.iter().filter(|one| one.start >= *start);
-            let last = tries
+            let attempts = history.attempts.iter().filter(|one| one.start >= *start);
+            let last = attempts
                 .map(|one| if one.end == NEVER { now } else { one.end })
                 .max();
             *end = last.unwrap_or(*end).clamp(*start, *end);

@@ -1,40 +1,40 @@
-//! Which slot of its host a try was in.
+//! Assigns attempts to slots of their hosts.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::events::Micros;
-use crate::history::{History, NEVER, Try};
+use crate::history::{Attempt, History, NEVER};
 use crate::resources::NO_HOST;
 
-/// Where a try ran.
+/// Slot of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Place in [`History::tries`].
-    pub try_number: usize,
-    /// Place in the list of hosts.
+    /// Index in [`History::attempts`].
+    pub attempt: usize,
+    /// Index in the list of hosts.
     pub host: usize,
     /// Slot of the host, from 0.
     pub slot: usize,
 }
 
-/// The slots of all tries in the order of their begins, and the names of the hosts. A slot is the first that was free:
-/// the logs tell hosts, not slots.
+/// Returns the slots of all attempts in the order of their starts, and the names of the hosts. The logs have no slots:
+/// each attempt gets the first free one.
 #[must_use]
 pub fn slots(history: &History, now: Micros) -> (Vec<Slot>, Vec<String>) {
     let mut hosts: Vec<String> = history.hosts.all().iter().map(|host| host.name.clone()).collect();
     let unknown = hosts.len();
-    if history.tries.iter().any(|one| one.host == NO_HOST) {
+    if history.attempts.iter().any(|one| one.host == NO_HOST) {
         hosts.push("unknown host".to_owned());
     }
     let mut count = vec![0; hosts.len()];
     let mut busy: Vec<BinaryHeap<Reverse<(Micros, usize)>>> =
         (0..hosts.len()).map(|_| BinaryHeap::new()).collect();
     let mut free: Vec<BinaryHeap<Reverse<usize>>> = (0..hosts.len()).map(|_| BinaryHeap::new()).collect();
-    let mut order: Vec<usize> = (0..history.tries.len()).collect();
-    order.sort_by_key(|number| history.tries[*number].start);
-    let place = |try_number: usize| {
-        let one = &history.tries[try_number];
+    let mut order: Vec<usize> = (0..history.attempts.len()).collect();
+    order.sort_by_key(|number| history.attempts[*number].start);
+    let assign = |attempt: usize| {
+        let one = &history.attempts[attempt];
         let host = if one.host == NO_HOST {
             unknown
         } else {
@@ -54,17 +54,13 @@ pub fn slots(history: &History, now: Micros) -> (Vec<Slot>, Vec<String>) {
             |Reverse(slot)| slot,
         );
         busy[host].push(Reverse((end_of(one, now), slot)));
-        Slot {
-            try_number,
-            host,
-            slot,
-        }
+        Slot { attempt, host, slot }
     };
-    (order.into_iter().map(place).collect(), hosts)
+    (order.into_iter().map(assign).collect(), hosts)
 }
 
-/// End of a try; of one that runs, now.
-pub(super) fn end_of(one: &Try, now: Micros) -> Micros {
+/// Returns the end of an attempt; `now` while it runs.
+pub(super) fn end_of(one: &Attempt, now: Micros) -> Micros {
     let end = if one.end == NEVER { now } else { one.end };
     end.max(one.start)
 }

@@ -184,7 +184,8 @@ fn parse(file: &Path) {
 fn read(file: &Path) {
     let env = pmc_plan::expand::ExpandEnv::default();
     let workflow = pmc_plan::input::read_workflow(file, &env, &pmc_plan::input::ReadOptions::default())
-        .expect("the file is right");
+        .expect("the file is right")
+        .workflow;
     assert!(!workflow.jobs.is_empty());
 }
 

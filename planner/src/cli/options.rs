@@ -1,9 +1,19 @@
-//! The options of `pmc-plan`, as they are typed.
+//! The options of `pmc-plan`.
 
 use std::path::PathBuf;
 
 use clap::builder::styling::Styles;
-use clap::{ArgAction, Parser};
+use clap::{ArgAction, Parser, ValueEnum};
+
+/// Format of errors and warnings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum DiagnosticFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
 
 /// Plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
 #[derive(Clone, Debug, Parser)]
@@ -17,7 +27,7 @@ use clap::{ArgAction, Parser};
                   pegasus.properties in the working directory, the file of --conf, variables \
                   _PEGASUS__A__B=value, and -D; later ones win."
 )]
-pub(super) struct Typed {
+pub(super) struct Options {
     /// Abstract workflow: Pegasus YAML 5.0 or DAX XML [default: workflow.yml]
     #[arg(value_name = "WORKFLOW")]
     pub(super) workflow: Vec<PathBuf>,
@@ -27,22 +37,22 @@ pub(super) struct Typed {
     /// Properties file
     #[arg(long, value_name = "FILE")]
     pub(super) conf: Option<PathBuf>,
-    /// Sets a property; may stand anywhere
+    /// Sets a property
     #[arg(short = 'D', value_name = "KEY=VALUE")]
     pub(super) define: Vec<String>,
-    /// Accepted and ignored: an option of the Java machine
+    /// Ignored: an option of the Java virtual machine
     #[arg(short = 'X', value_name = "OPTION", hide = true)]
     pub(super) java: Vec<String>,
     /// Candidate execution sites, best first; * for all but local
     #[arg(short = 's', long, value_name = "SITE,…", value_delimiter = ',')]
     pub(super) sites: Vec<String>,
-    /// Where the site selectors Random and Group begin; other numbers give other plans, `random` each time another
+    /// Seed for the site selectors Random and Group; `random` chooses another one each time
     #[arg(long, value_name = "N|random")]
     pub(super) seed: Option<String>,
     /// Staging site; with a shared file system it must be the execution site
     #[arg(long, value_name = "SITE=SITE,…", value_delimiter = ',')]
     pub(super) staging_site: Vec<String>,
-    /// Sites that receive outputs; without any and without --output-dir, outputs stay in the work directory
+    /// Sites that receive outputs; without this option and --output-dir, outputs stay in the work directory
     #[arg(short = 'o', long, value_name = "SITE,…", value_delimiter = ',')]
     pub(super) output_sites: Vec<String>,
     /// Directory for outputs
@@ -51,16 +61,16 @@ pub(super) struct Typed {
     /// Directories whose files are inputs
     #[arg(short = 'I', long, value_name = "DIR,…", value_delimiter = ',')]
     pub(super) input_dir: Vec<PathBuf>,
-    /// Directory whose files are programs to be staged
+    /// Directory whose files are programs to stage
     #[arg(short = 't', long, value_name = "DIR")]
     pub(super) transformations_dir: Option<PathBuf>,
     /// Replica files that override all other locations
     #[arg(short = 'c', long, value_name = "FILE,…", value_delimiter = ',')]
     pub(super) cache: Vec<PathBuf>,
-    /// Replica files that yield to locations inside the workflow
+    /// Replica files with lower priority than locations inside the workflow
     #[arg(long, value_name = "FILE,…", value_delimiter = ',')]
     pub(super) inherited_rc_files: Vec<PathBuf>,
-    /// Submit directories of earlier runs: what they have registered need not be made again
+    /// Submit directories of earlier runs whose registered outputs are reused
     #[arg(short = 'R', long, value_name = "DIR,…", value_delimiter = ',')]
     pub(super) reuse: Vec<PathBuf>,
     /// Runs every job, even if its outputs exist
@@ -75,7 +85,7 @@ pub(super) struct Typed {
     /// When files are removed from the work directory
     #[arg(long, value_name = "none|leaf|inplace|constraint")]
     pub(super) cleanup: Option<String>,
-    /// The same as --cleanup none
+    /// Same as --cleanup none
     #[arg(short = 'n', long)]
     pub(super) nocleanup: bool,
     /// Base of submit directories [default: the working directory]
@@ -84,10 +94,10 @@ pub(super) struct Typed {
     /// Replaces USER/pegasus/LABEL/runNNNN below the base directories of submit and work files
     #[arg(long, value_name = "DIR")]
     pub(super) relative_dir: Option<String>,
-    /// The same for the submit directory only
+    /// Same as --relative-dir, for the submit directory only
     #[arg(long, value_name = "DIR")]
     pub(super) relative_submit_dir: Option<String>,
-    /// Name of the work directory; without a value, one that is new each time
+    /// Name of the work directory; without a value, a new one each time
     #[arg(short = 'r', long, value_name = "NAME", num_args = 0..=1, require_equals = true)]
     pub(super) randomdir: Option<Option<String>>,
     /// Prefix of the workflow's files [default: LABEL-INDEX]
@@ -96,13 +106,13 @@ pub(super) struct Typed {
     /// Prefix of job names
     #[arg(short = 'j', long, value_name = "PREFIX")]
     pub(super) job_prefix: Option<String>,
-    /// Hands the batch script to the scheduler: that of --batch, else the one whose program is on PATH
+    /// Submits the batch script to the scheduler: that of --batch, else the one found on PATH
     #[arg(short = 'S', long)]
     pub(super) submit: bool,
     /// No effect: there is no pegasus-run to hand options to
     #[arg(short = 'F', long, value_name = "OPTION", hide = true)]
     pub(super) forward: Vec<String>,
-    /// No effect: a run goes on where its rescue file says, as often as it is started
+    /// No effect: a resumed run always uses its rescue file
     #[arg(long, value_name = "N", hide = true)]
     pub(super) rescue: Option<u32>,
     /// The workflow is a sub-workflow of one that Pegasus runs
@@ -111,10 +121,10 @@ pub(super) struct Typed {
     /// With --deferred: where the outputs go, a replica catalog as text
     #[arg(short = 'm', long, value_name = "FILE", hide = true)]
     pub(super) output_map: Option<PathBuf>,
-    /// Plans without writing; prints jobs by kind, levels, files to be staged, and the estimated time
+    /// Plans without writing; prints jobs by kind, levels, files to stage, and the estimated time
     #[arg(long, help_heading = "Looking at plans")]
     pub(super) dry_run: bool,
-    /// Plans without writing; tells why a job is as it is. For a plan that is there: pmc-plan explain JOB DIR
+    /// Plans without writing; explains a job. For an existing plan: pmc-plan explain JOB DIR
     #[arg(long, value_name = "JOB", help_heading = "Looking at plans")]
     pub(super) explain: Vec<String>,
     /// Draws the executable workflow for graphviz
@@ -132,10 +142,19 @@ pub(super) struct Typed {
     /// Prints the result as JSON
     #[arg(short = 'J', long)]
     pub(super) json: bool,
-    /// Says more; repeat for more still
+    /// Format of errors and warnings on standard error
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value_t,
+        hide_possible_values = true
+    )]
+    pub(super) diagnostics: DiagnosticFormat,
+    /// Prints more; repeat for even more
     #[arg(short = 'v', long, action = ArgAction::Count)]
     pub(super) verbose: u8,
-    /// Says less: errors only
+    /// Prints errors only
     #[arg(short = 'q', long, action = ArgAction::Count)]
     pub(super) quiet: u8,
     /// Prints the version
@@ -166,7 +185,7 @@ pub(super) struct Typed {
     /// Batch scripts: wall time, minutes or [D-]HH:MM[:SS]
     #[arg(long, value_name = "TIME", help_heading = "Batch scripts")]
     pub(super) walltime: Option<String>,
-    /// Batch scripts: time at the end in which no task is started, minutes or HH:MM; 0 for none
+    /// Batch scripts: time before the limit in which no task starts, minutes or HH:MM; 0 for none
     #[arg(long, value_name = "TIME", help_heading = "Batch scripts")]
     pub(super) drain: Option<String>,
     /// Batch scripts: CPUs of a node; tasks that ask for more are refused
@@ -191,10 +210,10 @@ pub(super) struct Typed {
         help_heading = "Batch scripts"
     )]
     pub(super) account: Option<String>,
-    /// Batch scripts: mpiexec, mpirun, srun, a command of your own, or none for a run on one node without MPI
+    /// Batch scripts: mpiexec, mpirun, srun, another command, or none for a run on one node without MPI
     #[arg(long, value_name = "COMMAND", help_heading = "Batch scripts")]
     pub(super) launcher: Option<String>,
-    /// Batch scripts: directory with templates (pbs.j2, sbatch.j2, run.j2, …) to be used instead of the built-in ones
+    /// Batch scripts: directory with templates (pbs.j2, sbatch.j2, run.j2, …) that replace the built-in ones
     #[arg(long, value_name = "DIR", help_heading = "Batch scripts")]
     pub(super) template_dir: Option<PathBuf>,
 }

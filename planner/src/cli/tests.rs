@@ -1,6 +1,10 @@
-//! Command lines and what they ask for.
+//! Command lines and their requests.
+
+use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::*;
+use crate::request::{BatchOptions, CleanupStrategy};
 
 fn environment() -> Environment {
     Environment {
@@ -19,9 +23,9 @@ fn request(line: &str) -> Result<Request, String> {
         .chain(line.split_whitespace())
         .map(str::to_owned)
         .collect();
-    match parse(&arguments, environment())? {
-        Wish::Plan(request, _) => Ok(*request),
-        Wish::Text(text) => Err(text),
+    match parse(&arguments, environment()).map_err(|e| e.to_string())? {
+        Invocation::Plan(request, _) => Ok(*request),
+        Invocation::Text(text) => Err(text),
         other => Err(format!("{other:?}")),
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::inputs::{Inputs, add_transformations_dir, property_sources, with_further_problems};
 use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds};
+use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
 use crate::exec::Exec;
 use crate::graph::{Graph, by_depth};
@@ -78,7 +79,7 @@ struct BuiltPlan<'r> {
     kickstarts: Vec<String>,
     /// Files that are only read, written and read, only written.
     files: [usize; 3],
-    warnings: Vec<String>,
+    warnings: Vec<Diagnostic>,
     notes: Vec<String>,
 }
 
@@ -89,9 +90,9 @@ fn build<'r>(
     directory: &Path,
     step: &mut dyn FnMut(&'static str),
 ) -> Result<BuiltPlan<'r>, PlanError> {
-    let mut warnings = request.warnings.clone();
+    let mut warnings: Vec<Diagnostic> = request.warnings.iter().cloned().map(Diagnostic::from).collect();
     warnings.append(&mut inputs.warnings);
-    warnings.extend(inputs.settings.warnings.iter().cloned());
+    warnings.extend(inputs.settings.warnings.iter().cloned().map(Diagnostic::from));
     let mut notes = Vec::new();
     let submit = directory.display().to_string();
     let exec_rel = directories::exec_rel(request, &inputs.workflow, &submit);
@@ -113,11 +114,14 @@ fn build<'r>(
     let kickstarts = mapper.kickstarts();
     let (workflow, properties) = (&inputs.workflow, &inputs.properties);
     advice::note_sites(&exec, &sites, &mut notes);
-    warnings.extend(advice::arguments_with_blanks(workflow, properties));
-    warnings.extend(advice::bypass(workflow, properties)?);
-    warnings.extend(exec.warnings.iter().cloned());
-    warnings.extend(advice::outputs_that_stay(workflow, &exec, &sites));
-    warnings.extend(advice::dagman_scripts(&exec));
+    let further = [
+        advice::arguments_with_blanks(workflow, properties),
+        advice::bypass(workflow, properties)?,
+    ];
+    let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());
+    let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));
+    let further = further.chain(advice::dagman_scripts(&exec));
+    warnings.extend(further.map(Diagnostic::from));
     let order = order(&exec)?;
     step("order");
     Ok(BuiltPlan {
@@ -229,7 +233,7 @@ impl BuiltPlan<'_> {
         let (request, inputs) = (self.request, &self.inputs);
         let site = files::main_site(&plan);
         let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
-        warnings.extend(resources.warnings());
+        warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
         check_commands(&plan)?;
         let mut sizes = Sizes::new(plan.workflow, plan.exec, &plan.settings.space)?;
         sizes.measure(plan.exec);
@@ -257,7 +261,7 @@ impl BuiltPlan<'_> {
         for job in jobs {
             match explainer.explain(job) {
                 Ok(text) => explanations.push(text),
-                Err(problem) => problems.push(problem),
+                Err(problem) => problems.push(problem.to_string()),
             }
         }
         if !problems.is_empty() {

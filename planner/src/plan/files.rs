@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::ReplicaCatalog;
+use crate::diagnostic::Diagnostic;
 use crate::exec::{Place, SiteId, Task};
 use crate::output::events::{JobEvents, Tasks};
 use crate::output::{self, PROPERTIES, Plan, batch, records};
@@ -37,7 +38,7 @@ fn generate(
     site: SiteId,
     dir: &Path,
     events: &mut JobEvents<'_>,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<Diagnostic>,
 ) -> Result<Code, PlanError> {
     let base = &plan.base;
     let mut code = Code::default();
@@ -64,7 +65,7 @@ pub(super) fn write(
     inputs: &Inputs,
     counts: &super::Counts,
     dir: &Path,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<Diagnostic>,
 ) -> Result<Code, PlanError> {
     let base = &plan.base;
     copy_catalogs(&catalogs(request, inputs), dir)?;
@@ -81,7 +82,7 @@ pub(super) fn write(
     )?;
     let site = main_site(plan);
     let resources = batch::Resources::new(request, &inputs.properties, &plan.sites.get(site).profiles)?;
-    warnings.extend(resources.warnings());
+    warnings.extend(resources.warnings().into_iter().map(Diagnostic::from));
     let places = output::lists::write(plan, dir)?;
     plan.orders.get_or_init(|| places);
     let mut events = JobEvents::new(plan, &tasks)?;
@@ -109,7 +110,7 @@ pub(super) fn write(
 }
 
 /// Path of pegasus-mpi-cluster: in the tools of the site, else on `PATH`.
-fn executor(request: &Request, tools: &str, warnings: &mut Vec<String>) -> String {
+fn executor(request: &Request, tools: &str, warnings: &mut Vec<Diagnostic>) -> String {
     const NAME: &str = "pegasus-mpi-cluster";
     let first = Path::new(tools).join(NAME);
     if first.exists() {
@@ -128,10 +129,10 @@ fn executor(request: &Request, tools: &str, warnings: &mut Vec<String>) -> Strin
     match found {
         Some(program) => program.display().to_string(),
         None => {
-            warnings.push(format!(
+            warnings.push(Diagnostic::from(format!(
                 "{NAME} is neither in {tools} nor on PATH; the batch scripts name it there all the same, in case the \
                  compute nodes have it"
-            ));
+            )));
             first.display().to_string()
         }
     }

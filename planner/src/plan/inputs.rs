@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::catalog::replica::DirectoryOptions;
 use crate::catalog::transformation::TransformationCatalog;
 use crate::catalog::{Loaded, replica, site, transformation};
-use crate::error::{InputError, InputErrors};
+use crate::diagnostic::Diagnostic;
+use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
-use crate::input::{ReadOptions, read_workflow};
+use crate::input::{ParsedWorkflow, ReadOptions, read_workflow};
 use crate::model::Workflow;
 use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
@@ -33,7 +34,7 @@ pub(super) struct Inputs {
     pub(super) transformations: Loaded<TransformationCatalog>,
     pub(super) replicas: Replicas,
     pub(super) replica_files: Vec<PathBuf>,
-    pub(super) warnings: Vec<String>,
+    pub(super) warnings: Vec<Diagnostic>,
 }
 
 pub(super) fn property_sources(request: &Request) -> PropertySources {
@@ -70,13 +71,17 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         let directory = directory.display().to_string();
         variables.entry(WORKFLOW_DIR.into()).or_insert(directory);
     }
-    let env = ExpandEnv::new(&variables).with_properties(&properties);
+    let env = ExpandEnv::new(&variables).with_variables(properties.with_prefix("env."));
     let options = ReadOptions::from_properties(&properties)?;
-    let mut workflow = match read_workflow(&request.workflow, &env, &options) {
-        Ok(workflow) => workflow,
+    let parsed = match read_workflow(&request.workflow, &env, &options) {
+        Ok(parsed) => parsed,
         Err(problems) if is_broken_xml(&request.workflow) => return Err(PlanError::BadXml(problems)),
         Err(problems) => return Err(problems.into()),
     };
+    let ParsedWorkflow {
+        mut workflow,
+        embedded,
+    } = parsed;
     let mut problems: Option<InputErrors> = None;
     let mut keep = |error: InputErrors| match &mut problems {
         Some(all) => all.extend(error),
@@ -87,7 +92,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         keep(e);
         Loaded::default()
     });
-    if let Some(embedded) = workflow.embedded.sites.take() {
+    if let Some(embedded) = embedded.sites {
         sites.catalog.replace_with(embedded);
     }
     let all_sites = &mut sites.catalog.sites;
@@ -102,7 +107,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
             keep(e);
             Loaded::default()
         });
-    if let Some(embedded) = workflow.embedded.transformations.take() {
+    if let Some(embedded) = embedded.transformations {
         transformations.catalog.extend(embedded);
     }
     let names = &workflow.files;
@@ -111,7 +116,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         replica::Source::default()
     });
     let mut replicas = Replicas {
-        embedded: workflow.embedded.replicas.take(),
+        embedded: embedded.replicas,
         catalog: catalog.catalog,
         cache_adds: settings.cache_adds,
         workflow_adds: settings.workflow_adds,
@@ -172,8 +177,8 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     .into_iter()
     .chain(replicas.runs.iter().map(|run| &run.warnings))
     .flatten()
-    .map(InputError::to_string)
-    .chain(of_parts)
+    .map(Diagnostic::from)
+    .chain(of_parts.into_iter().map(Diagnostic::from))
     .collect();
     Ok(Inputs {
         properties,
@@ -237,7 +242,7 @@ pub(super) fn add_transformations_dir(
     request: &Request,
     sites: &Sites,
     inputs: &mut Inputs,
-    warnings: &mut Vec<String>,
+    warnings: &mut Vec<Diagnostic>,
 ) -> Result<(), PlanError> {
     let default = request.environment.working_dir.join("transformations");
     let directory = match &request.transformations_dir {
@@ -256,7 +261,7 @@ pub(super) fn add_transformations_dir(
         )));
     }
     let found = transformation::from_directory(directory, system)?;
-    warnings.extend(found.warnings.iter().map(ToString::to_string));
+    warnings.extend(found.warnings.iter().map(Diagnostic::from));
     inputs.transformations.catalog.extend(found);
     Ok(())
 }

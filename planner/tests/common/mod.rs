@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pmc_plan::cli::{self, Wish};
+use pmc_plan::cli::{self, Invocation};
 use pmc_plan::error::PlanError;
 use pmc_plan::plan::{Planned, plan};
 use pmc_plan::request::Environment;
@@ -93,7 +93,7 @@ impl Case {
                 .fixed_offset(),
             uuid: "01234567-89ab-cdef-0123-456789abcdef".into(),
         };
-        let Wish::Plan(request, _) = cli::parse(&arguments, environment).unwrap() else {
+        let Invocation::Plan(request, _) = cli::parse(&arguments, environment).unwrap() else {
             panic!("not a planning request: {line}");
         };
         plan(&request)
@@ -115,6 +115,10 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Warnings, as they are printed.
+    pub fn warnings(&self) -> Vec<String> {
+        self.planned.warnings.iter().map(ToString::to_string).collect()
+    }
     fn read(planned: Planned) -> Self {
         let dag = pmc_dag::Dag::open(&planned.dag).unwrap();
         let text = fs::read_to_string(&planned.dag).unwrap();
@@ -143,6 +147,16 @@ impl Plan {
             .into_iter()
             .map(|word| String::from_utf8(word).unwrap())
             .collect()
+    }
+    /// Fails unless these edges from parent to child exist.
+    pub fn assert_edges(&self, edges: &[(&str, &str)]) {
+        for (parent, child) in edges {
+            assert!(
+                self.has_edge(parent, child),
+                "{parent} -> {child}: {:?}",
+                self.edges
+            );
+        }
     }
     pub fn has_edge(&self, parent: &str, child: &str) -> bool {
         self.edges.contains(&(parent.to_owned(), child.to_owned()))

@@ -83,14 +83,14 @@ fn bypass_has_no_effect_and_causes_a_warning() -> Result<(), Box<dyn std::error:
     );
     case.programs(&["x"]).replicas(&["in"]);
     let plan = case.plan("--sites local")?;
-    let warnings = plan.planned.warnings.join("\n");
+    let warnings = plan.warnings().join("\n");
     assert!(
         warnings.contains("bypass, as 1 inputs have it, for example in, has no effect"),
         "{warnings}"
     );
     assert!(plan.dag.find(b"stage_in_local_local_0_0").is_some());
     let plan = case.plan("--sites local -Dpegasus.transfer.bypass.input.staging=true")?;
-    let warnings = plan.planned.warnings.join("\n");
+    let warnings = plan.warnings().join("\n");
     assert!(
         warnings.contains("the property pegasus.transfer.bypass.input.staging has no effect"),
         "{warnings}"
@@ -148,18 +148,12 @@ fn files_are_copied_between_sites() -> Result<(), Box<dyn std::error::Error>> {
         "file:///b/tester/pegasus/w/run0001/./mid"
     );
     assert_eq!(orders[0]["dest_urls"][0]["site_label"], "b");
-    for (parent, child) in [
+    plan.assert_edges(&[
         ("x_A", inter),
         (inter, "y_B"),
         (inter, "y_C"),
         ("create_dir_w_0_b", inter),
-    ] {
-        assert!(
-            plan.has_edge(parent, child),
-            "{parent} -> {child}: {:?}",
-            plan.edges
-        );
-    }
+    ]);
     // A file is removed only after its last reader has it.
     let removing = plan
         .tasks()

@@ -40,7 +40,7 @@ fn by_default_local_files_come_first_then_replicas_of_the_site() -> Result<(), B
         ("tape", "gsiftp", 10),
     ];
     assert_eq!(short(&found), expected);
-    let warnings = plan.planned.warnings.join("\n");
+    let warnings = plan.warnings().join("\n");
     assert!(
         warnings.contains("1 locations of inputs name no site and are not used, for example http://nowhere"),
         "{warnings}"
@@ -57,7 +57,7 @@ fn patterns_rank_replicas() -> Result<(), Box<dyn std::error::Error>> {
     )?;
     let found = sources(&plan, "in");
     assert_eq!(short(&found), [("web", "http", 200), ("local", "file", 0)]);
-    let warnings = plan.planned.warnings.join("\n");
+    let warnings = plan.warnings().join("\n");
     assert!(
         warnings.contains("3 locations of inputs are not used"),
         "{warnings}"
@@ -183,7 +183,7 @@ fn metadata_beside_a_cache_file_is_used() -> Result<(), Box<dyn std::error::Erro
     case.put("a.cache.meta", "[{\"_id\": 1}]");
     let message = case.fail("--sites local -c a.cache");
     assert!(
-        message.contains("a.cache.meta:1:10: this is no metadata of files"),
+        message.contains("a.cache.meta:1:10: not a metadata file"),
         "{message}"
     );
     Ok(())

@@ -100,7 +100,7 @@ fn a_catalog_may_set_output_locations() -> Result<(), Box<dyn std::error::Error>
         "{:?}",
         plan.tasks()
     );
-    let warnings = plan.planned.warnings.join("\n");
+    let warnings = plan.warnings().join("\n");
     assert!(
         warnings.contains("1 outputs stay in the work directory"),
         "{warnings}"

@@ -1,4 +1,4 @@
-//! Commands that look at a run without changing it.
+//! Options of the commands that read a run without changing it.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,11 @@ use clap::{Args, ValueEnum};
 /// Exit codes of `pmc status --quiet`.
 const STATUS_EXIT: &str = "\
 Exit codes:
-  0    the status was told; with --quiet: all tasks are done
-  1    with --quiet: the run ended, was interrupted or killed, and tasks are not done
-  2    the command line is wrong, or DIR is no directory of a run
+  0    the status was printed; with --quiet: all tasks are done
+  1    with --quiet: the run stopped before all tasks were done
+  2    the command line is wrong, or DIR is not the directory of a run
   4    a file of the run cannot be read
-  5    with --quiet: the run goes on, or has not begun";
+  5    with --quiet: the run has not started or has not ended";
 
 /// `pmc status`.
 #[derive(Args, Clone, Debug)]
@@ -20,16 +20,16 @@ pub struct Status {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// Look again until the run ends. Without a terminal: tell failures as they come and, now and then, the progress
+    /// Refresh until the run ends. Without a terminal: print failures at once and progress every 10 seconds
     #[arg(short, long)]
     pub watch: bool,
-    /// Write JSON; with --watch one object a line
+    /// Print JSON; with --watch one object per line
     #[arg(long)]
     pub json: bool,
-    /// Tell nothing; the exit code says how the run stands. With --watch: wait for its end
+    /// Print nothing; the exit code is the status. With --watch: wait for the end of the run
     #[arg(short, long, conflicts_with = "json")]
     pub quiet: bool,
-    /// Running and failed tasks to list
+    /// Maximum running and failed tasks to list
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     pub lines: usize,
 }
@@ -37,9 +37,9 @@ pub struct Status {
 /// Exit codes of `pmc analyzer`.
 const ANALYZER_EXIT: &str = "\
 Exit codes:
-  0    no task failed, and the run is done or goes on
-  1    tasks failed, or the run ended before all were done
-  2    the command line is wrong, or DIR is no directory of a run
+  0    no task failed, and the run is complete or still running
+  1    tasks failed, or the run stopped before all tasks were done
+  2    the command line is wrong, or DIR is not the directory of a run
   4    a file of the run cannot be read";
 
 /// `pmc analyzer`.
@@ -49,13 +49,13 @@ pub struct Analyzer {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// Write JSON
+    /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Tell nothing; the exit code says whether something failed
+    /// Print nothing; the exit code says whether something failed
     #[arg(short, long, conflicts_with = "json")]
     pub quiet: bool,
-    /// Causes to tell in full
+    /// Maximum causes to explain in full
     #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
     pub causes: usize,
 }
@@ -64,7 +64,7 @@ pub struct Analyzer {
 const VIEW_EXIT: &str = "\
 Exit codes:
   0    done
-  2    the command line is wrong, or DIR is no directory of a run
+  2    the command line is wrong, or DIR is not the directory of a run
   4    a file of the run cannot be read, or a file cannot be written";
 
 /// `pmc statistics`.
@@ -74,31 +74,31 @@ pub struct Statistics {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// What to tell; several with commas
+    /// Sections to print, separated by commas
     #[arg(short, long, value_name = "WHAT", value_enum, value_delimiter = ',', default_values = ["summary", "breakdown", "hosts"])]
     pub sections: Vec<Section>,
-    /// Pieces of time
+    /// Time unit of the section `time`
     #[arg(short, long, value_name = "STEP", value_enum, default_value_t = TimeStep::Day)]
     pub time: TimeStep,
-    /// Write CSV instead of text, with the columns of pegasus-statistics
+    /// Print CSV with the columns of pegasus-statistics
     #[arg(long)]
     pub csv: bool,
-    /// Write JSON instead of text
+    /// Print JSON
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
-    /// Write a file for each section into this directory, named as those of pegasus-statistics
+    /// Write one file per section into this directory, with the file names of pegasus-statistics
     #[arg(short, long, value_name = "DIR", conflicts_with = "json")]
     pub output: Option<PathBuf>,
 }
 
-/// Parts of the statistics.
+/// Sections of the statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Section {
-    /// Counts of tasks and jobs, sums of time
+    /// Counts of tasks and jobs, total times
     Summary,
-    /// The same for each workflow
+    /// The same per workflow
     Workflow,
-    /// Every try of every job
+    /// Every attempt of every job
     Jobs,
     /// By transformation
     Breakdown,
@@ -108,11 +108,11 @@ pub enum Section {
     Integrity,
     /// Use of hosts
     Hosts,
-    /// All of these
+    /// All sections
     All,
 }
 
-/// Pieces of time.
+/// Time unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TimeStep {
     /// Days, UTC
@@ -128,13 +128,13 @@ pub struct Report {
     /// Directory of the run, its submit directory, or a submit directory of pmc-plan
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
-    /// The HTML file to write
+    /// HTML file to write
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub output: PathBuf,
-    /// Also write a trace that chrome://tracing and Perfetto show
+    /// Also write a trace for chrome://tracing and Perfetto
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Do not tell the names of the files
+    /// Do not print the names of the files
     #[arg(short, long)]
     pub quiet: bool,
 }

@@ -13,7 +13,7 @@ use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 use crate::output::print;
 
-/// Tells why a run failed. Returns the exit code.
+/// Explains why a run failed. Returns the exit code.
 pub fn analyzer(arguments: &cli::Analyzer) -> Result<u8, Failure> {
     let dir = layout::find_run(&arguments.dir)?;
     let history = History::open(dir).or_code(exit::NOT_RUN)?;
@@ -24,15 +24,15 @@ pub fn analyzer(arguments: &cli::Analyzer) -> Result<u8, Failure> {
         let cwd = std::env::current_dir().unwrap_or_default();
         print(&human::render(&history, &diagnosis, arguments, &cwd));
     }
-    Ok(if is_well(&history, &diagnosis) {
+    Ok(if is_healthy(&history, &diagnosis) {
         exit::SUCCESS
     } else {
         exit::TASKS_FAILED
     })
 }
 
-fn is_well(history: &History, diagnosis: &Diagnosis) -> bool {
+fn is_healthy(history: &History, diagnosis: &Diagnosis) -> bool {
     let all = history.all();
-    let over = matches!(diagnosis.phase, Phase::Ended(_) | Phase::Cut);
+    let over = matches!(diagnosis.phase, Phase::Ended(_) | Phase::CutOff);
     diagnosis.causes.is_empty() && (!over || all.get(State::Done) == all.total())
 }

@@ -1,4 +1,4 @@
-//! Runs a planned workflow and tells how it went: what `pmc run` and `pmc resume` have in common.
+//! Runs a planned workflow and prints the summary, for `pmc run` and `pmc resume`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -17,24 +17,24 @@ use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::programs;
 use crate::progress::{self, Event, Outcome, Progress};
-use crate::report::{self, LastTry, Observed};
+use crate::report::{self, LastAttempt, Observed};
 use crate::submit::{self, Submit};
 use crate::summary::{self, Ending, Status, Summary};
 use crate::text;
 
-/// What is to be run.
+/// What to run, and how.
 #[derive(Debug)]
 pub struct Request {
     /// The plan.
     pub submit: Submit,
-    /// What `pmc resume` is to be called with.
+    /// Argument for `pmc resume`.
     pub name: PathBuf,
-    /// How the tasks are run.
+    /// Limits and options of the execution.
     pub execution: cli::Execution,
-    /// What is told.
+    /// What to print.
     pub output: cli::Output,
-    /// When the command began.
-    pub begin: Instant,
+    /// Start of the command.
+    pub start: Instant,
 }
 
 /// Runs the workflow and prints the summary. Returns the exit code.
@@ -57,7 +57,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         ..Observed::default()
     };
 
-    // The executor's log and a bar would spoil each other.
+    // The executor's log would break the progress bar.
     let log = request.output.verbose > 1;
     if log {
         pegasus_mpi_cluster::init_logging(0);
@@ -70,16 +70,15 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     };
     let progress = Progress::start(style, request.output.verbose > 0, state);
     let resume = resume_command(&request.name);
-    let tries = request.execution.tries;
     let mut watch = Watch {
         dag: &dag,
-        tries,
+        max_attempts: request.execution.tries,
         progress: &progress,
         started: BTreeMap::new(),
         observed,
     };
     let ended = if done_before == dag.len() {
-        // A run of nothing would only add to the logs.
+        // An empty run would only add to the logs.
         executor::Ended::nothing_left()
     } else {
         executor::run(&submit.dag, &request.execution, environment, &mut |event| {
@@ -87,7 +86,10 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         })
         .map_err(|failure| {
             let command: Vec<String> = resume.iter().map(|word| text::shell_word(word)).collect();
-            failure.hint(format!("once that is repaired, `{}` goes on", command.join(" ")))
+            failure.hint(format!(
+                "fix the problem, then resume with `{}`",
+                command.join(" ")
+            ))
         })?
     };
     let mut observed = watch.observed;
@@ -95,11 +97,11 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     if let (Some(problem), false) = (&ended.database, log) {
         eprintln!("pmc: warning: {problem}");
     }
-    // A task that was to be tried again has failed if the run ended before.
+    // A task that waited for a retry has failed when the run ends.
     for (name, status) in &ended.failures {
         let task = lossy(name);
         if !observed.failed.iter().any(|last| last.task == task) {
-            observed.failed.push(LastTry {
+            observed.failed.push(LastAttempt {
                 task,
                 status: *status,
                 runtime: None,
@@ -121,7 +123,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         label: submit.label.clone(),
         status,
         exit_code,
-        wall: request.begin.elapsed(),
+        wall: request.start.elapsed(),
         tallies: report::tallies(names.iter().map(String::as_str), &jobs, &observed),
         done_before,
         failures: report::failures(&submit.dir, &observed),
@@ -130,15 +132,15 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         submit_dir: submit.dir.clone(),
         resume,
     };
-    tell(&summary, request.output)?;
+    print_summary(&summary, request.output)?;
     Ok(exit_code)
 }
 
-/// What happens while the workflow runs.
+/// Collects events of the run.
 struct Watch<'a> {
     dag: &'a Dag,
-    /// Tries of tasks that do not say so themselves.
-    tries: u32,
+    /// Default for the maximum attempts per task.
+    max_attempts: u32,
     progress: &'a Progress,
     started: BTreeMap<String, Instant>,
     observed: Observed,
@@ -150,7 +152,7 @@ impl Watch<'_> {
             RunEvent::Begun { .. } | RunEvent::Queued { .. } => {}
             RunEvent::Started { task, .. } => {
                 let task = lossy(task);
-                *self.observed.tries.entry(task.clone()).or_default() += 1;
+                *self.observed.attempts.entry(task.clone()).or_default() += 1;
                 self.started.insert(task, Instant::now());
                 self.progress.event(Event::Started);
             }
@@ -170,17 +172,17 @@ impl Watch<'_> {
 
     fn failed(&mut self, name: &[u8], task: &str, status: i32) -> Outcome {
         let how = Ending::from_wait_status(status).to_string();
-        let tried = self.observed.tries.get(task).copied().unwrap_or(1);
-        let may_try = self
+        let attempts = self.observed.attempts.get(task).copied().unwrap_or(1);
+        let max_attempts = self
             .dag
             .find(name)
             .and_then(|id| self.dag.tries(id))
-            .unwrap_or(self.tries);
-        if tried < may_try {
+            .unwrap_or(self.max_attempts);
+        if attempts < max_attempts {
             return Outcome::WillRetry(how);
         }
         let runtime = self.started.get(task).map(Instant::elapsed).unwrap_or_default();
-        self.observed.failed.push(LastTry {
+        self.observed.failed.push(LastAttempt {
             task: task.to_owned(),
             status,
             runtime: Some(runtime),
@@ -189,7 +191,7 @@ impl Watch<'_> {
     }
 }
 
-/// A missing program would fail every task; say so once, before anything runs.
+/// Checks the programs of all tasks before anything runs: a missing one would fail every task.
 fn check_programs(dag: &Dag) -> Result<(), Failure> {
     let mut programs = BTreeSet::new();
     for task in dag.ids() {
@@ -197,11 +199,11 @@ fn check_programs(dag: &Dag) -> Result<(), Failure> {
             programs.insert(PathBuf::from(OsStr::from_bytes(&program)));
         }
     }
-    programs::check(programs).map_err(missing)
+    programs::check(programs).map_err(missing_programs)
 }
 
-/// A failure that says what to build.
-pub fn missing(missing: programs::Missing) -> Failure {
+/// Returns a failure with advice on what to build.
+pub fn missing_programs(missing: programs::Missing) -> Failure {
     let hint = missing.hint();
     let failure = Failure::new(exit::NOT_RUN, missing);
     match hint {
@@ -210,7 +212,7 @@ pub fn missing(missing: programs::Missing) -> Failure {
     }
 }
 
-fn tell(summary: &Summary, output: cli::Output) -> Result<(), Failure> {
+fn print_summary(summary: &Summary, output: cli::Output) -> Result<(), Failure> {
     if output.quiet && !output.json && summary.status == Status::Success {
         return Ok(());
     }
@@ -222,7 +224,7 @@ fn tell(summary: &Summary, output: cli::Output) -> Result<(), Failure> {
     };
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // Whoever reads may have seen enough.
+        // A closed standard output is no error.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error)
             .context("cannot write the summary")
             .or_code(exit::NOT_RUN),
@@ -230,7 +232,7 @@ fn tell(summary: &Summary, output: cli::Output) -> Result<(), Failure> {
     }
 }
 
-/// The command as it was called, so that it can be pasted.
+/// Returns the command to paste for resuming the run.
 fn resume_command(name: &Path) -> Vec<String> {
     let program = std::env::args().next().unwrap_or_else(|| "pmc".into());
     vec![program, "resume".into(), name.display().to_string()]

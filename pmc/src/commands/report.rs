@@ -1,4 +1,4 @@
-//! `pmc report`: a run as one HTML file, and as a trace.
+//! `pmc report`: a run as one HTML file, optionally as a trace.
 
 mod data;
 mod trace;
@@ -12,14 +12,14 @@ use pmc_monitor::causes::diagnose;
 use pmc_monitor::history::History;
 use pmc_monitor::timeline::Timeline;
 
-use super::statistics::readable;
+use super::statistics::make_readable;
 use crate::cli;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 use crate::output::{now, print};
 
-/// The page, with marks for title and data.
+/// The page with placeholders for title and data.
 const PAGE: &str = include_str!("../../../templates/report.html");
 const TITLE: &str = "{{TITLE}}";
 const DATA: &str = "{{DATA}}";
@@ -46,7 +46,7 @@ pub fn report(arguments: &cli::Report) -> Result<u8, Failure> {
     Ok(exit::SUCCESS)
 }
 
-/// Fills in the page. Nothing of the data can end the script that it stands in.
+/// Fills in the page. The data cannot close the script element that holds it.
 fn page(label: &str, data: &str) -> String {
     let mut page = String::with_capacity(PAGE.len() + data.len());
     let (head, rest) = PAGE.split_once(TITLE).unwrap_or((PAGE, ""));
@@ -63,7 +63,7 @@ fn page(label: &str, data: &str) -> String {
     page
 }
 
-/// Writes a file, which appears when it is complete.
+/// Writes a file that appears when it is complete.
 fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let failed = || Writing(path.display().to_string());
     let dir = path
@@ -74,7 +74,7 @@ fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
         let mut out = BufWriter::with_capacity(1 << 16, tempfile::NamedTempFile::new_in(dir)?);
         content(&mut out)?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-        readable(file.as_file())?;
+        make_readable(file.as_file())?;
         file.persist(path).map_err(|error| error.error)?;
         Ok::<(), io::Error>(())
     };

@@ -1,4 +1,4 @@
-//! `pmc resume`: goes on with a run that failed or was interrupted.
+//! `pmc resume`: resumes a run that failed or was interrupted.
 
 use std::time::Instant;
 
@@ -9,19 +9,19 @@ use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 use crate::submit::Submit;
 
-/// Runs what the rescue file does not list. Returns the exit code.
+/// Runs the tasks that the rescue file does not list. Returns the exit code.
 pub fn resume(arguments: &cli::Resume) -> Result<u8, Failure> {
-    let begin = Instant::now();
+    let start = Instant::now();
     let dir = layout::find_submit(&arguments.dir)
         .or_code(exit::USAGE)
-        .map_err(|failure| failure.hint("name the directory that `pmc run` told at its end"))?;
+        .map_err(|failure| failure.hint("give the directory that `pmc run` printed at its end"))?;
     let submit = Submit::open(&dir).or_code(exit::NOT_RUN)?;
     let request = execute::Request {
         submit,
         name: arguments.dir.clone(),
         execution: arguments.execution.clone(),
         output: arguments.output,
-        begin,
+        start,
     };
     execute::execute(&request)
 }

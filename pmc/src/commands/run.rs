@@ -9,7 +9,7 @@ use pmc_plan::catalog::site::{self, DirectoryKind};
 use pmc_plan::error::InputErrors;
 use pmc_plan::error::PlanError;
 use pmc_plan::expand::ExpandEnv;
-use pmc_plan::input::{ReadOptions, read_workflow};
+use pmc_plan::input::{ParsedWorkflow, ReadOptions, read_workflow};
 use pmc_plan::plan::{Planned, plan};
 use pmc_plan::properties::{Properties, PropertySources};
 use pmc_plan::request::{BatchOptions, CleanupStrategy, Environment, Request};
@@ -22,45 +22,44 @@ use crate::layout;
 use crate::programs;
 use crate::submit::Submit;
 
-/// The directory of the workflow file, for `${…}` in workflow and catalogs.
+/// Variable with the directory of the workflow file, for `${…}` in workflow and catalogs.
 const WORKFLOW_DIR: &str = "PMC_WORKFLOW_DIR";
-/// Names the directory of an installation, with the programs in `bin`.
+/// Variable with the directory of an installation, which has the programs in `bin`.
 const HOME_VARIABLE: &str = "PEGASUS_HOME";
-/// Where catalogs are looked for when no property names them.
+/// Default file names of the catalogs.
 const CATALOGS: [(&str, [&str; 2]); 3] = [
     ("site", ["sites.yml", "sites.xml"]),
     ("transformation", ["transformations.yml", "tc.txt"]),
     ("replica", ["replicas.yml", "rc.txt"]),
 ];
 
-/// Properties that say where and how the tasks of a cluster run; there is one answer on one machine.
+/// Properties of a cluster that have only one valid value on one machine.
 const ONE_MACHINE: [(&str, &str); 2] = [
     ("pegasus.code.generator", "PMC"),
     ("pegasus.data.configuration", "sharedfs"),
 ];
-/// Without a value of the user's, tasks ask for no memory: the planner's default would idle CPUs of a
-/// machine with little memory.
-/// Jobs, programs and sites that ask for some, by this name or another, come before it.
+/// Default memory of tasks, which is 0 unless the user sets it: the planner's default would idle CPUs of a
+/// machine with little memory. Requests of jobs, programs and sites override it.
 const MEMORY: &str = "pegasus.memory";
 
-/// Plans and runs. Returns the exit code.
+/// Plans and runs a workflow. Returns the exit code.
 pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
-    let begin = Instant::now();
+    let start = Instant::now();
     let cwd = std::env::current_dir()
-        .context("cannot tell the working directory")
+        .context("cannot determine the working directory")
         .or_code(exit::NOT_RUN)?;
     let workflow = cwd.join(&arguments.workflow);
     if !workflow.is_file() {
         let named = arguments.workflow.display();
         let error = if workflow.is_dir() {
-            let usual = arguments.workflow.join("workflow.yml");
-            let hint = match usual.is_file() {
-                true => format!("\n  hint: pmc run {}", usual.display()),
+            let default = arguments.workflow.join("workflow.yml");
+            let hint = match default.is_file() {
+                true => format!("\n  hint: pmc run {}", default.display()),
                 false => String::new(),
             };
-            anyhow!("{named}: a directory, not the file of a workflow{hint}")
+            anyhow!("{named}: a directory, not a workflow file{hint}")
         } else if workflow.exists() {
-            anyhow!("{named}: not a file that a workflow can be read from")
+            anyhow!("{named}: not a regular file")
         } else {
             anyhow!("{named}: no such workflow file")
         };
@@ -69,21 +68,21 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
     let environment = environment(&workflow)?;
     let mut request = request(arguments, workflow, environment);
     complete(&mut request, arguments.output)?;
-    let known = Known::read(&request).or_code(exit::NOT_PLANNED)?;
-    if !known.local
+    let facts = Facts::read(&request).or_code(exit::NOT_PLANNED)?;
+    if !facts.has_scratch
         && !request.environment.variables.contains_key(HOME_VARIABLE)
         && let Some(bin) = &request.environment.own_bin
     {
-        programs::check_beside(bin).map_err(execute::missing)?;
+        programs::check_beside(bin).map_err(execute::missing_programs)?;
     }
 
     let runs = cwd.join(&arguments.dir);
-    let run_dir = layout::new_run(&runs, &known.label).or_code(exit::NOT_RUN)?;
-    place(&mut request, &run_dir, &known);
+    let run_dir = layout::new_run(&runs, &facts.label).or_code(exit::NOT_RUN)?;
+    place(&mut request, &run_dir, &facts);
     let planned = match plan(&request) {
         Ok(planned) => planned,
         Err(error) => {
-            // Nothing has run: the directory holds only what the planner has left.
+            // Nothing has run: the directory has only an incomplete plan.
             layout::discard(&run_dir);
             let code = match error {
                 PlanError::Io { .. } => exit::NOT_RUN,
@@ -93,7 +92,7 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         }
     };
     layout::mark_latest(&run_dir);
-    tell_plan(&planned, arguments.output);
+    print_plan(&planned, arguments.output);
     execute::execute(&execute::Request {
         submit: Submit {
             dir: planned.submit_dir,
@@ -105,14 +104,14 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
             .join(run_dir.strip_prefix(&runs).unwrap_or(&run_dir)),
         execution: arguments.execution.clone(),
         output: arguments.output,
-        begin,
+        start,
     })
 }
 
-/// What the process and the machine contribute, and the directory of the workflow.
+/// Reads the environment, and adds the directory of the workflow.
 fn environment(workflow: &Path) -> Result<Environment, Failure> {
     let mut environment = Environment::read()
-        .context("cannot tell the working directory")
+        .context("cannot determine the working directory")
         .or_code(exit::NOT_RUN)?;
     if let Some(dir) = workflow.parent().and_then(|dir| dir.canonicalize().ok()) {
         let dir = dir.to_str().ok_or_else(|| {
@@ -127,7 +126,7 @@ fn environment(workflow: &Path) -> Result<Environment, Failure> {
     Ok(environment)
 }
 
-/// The request as the command line has it.
+/// Translates the command line to a request.
 fn request(arguments: &cli::Run, workflow: PathBuf, environment: Environment) -> Request {
     let cwd = environment.working_dir.clone();
     let absolute = |path: &PathBuf| cwd.join(path);
@@ -147,7 +146,7 @@ fn request(arguments: &cli::Run, workflow: PathBuf, environment: Environment) ->
         transformations_dir: arguments.transformations_dir.as_ref().map(absolute),
         cache_files: Vec::new(),
         inherited_files: Vec::new(),
-        // Every run has its own scratch directory, so there is nothing to reuse in it.
+        // Each run has a new scratch directory with nothing to reuse.
         reuse_dirs: Vec::new(),
         force: false,
         cleanup: Some(match arguments.cleanup {
@@ -167,12 +166,13 @@ fn request(arguments: &cli::Run, workflow: PathBuf, environment: Environment) ->
         line: Vec::new(),
         pictures: Vec::new(),
         warnings: Vec::new(),
+        parse_options: pmc_plan::cli::parse_subworkflow_options,
         arguments: std::env::args().skip(1).collect::<Vec<_>>().join(" "),
         environment,
     }
 }
 
-/// Adds catalogs that lie beside the workflow, and what one machine takes for granted.
+/// Adds catalogs beside the workflow, and properties for one machine.
 fn complete(request: &mut Request, output: cli::Output) -> Result<(), Failure> {
     let properties = Properties::load(&sources(request)).or_code(exit::NOT_PLANNED)?;
     for (key, value) in ONE_MACHINE {
@@ -180,7 +180,7 @@ fn complete(request: &mut Request, output: cli::Output) -> Result<(), Failure> {
             Some(other) if !other.eq_ignore_ascii_case(value) => {
                 request.defines.push(format!("{key}={value}"));
                 if !output.quiet {
-                    eprintln!("pmc: on one machine {key} is {value}, not {other}");
+                    eprintln!("pmc: {key}={other} is ignored: it is {value} on one machine");
                 }
             }
             _ => {}
@@ -207,7 +207,7 @@ fn complete(request: &mut Request, output: cli::Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the planner's properties come from.
+/// Returns the sources of the properties.
 fn sources(request: &Request) -> PropertySources {
     let environment = &request.environment.variables;
     let file = |variable: &str, name: &str| environment.get(variable).map(|dir| Path::new(dir).join(name));
@@ -221,46 +221,48 @@ fn sources(request: &Request) -> PropertySources {
     }
 }
 
-/// What has to be known before the run has a place.
-struct Known {
+/// Facts that decide where the files of a run go.
+struct Facts {
     /// Name of the workflow.
     label: String,
-    /// A catalog or a property says where the scratch directory of the site `local` is.
-    local: bool,
-    /// It also says where outputs go.
-    storage: bool,
+    /// A catalog or a property gives the scratch directory of the site `local`.
+    has_scratch: bool,
+    /// The catalog also gives the storage directory.
+    has_storage: bool,
 }
 
-impl Known {
+impl Facts {
     fn read(request: &Request) -> Result<Self, InputErrors> {
         let properties = Properties::load(&sources(request))?;
-        let environment = ExpandEnv::new(&request.environment.variables).with_properties(&properties);
-        let workflow = read_workflow(
+        let environment =
+            ExpandEnv::new(&request.environment.variables).with_variables(properties.with_prefix("env."));
+        let ParsedWorkflow { workflow, embedded } = read_workflow(
             &request.workflow,
             &environment,
             &ReadOptions::from_properties(&properties)?,
         )?;
         let mut sites =
             site::load_from_properties(&properties, &request.environment.working_dir, &environment)?.catalog;
-        if let Some(embedded) = workflow.embedded.sites {
+        if let Some(embedded) = embedded.sites {
             sites.replace_with(embedded);
         }
         let local = sites.get("local");
         let storage = [DirectoryKind::LocalStorage, DirectoryKind::SharedStorage];
-        Ok(Known {
+        Ok(Facts {
             label: workflow.label,
-            local: local.is_some() || properties.get("pegasus.dir.exec").is_some(),
-            storage: local.is_some_and(|site| storage.iter().any(|kind| site.directories.contains_key(kind))),
+            has_scratch: local.is_some() || properties.get("pegasus.dir.exec").is_some(),
+            has_storage: local
+                .is_some_and(|site| storage.iter().any(|kind| site.directories.contains_key(kind))),
         })
     }
 }
 
-/// Puts everything of the run into its directory. Directories that a site catalog gives are left alone;
-/// there, a generated name keeps the runs apart.
-fn place(request: &mut Request, run_dir: &Path, known: &Known) {
+/// Puts all files of the run into its directory. Directories of a site catalog stay; a generated name
+/// separates the runs there.
+fn place(request: &mut Request, run_dir: &Path, facts: &Facts) {
     request.dir = run_dir.to_owned();
     request.relative_submit_dir = Some(layout::SUBMIT.into());
-    if known.local {
+    if facts.has_scratch {
         request.random_dir = Some(None);
     } else {
         request
@@ -268,12 +270,12 @@ fn place(request: &mut Request, run_dir: &Path, known: &Known) {
             .push(format!("pegasus.dir.exec={}", run_dir.display()));
         request.random_dir = Some(Some(layout::SCRATCH.into()));
     }
-    if !known.storage && request.output_dir.is_none() {
+    if !facts.has_storage && request.output_dir.is_none() {
         request.output_dir = Some(run_dir.join(layout::OUTPUT).display().to_string());
     }
 }
 
-fn tell_plan(planned: &Planned, output: cli::Output) {
+fn print_plan(planned: &Planned, output: cli::Output) {
     if !output.quiet {
         for warning in &planned.warnings {
             eprintln!("pmc: warning: {warning}");

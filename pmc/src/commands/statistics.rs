@@ -1,4 +1,4 @@
-//! `pmc statistics`: what a run did, counted and summed up.
+//! `pmc statistics`: counts and times of a run.
 
 mod csv;
 mod human;
@@ -17,7 +17,7 @@ use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 use crate::output::print;
 
-/// The statistics and where they come from.
+/// Statistics and their source.
 struct Figures<'a> {
     statistics: Statistics,
     /// The database.
@@ -35,11 +35,11 @@ const ALL: [Section; 7] = [
     Section::Hosts,
 ];
 
-/// Tells what a run did. Returns the exit code.
+/// Prints statistics of a run. Returns the exit code.
 pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
     let dir = layout::find_run(&arguments.dir)?;
     let scratch = tempfile::tempdir()
-        .context("cannot make a temporary directory")
+        .context("cannot create a temporary directory")
         .or_code(exit::NOT_RUN)?;
     let source = source::find(&dir, scratch.path(), &mut |notice| {
         eprintln!("pmc: warning: {notice}")
@@ -50,7 +50,7 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
         TimeStep::Day => Step::Day,
         TimeStep::Hour => Step::Hour,
     };
-    let statistics = Statistics::read(&source.path, step, &dir).map_err(unread)?;
+    let statistics = Statistics::read(&source.path, step, &dir).map_err(read_failure)?;
     let figures = Figures {
         statistics,
         database: &source.path,
@@ -66,48 +66,48 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
         return Ok(exit::SUCCESS);
     }
     match &arguments.output {
-        Some(output) => files(&figures, &sections, output, arguments.csv)?,
+        Some(output) => write_files(&figures, &sections, output, arguments.csv)?,
         None => {
             let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
             for (number, section) in sections.iter().enumerate() {
-                let written =
-                    blank(&mut out, number).and_then(|()| write(&figures, *section, &mut out, arguments.csv));
-                told(written)?;
+                let written = separate(&mut out, number)
+                    .and_then(|()| write(&figures, *section, &mut out, arguments.csv));
+                check(written)?;
             }
-            told(out.flush().map_err(Problem::Write))?;
+            check(out.flush().map_err(Problem::Write))?;
         }
     }
     Ok(exit::SUCCESS)
 }
 
-fn blank(out: &mut impl Write, number: usize) -> Result<(), Problem> {
+fn separate(out: &mut impl Write, number: usize) -> Result<(), Problem> {
     if number > 0 {
         out.write_all(b"\n").map_err(Problem::Write)?;
     }
     Ok(())
 }
 
-/// Why a section is not complete.
+/// Why a section is incomplete.
 enum Problem {
     Write(io::Error),
     Read(StatisticsError),
 }
 
-/// A reader of standard output that has seen enough is no error.
-fn told(result: Result<(), Problem>) -> Result<(), Failure> {
+/// Turns a problem into a failure. A closed standard output is no error.
+fn check(result: Result<(), Problem>) -> Result<(), Failure> {
     match result {
         Err(Problem::Write(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         Err(Problem::Write(error)) => Err(Failure::new(exit::NOT_RUN, error)),
-        Err(Problem::Read(error)) => Err(unread(error)),
+        Err(Problem::Read(error)) => Err(read_failure(error)),
         Ok(()) => Ok(()),
     }
 }
 
-fn unread(error: StatisticsError) -> Failure {
+fn read_failure(error: StatisticsError) -> Failure {
     let damaged = matches!(error, StatisticsError::Database { .. });
     let failure = Failure::new(exit::NOT_RUN, error);
     if damaged {
-        failure.hint("without that file, the log of the run is counted")
+        failure.hint("remove that file to use the log of the run instead")
     } else {
         failure
     }
@@ -121,10 +121,10 @@ fn write(figures: &Figures<'_>, section: Section, out: &mut impl Write, csv: boo
     }
 }
 
-/// One file a section, which appears when it is complete.
-fn files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: bool) -> Result<(), Failure> {
+/// Writes one file per section; each appears when it is complete.
+fn write_files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: bool) -> Result<(), Failure> {
     fs::create_dir_all(dir)
-        .with_context(|| format!("cannot make the directory {}", dir.display()))
+        .with_context(|| format!("cannot create the directory {}", dir.display()))
         .or_code(exit::NOT_RUN)?;
     for section in sections {
         let name = match section {
@@ -142,13 +142,13 @@ fn files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: bool) -> 
             .with_context(failed)
             .or_code(exit::NOT_RUN)?;
         let mut out = BufWriter::with_capacity(1 << 16, file);
-        told(write(figures, *section, &mut out, csv))?;
+        check(write(figures, *section, &mut out, csv))?;
         let file = out
             .into_inner()
             .map_err(io::IntoInnerError::into_error)
             .with_context(failed)
             .or_code(exit::NOT_RUN)?;
-        readable(file.as_file())
+        make_readable(file.as_file())
             .with_context(failed)
             .or_code(exit::NOT_RUN)?;
         file.persist(&path)
@@ -159,8 +159,8 @@ fn files(figures: &Figures<'_>, sections: &[Section], dir: &Path, csv: bool) -> 
     Ok(())
 }
 
-/// Temporary files are their owner's only.
-pub fn readable(file: &File) -> io::Result<()> {
+/// Makes a temporary file readable for everybody.
+pub fn make_readable(file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     file.set_permissions(fs::Permissions::from_mode(0o644))
 }

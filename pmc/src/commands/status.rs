@@ -1,4 +1,4 @@
-//! `pmc status`: how far a run is.
+//! `pmc status`: progress of a run.
 
 mod human;
 mod json;
@@ -18,12 +18,12 @@ use crate::failure::{Failure, OrCode as _};
 use crate::layout;
 use crate::output::{now, print};
 
-/// How often a run is looked at.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// How often the progress is told where there is no terminal.
-const TELL: Duration = Duration::from_secs(10);
+/// Interval between two reads of the logs.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between two lines of progress without a terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A run that is looked at.
+/// A run that is being watched.
 struct Watch {
     history: History,
     observer: Observer,
@@ -37,7 +37,7 @@ impl Watch {
         Ok(Self { history, observer })
     }
 
-    /// Reads on. Gives the tries that ended.
+    /// Reads new log lines. Returns the attempts that ended.
     fn update(&mut self, dir: &Path) -> Result<Vec<u32>, Failure> {
         if self.history.is_stale() {
             *self = Self::open(dir)?;
@@ -46,15 +46,15 @@ impl Watch {
         self.history.update().or_code(exit::NOT_RUN)
     }
 
-    fn look(&mut self, now: Micros) -> Progress {
-        self.observer.look(&self.history, now)
+    fn progress(&mut self, now: Micros) -> Progress {
+        self.observer.progress(&self.history, now)
     }
 }
 
-/// Tells how far a run is. Returns the exit code.
+/// Shows the progress of a run. Returns the exit code.
 pub fn status(arguments: &cli::Status) -> Result<u8, Failure> {
     let mut watch = Watch::open(&arguments.dir)?;
-    let mut progress = watch.look(now());
+    let mut progress = watch.progress(now());
     if arguments.watch {
         progress = follow(arguments, &mut watch, progress)?;
     }
@@ -68,15 +68,15 @@ pub fn status(arguments: &cli::Status) -> Result<u8, Failure> {
     })
 }
 
-/// Looks again until the run ends. The last look is not shown.
+/// Refreshes until the run ends. Returns the last progress without showing it.
 fn follow(arguments: &cli::Status, watch: &mut Watch, first: Progress) -> Result<Progress, Failure> {
     let terminal = std::io::stdout().is_terminal() && !arguments.json && !arguments.quiet;
     let term = Term::stdout();
     let mut progress = first;
-    let mut told = None;
+    let mut last_line = None;
     let mut shown = 0;
     loop {
-        let over = matches!(progress.phase, Phase::Ended(_) | Phase::Cut);
+        let over = matches!(progress.phase, Phase::Ended(_) | Phase::CutOff);
         if terminal {
             let _ = term.clear_last_lines(shown);
             if !over {
@@ -84,8 +84,10 @@ fn follow(arguments: &cli::Status, watch: &mut Watch, first: Progress) -> Result
                 shown = text.lines().count();
                 let _ = term.write_str(&text);
             }
-        } else if !arguments.quiet && (over || told.is_none_or(|at: Instant| at.elapsed() >= TELL)) {
-            told = Some(Instant::now());
+        } else if !arguments.quiet
+            && (over || last_line.is_none_or(|at: Instant| at.elapsed() >= LINE_INTERVAL))
+        {
+            last_line = Some(Instant::now());
             if arguments.json {
                 print(&format!(
                     "{}\n",
@@ -98,22 +100,22 @@ fn follow(arguments: &cli::Status, watch: &mut Watch, first: Progress) -> Result
         if over {
             return Ok(progress);
         }
-        std::thread::sleep(INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
         let ended = watch.update(&arguments.dir)?;
         if !terminal && !arguments.json && !arguments.quiet {
             for number in ended {
-                if let Some(one) = watch.history.tries.get(number as usize)
+                if let Some(one) = watch.history.attempts.get(number as usize)
                     && !one.succeeded()
                 {
                     print(&format!("{}\n", human::failure(&watch.history, one)));
                 }
             }
         }
-        progress = watch.look(now());
+        progress = watch.progress(now());
     }
 }
 
-/// Lines that would not fit on the terminal cannot be taken back.
+/// Cuts the text to the size of the terminal: only visible lines can be cleared.
 fn fit(text: &str, term: &Term) -> String {
     let (rows, columns) = term.size();
     let (rows, columns) = (usize::from(rows.max(4)), usize::from(columns.max(20)));
@@ -142,6 +144,6 @@ fn code(progress: &Progress) -> u8 {
         Phase::Running => exit::NOT_ENDED,
         _ if done => exit::SUCCESS,
         Phase::NotStarted => exit::NOT_ENDED,
-        Phase::Ended(_) | Phase::Cut => exit::TASKS_FAILED,
+        Phase::Ended(_) | Phase::CutOff => exit::TASKS_FAILED,
     }
 }

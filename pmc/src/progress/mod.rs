@@ -1,6 +1,6 @@
-//! Progress on stderr: a bar on a terminal, sparse lines elsewhere.
+//! Progress on stderr: a bar on a terminal, a line every ten seconds elsewhere.
 //!
-//! The run hands events to a thread of its own, so that a slow terminal never holds up the workflow.
+//! A separate thread writes it, so that a slow terminal never delays the workflow.
 
 mod pace;
 mod state;
@@ -14,26 +14,26 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pace::Pace;
 pub use state::{Event, Outcome, State};
 
-/// Nothing is shown before: a short run needs no progress.
-const DELAY: Duration = Duration::from_millis(250);
-/// How often the bar is drawn.
+/// Delay before the bar appears: a short run needs no progress.
+const BAR_DELAY: Duration = Duration::from_millis(250);
+/// Interval between two redraws of the bar.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
-/// How often a line is written where there is no terminal.
+/// Interval between two lines without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// A bar that is drawn over and over.
+    /// A bar that is redrawn in place.
     Bar,
-    /// A line now and then.
+    /// A line every ten seconds.
     Lines,
-    /// Not at all.
+    /// Nothing.
     Silent,
 }
 
 impl Style {
-    /// A bar on a terminal that can move the cursor, else lines; nothing if `quiet`.
+    /// Chooses a bar on a terminal that can move the cursor, else lines; nothing if `quiet`.
     pub fn choose(quiet: bool, dumb: bool) -> Self {
         if quiet {
             Style::Silent
@@ -45,7 +45,7 @@ impl Style {
     }
 }
 
-/// Shows how a run goes on. Dropping it takes the bar away.
+/// Shows the progress of a run. Dropping it removes the bar.
 #[derive(Debug)]
 pub struct Progress {
     sender: Option<mpsc::Sender<Event>>,
@@ -53,7 +53,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts with these counts. `verbose` tells the end of every task.
+    /// Starts with these counts. `verbose` reports the end of every task.
     pub fn start(style: Style, verbose: bool, state: State) -> Self {
         if style == Style::Silent {
             return Progress {
@@ -65,7 +65,7 @@ impl Progress {
         let shown = std::thread::Builder::new()
             .name("progress".into())
             .spawn(move || show(style, verbose, state, &receiver));
-        // Without a thread the run goes on, unseen.
+        // Without a thread there is no progress, but the run continues.
         match shown {
             Ok(thread) => Progress {
                 sender: Some(sender),
@@ -78,10 +78,10 @@ impl Progress {
         }
     }
 
-    /// Something happened.
+    /// Reports an event.
     pub fn event(&self, event: Event) {
         if let Some(sender) = &self.sender {
-            // The thread ends only after this sender is gone.
+            // The thread ends only after this sender is dropped.
             let _ = sender.send(event);
         }
     }
@@ -97,9 +97,9 @@ impl Drop for Progress {
 }
 
 fn show(style: Style, verbose: bool, mut state: State, events: &mpsc::Receiver<Event>) {
-    let begin = Instant::now();
+    let start = Instant::now();
     let (delay, interval) = match style {
-        Style::Bar => (DELAY, BAR_INTERVAL),
+        Style::Bar => (BAR_DELAY, BAR_INTERVAL),
         Style::Lines | Style::Silent => (LINE_INTERVAL, LINE_INTERVAL),
     };
     let mut pace = Pace::new(delay, interval);
@@ -123,7 +123,7 @@ fn show(style: Style, verbose: bool, mut state: State, events: &mpsc::Receiver<E
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
-        let elapsed = begin.elapsed();
+        let elapsed = start.elapsed();
         if !pace.due(elapsed) {
             continue;
         }
@@ -143,7 +143,7 @@ fn show(style: Style, verbose: bool, mut state: State, events: &mpsc::Receiver<E
     }
 }
 
-/// A line that is drawn over itself, cut off at the width of the terminal.
+/// Makes a line that is redrawn in place and truncated to the width of the terminal.
 fn new_bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
     if let Ok(style) = ProgressStyle::with_template("{msg}") {
@@ -152,7 +152,7 @@ fn new_bar() -> ProgressBar {
     bar
 }
 
-/// A closed stderr is no reason to stop a run.
+/// Writes a line. A closed stderr does not stop a run.
 fn write_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "pmc: {line}");
 }

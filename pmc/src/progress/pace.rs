@@ -1,8 +1,8 @@
-//! When to show progress: nothing at first, then not too often.
+//! Limits the rate of progress output.
 
 use std::time::Duration;
 
-/// Decides whether it is time to show something. Times count from the start of the run.
+/// Rate limit. Times count from the start of the run.
 #[derive(Debug)]
 pub struct Pace {
     next: Duration,
@@ -10,7 +10,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Nothing before `delay`, then at most once in `interval`.
+    /// Allows nothing before `delay`, then one output per `interval`.
     pub fn new(delay: Duration, interval: Duration) -> Self {
         Pace {
             next: delay,
@@ -18,7 +18,7 @@ impl Pace {
         }
     }
 
-    /// Whether to show something at this time. Saying yes starts the next interval.
+    /// Returns whether output is due. If so, starts the next interval.
     pub fn due(&mut self, now: Duration) -> bool {
         if now < self.next {
             return false;
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_question_does_not_lead_to_a_burst() {
+    fn a_late_call_does_not_cause_a_burst() {
         let mut pace = Pace::new(Duration::ZERO, Duration::from_secs(10));
         assert!(pace.due(Duration::from_secs(95)));
         assert!(!pace.due(Duration::from_secs(100)));

@@ -1,18 +1,18 @@
-//! What is known of a run while it goes on. No clock, no terminal.
+//! Counts of a run in progress. Uses no clock and no terminal.
 
 use std::time::Duration;
 
 use crate::text;
 
-/// Width of the bar.
-const BAR: usize = 24;
+/// Width of the bar in characters.
+const BAR_WIDTH: usize = 24;
 
-/// Something that happened to a task.
+/// Start or end of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A try began.
+    /// An attempt started.
     Started,
-    /// A try ended.
+    /// An attempt ended.
     Ended {
         /// Name of the task.
         task: String,
@@ -21,18 +21,18 @@ pub enum Event {
     },
 }
 
-/// How a try ended.
+/// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Well.
+    /// It succeeded.
     Succeeded,
-    /// Badly; text such as `exit status 3`.
+    /// The task failed, for instance with `exit status 3`.
     Failed(String),
-    /// Badly, and the task will be tried again.
+    /// The attempt failed, and the task will be retried.
     WillRetry(String),
 }
 
-/// Counts.
+/// Counts of tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Tasks of the workflow.
@@ -41,12 +41,12 @@ pub struct State {
     pub succeeded: usize,
     /// Tasks that failed for good.
     pub failed: usize,
-    /// Tries that are running.
+    /// Running attempts.
     pub running: usize,
 }
 
 impl State {
-    /// Takes note of an event. Returns a line worth showing at once, if there is one.
+    /// Counts an event. Returns a line to show at once, if any.
     pub fn note(&mut self, event: &Event) -> Option<String> {
         match event {
             Event::Started => {
@@ -64,22 +64,22 @@ impl State {
                         self.failed += 1;
                         Some(format!("failed: {task} ({how})"))
                     }
-                    Outcome::WillRetry(how) => Some(format!("will be tried again: {task} ({how})")),
+                    Outcome::WillRetry(how) => Some(format!("will be retried: {task} ({how})")),
                 }
             }
         }
     }
 
-    /// The bar and the state, for a terminal.
+    /// Renders the bar and the counts, for a terminal.
     pub fn bar(&self, elapsed: Duration) -> String {
-        let filled = (self.succeeded * BAR)
+        let filled = (self.succeeded * BAR_WIDTH)
             .checked_div(self.total)
-            .unwrap_or(BAR)
-            .min(BAR);
+            .unwrap_or(BAR_WIDTH)
+            .min(BAR_WIDTH);
         format!(
             "[{}{}] {}",
             "#".repeat(filled),
-            "-".repeat(BAR - filled),
+            "-".repeat(BAR_WIDTH - filled),
             self.line(elapsed)
         )
     }
@@ -93,7 +93,7 @@ impl State {
         format!("{tail}, {}", text::duration(elapsed))
     }
 
-    /// The whole state in one line, for places without a terminal.
+    /// Renders the counts in one line.
     pub fn line(&self, elapsed: Duration) -> String {
         format!(
             "{} of {} tasks done, {}",
@@ -130,7 +130,7 @@ mod tests {
         );
         assert_eq!(state.note(&ended("a", Outcome::Succeeded)), None);
         let retry = state.note(&ended("b", Outcome::WillRetry("exit status 3".into())));
-        assert_eq!(retry.as_deref(), Some("will be tried again: b (exit status 3)"));
+        assert_eq!(retry.as_deref(), Some("will be retried: b (exit status 3)"));
         state.note(&Event::Started);
         let line = state.note(&ended("b", Outcome::Failed("signal 9 (SIGKILL)".into())));
         assert_eq!(line.as_deref(), Some("failed: b (signal 9 (SIGKILL))"));

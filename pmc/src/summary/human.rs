@@ -1,4 +1,4 @@
-//! The summary as text.
+//! Summary as text.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use super::{FailedTask, Status, Summary, Tail};
 use crate::text::{self, printable};
 
-/// Failures told in full; the others are named.
-const FULL: usize = 5;
-/// Failures that are named.
-const NAMED: usize = 20;
-/// Output files that are named.
-const FILES: usize = 8;
+/// Maximum failures to explain; the others are only named.
+const MAX_EXPLAINED: usize = 5;
+/// Maximum failures to name.
+const MAX_NAMED: usize = 20;
+/// Maximum output files to list.
+const MAX_FILES: usize = 8;
 
-/// The summary for a terminal. Paths beneath `cwd` are shown relative to it.
+/// Renders the summary for a terminal. Paths below `cwd` are shown relative to it.
 pub fn render(summary: &Summary, cwd: &Path) -> String {
     let mut out = String::new();
     failures(&mut out, summary, cwd);
@@ -39,7 +39,7 @@ pub fn render(summary: &Summary, cwd: &Path) -> String {
     }
     let _ = writeln!(out, " ({})", text::duration(summary.wall));
     if summary.max_failures_reached {
-        out.push_str("  The run stopped early because the limit of failures was reached.\n");
+        out.push_str("  The run stopped early: the failure limit was reached.\n");
     }
 
     let mut tasks = Vec::new();
@@ -61,26 +61,26 @@ pub fn render(summary: &Summary, cwd: &Path) -> String {
     if let Some(outputs) = &summary.outputs {
         let mut value = text::path(&outputs.directory, cwd);
         if outputs.files.is_empty() {
-            value.push_str("  (nothing there yet)");
+            value.push_str("  (empty)");
         } else {
             let _ = write!(value, "  ({})", text::count(outputs.files.len(), "file"));
         }
         line(&mut out, "outputs", &value);
-        for (name, size) in outputs.files.iter().take(FILES) {
+        for (name, size) in outputs.files.iter().take(MAX_FILES) {
             line(&mut out, "", &format!("  {name}  ({})", text::bytes(*size)));
         }
-        if outputs.files.len() > FILES {
+        if outputs.files.len() > MAX_FILES {
             line(
                 &mut out,
                 "",
-                &format!("  and {} more", outputs.files.len() - FILES),
+                &format!("  and {} more", outputs.files.len() - MAX_FILES),
             );
         }
     }
     line(&mut out, "submit", &text::path(&summary.submit_dir, cwd));
     if summary.status != Status::Success {
         let command: Vec<String> = summary.resume.iter().map(|word| text::shell_word(word)).collect();
-        line(&mut out, "go on", &command.join(" "));
+        line(&mut out, "resume", &command.join(" "));
     }
     out
 }
@@ -90,19 +90,23 @@ fn line(out: &mut String, name: &str, value: &str) {
 }
 
 fn failures(out: &mut String, summary: &Summary, cwd: &Path) {
-    for failure in summary.failures.iter().take(FULL) {
+    for failure in summary.failures.iter().take(MAX_EXPLAINED) {
         one(out, failure, cwd);
         out.push('\n');
     }
-    let rest = summary.failures.get(FULL..).unwrap_or_default();
+    let rest = summary.failures.get(MAX_EXPLAINED..).unwrap_or_default();
     if !rest.is_empty() {
         let names: Vec<&str> = rest
             .iter()
-            .take(NAMED)
+            .take(MAX_NAMED)
             .map(|failure| failure.task.as_str())
             .collect();
         let _ = write!(out, "{} more failed: {}", rest.len(), names.join(", "));
-        out.push_str(if rest.len() > NAMED { ", …\n\n" } else { "\n\n" });
+        out.push_str(if rest.len() > MAX_NAMED {
+            ", …\n\n"
+        } else {
+            "\n\n"
+        });
     }
 }
 
@@ -111,8 +115,8 @@ fn one(out: &mut String, failure: &FailedTask, cwd: &Path) {
     if let Some(duration) = failure.duration {
         let _ = write!(out, ", after {}", text::duration(duration));
     }
-    if failure.tries > 1 {
-        let _ = write!(out, ", tried {} times", failure.tries);
+    if failure.attempts > 1 {
+        let _ = write!(out, ", {} attempts", failure.attempts);
     }
     if let Some(host) = &failure.host {
         let _ = write!(out, ", on {host}");
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn many_failures_are_named_and_control_characters_shown_harmless() {
+    fn many_failures_are_named_and_control_characters_are_replaced() {
         let mut summary = fixture::failed();
         summary.failures[0].stderr.lines = vec!["\u{1b}[31mred".into()];
         let first = summary.failures[0].clone();

@@ -1,5 +1,5 @@
-//! The summary for programs. The format has a version: fields may be added under the same major
-//! number, and readers pass over what they do not know.
+//! Summary as JSON. The format has a version: minor versions add fields, and readers ignore fields that
+//! they do not know.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::{Ending, FailedTask, Status, Summary};
 /// Version of the format: major.minor.
 pub const VERSION: &str = "1.0";
 
-/// The summary as one JSON object, pretty-printed, with a line feed at its end.
+/// Renders the summary as one pretty-printed JSON object with a final line feed.
 pub fn render(summary: &Summary) -> String {
     let all = summary.all();
     let kinds: serde_json::Map<String, Value> = summary
@@ -64,7 +64,7 @@ pub fn render(summary: &Summary) -> String {
     format!("{value:#}\n")
 }
 
-/// A command that ended before there was anything to sum up.
+/// Renders the summary of a command that failed before a run started.
 pub fn render_error(exit_code: u8, message: &str) -> String {
     let value = json!({
         "format": "pmc-run-summary",
@@ -89,7 +89,7 @@ fn failure(failure: &FailedTask) -> Value {
         "exit_status": exit_status,
         "signal": signal,
         "seconds": failure.duration.map(|duration| duration.as_secs_f64()),
-        "tries": failure.tries,
+        "tries": failure.attempts,
         "host": failure.host,
         "stderr": failure.stderr.lines,
         "stdout": failure.stdout.lines,

@@ -1,4 +1,4 @@
-//! The end of a run, for people and for programs.
+//! Summary of a run, as text and as JSON.
 
 mod human;
 mod json;
@@ -19,7 +19,7 @@ use crate::kinds::Kind;
 pub enum Status {
     /// All tasks are done.
     Success,
-    /// Some failed, or could not run.
+    /// Some tasks failed or did not run.
     Failed,
     /// A signal with this number ended the run.
     Interrupted(u8),
@@ -28,7 +28,7 @@ pub enum Status {
 /// Tasks of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// All.
+    /// All tasks.
     pub total: usize,
     /// Done, in this run or before.
     pub done: usize,
@@ -36,7 +36,7 @@ pub struct Tally {
     pub failed: usize,
 }
 
-/// Files that a run has left in its output directory.
+/// Output files of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outputs {
     /// The directory.
@@ -45,7 +45,7 @@ pub struct Outputs {
     pub files: Vec<(String, u64)>,
 }
 
-/// What is told at the end.
+/// Facts of the summary.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Name of the workflow.
@@ -54,26 +54,26 @@ pub struct Summary {
     pub status: Status,
     /// Exit code of the command.
     pub exit_code: u8,
-    /// How long the run took, planning included.
+    /// Wall time of the run, planning included.
     pub wall: Duration,
     /// Tasks by kind.
     pub tallies: Vec<(Kind, Tally)>,
-    /// Tasks that were done before this run.
+    /// Tasks done before this run.
     pub done_before: usize,
-    /// Tasks that failed, in the order of failing.
+    /// Tasks that failed, in the order of their failures.
     pub failures: Vec<FailedTask>,
-    /// The run stopped because so many tasks had failed.
+    /// The run stopped because the failure limit was reached.
     pub max_failures_reached: bool,
-    /// Outputs, if the place is known.
+    /// Outputs, if their directory is known.
     pub outputs: Option<Outputs>,
     /// The submit directory.
     pub submit_dir: PathBuf,
-    /// What to type to go on.
+    /// Command that resumes the run.
     pub resume: Vec<String>,
 }
 
 impl Summary {
-    /// Sum over all kinds.
+    /// Returns the sum over all kinds.
     pub fn all(&self) -> Tally {
         self.tallies
             .iter()
@@ -87,7 +87,7 @@ impl Summary {
 
 #[cfg(test)]
 pub mod fixture {
-    //! A summary with everything in it.
+    //! A summary with all fields.
     use super::*;
 
     /// Two failures of nine tasks.
@@ -139,7 +139,7 @@ pub mod fixture {
                     command: vec!["/opt/findrange".into(), "-i".into(), "f b1".into()],
                     ending: Ending::Exit(3),
                     duration: Some(Duration::from_millis(12)),
-                    tries: 2,
+                    attempts: 2,
                     host: Some("node1".into()),
                     stderr: Tail {
                         lines: vec!["cannot read f.b1".into(), "giving up".into()],
@@ -159,7 +159,7 @@ pub mod fixture {
                     command: vec![],
                     ending: Ending::Signal(9),
                     duration: None,
-                    tries: 1,
+                    attempts: 1,
                     host: None,
                     stderr: Tail::default(),
                     stdout: Tail::default(),
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endings_follow_wait() {
+    fn endings_are_wait_statuses() {
         assert_eq!(Ending::from_wait_status(768), Ending::Exit(3));
         assert_eq!(Ending::from_wait_status(139).to_string(), "signal 11, SIGSEGV");
         assert_eq!(Ending::from_wait_status(-1).to_string(), "could not be started");

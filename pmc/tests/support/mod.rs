@@ -1,18 +1,18 @@
-//! What the integration tests have in common: the programs, a working directory, small workflows.
+//! Support for integration tests: programs, a working directory, small workflows.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Directory of the programs. Those of other packages are built if they are missing or old, as cargo
-/// only builds the programs of this package for its tests.
+/// Returns the directory of the programs. Builds those of other packages first: cargo builds only the programs
+/// of this package for its tests.
 pub fn bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| {
         let bin = Path::new(env!("CARGO_BIN_EXE_pmc"))
             .parent()
-            .expect("a program lies in a directory");
+            .expect("a program is in a directory");
         let target = bin.parent().expect("below the target directory");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["build", "--quiet", "--bins", "--example", "synthetic"]);
@@ -36,12 +36,12 @@ pub fn bin() -> &'static Path {
             .arg(target)
             .current_dir(env!("CARGO_MANIFEST_DIR"));
         let status = cargo.status().expect("cargo runs");
-        assert!(status.success(), "the programs that tasks call do not build");
+        assert!(status.success(), "cannot build the programs that tasks call");
         bin.to_owned()
     })
 }
 
-/// A working directory that vanishes with its owner.
+/// A temporary working directory.
 pub struct Place {
     dir: tempfile::TempDir,
 }
@@ -57,7 +57,7 @@ impl Place {
         self.dir.path()
     }
 
-    /// `pmc` in this directory, free of the surroundings' settings.
+    /// Returns the command `pmc` in this directory with a clean environment.
     pub fn pmc<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(bin().join("pmc"));
         command.args(arguments).current_dir(self.path()).env_clear();
@@ -81,8 +81,8 @@ impl Place {
         std::fs::read_to_string(self.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// A workflow `chain` of two jobs, `first` and `second`, each a shell script, from `in.txt` over
-    /// `mid.txt` to `out.txt`, and a job `alone` that depends on nothing and writes `alone.txt`.
+    /// Writes a workflow `chain`. The jobs `first` and `second`, both shell scripts, make `mid.txt` of `in.txt`
+    /// and `out.txt` of `mid.txt`. The independent job `alone` writes `alone.txt`.
     pub fn chain(&self, first: &str, second: &str) {
         for (name, script) in [
             ("first", first),
@@ -138,7 +138,7 @@ impl Finished {
         String::from_utf8_lossy(&self.0.stderr).into_owned()
     }
 
-    /// Asserts the exit code; shows everything if it is another.
+    /// Asserts the exit code; shows all output if it differs.
     #[track_caller]
     pub fn code(&self, code: i32) -> &Self {
         let status = self.0.status;

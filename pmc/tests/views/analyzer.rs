@@ -3,27 +3,27 @@
 use crate::support::Place;
 
 #[test]
-fn the_cause_of_a_failure() {
+fn a_failure_is_explained() {
     let place = Place::new();
     place.chain(
         "cp in.txt mid.txt",
         "echo reading 17; echo 'row 17: cannot parse it' >&2; echo 'bye' >&2; exit 3",
     );
     place.run(["run", "-q", "workflow.yml"]).code(1);
-    let told = place.run(["analyzer", "pmc-runs/chain/latest"]);
-    told.code(1);
-    let text = told.stdout();
+    let output = place.run(["analyzer", "pmc-runs/chain/latest"]);
+    output.code(1);
+    let text = output.stdout();
     assert!(
-        text.starts_with("chain failed: 5 of 8 tasks done, 1 failed from 1 cause\n\n1  second: exit status 3, 1 task; 2 tasks behind never ran\n   task      second_B, on "),
+        text.starts_with("chain failed: 5 of 8 tasks done, 1 failed from 1 cause\n\n1  second: exit status 3, 1 task; 2 dependents not run\n   task      second_B, on "),
         "{text}"
     );
     for part in [
         "\n   stderr    | row 17: cannot parse it\n             | bye\n",
         "\n   stdout    | reading 17\n",
         "/scratch && ",
-        "\n   never ran 1 stage out, 1 clean up\n",
+        "\n   not run   1 stage out, 1 clean up\n",
         "\n   record    pmc-runs/chain/run0001/submit/second_B.out.000\n",
-        "\n   go on     pmc resume pmc-runs/chain/latest\n",
+        "\n   resume    pmc resume pmc-runs/chain/latest\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
@@ -34,20 +34,22 @@ fn the_cause_of_a_failure() {
     assert_eq!((&cause["exit_status"], &cause["blocked"]), (&3.into(), &2.into()));
     assert_eq!(cause["message"], "row #: cannot parse it");
     assert!(cause["peak_memory_kib"].as_u64() > Some(0), "{json}");
-    // The command runs by itself.
+    // The command reproduces the failure.
     let by_hand = cause["example"]["by_hand"].as_str().unwrap_or_default();
     let again = std::process::Command::new("sh").arg("-c").arg(by_hand).status();
     assert_eq!(again.expect("a shell").code(), Some(3), "{by_hand}");
 
     place.script("bin/second", "cp mid.txt out.txt");
     place.run(["resume", "-q", "pmc-runs/chain"]).code(0);
-    let told = place.run(["analyzer", "pmc-runs/chain"]);
-    told.code(0);
+    let output = place.run(["analyzer", "pmc-runs/chain"]);
+    output.code(0);
     assert!(
-        told.stdout().starts_with("chain succeeded: 8 of 8 tasks done\n")
-            && told.stdout().contains("1 try failed"),
+        output
+            .stdout()
+            .starts_with("chain succeeded: 8 of 8 tasks done\n")
+            && output.stdout().contains("1 attempt failed"),
         "{}",
-        told.stdout()
+        output.stdout()
     );
     place.run(["analyzer", "-q", "pmc-runs/chain"]).code(0);
 }
@@ -59,7 +61,10 @@ fn killed_programs_and_runs() {
     place.run(["run", "-q", "workflow.yml"]).code(1);
     let text = place.run(["analyzer", "pmc-runs/chain"]).stdout();
     assert!(text.contains("1  first: signal 9, SIGKILL, 1 task"), "{text}");
-    assert!(text.contains("\n   likely    killed from outside"), "{text}");
+    assert!(
+        text.contains("\n   likely    killed by another process"),
+        "{text}"
+    );
     // A log without an end.
     let log = "pmc-runs/chain/run0001/submit/chain-0.dag.dagman.out";
     let all = place.read(log);
@@ -68,11 +73,11 @@ fn killed_programs_and_runs() {
         .filter(|line| !line.contains("EXITING") && !line.contains("first_A job proc"))
         .collect();
     place.write(log, &format!("{}\n", kept.join("\n")));
-    let told = place.run(["analyzer", "pmc-runs/chain"]);
-    told.code(1);
+    let output = place.run(["analyzer", "pmc-runs/chain"]);
+    output.code(1);
     assert!(
-        told.stdout().starts_with("chain was cut off: ") && told.stdout().contains("has no end"),
+        output.stdout().starts_with("chain was cut off: ") && output.stdout().contains("has no end"),
         "{}",
-        told.stdout()
+        output.stdout()
     );
 }

@@ -1,4 +1,4 @@
-//! What people look at: `pmc status` and its like, with the real programs.
+//! `pmc status`, `analyzer`, `statistics` and `report` with real programs.
 #![expect(clippy::panic, reason = "tests")]
 
 mod analyzer;

@@ -1,4 +1,4 @@
-//! `pmc statistics` and `pmc report` after real runs and on a large made one.
+//! `pmc statistics` and `pmc report` after real runs and on a large generated one.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ fn figures_of_a_run() {
     place.run(["run", "-q", "workflow.yml"]).code(1);
     place.script("bin/second", "cp mid.txt out.txt");
     place.run(["resume", "-q", "pmc-runs/chain"]).code(0);
-    // It may be somebody else's: nothing is made in it, not even for a moment.
+    // The directory may belong to another user: nothing is created in it.
     let submit = place.path().join("pmc-runs/chain/run0001/submit");
-    let changed = || std::fs::metadata(&submit).and_then(|data| data.modified()).ok();
-    let before = changed();
-    let told = place.run(["statistics", "--json", "-s", "all", "pmc-runs/chain"]);
-    told.code(0);
-    assert_eq!(changed(), before);
-    let json = told.json();
+    let modified = || std::fs::metadata(&submit).and_then(|data| data.modified()).ok();
+    let before = modified();
+    let output = place.run(["statistics", "--json", "-s", "all", "pmc-runs/chain"]);
+    output.code(0);
+    assert_eq!(modified(), before);
+    let json = output.json();
     let summary = &json["summary"];
     assert_eq!(summary["tasks"]["succeeded"], 3, "{json}");
     assert_eq!(
@@ -37,17 +37,17 @@ fn figures_of_a_run() {
         (failed.len(), &failed[0]["transformation"]),
         (1, &"second".into())
     );
-    let jobs = json["jobs"].as_array().expect("all tries");
+    let jobs = json["jobs"].as_array().expect("all attempts");
     let second: Vec<_> = jobs.iter().filter(|job| job["job"] == "second_B").collect();
     assert_eq!(
         (&second[0]["exit"], &second[1]["exit"], &second[1]["try"]),
         (&3.into(), &0.into(), &2.into())
     );
     assert_eq!(json["hosts"][0]["tasks"], 9);
-    let used = json["hosts"][0]["slot_use"].as_f64().expect("a share");
+    let used = json["hosts"][0]["slot_use"].as_f64().expect("a number");
     assert!((0.0..=1.0).contains(&used), "{json}");
 
-    let told = place.run([
+    let output = place.run([
         "statistics",
         "--csv",
         "-s",
@@ -56,26 +56,30 @@ fn figures_of_a_run() {
         "figures",
         "pmc-runs/chain",
     ]);
-    told.code(0);
+    output.code(0);
     assert!(place.read("figures/summary.csv").contains("\nJobs,8,0,0,8,1,9\n"));
     assert_eq!(place.read("figures/jobs.csv").lines().count(), 10);
-    // Nothing was left in the run's directory.
+    // Nothing is left in the directory of the run.
     assert!(!submit.join("chain-0.stampede.db").exists() && !submit.join("monitord.done").exists());
 }
 
 #[test]
-fn nothing_to_count() {
+fn a_run_without_a_log() {
     let place = Place::new();
     place.write("hand/w.dag", "TASK a /bin/true\n");
-    let told = place.run(["statistics", "hand"]);
-    told.code(4);
-    assert!(told.stderr().contains("w.dag.dagman.out"), "{}", told.stderr());
-    // A report says so, too.
+    let output = place.run(["statistics", "hand"]);
+    output.code(4);
+    assert!(
+        output.stderr().contains("w.dag.dagman.out"),
+        "{}",
+        output.stderr()
+    );
+    // A report is possible.
     place.run(["report", "-q", "-o", "r.html", "hand"]).code(0);
     assert!(place.read("r.html").contains("\"text\":\"not started\""));
 }
 
-/// Several threads read the tables.
+/// Several threads read the tables. Each reports damage.
 #[test]
 fn a_damaged_database_is_reported() {
     const PAGE: usize = 4096;
@@ -88,7 +92,7 @@ fn a_damaged_database_is_reported() {
         records: false,
     };
     let run = place.path().join("run");
-    let generated = generate(&run, shape).expect("the place can be written");
+    let generated = generate(&run, shape).expect("the directory is writable");
     let path = run.join("study-0.stampede.db");
     write_database(&path, &generated).expect("the database can be written");
     let whole = std::fs::read(&path).expect("it is there");
@@ -103,19 +107,19 @@ fn a_damaged_database_is_reported() {
         let mut damaged = whole.clone();
         damaged[first * PAGE..(first + count) * PAGE].fill(0xff);
         std::fs::write(&path, damaged).expect("it can be written");
-        let told = place.run(["statistics", "-s", "all", "run"]);
-        let text = told.stderr();
+        let output = place.run(["statistics", "-s", "all", "run"]);
+        let text = output.stderr();
         assert!(!text.contains("panicked"), "{text}");
-        // Some pages hold indexes that nobody reads; without others it is no database, and the log is wanted.
+        // Some pages hold indexes that are not read. Without others the file is no database, and the log is read.
         if !text.contains("malformed") {
             continue;
         }
-        told.code(4);
+        output.code(4);
         reported += 1;
         assert!(
             text.starts_with("pmc: ")
                 && text.contains("study-0.stampede.db: database disk image is malformed")
-                && text.contains("\n  hint: without that file, the log of the run is counted"),
+                && text.contains("\n  hint: remove that file to use the log of the run instead"),
             "{text}"
         );
     }
@@ -123,7 +127,7 @@ fn a_damaged_database_is_reported() {
 }
 
 #[test]
-fn a_large_run_is_drawn_in_little() {
+fn the_report_of_a_large_run_is_small() {
     let place = Place::new();
     let shape = Shape {
         tasks: 20_000,
@@ -132,7 +136,7 @@ fn a_large_run_is_drawn_in_little() {
         failing: 30,
         records: false,
     };
-    let generated = generate(&place.path().join("run"), shape).expect("the place can be written");
+    let generated = generate(&place.path().join("run"), shape).expect("the directory is writable");
     place
         .run(["report", "-o", "r.html", "--trace", "t.json", "run"])
         .code(0);
@@ -150,9 +154,9 @@ fn a_large_run_is_drawn_in_little() {
         .iter()
         .find(|class| class["name"] == "simulate")
         .expect("simulate");
-    let sure = count_succeeded(&generated)["simulate"] as u64;
-    assert!(simulated["count"].as_u64() >= Some(sure));
-    // The work in the curves is that of the tries.
+    let succeeded = count_succeeded(&generated)["simulate"] as u64;
+    assert!(simulated["count"].as_u64() >= Some(succeeded));
+    // The area below the curves is the time of all attempts.
     let seconds = generated
         .attempts
         .iter()
@@ -166,13 +170,13 @@ fn a_large_run_is_drawn_in_little() {
         events.iter().filter(|event| event["ph"] == "X").count(),
         generated.attempts.len()
     );
-    // The status agrees.
+    // `pmc status` agrees.
     let status = place.run(["status", "--json", "run"]).json();
     assert_eq!(status["tries"]["ended"], generated.attempts.len());
     assert_eq!(status["tasks"]["total"], generated.tasks.len());
 }
 
-/// Names of fields, but not those of tables whose keys are data.
+/// Collects the names of fields, without keys that are data.
 fn fields(value: &Value, found: &mut BTreeSet<String>) {
     const BY_NAME: [&str; 2] = ["by_kind", "hosts"];
     match value {

@@ -6,27 +6,30 @@ use std::time::{Duration, Instant};
 use crate::support::{Finished, Place, bin};
 
 #[test]
-fn after_a_run_that_failed() {
+fn after_a_failed_run() {
     let place = Place::new();
     place.chain("cp in.txt mid.txt", "kill -9 $$");
     place.run(["run", "-q", "workflow.yml"]).code(1);
-    let told = place.run(["status", "pmc-runs/chain"]);
-    told.code(0);
-    let text = told.stdout();
-    assert!(text.starts_with("chain ended after "), "{text}");
+    let output = place.run(["status", "pmc-runs/chain"]);
+    output.code(0);
+    let text = output.stdout();
+    assert!(text.starts_with("chain stopped, incomplete, after "), "{text}");
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let compute = text
         .lines()
         .map(words)
         .find(|words| words.first().is_some_and(|word| word == "compute"));
     assert_eq!(compute, Some(words("compute 3 2 - - - 1")), "{text}");
-    assert!(text.contains("\n  second_B  exit status 137      1  "), "{text}");
+    assert!(
+        text.contains("\n  second_B  exit status 137         1  "),
+        "{text}"
+    );
     assert!(
         text.contains("\n  why      pmc analyzer pmc-runs/chain\n"),
         "{text}"
     );
     assert!(
-        text.contains("\n  go on    pmc resume pmc-runs/chain\n"),
+        text.contains("\n  resume   pmc resume pmc-runs/chain\n"),
         "{text}"
     );
     let json = place.run(["status", "--json", "pmc-runs/chain/run0001/submit"]);
@@ -57,7 +60,7 @@ fn after_a_run_that_failed() {
 }
 
 #[test]
-fn while_a_run_goes_on() {
+fn during_a_run() {
     let place = Place::new();
     place.chain(
         "until [ -e go ]; do sleep 0.05; done; cp in.txt mid.txt",
@@ -70,12 +73,12 @@ fn while_a_run_goes_on() {
         .stderr(Stdio::null())
         .spawn()
         .expect("pmc runs");
-    let begin = Instant::now();
+    let start = Instant::now();
     let json = loop {
-        assert!(begin.elapsed() < Duration::from_secs(60), "the task does not run");
-        let told = place.run(["status", "--json", "pmc-runs/chain"]);
-        if !told.stdout().is_empty() {
-            let json = told.json();
+        assert!(start.elapsed() < Duration::from_secs(60), "the task does not run");
+        let output = place.run(["status", "--json", "pmc-runs/chain"]);
+        if !output.stdout().is_empty() {
+            let json = output.json();
             let running = json["running"].as_array().map_or(0, Vec::len);
             if running == 1
                 && json["running"][0]["task"] == "first_A"
@@ -101,41 +104,44 @@ fn while_a_run_goes_on() {
     let watched = Finished::from(watch.wait_with_output().expect("it ends with the run"));
     watched.code(0);
     let text = watched.stdout();
-    assert!(text.starts_with("chain runs: "), "{text}");
+    assert!(text.starts_with("chain is running: "), "{text}");
     assert!(text.contains("\nfailed: second_B (exit status 3) on "), "{text}");
-    assert!(text.contains("\nchain ended after "), "{text}");
+    assert!(text.contains("\nchain stopped, incomplete, after "), "{text}");
 }
 
 #[test]
-fn directories_that_are_not_complete() {
+fn incomplete_directories() {
     let place = Place::new();
-    let told = place.run(["status", "nowhere"]);
-    told.code(2);
+    let output = place.run(["status", "nowhere"]);
+    output.code(2);
     assert!(
-        told.stderr()
+        output
+            .stderr()
             .starts_with("pmc: nowhere: No such file or directory\n  hint: "),
         "{}",
-        told.stderr()
+        output.stderr()
     );
     place.write("half/submit/braindump.yml", "dax_label: \"half\"\nuser: \"me");
-    let told = place.run(["status", "half"]);
-    told.code(0);
+    let output = place.run(["status", "half"]);
+    output.code(0);
     assert!(
-        told.stdout()
+        output
+            .stdout()
             .contains("has not started\n\n  The plan has no tasks yet.\n"),
         "{}",
-        told.stdout()
+        output.stdout()
     );
     place.write(
         "hand/w.dag",
         "TASK a /bin/true\nTASK b /bin/true\nEDGE a b\nTASK c",
     );
-    let told = place.run(["status", "hand"]);
-    told.code(0);
+    let output = place.run(["status", "hand"]);
+    output.code(0);
     assert!(
-        told.stdout().starts_with("w has not started\n[----") && told.stdout().contains("0 of 2 tasks done"),
+        output.stdout().starts_with("w has not started\n[----")
+            && output.stdout().contains("0 of 2 tasks done"),
         "{}",
-        told.stdout()
+        output.stdout()
     );
     place.run(["status", "-q", "hand"]).code(5);
     // A log that was cut off in the middle of a line.
@@ -143,21 +149,21 @@ fn directories_that_are_not_complete() {
         "hand/w.dag.dagman.out",
         "11/21/26 12:00:00 Parsing w.dag ...\n11/21/26 12:00:01 Event: ULOG_EXECUTE for Condor Node a (1.0)\n11/21/26 12:0",
     );
-    let told = place.run(["status", "hand"]);
-    told.code(0);
+    let output = place.run(["status", "hand"]);
+    output.code(0);
     assert!(
-        told.stdout().starts_with("w was cut off after "),
+        output.stdout().starts_with("w was cut off after "),
         "{}",
-        told.stdout()
+        output.stdout()
     );
-    // Nobody can tell who holds the lock of a DAG that is gone.
+    // Without the DAG there is no lock that shows whether the run is active.
     std::fs::remove_file(place.path().join("hand/w.dag")).unwrap();
     place.write("hand/braindump.yml", "dag: w.dag\ndax_label: w\n");
-    let told = place.run(["status", "hand"]);
-    let text = told.stdout();
+    let output = place.run(["status", "hand"]);
+    let text = output.stdout();
     assert!(
-        text.starts_with("w goes on or was cut off after ")
-            && text.contains("/hand/w.dag, whose lock would tell, is missing\n")
+        text.starts_with("w is running or was cut off after ")
+            && text.contains("/hand/w.dag with its lock is missing\n")
             && !text.contains("pmc resume"),
         "{text}"
     );
@@ -173,7 +179,7 @@ fn directories_that_are_not_complete() {
     assert!(text.contains("/hand/w.dag is missing"), "{text}");
 }
 
-/// What, where, and what to do.
+/// Errors name the problem, the place and the remedy.
 #[test]
 fn directories_without_a_run() {
     let place = Place::new();
@@ -185,20 +191,23 @@ fn directories_without_a_run() {
         for (dir, what) in [
             ("none", "none: No such file or directory"),
             ("file", "file: Not a directory"),
-            ("empty", "empty: no braindump.yml and no .dag here"),
-            ("two", "two: 2 DAGs here and no braindump.yml"),
+            (
+                "empty",
+                "empty: not a submit directory: no braindump.yml and no DAG",
+            ),
+            ("two", "two: 2 DAGs and no braindump.yml"),
         ] {
-            let told = place.run([view, dir]);
-            told.code(2);
-            let text = told.stderr();
+            let output = place.run([view, dir]);
+            output.code(2);
+            let text = output.stderr();
             assert!(
                 text.starts_with("pmc: ")
                     && text.contains(what)
-                    && text.contains("\n  hint: name the directory"),
+                    && text.contains("\n  hint: give the directory"),
                 "{view} {dir}: {text}"
             );
             assert_eq!(
-                (text.lines().count(), told.stdout()),
+                (text.lines().count(), output.stdout()),
                 (2, String::new()),
                 "{view} {dir}"
             );
@@ -206,9 +215,9 @@ fn directories_without_a_run() {
     }
 }
 
-/// It may belong to somebody else. (The superuser may write everywhere; the directory stays as it was all the same.)
+/// Views never write into the directory of a run, which may belong to another user.
 #[test]
-fn a_directory_that_cannot_be_written() {
+fn a_read_only_directory() {
     use std::os::unix::fs::PermissionsExt as _;
     let place = Place::new();
     place.write("run/w.dag", "TASK a /bin/false\nTASK b /bin/true\nEDGE a b\n");
@@ -222,7 +231,7 @@ fn a_directory_that_cannot_be_written() {
     let dir = place.path().join("run");
     let mode = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
     mode(0o555);
-    let told = [
+    let outputs = [
         place.run(["status", "run"]),
         place.run(["analyzer", "run"]),
         place.run(["statistics", "run"]),
@@ -230,8 +239,8 @@ fn a_directory_that_cannot_be_written() {
     ];
     let files = std::fs::read_dir(&dir).unwrap().count();
     mode(0o755);
-    for (told, code) in told.iter().zip([0, 1, 0, 0]) {
-        told.code(code);
+    for (output, code) in outputs.iter().zip([0, 1, 0, 0]) {
+        output.code(code);
     }
     assert_eq!(files, 2);
 }

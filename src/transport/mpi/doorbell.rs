@@ -1,11 +1,12 @@
 //! Doorbells: shared memory by which processes of one host wake each other.
 //!
-//! MPI has no way to wait that leaves the core to others. Processes of one host therefore share a page in memory with a
-//! bell for each. The sender of a message rings the receiver's bell, and the receiver sleeps until it rings. A ring only
-//! means that a poll is worthwhile: messages still come by MPI, and a process that hears no ring polls now and then.
+//! MPI has no way to wait that leaves the core to others. Processes of one host therefore share a page in
+//! memory with a bell for each. The sender of a message rings the receiver's bell, and the receiver sleeps
+//! until it rings. A ring only means that a poll is worthwhile: messages still come by MPI, and a process
+//! that hears no ring polls now and then.
 //!
-//! Each process locks the byte at the offset of its bell in the file behind the page. The system releases the lock when
-//! the process ends, for whatever reason, so the others notice.
+//! Each process locks the byte at the offset of its bell in the file behind the page. The system releases the
+//! lock when the process ends, for whatever reason, so the others notice.
 
 use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,8 +47,8 @@ pub(super) struct Doorbells {
 }
 
 impl Doorbells {
-    /// Joins the other processes of this host. All processes of the program must call this. `None` if the host
-    /// cannot share memory.
+    /// Joins the other processes of this host. All processes of the program must call this. `None` if the
+    /// host cannot share memory.
     pub(super) fn join(world: &SimpleCommunicator) -> Option<Self> {
         let host = world.split_shared(world.rank());
         let (size, own) = (host.size() as usize, host.rank() as usize);
@@ -55,7 +56,8 @@ impl Doorbells {
         host.all_gather_into(&world.rank(), &mut ranks[..]);
         let len = size * BELL_BYTES;
         let share = |create| shared_memory::share(&host, len, own * BELL_BYTES, create);
-        // A file without a name leaves nothing behind, but some systems hide the descriptors of other processes.
+        // A file without a name leaves nothing behind, but some systems hide the descriptors of other
+        // processes.
         let page = share(SharedFile::unnamed).or_else(|_| share(SharedFile::named));
         let page = page
             .inspect_err(|error| tracing::debug!("No doorbells: {error}"))
@@ -107,8 +109,8 @@ impl Doorbells {
         self.field(self.own, Field::Rings).load(Ordering::SeqCst)
     }
 
-    /// Sleeps until the bell of this process rings, at most `timeout`. Returns at once if the number of rings is not
-    /// `known_rings` any more.
+    /// Sleeps until the bell of this process rings, at most `timeout`. Returns at once if the number of rings
+    /// is not `known_rings` any more.
     pub(super) fn sleep(&self, known_rings: u32, timeout: Duration) {
         let Ok(timeout) = timeout.try_into() else { return };
         let sleeping = self.field(self.own, Field::Sleeping);
@@ -129,8 +131,8 @@ impl Doorbells {
     fn field(&self, bell: usize, field: Field) -> &AtomicU32 {
         debug_assert!(bell < self.ranks.len());
         let offset = bell * BELL_BYTES + field as usize * size_of::<u32>();
-        // SAFETY: the page has a bell for each rank and lives as long as `self`. The offset is a multiple of 4, and all
-        // processes access the page only through atomics.
+        // SAFETY: the page has a bell for each rank and lives as long as `self`. The offset is a multiple of
+        // 4, and all processes access the page only through atomics.
         unsafe { AtomicU32::from_ptr(self.page.as_mut_ptr().add(offset).cast()) }
     }
 }

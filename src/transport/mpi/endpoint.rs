@@ -19,18 +19,18 @@ pub(super) const MESSAGE: mpi::Tag = 1;
 /// Tag of the empty message that is the last one of its sender.
 pub(super) const GOODBYE: mpi::Tag = 2;
 
-/// Maximum pause between two polls. Idle processes then need less than a hundredth of a core, and receive a message
-/// within two milliseconds.
+/// Maximum pause between two polls. Idle processes then need less than a hundredth of a core, and receive a
+/// message within two milliseconds.
 pub(super) const MAX_PAUSE: Duration = Duration::from_micros(1_500);
 /// The same if a doorbell announces every message.
 const MAX_SLEEP: Duration = Duration::from_millis(10);
 /// How long the master polls without pauses. Tasks need its core.
 const MASTER_SPIN: Duration = Duration::from_micros(20);
-/// The same while messages arrive quickly and a core is idle. In a chain of short tasks, each task waits for the
-/// master.
+/// The same while messages arrive quickly and a core is idle. In a chain of short tasks, each task waits for
+/// the master.
 const IDLE_CORE_SPIN: Duration = Duration::from_millis(1);
-/// The same for a worker. It has usually just reported a result, and the answer takes about as long as falling asleep
-/// and waking up.
+/// The same for a worker. It has usually just reported a result, and the answer takes about as long as
+/// falling asleep and waking up.
 const WORKER_SPIN: Duration = Duration::from_micros(400);
 
 /// How often a process checks whether its peers are alive.
@@ -119,8 +119,8 @@ impl<'a> Endpoint<'a> {
         let count = i32::try_from(bytes.len()).map_err(|_| TransportError::TooLong(bytes.len()))?;
         let rank = i32::try_from(to.0).map_err(|_| TransportError::UnknownRank(to))?;
         let mut request = std::mem::MaybeUninit::uninit();
-        // SAFETY: the bytes are on the heap and stay in the queue, unchanged, until MPI is done with them. The
-        // communicator is that of the running program. MPI_Isend initializes the request.
+        // SAFETY: the bytes are on the heap and stay in the queue, unchanged, until MPI is done with them.
+        // The communicator is that of the running program. MPI_Isend initializes the request.
         let request = unsafe {
             ffi::MPI_Isend(
                 bytes.as_ptr().cast(),
@@ -201,7 +201,8 @@ impl<'a> Endpoint<'a> {
         }
     }
 
-    /// Pauses between two polls. `waited` is the time since the last ring or the call, `left` that to the timeout.
+    /// Pauses between two polls. `waited` is the time since the last ring or the call, `left` that to the
+    /// timeout.
     fn pause(&self, waited: Duration, left: Duration, rings: Option<u32>, has_rung: bool) {
         if self.waiting == Waiting::Busy || waited < self.spin {
             std::thread::yield_now();

@@ -6,8 +6,8 @@ use super::patience::Patience;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Ends this process after `time` if it still exists: MPI may wait for ever for processes that have died, and nothing
-/// is left to be done.
+/// Ends this process after `time` if it still exists: MPI may wait for ever for processes that have died, and
+/// nothing is left to be done.
 #[expect(unsafe_code, reason = "exit handlers may wait, too")]
 pub(super) fn exit_after(time: Duration, code: i32) {
     let thread = std::thread::Builder::new().name("end".to_owned());
@@ -25,8 +25,9 @@ pub(super) fn exit_after(time: Duration, code: i32) {
     }
 }
 
-/// Makes all TCP connections of this process send small messages at once. Open MPI sends several to its launcher at the
-/// end. The second one otherwise waits 40 milliseconds, until the launcher's host acknowledges the first.
+/// Makes all TCP connections of this process send small messages at once. Open MPI sends several to its
+/// launcher at the end. The second one otherwise waits 40 milliseconds, until the launcher's host
+/// acknowledges the first.
 pub(super) fn disable_send_delay() {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
         return;
@@ -41,8 +42,8 @@ pub(super) fn disable_send_delay() {
 #[expect(unsafe_code, reason = "the descriptors belong to the MPI library")]
 fn set_no_delay(descriptor: libc::c_int) {
     let on: libc::c_int = 1;
-    // SAFETY: the pointer is valid for the given length. A closed descriptor is refused. If another thread reused the
-    // number for a new connection meanwhile, the option would do no harm.
+    // SAFETY: the pointer is valid for the given length. A closed descriptor is refused. If another thread
+    // reused the number for a new connection meanwhile, the option would do no harm.
     unsafe {
         libc::setsockopt(
             descriptor,

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::endpoint::{Endpoint, GOODBYE, MAX_PAUSE, MESSAGE, PEER_CHECK_INTERVAL};
 use super::patience::Patience;
 use crate::protocol::{Rank, ToMaster, ToWorker};
-use crate::transport::{MasterTransport, Peer, Traffic, TransportError, WaitPolicy};
+use crate::transport::error::Peer;
+use crate::transport::{MasterTransport, Traffic, TransportError, WaitPolicy};
 
 /// The master's side.
 pub struct MpiMaster<'a> {
@@ -44,7 +45,8 @@ impl<'a> MpiMaster<'a> {
         }
     }
 
-    /// Reports workers of this host that have died. The launcher usually ends all processes then, but not always.
+    /// Reports workers of this host that have died. The launcher usually ends all processes then, but not
+    /// always.
     fn check_workers(&mut self) -> Result<(), TransportError> {
         if !self.endpoint.is_peer_check_due() {
             return Ok(());

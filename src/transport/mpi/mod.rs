@@ -1,9 +1,9 @@
 //! Workers as ranks of an MPI program. Only this module knows MPI.
 //!
-//! A process waits for messages by polling MPI: blocking calls of MPI keep a core busy, which the tasks need. The
-//! pauses between polls grow with the time already waited. So a message is late by at most a small part of that time,
-//! and never by more than two milliseconds. Processes of the same host need not wait for the end of a pause; see
-//! [`doorbell`].
+//! A process waits for messages by polling MPI: blocking calls of MPI keep a core busy, which the tasks need.
+//! The pauses between polls grow with the time already waited. So a message is late by at most a small part
+//! of that time, and never by more than two milliseconds. Processes of the same host need not wait for the
+//! end of a pause; see [`doorbell`].
 //!
 //! Only the thread that called [`Mpi::start`] calls MPI.
 
@@ -58,7 +58,8 @@ pub fn library_version() -> String {
     format!("{major}.{minor} ({})", words.join(" "))
 }
 
-/// The part of this process in the MPI program. Dropping it finalizes MPI, which waits for the other processes.
+/// The part of this process in the MPI program. Dropping it finalizes MPI, which waits for the other
+/// processes.
 pub struct Mpi {
     universe: Universe,
     world: SimpleCommunicator,
@@ -117,7 +118,8 @@ impl Mpi {
         MpiWorker::new(Endpoint::new(self, waiting, interrupt), self.rank())
     }
 
-    /// Finalizes MPI, which waits for the other processes. If that takes too long, ends this process without it.
+    /// Finalizes MPI, which waits for the other processes. If that takes too long, ends this process without
+    /// it.
     pub fn end(self, code: ExitCode) -> ExitCode {
         finalize::exit_after(MAX_FINALIZE_TIME, i32::from(code != ExitCode::SUCCESS));
         finalize::disable_send_delay();

@@ -1,9 +1,9 @@
 //! Keeps Open MPI from loading libraries of networks that this host does not have.
 //!
-//! Open MPI loads the libraries of all networks that it was built for, and then searches for the hardware. The libraries
-//! of Omni-Path and its predecessor measure the clock when they are loaded, which takes a tenth of a second each. With
-//! Debian's Open MPI that is half the time of a program that does nothing. Without a device none of them would be chosen,
-//! so leaving them out does not change how messages travel.
+//! Open MPI loads the libraries of all networks that it was built for, and then searches for the hardware.
+//! The libraries of Omni-Path and its predecessor measure the clock when they are loaded, which takes a tenth
+//! of a second each. With Debian's Open MPI that is half the time of a program that does nothing. Without a
+//! device none of them would be chosen, so leaving them out does not change how messages travel.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -20,7 +20,8 @@ const DEVICE_CLASSES: [&str; 5] = ["infiniband", "infiniband_verbs", "cxi", "hfi
 /// Prefixes of their names below `/dev`.
 const DEVICE_PREFIXES: [&str; 5] = ["hfi", "ipath", "cxi", "kgni", "infiniband"];
 
-/// Returns the variable to set before Open MPI starts. `None` if the user has set it, or if there is a device.
+/// Returns the variable to set before Open MPI starts. `None` if the user has set it, or if there is a
+/// device.
 pub(super) fn setting(environment: &[(OsString, OsString)]) -> Option<(&'static str, &'static str)> {
     let is_set = environment.iter().any(|(name, _)| name == SETTING);
     (!is_set && are_missing(Path::new("/sys/class"), Path::new("/dev"))).then_some((SETTING, EXCLUSIONS))

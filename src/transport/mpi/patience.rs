@@ -1,5 +1,5 @@
-//! A timeout that pauses while this process is suspended. Batch systems suspend whole jobs, so the processes that it
-//! waits for are then suspended, too.
+//! A timeout that pauses while this process is suspended. Batch systems suspend whole jobs, so the processes
+//! that it waits for are then suspended, too.
 
 use std::time::{Duration, Instant};
 

@@ -22,8 +22,8 @@ const FOLDER: &str = "/dev/shm";
 /// Maximum bytes of the path of the shared file.
 const MAX_PATH: usize = 256;
 
-/// Maps the same memory in all processes of a host, or in none. All of them must call this; the first one creates the
-/// file. Each process locks the byte at its `offset`.
+/// Maps the same memory in all processes of a host, or in none. All of them must call this; the first one
+/// creates the file. Each process locks the byte at its `offset`.
 pub(super) fn share(
     host: &SimpleCommunicator,
     len: usize,

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::MASTER;
 use super::endpoint::{Endpoint, GOODBYE, MAX_PAUSE, MESSAGE, PEER_CHECK_INTERVAL};
 use crate::protocol::{Rank, ToMaster, ToWorker};
-use crate::transport::{Peer, TransportError, WorkerTransport};
+use crate::transport::error::Peer;
+use crate::transport::{TransportError, WorkerTransport};
 
 /// A worker's side.
 pub struct MpiWorker<'a> {
@@ -28,8 +29,8 @@ impl<'a> MpiWorker<'a> {
         }
     }
 
-    /// Says goodbye when the worker has closed its files, and waits for the release by the master. The wait has
-    /// pauses, while the end of MPI itself waits busily.
+    /// Says goodbye when the worker has closed its files, and waits for the release by the master. The wait
+    /// has pauses, while the end of MPI itself waits busily.
     ///
     /// # Errors
     /// The master has died.

@@ -2,7 +2,6 @@
 
 pub mod browser;
 pub mod command;
-pub mod golden;
 pub mod pegasus;
 pub mod programs;
 pub mod server;

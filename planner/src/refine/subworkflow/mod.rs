@@ -16,8 +16,8 @@ use crate::catalog::site::SiteCatalog;
 use crate::catalog::transformation::TransformationCatalog;
 use crate::error::PlanError;
 use crate::expand::ExpandEnv;
-use crate::input::{ReadOptions, read_workflow};
-use crate::model::{Embedded, Job, JobIndex, JobKind, Workflow};
+use crate::input::{Embedded, ParsedWorkflow, ReadOptions, read_workflow};
+use crate::model::{Job, JobIndex, JobKind, Workflow};
 use crate::properties::Properties;
 use crate::request::Request;
 
@@ -153,8 +153,11 @@ impl Inliner<'_, '_> {
             let directory = directory.display().to_string();
             variables.insert(self.around.directory_variable.to_owned(), directory);
         }
-        let env = ExpandEnv::new(&variables).with_properties(self.around.properties);
-        let mut part = read_workflow(&path, &env, self.around.options)?;
+        let env = ExpandEnv::new(&variables).with_variables(self.around.properties.with_prefix("env."));
+        let ParsedWorkflow {
+            workflow: mut part,
+            embedded,
+        } = read_workflow(&path, &env, self.around.options)?;
         self.warnings
             .extend(part.warnings.drain(..).map(|warning| warning.to_string()));
         if !part.hooks.is_empty() || !job.hooks.is_empty() {
@@ -164,7 +167,6 @@ impl Inliner<'_, '_> {
                 job.id
             ));
         }
-        let embedded = std::mem::take(&mut part.embedded);
         self.add_catalogs(job, embedded);
         chain.push(file);
         let expanded = self.expand(&mut part, chain);

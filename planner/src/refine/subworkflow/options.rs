@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 
-use crate::cli::PlannerOptions;
 use crate::model::{Arguments, Job, Workflow};
 use crate::properties::{Properties, PropertySources};
 
@@ -27,9 +26,10 @@ pub(super) fn check(
         .into_iter()
         .map(|word| String::from_utf8_lossy(&word).into_owned())
         .collect();
-    let own = match PlannerOptions::parse(&words) {
+    let own = match (around.request.parse_options)(&words) {
         Ok(options) => options,
-        Err(message) => {
+        Err(error) => {
+            let message = error.to_string();
             let message = message.strip_prefix("error: ").unwrap_or(&message);
             let first = message.lines().next().unwrap_or_default();
             problems.push(format!("the job {}: its arguments {line}: {first}", job.id));

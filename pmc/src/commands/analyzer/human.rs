@@ -1,4 +1,4 @@
-//! The diagnosis as text.
+//! Diagnosis as text.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::cli;
 use crate::table::thousands;
 use crate::text::{self, printable, shell_word};
 
-/// Tasks and hosts that are named.
-const NAMED: usize = 5;
+/// Maximum tasks and hosts to name.
+const MAX_NAMED: usize = 5;
 
-/// All that there is to tell. Paths beneath `cwd` are shown relative to it.
+/// Renders the diagnosis. Paths below `cwd` are shown relative to it.
 pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyzer, cwd: &Path) -> String {
     let mut out = String::new();
     headline(&mut out, history, diagnosis);
@@ -40,7 +40,7 @@ pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyze
             &mut out,
             "cut off",
             &format!(
-                "{} when the run ended: {}",
+                "{} at the end of the run: {}",
                 count(diagnosis.lost.len(), "task"),
                 some(&diagnosis.lost, diagnosis.lost.len())
             ),
@@ -52,7 +52,7 @@ pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyze
     let all = history.all();
     if diagnosis.phase != Phase::Running && all.get(State::Done) < all.total() {
         let dir = shell_word(&arguments.dir.display().to_string());
-        line(&mut out, "go on", &format!("pmc resume {dir}"));
+        line(&mut out, "resume", &format!("pmc resume {dir}"));
     }
     if out.ends_with("\n\n") {
         out.pop();
@@ -65,10 +65,10 @@ fn headline(out: &mut String, history: &History, diagnosis: &Diagnosis) {
     let (done, total) = (all.get(State::Done), all.total());
     let what = match diagnosis.phase {
         Phase::NotStarted => "has not started",
-        Phase::Running => "goes on",
+        Phase::Running => "is running",
         _ if done == total => "succeeded",
         Phase::Ended(_) => "failed",
-        Phase::Cut => "was cut off",
+        Phase::CutOff => "was cut off",
     };
     let _ = write!(
         out,
@@ -95,7 +95,7 @@ fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &
     let _ = write!(out, "{number}  {}: {}", cause.transformation, cause.ending);
     let _ = write!(out, ", {}", count(tasks, "task"));
     if cause.blocked > 0 {
-        let _ = write!(out, "; {} behind never ran", count(cause.blocked, "task"));
+        let _ = write!(out, "; {} not run", count(cause.blocked, "dependent"));
     }
     out.push('\n');
     if tasks == 1 {
@@ -104,7 +104,7 @@ fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &
         let names: Vec<String> = cause
             .tasks
             .iter()
-            .take(NAMED)
+            .take(MAX_NAMED)
             .map(|task| history.plan.text_name(*task))
             .collect();
         line(out, "tasks", &some(&names, tasks));
@@ -125,10 +125,10 @@ fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &
     if let Some(peak) = cause.peak_kib {
         let peak = text::bytes(peak.saturating_mul(1024));
         let request = match cause.request_mb {
-            0 => "no memory asked for".to_owned(),
-            mb => format!("{} asked for", text::bytes(mb.saturating_mul(1 << 20))),
+            0 => "no memory requested".to_owned(),
+            mb => format!("{} requested", text::bytes(mb.saturating_mul(1 << 20))),
         };
-        line(out, "memory", &format!("{peak} at most, {request}"));
+        line(out, "memory", &format!("peak {peak}, {request}"));
     }
     if let Some(note) = &example.note {
         line(out, "note", note);
@@ -136,7 +136,7 @@ fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &
     tail(out, "stderr", &example.stderr);
     tail(out, "stdout", &example.stdout);
     if !example.command.is_empty() {
-        line(out, "by hand", &by_hand(example));
+        line(out, "repeat", &by_hand(example));
     }
     if let Some(file) = &example.output_file {
         line(out, "record", &text::path(file, cwd));
@@ -146,14 +146,14 @@ fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &
             out,
             "",
             &format!(
-                "(the files of {} were not read; they ended alike)",
+                "(files of {} not read; the endings are equal)",
                 count(cause.assumed, "task")
             ),
         );
     }
 }
 
-/// `a, on n1, after 0.5 s, tried 2 times`
+/// Renders the last attempt: `a, on n1, after 0.5 s, 2 attempts`.
 fn attempt(example: &FailedTask) -> String {
     let mut text = example.task.clone();
     if let Some(host) = &example.host {
@@ -162,13 +162,13 @@ fn attempt(example: &FailedTask) -> String {
     if let Some(duration) = example.duration {
         let _ = write!(text, ", after {}", text::duration(duration));
     }
-    if example.tries > 1 {
-        let _ = write!(text, ", tried {} times", example.tries);
+    if example.attempts > 1 {
+        let _ = write!(text, ", {} attempts", example.attempts);
     }
     text
 }
 
-/// The command that runs the program again in its place.
+/// Returns a shell command that runs the program again in its directory.
 pub fn by_hand(example: &FailedTask) -> String {
     let words: Vec<String> = example.command.iter().map(|word| shell_word(word)).collect();
     match &example.directory {
@@ -187,17 +187,17 @@ fn never_ran(out: &mut String, diagnosis: &Diagnosis) {
         .iter()
         .map(|(kind, count)| format!("{} {}", thousands(*count), kind.name()))
         .collect();
-    line(out, "never ran", &kinds.join(", "));
+    line(out, "not run", &kinds.join(", "));
     let names = diagnosis
         .never_ran_names
-        .get(..NAMED)
+        .get(..MAX_NAMED)
         .unwrap_or(&diagnosis.never_ran_names);
     line(out, "", &some(names, all));
 }
 
-/// The first of them, and how many more there are.
+/// Joins the first names and counts the rest.
 fn some(names: &[String], all: usize) -> String {
-    let shown = names.get(..NAMED).unwrap_or(names);
+    let shown = names.get(..MAX_NAMED).unwrap_or(names);
     let mut text = shown.join(", ");
     if all > shown.len() {
         let _ = write!(text, " and {} more", thousands(all - shown.len()));

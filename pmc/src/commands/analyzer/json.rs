@@ -1,4 +1,4 @@
-//! The diagnosis for programs. The format has a version: fields may be added under the same major number.
+//! Diagnosis as JSON. The format has a version: minor versions add fields.
 
 use pmc_monitor::causes::{Cause, Diagnosis};
 use pmc_monitor::ending::Ending;
@@ -9,10 +9,10 @@ use super::human::by_hand;
 
 /// Version of the format: major.minor.
 pub const VERSION: &str = "1.0";
-/// Tasks of a cause that are named.
-const NAMED: usize = 1000;
+/// Maximum tasks to name per cause.
+const MAX_NAMED: usize = 1000;
 
-/// The diagnosis as one object.
+/// Returns the diagnosis as one object.
 pub fn value(history: &History, diagnosis: &Diagnosis) -> Value {
     let all = history.all();
     let never_ran: Map<String, Value> = diagnosis
@@ -24,7 +24,7 @@ pub fn value(history: &History, diagnosis: &Diagnosis) -> Value {
         Phase::NotStarted => "not_started",
         Phase::Running => "running",
         Phase::Ended(_) => "ended",
-        Phase::Cut => "cut_off",
+        Phase::CutOff => "cut_off",
     };
     json!({
         "format": "pmc-analyzer",
@@ -56,7 +56,7 @@ fn one(history: &History, cause: &Cause) -> Value {
     let tasks: Vec<String> = cause
         .tasks
         .iter()
-        .take(NAMED)
+        .take(MAX_NAMED)
         .map(|task| history.plan.text_name(*task))
         .collect();
     json!({
@@ -79,7 +79,7 @@ fn one(history: &History, cause: &Cause) -> Value {
             "task": example.task,
             "host": example.host,
             "seconds": example.duration.map(|duration| duration.as_secs_f64()),
-            "tries": example.tries,
+            "tries": example.attempts,
             "directory": example.directory,
             "command": example.command,
             "by_hand": by_hand(example),

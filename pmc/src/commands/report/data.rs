@@ -1,4 +1,4 @@
-//! What the page of a report draws. An agreement between this file and the page's script only.
+//! Data for the script in the page of a report. The format is private to the two.
 
 use pmc_monitor::causes::{Cause, Diagnosis};
 use pmc_monitor::events::Micros;
@@ -10,19 +10,19 @@ use serde_json::{Value, json};
 use crate::commands::analyzer::by_hand;
 use crate::text;
 
-/// Hosts in the table.
-const HOSTS: usize = 500;
-/// Causes that are told.
-const CAUSES: usize = 12;
-/// Tasks and hosts that are named for each.
-const NAMED: usize = 6;
+/// Maximum hosts in the table.
+const MAX_HOSTS: usize = 500;
+/// Maximum causes to explain.
+const MAX_CAUSES: usize = 12;
+/// Maximum tasks and hosts to name per cause.
+const MAX_NAMED: usize = 6;
 
-/// Everything.
+/// Returns all data of the page.
 pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now: Micros) -> Value {
     let all = history.all();
     let hosts = history.use_of_hosts(now);
     let (bars, cells) = picture(history, &timeline.picture);
-    let ended = history.tries.iter().filter(|one| one.end != NEVER);
+    let ended = history.attempts.iter().filter(|one| one.end != NEVER);
     let failed = ended.clone().filter(|one| !one.succeeded()).count();
     let sum = |part: fn(&Host) -> f64| hosts.iter().map(part).sum::<f64>();
     let share = |used: f64, there: f64| (there > 0.0).then(|| round(used / there, 4));
@@ -69,12 +69,12 @@ pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now:
         "lengths": {
             "low": timeline.shortest,
             "high": timeline.longest,
-            "classes": timeline.lengths.iter().map(|one| json!({
+            "classes": timeline.run_times.iter().map(|one| json!({
                 "cls": one.class, "count": one.count, "median": round(one.median, 4), "p95": round(one.p95, 4),
                 "max": round(one.max, 4), "bars": one.bars,
             })).collect::<Vec<_>>(),
         },
-        "hosts": hosts.iter().take(HOSTS).map(|host| json!({
+        "hosts": hosts.iter().take(MAX_HOSTS).map(|host| json!({
             "name": host.name,
             "tasks": host.started,
             "slots": host.capacity.slots,
@@ -84,7 +84,7 @@ pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now:
             "cpu_use": share(host.cpu_seconds, host.cpu_seconds_there),
             "memory_use": share(host.memory_seconds, host.memory_seconds_there),
         })).collect::<Vec<_>>(),
-        "failures": diagnosis.causes.iter().take(CAUSES).map(|one| cause(history, one)).collect::<Vec<_>>(),
+        "failures": diagnosis.causes.iter().take(MAX_CAUSES).map(|one| cause(history, one)).collect::<Vec<_>>(),
         "remarks": diagnosis.remarks,
     })
 }
@@ -96,7 +96,7 @@ fn verdict(history: &History, diagnosis: &Diagnosis) -> Value {
         Phase::Running => ("running", ""),
         _ if all.get(State::Done) == all.total() && all.total() > 0 => ("succeeded", "good"),
         Phase::Ended(_) => ("failed", "bad"),
-        Phase::Cut => ("cut off", "bad"),
+        Phase::CutOff => ("cut off", "bad"),
     };
     json!({"text": text, "mood": mood})
 }
@@ -122,7 +122,7 @@ fn picture(history: &History, picture: &Picture) -> (Option<Value>, Option<Value
     }
 }
 
-/// A character for the class, one for the use in 36 steps, and where something failed.
+/// Encodes a row: one character per cell for the class, one for the use in 36 steps, and the failed cells.
 fn cells(row: &[Cell]) -> Value {
     let class = |cell: &Cell| char::from(b'0' + u8::try_from(cell.class.min(9)).unwrap_or(9));
     let used = |cell: &Cell| {
@@ -150,15 +150,15 @@ fn cause(history: &History, cause: &Cause) -> Value {
     let tasks: Vec<String> = cause
         .tasks
         .iter()
-        .take(NAMED)
+        .take(MAX_NAMED)
         .map(|task| history.plan.text_name(*task))
         .collect();
     let mut hosts: Vec<(&String, &usize)> = cause.hosts.iter().collect();
     hosts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), name.as_str()));
-    let more = hosts.len().saturating_sub(NAMED);
+    let more = hosts.len().saturating_sub(MAX_NAMED);
     let mut hosts: Vec<String> = hosts
         .iter()
-        .take(NAMED)
+        .take(MAX_NAMED)
         .map(|(name, count)| format!("{name} ({count})"))
         .collect();
     if more > 0 {
@@ -171,12 +171,12 @@ fn cause(history: &History, cause: &Cause) -> Value {
         &example.stderr
     };
     let memory = cause.peak_kib.map(|peak| {
-        let asked = match cause.request_mb {
-            0 => "nothing was asked for".to_owned(),
-            mb => format!("{} asked for", text::bytes(mb.saturating_mul(1 << 20))),
+        let requested = match cause.request_mb {
+            0 => "none requested".to_owned(),
+            mb => format!("{} requested", text::bytes(mb.saturating_mul(1 << 20))),
         };
         format!(
-            "Memory: {} at most, {asked}",
+            "Memory: peak {}, {requested}",
             text::bytes(peak.saturating_mul(1024))
         )
     });

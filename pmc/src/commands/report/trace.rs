@@ -1,4 +1,4 @@
-//! A run in the trace event format, which chrome://tracing and Perfetto show: hosts as processes, slots as threads.
+//! A run in the trace event format of chrome://tracing and Perfetto. Hosts are processes, slots are threads.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use pmc_monitor::history::{History, NEVER};
 use pmc_monitor::timeline::slots;
 use serde_json::json;
 
-/// Writes all tries, and the number of running tasks over time.
+/// Writes all attempts.
 pub fn write(history: &History, now: Micros, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
     let (slots, hosts) = slots(history, now);
@@ -17,7 +17,7 @@ pub fn write(history: &History, now: Micros, out: &mut dyn Write) -> io::Result<
         writeln!(out, "{event},")?;
     }
     for slot in &slots {
-        let one = &history.tries[slot.try_number];
+        let one = &history.attempts[slot.attempt];
         let end = if one.end == NEVER { now } else { one.end };
         let class = history.plan.class(one.task);
         let request = history.plan.request(one.task);

@@ -1,4 +1,4 @@
-//! The statistics as CSV, with the columns of pegasus-statistics 5.1, and a table of hosts.
+//! Statistics as CSV, with the columns of pegasus-statistics 5.1, and a table of hosts.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -298,7 +298,7 @@ fn jobs(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Problem> {
     line(out, &head).map_err(Problem::Write)?;
     let statistics = &figures.statistics;
     let first = format!("{},{},", quoted(&statistics.uuid), quoted(&statistics.label));
-    let done = statistics.tries(figures.database, |one| {
+    let done = statistics.attempts(figures.database, |one| {
         let cells = human::job_cells(one);
         out.write_all(first.as_bytes())?;
         line(out, &cells)
@@ -306,7 +306,7 @@ fn jobs(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Problem> {
     done.map_err(Problem::Read)?.map_err(Problem::Write)
 }
 
-/// To the microsecond, without zeros that say nothing.
+/// Formats a number with at most six decimals.
 pub fn number(value: f64) -> String {
     let text = format!("{value:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

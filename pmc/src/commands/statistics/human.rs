@@ -1,11 +1,11 @@
-//! The statistics as text.
+//! Statistics as text.
 
 use std::fmt::Write as _;
 use std::io::Write;
 use std::time::Duration;
 
 use chrono::DateTime;
-use pmc_monitor::statistics::{Counts, JobTry, OverTime, Spread, Step};
+use pmc_monitor::statistics::{Counts, JobAttempt, OverTime, Spread, Step};
 
 use super::csv::number;
 use super::{Figures, Problem};
@@ -73,21 +73,21 @@ fn summary(figures: &Figures<'_>) -> String {
         table.row([name.to_owned(), words, seconds]);
     };
     line("wall time of the workflow", statistics.wall_seconds);
-    line("all jobs, by their records", Some(statistics.job_seconds));
+    line("all jobs, from their records", Some(statistics.job_seconds));
     line(
-        "all jobs, seen by the executor",
+        "all jobs, as seen by the executor",
         Some(statistics.submit_side_seconds),
     );
-    line("failed jobs, by their records", Some(statistics.badput_seconds));
+    line("failed jobs, from their records", Some(statistics.badput_seconds));
     line(
-        "failed jobs, seen by the executor",
+        "failed jobs, as seen by the executor",
         Some(statistics.submit_side_badput_seconds),
     );
     out.push_str(table.render("  ").split_once('\n').map_or("", |(_, rows)| rows));
     if let Some(wall) = statistics.wall_seconds.filter(|wall| *wall >= 1.0) {
         let _ = writeln!(
             out,
-            "\n  {:.1} jobs ran at a time, on average",
+            "\n  {:.1} jobs running on average",
             statistics.job_seconds / wall
         );
     }
@@ -107,14 +107,8 @@ fn summary(figures: &Figures<'_>) -> String {
 fn workflow(figures: &Figures<'_>) -> String {
     let statistics = &figures.statistics;
     let mut out = format!(
-        "Workflow {} ({}), started again {}\n\n",
-        statistics.uuid,
-        statistics.label,
-        match statistics.restarts {
-            0 => "never".to_owned(),
-            1 => "once".to_owned(),
-            times => format!("{times} times"),
-        }
+        "Workflow {} ({}), restarts: {}\n\n",
+        statistics.uuid, statistics.label, statistics.restarts
     );
     out.push_str(&counts(&[
         ("tasks", statistics.tasks),
@@ -125,7 +119,7 @@ fn workflow(figures: &Figures<'_>) -> String {
 }
 
 fn breakdown(figures: &Figures<'_>) -> String {
-    // Not wider than a terminal; CSV and JSON have the rest.
+    // Fits a terminal; CSV and JSON have more columns.
     let mut table = Table::new(&[
         ("", Left),
         ("count", Right),
@@ -154,7 +148,7 @@ fn breakdown(figures: &Figures<'_>) -> String {
     format!("Invocations by transformation\n\n{}", table.render("  "))
 }
 
-/// Name of a piece of time.
+/// Returns the name of a time unit.
 pub fn unit(step: Step) -> &'static str {
     match step {
         Step::Day => "day",
@@ -162,7 +156,7 @@ pub fn unit(step: Step) -> &'static str {
     }
 }
 
-/// A day, or an hour of it, UTC.
+/// Formats a day or an hour, UTC.
 pub fn date(step: Step, piece: i64) -> String {
     let time = DateTime::from_timestamp(piece.saturating_mul(step.seconds()), 0).unwrap_or_default();
     match step {
@@ -189,7 +183,7 @@ fn time(figures: &Figures<'_>) -> String {
             table.render("  ")
         );
     };
-    one(&mut out, "Tries of jobs", &figures.statistics.jobs_over_time);
+    one(&mut out, "Attempts of jobs", &figures.statistics.jobs_over_time);
     out.push('\n');
     one(&mut out, "Invocations", &figures.statistics.invocations_over_time);
     out
@@ -215,10 +209,10 @@ fn hosts(figures: &Figures<'_>) -> String {
         ("CPUs", Right),
         ("in use", Right),
         ("memory", Right),
-        ("asked for", Right),
-        ("most", Right),
+        ("requested", Right),
+        ("peak", Right),
         ("tasks", Right),
-        ("for", Right),
+        ("time", Right),
     ]);
     let percent = |used: f64, there: f64| match there > 0.0 {
         true => format!("{:.0} %", used * 100.0 / there),
@@ -260,9 +254,9 @@ fn hosts(figures: &Figures<'_>) -> String {
     format!("Use of hosts\n\n{}", table.render("  "))
 }
 
-/// Job, try, site, kickstart, multiplier, their product, CPU time, post script, wait, resource delay, runtime, cluster,
+/// Returns the cells of a row: job, attempt, site, kickstart, multiplier, their product, CPU time, post script, wait, resource delay, runtime, cluster,
 /// its delay, exit code, host.
-pub fn job_cells(one: &JobTry) -> [String; 15] {
+pub fn job_cells(one: &JobAttempt) -> [String; 15] {
     #[expect(clippy::cast_precision_loss, reason = "small factors")]
     let multiplier = one.multiplier as f64;
     let optional = |value: Option<f64>| value.map_or("-".to_owned(), number);
@@ -291,20 +285,20 @@ pub fn job_cells(one: &JobTry) -> [String; 15] {
 
 fn jobs(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Problem> {
     let head = format!(
-        "Tries of jobs\n\n  {:<40} {:>3} {:<12} {:>10} {:>10} {:>8} {:>9} {:>5} host\n",
-        "", "try", "site", "s", "CPU s", "waited", "executor", "exit"
+        "Attempts of jobs\n\n  {:<40} {:>3} {:<12} {:>10} {:>10} {:>8} {:>9} {:>5} host\n",
+        "", "try", "site", "s", "CPU s", "queued", "executor", "exit"
     );
     out.write_all(head.as_bytes()).map_err(Problem::Write)?;
     let mut line = String::new();
-    let done = figures.statistics.tries(figures.database, |one| {
+    let done = figures.statistics.attempts(figures.database, |one| {
         job_line(&mut line, one);
         out.write_all(line.as_bytes())
     });
     done.map_err(Problem::Read)?.map_err(Problem::Write)
 }
 
-/// A line of the table, without the machinery of `format!`: there may be millions.
-fn job_line(line: &mut String, one: &JobTry) {
+/// Writes a line of the table. `format!` is too slow for millions of lines.
+fn job_line(line: &mut String, one: &JobAttempt) {
     line.clear();
     line.push_str("  ");
     left(line, &one.job, 40);
@@ -339,14 +333,14 @@ fn job_line(line: &mut String, one: &JobTry) {
 
 const BLANKS: &str = "                                        ";
 
-/// A text and blanks behind it, and one more.
+/// Writes a text, left-aligned, and a blank.
 fn left(line: &mut String, text: &str, width: usize) {
     line.push_str(text);
     line.push_str(&BLANKS[..width.saturating_sub(text.chars().count()).min(BLANKS.len())]);
     line.push(' ');
 }
 
-/// Figures and blanks before them.
+/// Writes a number, right-aligned.
 fn right(line: &mut String, width: usize, write: impl FnOnce(&mut String)) {
     let start = line.len();
     write(line);
@@ -363,8 +357,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_tries_are_as_format_writes_them() {
-        let full = JobTry {
+    fn lines_of_attempts_equal_those_of_format() {
+        let full = JobAttempt {
             job: "müller_ID1".to_owned(),
             number: 12,
             site: Some("hpc".to_owned()),
@@ -378,13 +372,13 @@ mod tests {
             host: Some("n1".to_owned()),
         };
         let long = "x".repeat(50);
-        let bare = JobTry {
+        let bare = JobAttempt {
             job: long.clone(),
             site: Some(long),
             number: 12_345,
-            ..JobTry::default()
+            ..JobAttempt::default()
         };
-        for one in [full, bare, JobTry::default()] {
+        for one in [full, bare, JobAttempt::default()] {
             let optional = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
             let expected = format!(
                 "  {:<40} {:>3} {:<12} {:>10} {:>10} {:>8} {:>9} {:>5} {}\n",
@@ -398,7 +392,7 @@ mod tests {
                 one.exit.map_or("-".to_owned(), |exit| exit.to_string()),
                 one.host.as_deref().unwrap_or("-"),
             );
-            let mut line = String::from("what was before");
+            let mut line = String::from("an old line");
             job_line(&mut line, &one);
             assert_eq!(line, expected);
         }

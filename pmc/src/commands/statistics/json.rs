@@ -1,4 +1,4 @@
-//! The statistics for programs. The format has a version: fields may be added under the same major number.
+//! Statistics as JSON. The format has a version: minor versions add fields.
 
 use pmc_monitor::statistics::{Counts, OverTime, Spread};
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use crate::failure::{Failure, OrCode as _};
 /// Version of the format: major.minor.
 pub const VERSION: &str = "1.0";
 
-/// These sections as one object.
+/// Returns the sections as one object.
 pub fn value(figures: &Figures<'_>, sections: &[Section]) -> Result<Value, Failure> {
     let statistics = &figures.statistics;
     let mut all = Map::new();
@@ -148,7 +148,7 @@ fn hosts(figures: &Figures<'_>) -> Value {
 
 fn jobs(figures: &Figures<'_>) -> Result<Value, Failure> {
     let mut rows = Vec::new();
-    let done = figures.statistics.tries(figures.database, |one| {
+    let done = figures.statistics.attempts(figures.database, |one| {
         rows.push(json!({
             "job": one.job,
             "try": one.number,

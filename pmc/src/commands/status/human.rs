@@ -1,4 +1,4 @@
-//! The status as text.
+//! Status as text.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,30 +7,30 @@ use std::time::Duration;
 use chrono::{DateTime, Local};
 use pmc_monitor::ending::Ending;
 use pmc_monitor::events::{Micros, SECOND};
-use pmc_monitor::history::{History, Phase, State, Try, seconds};
+use pmc_monitor::history::{Attempt, History, Phase, State, seconds};
 use pmc_monitor::progress::{Estimate, Progress};
 
 use crate::table::{Align, Table, thousands};
 use crate::text;
 
-/// Width of the bar.
-const BAR: usize = 40;
-/// A log that says nothing for so long, with tasks running, is worth a word.
-const SILENT: f64 = 600.0;
+/// Width of the bar in characters.
+const BAR_WIDTH: usize = 40;
+/// Seconds without a new log line after which the status mentions it.
+const MAX_SILENCE: f64 = 600.0;
 
-/// What is shown besides the progress.
+/// What to show, and when.
 pub struct Shown<'a> {
     /// The directory as the user named it.
     pub dir: &'a Path,
-    /// Tasks to list.
+    /// Maximum running and failed tasks to list.
     pub lines: usize,
-    /// The time.
+    /// Current time.
     pub now: Micros,
-    /// Whether to say what other commands tell.
+    /// Name the commands to call next.
     pub hints: bool,
 }
 
-/// All that there is to tell.
+/// Renders the whole status.
 pub fn render(history: &History, progress: &Progress, shown: &Shown<'_>) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{} {}", history.dir.label, verdict(progress));
@@ -59,7 +59,7 @@ pub fn render(history: &History, progress: &Progress, shown: &Shown<'_>) -> Stri
     out
 }
 
-/// Progress in one line, for logs.
+/// Renders the progress in one line, for logs.
 pub fn line(history: &History, progress: &Progress) -> String {
     let count = |state| progress.all.get(state);
     let mut line = format!(
@@ -79,19 +79,19 @@ pub fn line(history: &History, progress: &Progress) -> String {
     line
 }
 
-/// A try that did not succeed, in one line.
-pub fn failure(history: &History, one: &Try) -> String {
-    let ending = if one.lost {
-        "its run ended before it did".to_owned()
+/// Renders a failed attempt in one line.
+pub fn failure(history: &History, attempt: &Attempt) -> String {
+    let ending = if attempt.lost {
+        "interrupted by the end of the run".to_owned()
     } else {
-        Ending::from_wait_status(one.status).to_string()
+        Ending::from_wait_status(attempt.status).to_string()
     };
-    let mut line = format!("failed: {} ({ending})", history.plan.text_name(one.task));
-    if let Some(host) = history.hosts.name(one.host) {
+    let mut line = format!("failed: {} ({ending})", history.plan.text_name(attempt.task));
+    if let Some(host) = history.hosts.name(attempt.host) {
         let _ = write!(line, " on {host}");
     }
-    if matches!(history.state(one.task), State::Ready | State::Running) {
-        line.push_str(", will be tried again");
+    if matches!(history.state(attempt.task), State::Ready | State::Running) {
+        line.push_str(", will be retried");
     }
     line
 }
@@ -99,18 +99,18 @@ pub fn failure(history: &History, one: &Try) -> String {
 fn word(progress: &Progress) -> &'static str {
     let done = progress.all.get(State::Done) == progress.all.total();
     match progress.phase {
-        Phase::Running => "runs",
+        Phase::Running => "is running",
         _ if done && progress.all.total() > 0 => "succeeded",
         Phase::NotStarted => "has not started",
-        Phase::Ended(_) => "ended",
-        Phase::Cut if progress.missing_dag.is_some() => "goes on or was cut off",
-        Phase::Cut => "was cut off",
+        Phase::Ended(_) => "stopped, incomplete,",
+        Phase::CutOff if progress.missing_dag.is_some() => "is running or was cut off",
+        Phase::CutOff => "was cut off",
     }
 }
 
 fn verdict(progress: &Progress) -> String {
     let mut text = word(progress).to_owned();
-    // A log that counts seconds only.
+    // The log may have whole seconds only.
     let time = match progress.wall_seconds {
         none if none <= 0.0 => "less than a second".to_owned(),
         long => span(long),
@@ -122,18 +122,15 @@ fn verdict(progress: &Progress) -> String {
         }
         Phase::Ended(_) => {
             let _ = write!(text, " after {time}");
-            if !text.starts_with("succeeded") {
-                text.push_str(" with tasks that are not done");
-            }
         }
-        Phase::Cut => {
+        Phase::CutOff => {
             let _ = match &progress.missing_dag {
                 Some(dag) => write!(
                     text,
-                    " after {time}: its log has no end, and {}, whose lock would tell, is missing",
+                    " after {time}: its log has no end, and the DAG {} with its lock is missing",
                     dag.display()
                 ),
-                None => write!(text, " after {time}: the executor is gone, its log has no end"),
+                None => write!(text, " after {time}: the executor is gone and its log has no end"),
             };
         }
     }
@@ -145,10 +142,10 @@ fn verdict(progress: &Progress) -> String {
 
 fn bar(progress: &Progress) -> String {
     let total = progress.all.total().max(1);
-    let part = |state| progress.all.get(state) * BAR / total;
+    let part = |state| progress.all.get(state) * BAR_WIDTH / total;
     let (done, failed) = (part(State::Done), part(State::Failed));
-    let running = part(State::Running).min(BAR - done - failed);
-    let rest = BAR - done - failed - running;
+    let running = part(State::Running).min(BAR_WIDTH - done - failed);
+    let rest = BAR_WIDTH - done - failed - running;
     format!(
         "[{}{}{}{}] {} %",
         "#".repeat(done),
@@ -195,7 +192,7 @@ fn pace(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
     if let Some(rate) = &progress.rate {
         let _ = writeln!(
             out,
-            "  rate     {} tasks a minute in the last {} ({} in the whole run), {:.1} running at a time",
+            "  rate     {} tasks per minute in the last {} ({} over the whole run), {:.1} running on average",
             figure(rate.per_minute),
             span(rate.window_seconds),
             figure(rate.per_minute_of_run),
@@ -205,21 +202,20 @@ fn pace(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
     match &progress.estimate {
         Some(estimate) => end(out, estimate, shown.now),
         None if progress.phase == Phase::Running => {
-            out.push_str("  end      not known before the first tasks have succeeded\n");
+            out.push_str("  end      unknown until the first tasks have succeeded\n");
         }
         None => {}
     }
     if progress.phase == Phase::Running
-        && let Some(silent) = progress.silent_seconds.filter(|silent| *silent > SILENT)
+        && let Some(silent) = progress.silent_seconds.filter(|silent| *silent > MAX_SILENCE)
     {
-        let _ = writeln!(out, "  log      nothing new for {}", span(silent));
+        let _ = writeln!(out, "  log      no new line for {}", span(silent));
     }
     if progress.blocked > 0 {
         let _ = writeln!(
             out,
-            "  blocked  {} that {} for failed ones",
+            "  blocked  {} by failed tasks",
             text::count(progress.blocked, "task"),
-            if progress.blocked == 1 { "waits" } else { "wait" }
         );
     }
 }
@@ -232,27 +228,23 @@ fn end(out: &mut String, estimate: &Estimate, now: Micros) {
         clock(now, estimate.seconds)
     );
     if estimate.seconds - estimate.at_least > 0.1 * estimate.seconds + 1.0 {
-        let _ = write!(out, ", not before {}", clock(now, estimate.at_least));
+        let _ = write!(out, ", {} at the earliest", clock(now, estimate.at_least));
     }
     let left = text::count(estimate.tasks, "task");
     if estimate.by_chain {
         let _ = write!(
             out,
-            "\n           {left} left; the longest chain of them takes that long, more hosts would not help"
+            "\n           {left} left; limited by the longest chain of tasks, more hosts would not help"
         );
     } else {
         let _ = write!(
             out,
-            "\n           {left} left with {} of work, by the mean time of each transformation",
+            "\n           {left} left with {} of work, estimated from the mean time per transformation",
             span(estimate.work)
         );
     }
     if estimate.guessed > 0 {
-        let _ = write!(
-            out,
-            "; {} of them of kinds that have not succeeded yet",
-            thousands(estimate.guessed)
-        );
+        let _ = write!(out, "; {} without a finished sample", thousands(estimate.guessed));
     }
     out.push('\n');
 }
@@ -285,8 +277,8 @@ fn failed(out: &mut String, history: &History, progress: &Progress, shown: &Show
     }
     let mut table = Table::new(&[
         ("failed", Align::Left),
-        ("how", Align::Left),
-        ("tries", Align::Right),
+        ("ending", Align::Left),
+        ("attempts", Align::Right),
         ("host", Align::Left),
         ("ago", Align::Right),
     ]);
@@ -294,7 +286,7 @@ fn failed(out: &mut String, history: &History, progress: &Progress, shown: &Show
         table.row([
             history.plan.text_name(one.task),
             one.ending.to_string(),
-            one.tries.to_string(),
+            one.attempts.to_string(),
             one.host.clone().unwrap_or_else(|| "?".to_owned()),
             span(seconds(shown.now - one.time)),
         ]);
@@ -311,23 +303,23 @@ fn more(out: &mut String, all: usize, shown: usize) {
 
 fn hints(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
     let dir = text::shell_word(&shown.dir.display().to_string());
-    let over = matches!(progress.phase, Phase::Ended(_) | Phase::Cut);
+    let over = matches!(progress.phase, Phase::Ended(_) | Phase::CutOff);
     let left = progress.all.get(State::Done) < progress.all.total();
     if !progress.failed.is_empty() {
         let _ = writeln!(out, "\n  why      pmc analyzer {dir}");
     }
-    // Without a DAG there is nothing to go on with.
+    // Without a DAG there is nothing to resume.
     if over && left && progress.missing_dag.is_none() {
         let first = if progress.failed.is_empty() { "\n" } else { "" };
-        let _ = writeln!(out, "{first}  go on    pmc resume {dir}");
+        let _ = writeln!(out, "{first}  resume   pmc resume {dir}");
     }
 }
 
-/// A time of day, with the date if it is another day.
+/// Formats a time of day, with the date if it is another day.
 fn clock(now: Micros, in_seconds: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "to the second is enough, and casts saturate"
+        reason = "whole seconds suffice, and the cast saturates"
     )]
     let later = (now / SECOND).saturating_add(in_seconds as i64);
     let local = |epoch| DateTime::from_timestamp(epoch, 0).map(|time| time.with_timezone(&Local));
@@ -345,7 +337,7 @@ fn span(seconds: f64) -> String {
     text::duration(duration)
 }
 
-/// Three digits.
+/// Formats a number with three digits.
 fn figure(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),

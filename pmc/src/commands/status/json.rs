@@ -1,4 +1,4 @@
-//! The status for programs. The format has a version: fields may be added under the same major number.
+//! Status as JSON. The format has a version: minor versions add fields.
 
 use pmc_monitor::ending::Ending;
 use pmc_monitor::history::{History, Phase, State, Tally, seconds};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Version of the format: major.minor.
 pub const VERSION: &str = "1.0";
 
-/// The status as one object, with so many running and failed tasks.
+/// Returns the status as one object, with at most `lines` running and failed tasks.
 pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
     let kinds: serde_json::Map<String, Value> = progress
         .kinds
@@ -42,7 +42,7 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
                 "signal": signal,
                 "host": one.host,
                 "time": seconds(one.time),
-                "tries": one.tries,
+                "tries": one.attempts,
             })
         })
         .collect();
@@ -50,7 +50,7 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         Phase::NotStarted => ("not_started", None),
         Phase::Running => ("running", None),
         Phase::Ended(status) => ("ended", Some(status)),
-        Phase::Cut => ("cut_off", None),
+        Phase::CutOff => ("cut_off", None),
     };
     let mut value = json!({
         "format": "pmc-status",
@@ -65,7 +65,7 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         "tasks": tally(&progress.all),
         "by_kind": kinds,
         "blocked": progress.blocked,
-        "tries": {"ended": progress.tries, "failed": progress.failed_tries},
+        "tries": {"ended": progress.attempts, "failed": progress.failed_attempts},
         "rate": progress.rate.map(|rate| json!({
             "window_seconds": rate.window_seconds,
             "tasks_per_minute": rate.per_minute,
@@ -90,7 +90,7 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
     value
 }
 
-/// Exit status or number of the signal.
+/// Returns the exit status or the number of the signal.
 fn ending(ending: Ending) -> (Option<i32>, Option<i32>) {
     match ending {
         Ending::Exit(status) => (Some(status), None),

@@ -1,0 +1,86 @@
+//! Golden cases of the planner: a workflow with catalogs and properties, and the plan, compared by its meaning.
+
+mod compare;
+mod dag;
+mod events;
+mod normalize;
+mod run;
+mod yaml;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::text::regex;
+use super::{Case, Problem};
+pub use run::{FIXED_TIME, fill};
+
+/// The files of a plan, by normalized path, with normalized content.
+type Tree = BTreeMap<String, String>;
+
+/// Plans a case and compares the plan with the one that the case expects. The problems have the form
+/// `[GROUP] FILE: PROBLEM`. Any exit code from 1 to 123 is as good as another one, and the hashed directories of the
+/// jobs do not count.
+///
+/// # Panics
+/// The case is malformed, or the planner does not start.
+pub fn compare(case: &Case, planner: &Path) -> Vec<Problem> {
+    let plan = run::run(case, planner);
+    let mut problems = Vec::new();
+    let expected: i32 = case.file("expected/exit").trim().parse().expect("an exit code");
+    let as_expected = match plan.code {
+        Some(code) if expected != 0 => (1..124).contains(&code),
+        code => code == Some(expected),
+    };
+    if !as_expected {
+        let code = plan.code.map_or("none".to_owned(), |code| code.to_string());
+        problems.push(Problem {
+            what: format!("[exit] exit: exit code {expected} -> {code}"),
+            detail: plan.output.clone(),
+        });
+    }
+    if let Some(messages) = case.archive.get("expected/stderr") {
+        let output = compare::squeeze(&plan.output);
+        for message in messages.lines().map(compare::squeeze) {
+            if !output.contains(&message) {
+                problems.push(Problem::new(format!(
+                    "[stderr] stderr: missing message: {message}"
+                )));
+            }
+        }
+    }
+    if expected == 0 {
+        problems.extend(compare_trees(case, plan.tree).into_iter().map(Problem::new));
+    }
+    problems
+}
+
+fn compare_trees(case: &Case, tree: Tree) -> Vec<String> {
+    let expected = case.archive.below("expected/tree");
+    let expected = expected.map(|(path, file)| (path.to_owned(), file.content.clone()));
+    let (expected, tree) = (without_hashes(expected.collect()), without_hashes(tree));
+    let mut problems = Vec::new();
+    for (path, content) in &expected {
+        let Some(got) = tree.get(path) else {
+            problems.push(format!("[tree] file names: missing file {path}"));
+            problems.push(format!("[{}] {path}: file is missing", compare::group(path)));
+            continue;
+        };
+        let group = compare::group(path);
+        let found = compare::files(group, content, got);
+        problems.extend(found.iter().map(|problem| format!("[{group}] {path}: {problem}")));
+    }
+    let additional = tree.keys().filter(|path| !expected.contains_key(*path));
+    problems.extend(additional.map(|path| format!("[tree] file names: extra   file {path}")));
+    problems
+}
+
+/// Removes the hashed directories (`00/00`, `00/01`, …) of the files of jobs.
+fn without_hashes(tree: Tree) -> Tree {
+    let remove = |text: &str| {
+        let directories = regex!(r#"([/"])(?:[0-9A-F]{2}/){1,6}([\w.-])"#);
+        directories.replace_all(text, "$1$2").into_owned()
+    };
+    tree.iter()
+        .map(|(path, content)| (remove(path), remove(content)))
+        .collect()
+}

@@ -1,0 +1,96 @@
+//! Prints results, for people and as JSON.
+
+use crate::diagnostic::Diagnostic;
+use crate::plan::{Planned, Preview};
+use crate::submit::{Submitted, command_line};
+
+/// Returns the result for people.
+pub fn result_text(planned: &Planned) -> String {
+    let counts = &planned.counts;
+    let kinds: Vec<String> = counts
+        .kinds()
+        .into_iter()
+        .enumerate()
+        .filter(|(at, (_, number))| *at == 0 || *number > 0)
+        .map(|(_, (kind, number))| format!("{number} {kind}"))
+        .collect();
+    let mut text = format!(
+        "Planned {}: {} tasks ({}), {} dependencies.\nSubmit directory: {}\n",
+        planned.label,
+        counts.total,
+        kinds.join(", "),
+        counts.edges,
+        planned.submit_dir.display()
+    );
+    for script in &planned.scripts {
+        let command = command_line(script.scheduler, &script.path);
+        text.push_str(&format!("To run it:        {command}\n"));
+    }
+    match &planned.shell {
+        Some(script) => text.push_str(&format!("To run it:        {}\n", script.display())),
+        None => text.push_str(&format!(
+            "On this machine:  pegasus-mpi-cluster --per-task-stdio {}\n",
+            planned.dag.display()
+        )),
+    }
+    text
+}
+
+/// Returns the result of `--submit` for people.
+pub fn submitted_text(submitted: &Submitted) -> String {
+    match &submitted.job_id {
+        Some(id) => format!("Submitted:        {} job {id}\n", submitted.scheduler),
+        None => format!(
+            "Submitted:        to {}, which printed no job number\n",
+            submitted.scheduler
+        ),
+    }
+}
+
+/// Returns a preview, for people or as a JSON object.
+pub fn preview_text(preview: &Preview, json: bool) -> String {
+    if json {
+        let mut value = preview.summary.json();
+        if let Some(object) = value.as_object_mut() {
+            object.insert("explanations".into(), preview.explanations.clone().into());
+            object.insert("warnings".into(), texts(&preview.warnings).into());
+        }
+        // A tree of strings and numbers always has a text.
+        return format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default());
+    }
+    if preview.explanations.is_empty() {
+        preview.summary.to_text()
+    } else {
+        preview.explanations.join("\n")
+    }
+}
+
+/// Returns the result as a JSON object: the braindump, and how to run the plan.
+pub fn result_json(planned: &Planned, submitted: Option<&Submitted>) -> String {
+    let mut object = serde_json::Map::new();
+    for (key, value) in &planned.braindump {
+        object.insert(key.clone(), value.clone().into());
+    }
+    object.insert("message".into(), result_text(planned).into());
+    let scripts: Vec<String> = planned
+        .scripts
+        .iter()
+        .map(|s| s.path.display().to_string())
+        .collect();
+    object.insert("scripts".into(), scripts.into());
+    if let Some(script) = &planned.shell {
+        object.insert("run".into(), script.display().to_string().into());
+    }
+    if let Some(submitted) = submitted {
+        object.insert("scheduler".into(), submitted.scheduler.name().into());
+        object.insert("job_id".into(), submitted.job_id.clone().into());
+    }
+    object.insert("warnings".into(), texts(&planned.warnings).into());
+    let value = serde_json::Value::Object(object);
+    // A tree of strings always has a text.
+    format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default())
+}
+
+fn texts(warnings: &[Diagnostic]) -> Vec<String> {
+    warnings.iter().map(Diagnostic::to_string).collect()
+}

@@ -1,0 +1,164 @@
+//! Diagnostics: what the planner reports to its user, with the place in the input file if there is one.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::error::{InputError, PlanError, Position};
+
+/// How bad a diagnostic is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Prevents the plan.
+    Error,
+    /// The plan exists, but may not be what the user wants.
+    Warning,
+}
+
+/// One error or warning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Input file, if the problem is in one.
+    pub file: Option<PathBuf>,
+    /// Position in the file, if known.
+    pub span: Option<Position>,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+/// Separates message and hint in printed form.
+const HINT: &str = "\n  hint: ";
+
+impl Diagnostic {
+    /// A diagnostic from its printed form without a file: the message, and its hint if it has one.
+    pub fn new(severity: Severity, text: impl Into<String>) -> Self {
+        let mut message = text.into();
+        let hint = message.find(HINT).map(|at| {
+            let hint = message[at + HINT.len()..].to_owned();
+            message.truncate(at);
+            hint
+        });
+        Diagnostic {
+            severity,
+            file: None,
+            span: None,
+            message,
+            hint,
+        }
+    }
+
+    /// A problem in an input file.
+    pub fn in_file(severity: Severity, error: &InputError) -> Self {
+        Diagnostic {
+            severity,
+            file: Some(error.file.clone()),
+            span: error.position,
+            message: error.message.clone(),
+            hint: error.hint.clone(),
+        }
+    }
+
+    /// A JSON object with the keys `severity`, `file`, `line`, `column`, `message` and `hint`. Unknown values are
+    /// `null`.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "severity": match self.severity {
+                Severity::Error => "error",
+                Severity::Warning => "warning",
+            },
+            "file": self.file.as_ref().map(|file| file.display().to_string()),
+            "line": self.span.map(|span| span.line),
+            "column": self.span.map(|span| span.column).filter(|&column| column > 0),
+            "message": self.message,
+            "hint": self.hint,
+        })
+    }
+}
+
+impl From<String> for Diagnostic {
+    /// A warning.
+    fn from(text: String) -> Self {
+        Diagnostic::new(Severity::Warning, text)
+    }
+}
+
+impl From<&InputError> for Diagnostic {
+    /// A warning.
+    fn from(problem: &InputError) -> Self {
+        Diagnostic::in_file(Severity::Warning, problem)
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    /// `FILE:LINE:COLUMN: message`, and the hint on its own line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}:", file.display())?;
+            if let Some(Position { line, column }) = self.span {
+                write!(f, "{line}:")?;
+                if column > 0 {
+                    write!(f, "{column}:")?;
+                }
+            }
+            f.write_str(" ")?;
+        }
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "{HINT}{hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl PlanError {
+    /// Returns each problem as a diagnostic.
+    pub fn diagnostics(&self) -> Vec<Diagnostic> {
+        let error = |text: &String| Diagnostic::new(Severity::Error, text.as_str());
+        match self {
+            PlanError::Input(errors) | PlanError::BadXml(errors) => errors
+                .problems()
+                .iter()
+                .map(|problem| Diagnostic::in_file(Severity::Error, problem))
+                .collect(),
+            PlanError::Refinement(problems) | PlanError::Code(problems) => {
+                problems.iter().map(error).collect()
+            }
+            PlanError::Unsupported(_) | PlanError::Io { .. } | PlanError::Template { .. } => {
+                vec![error(&self.to_string())]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn diagnostics_print_like_input_errors() {
+        let error =
+            InputError::at(Path::new("w.yml"), Position { line: 3, column: 7 }, "wrong").with_hint("right");
+        let diagnostic = Diagnostic::from(&error);
+        assert_eq!(diagnostic.to_string(), error.to_string());
+        let json = diagnostic.json();
+        assert_eq!(
+            (json["line"].as_u64(), json["hint"].as_str()),
+            (Some(3), Some("right"))
+        );
+    }
+
+    #[test]
+    fn hints_are_separated_from_messages() {
+        let diagnostic = Diagnostic::from("no site x\n  hint: add it".to_owned());
+        assert_eq!(
+            (diagnostic.message.as_str(), diagnostic.hint.as_deref()),
+            ("no site x", Some("add it"))
+        );
+        assert_eq!(diagnostic.to_string(), "no site x\n  hint: add it");
+    }
+}

@@ -1,0 +1,50 @@
+//! The planner makes the plans of the original in the golden cases.
+
+use std::path::Path;
+
+use testutils::golden::{self, Case, planner};
+
+const PLANNER: &str = env!("CARGO_BIN_EXE_pmc-plan");
+
+#[test]
+fn plans_are_those_of_the_original() {
+    golden::check("planner", golden::processors(), |case| {
+        planner::compare(case, Path::new(PLANNER))
+    });
+}
+
+#[test]
+fn other_expectations_are_reported() {
+    let mut case = Case::read("planner", "diamond");
+    for file in &mut case.archive.files {
+        if file.path.ends_with(".dag") {
+            file.content = file
+                .content
+                .replace("EDGE preprocess_ID0000001 ", "EDGE analyze_ID0000004 ");
+        } else if file.path.ends_with("/diamond-0.cache") {
+            file.path += ".other";
+        }
+    }
+    let problems = planner::compare(&case, Path::new(PLANNER));
+    let reported = |start: &str| problems.iter().any(|problem| problem.what.starts_with(start));
+    assert!(reported(
+        "[dag] submit/@USER@/pegasus/diamond/run0001/diamond-0.dag: missing EDGE: analyze"
+    ));
+    assert!(reported(
+        "[dag] submit/@USER@/pegasus/diamond/run0001/diamond-0.dag: extra   EDGE: preprocess"
+    ));
+    assert!(reported(
+        "[tree] file names: missing file submit/@USER@/pegasus/diamond/run0001/diamond-0.cache.other"
+    ));
+    assert!(reported(
+        "[tree] file names: extra   file submit/@USER@/pegasus/diamond/run0001/diamond-0.cache"
+    ));
+    // The case fails that is not expected to.
+    for file in &mut case.archive.files {
+        if file.path == "expected/exit" {
+            file.content = "1\n".to_owned();
+        }
+    }
+    let problems = planner::compare(&case, Path::new(PLANNER));
+    assert_eq!(problems[0].what, "[exit] exit: exit code 1 -> 0");
+}

@@ -1,0 +1,252 @@
+//! Runs the tasks of one worker.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use chrono::Local;
+use monitord_compat::cluster_record::TaskRecord;
+use pmc_dag::{reason, words};
+use pmc_spawn::Spawner;
+
+use super::attempt::{Attempt, Ending};
+use super::ended::describe_end;
+use super::environment::{TaskVariables, WorkerNumbers, inherited};
+use super::error::{AttemptError, Failure, NotStarted, WorkerError};
+use super::forward::Pipes;
+use super::gpus::Devices;
+use super::host_script::{HostScript, HostScriptContext};
+use super::kill::KillSwitch;
+use super::launch::TaskLaunch;
+use super::process::Process;
+use super::stdio::{self, TaskFiles};
+use super::task_server::TaskServerClient;
+use super::watch::Watch;
+use crate::options::WorkerOptions;
+use crate::protocol::{Assignment, EXECUTOR_FAILURE, Outcome, QuietAttempt, Rank, TaskResult};
+use crate::transport::local::StopTask as _;
+
+/// Runs the tasks of one worker.
+pub(super) struct Runner {
+    options: Arc<WorkerOptions>,
+    kill: Arc<KillSwitch>,
+    rank: Rank,
+    host: String,
+    host_rank: u32,
+    input: File,
+    /// Files of all tasks; `None` if each attempt has its own.
+    shared_files: Option<TaskFiles>,
+    /// Variables that tasks inherit.
+    environment: Vec<CString>,
+    devices: Devices,
+    /// Folders of PATH.
+    path: Vec<PathBuf>,
+    spawner: Spawner,
+    task_server: TaskServerClient,
+    host_script: Option<HostScript>,
+}
+
+impl Runner {
+    /// Opens the worker's files.
+    pub(super) fn new(
+        options: Arc<WorkerOptions>,
+        kill: Arc<KillSwitch>,
+        rank: Rank,
+        host: String,
+    ) -> Result<Self, WorkerError> {
+        let input = File::open("/dev/null").map_err(WorkerError::OpenNull)?;
+        let shared_files = if options.per_task_stdio {
+            None
+        } else {
+            Some(stdio::open_shared(&options.dag, rank.0)?)
+        };
+        let path = options.environment.iter().find(|(name, _)| name == "PATH");
+        let path = path.map(|(_, value)| std::env::split_paths(value).collect());
+        Ok(Self {
+            devices: Devices::from_environment(&options.environment),
+            environment: inherited(&options.environment),
+            path: path.unwrap_or_default(),
+            task_server: TaskServerClient::new(options.kickstart.as_deref()),
+            options,
+            kill,
+            rank,
+            host,
+            host_rank: 0,
+            input,
+            shared_files,
+            spawner: Spawner::new(),
+            host_script: None,
+        })
+    }
+
+    /// Stores the worker's number on its host. The first worker of a host runs the host script. Returns
+    /// whether the master waits for an answer.
+    pub(super) fn set_up(&mut self, host_rank: u32, watch: &mut dyn Watch) -> Result<bool, Failure> {
+        self.host_rank = host_rank;
+        let Some(script) = &self.options.host_script else {
+            return Ok(false);
+        };
+        if host_rank == 0 {
+            let rank = self.rank.0;
+            tracing::debug!("Worker {rank}: Launching host script {}", script.display());
+            let context = HostScriptContext {
+                path: &self.path,
+                environment: &self.environment,
+                input: &self.input,
+                kill: &self.kill,
+            };
+            self.host_script = Some(HostScript::run(script, &context, &mut self.spawner, watch)?);
+            tracing::debug!("Worker {rank}: Host script exited with status 0");
+        }
+        Ok(true)
+    }
+
+    /// Ends the task server and the processes that the host script has left.
+    pub(super) fn close(&mut self) {
+        self.task_server.close();
+        if let Some(script) = self.host_script.take()
+            && script.end(self.kill.is_aborted())
+        {
+            tracing::warn!(
+                "Worker {}: Sent SIGKILL to resilient host script processes",
+                self.rank.0
+            );
+        }
+    }
+
+    /// Runs a task and waits for its end. Polls `watch` meanwhile.
+    pub(super) fn run(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, Failure> {
+        let name = String::from_utf8_lossy(&task.name);
+        tracing::debug!("Running task {name}");
+        match self.attempt(task, watch) {
+            Ok(result) => Ok(result),
+            Err(AttemptError::Failure(failure)) => Err(failure),
+            Err(AttemptError::NotStarted(error)) => {
+                tracing::error!("Task {name}: {error}");
+                Ok(TaskResult {
+                    submit: task.submit,
+                    outcome: Outcome::new(EXECUTOR_FAILURE, Duration::ZERO),
+                    forwards: Vec::new(),
+                })
+            }
+        }
+    }
+
+    fn attempt(&mut self, task: &Assignment, watch: &mut dyn Watch) -> Result<TaskResult, AttemptError> {
+        let own_files;
+        let files = if let Some(shared) = &self.shared_files {
+            shared
+        } else {
+            own_files = stdio::open_task(&self.options.dag, &task.name)?;
+            &own_files
+        };
+        let words = words::split(&task.command);
+        let (started, start) = (Instant::now(), Local::now().fixed_offset());
+        let pipes = Pipes::open(&task.pipe_forwards).map_err(NotStarted::Prepare)?;
+        let numbers = WorkerNumbers {
+            rank: self.rank,
+            host_rank: self.host_rank,
+        };
+        let variables =
+            TaskVariables::new(task, &pipes, numbers, &self.devices).map_err(NotStarted::Prepare)?;
+        let launch = TaskLaunch {
+            task,
+            words: &words,
+            streams: files.descriptors(&self.input),
+            streams_are_shared: self.shared_files.is_some(),
+            variables: &variables,
+            pipes: pipes.write_ends(),
+            inherited: &self.environment,
+            path: &self.path,
+            options: &self.options,
+            needs_descriptor: watch.interval().is_some(),
+        };
+        let process = launch.start(&self.kill, &mut self.task_server, &mut self.spawner);
+        let mut process = process.ok_or(Failure::Aborted)?.map_err(NotStarted::Start)?;
+        let program = words.first().map_or(&b""[..], Vec::as_slice);
+        if let Some(error) = process.failure() {
+            write_exec_failure(files, program, task, error);
+        }
+        let attempt = Attempt {
+            task,
+            limit: task.runtime_limit.or(self.options.runtime_limit),
+            kill: &self.kill,
+        };
+        let Ending {
+            status,
+            forwards,
+            is_reusable,
+        } = attempt.finish(pipes, &mut process, watch)?;
+        if let Process::Served(server) = process
+            && is_reusable
+        {
+            self.task_server.keep(server);
+        }
+        let runtime = started.elapsed();
+        log_end(task, status, runtime);
+        let record = TaskRecord {
+            id: task.id.as_deref(),
+            name: &task.name,
+            start,
+            duration: runtime,
+            status,
+            app: program,
+            hostname: &self.host,
+            slot: self.rank.0,
+            cpus: task.cpus,
+            memory_mb: task.memory_mb,
+        };
+        let mut outcome = Outcome::new(status, runtime);
+        let record_bytes = write_record(files, &record)?;
+        if self.options.report_quiet && files.hold_only(record_bytes) {
+            outcome.quiet = quiet_attempt(&record, files.number);
+        }
+        Ok(TaskResult {
+            submit: task.submit,
+            outcome,
+            forwards,
+        })
+    }
+}
+
+/// Appends the record to the task's standard output. Returns its length.
+fn write_record(files: &TaskFiles, record: &TaskRecord<'_>) -> Result<usize, Failure> {
+    let mut text = Vec::with_capacity(256 + record.name.len() + record.app.len());
+    record.write(&mut text);
+    (&files.out)
+        .write_all(&text)
+        .map_err(|source| WorkerError::WriteRecord {
+            task: String::from_utf8_lossy(record.name).into_owned(),
+            path: files.out_path.clone(),
+            source,
+        })?;
+    Ok(text.len())
+}
+
+/// Returns what the master needs to know about an attempt without output. `None` if the record quotes a
+/// value, so that its readers find other values in it.
+fn quiet_attempt(record: &TaskRecord<'_>, file: u32) -> Option<QuietAttempt> {
+    let mut values = [record.id.unwrap_or_default(), record.name, record.app].into_iter();
+    let is_plain = values.all(|value| value.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'"'));
+    let start_ms = u64::try_from(record.start_ms()).ok()?;
+    is_plain.then_some(QuietAttempt { file, start_ms })
+}
+
+fn write_exec_failure(files: &TaskFiles, program: &[u8], task: &Assignment, error: &io::Error) {
+    let mut text = b"Unable to exec command ".to_vec();
+    text.extend_from_slice(program);
+    text.extend_from_slice(b" for task ");
+    text.extend_from_slice(&task.name);
+    text.extend_from_slice(format!(": {}\n", reason(error)).as_bytes());
+    // If this fails, the record still shows that the task failed.
+    let _ = (&files.err).write_all(&text);
+}
+
+fn log_end(task: &Assignment, status: i32, runtime: Duration) {
+    let (name, seconds) = (String::from_utf8_lossy(&task.name), runtime.as_secs_f64());
+    let end = describe_end(status);
+    tracing::debug!("Task {name} exited {end} ({status}) in {seconds:.6} seconds");
+}

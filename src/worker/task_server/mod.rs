@@ -1,0 +1,125 @@
+//! The client of task servers: hands kickstart tasks to a server that stays beside the worker.
+
+mod command;
+mod server;
+
+use std::ffi::CString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use pmc_dag::reason;
+use pmc_spawn::Spawner;
+use pmc_wire::SERVER_NAME;
+
+pub(super) use self::command::KickstartCommand;
+use self::command::KickstartProgram;
+pub(super) use self::server::TaskServer;
+
+/// Recognizes kickstart tasks, and keeps a server for them.
+pub(super) struct TaskServerClient {
+    /// The kickstart of this installation. `None` if there is no server for it.
+    kickstart: Option<KickstartProgram>,
+    /// The idle server.
+    idle: Option<TaskServer>,
+}
+
+impl TaskServerClient {
+    /// Returns a client for tasks of the program `kickstart`. They need a server program beside it.
+    pub(super) fn new(kickstart: Option<&Path>) -> Self {
+        let kickstart = kickstart.filter(|program| server_program(program).is_file());
+        Self {
+            kickstart: kickstart.and_then(KickstartProgram::new),
+            idle: None,
+        }
+    }
+
+    /// Returns the kickstart command in the words of a task, if a server can run it.
+    pub(super) fn kickstart_command<'w>(
+        &self,
+        words: &'w [Vec<u8>],
+        path: &[PathBuf],
+    ) -> Option<KickstartCommand<'w>> {
+        self.kickstart.as_ref()?.command(words, path)
+    }
+
+    /// Returns the idle server, or starts one. `None` if that fails; tasks then start their own kickstart.
+    pub(super) fn take_server(
+        &mut self,
+        environment: &[CString],
+        spawner: &mut Spawner,
+    ) -> Option<TaskServer> {
+        if let Some(server) = self.idle.take() {
+            return Some(server);
+        }
+        let program = server_program(self.kickstart.as_ref()?.path());
+        match TaskServer::start(&program, environment, spawner) {
+            Ok(server) => Some(server),
+            Err(error) => {
+                self.kickstart = None;
+                warn_once(&program, &error);
+                None
+            }
+        }
+    }
+
+    /// Keeps a server for the next task.
+    pub(super) fn keep(&mut self, server: TaskServer) {
+        self.idle = Some(server);
+    }
+
+    /// Ends the idle server.
+    pub(super) fn close(&mut self) {
+        if let Some(server) = self.idle.take() {
+            server.shut_down();
+        }
+    }
+}
+
+fn server_program(kickstart: &Path) -> PathBuf {
+    kickstart.with_file_name(SERVER_NAME)
+}
+
+/// Warns once per process: all workers have the same error.
+fn warn_once(program: &Path, error: &io::Error) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        tracing::warn!(
+            "Unable to keep {} running: {}; each task starts its own",
+            program.display(),
+            reason(error)
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_that_does_not_serve_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("pegasus-kickstart");
+        for file in [&own, &folder.path().join(SERVER_NAME)] {
+            std::fs::copy("/bin/true", file).unwrap();
+        }
+        let task = [own.display().to_string().into_bytes(), b"x".to_vec()];
+        let mut client = TaskServerClient::new(Some(&own));
+        assert!(client.kickstart_command(&task, &[]).is_some());
+        assert!(client.take_server(&[], &mut Spawner::new()).is_none());
+        assert_eq!(client.kickstart_command(&task, &[]), None);
+    }
+
+    #[test]
+    fn kickstart_without_a_server_program_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("pegasus-kickstart");
+        std::fs::copy("/bin/true", &own).unwrap();
+        let task = [own.display().to_string().into_bytes()];
+        assert_eq!(
+            TaskServerClient::new(Some(&own)).kickstart_command(&task, &[]),
+            None
+        );
+        assert_eq!(TaskServerClient::new(None).kickstart_command(&task, &[]), None);
+    }
+}

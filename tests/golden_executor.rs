@@ -1,0 +1,42 @@
+//! The executor does what the original did in the golden cases, on threads of one process.
+
+#![expect(clippy::panic, reason = "a test says what is wrong by a panic")]
+
+use testutils::golden::{self, Case, executor};
+
+/// One rank of the original is the master.
+fn start(ranks: u32) -> Vec<String> {
+    let workers = (ranks - 1).to_string();
+    let program = env!("CARGO_BIN_EXE_pegasus-mpi-cluster");
+    [program, "--workers", &workers].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn executor_does_what_the_original_did() {
+    // Most cases wait most of the time.
+    golden::check("executor", 4 * golden::processors(), |case| {
+        executor::compare(case, &start)
+    });
+}
+
+#[test]
+fn other_expectations_are_reported() {
+    let mut case = Case::read("executor", "diamond");
+    for file in &mut case.archive.files {
+        match file.path.as_str() {
+            "expected/exit" => file.content = "1\n".to_owned(),
+            "expected/files" => file.content += "new      file  0644 other\n",
+            "expected/stdout" => file.content = file.content.replace("this is left", "this is not"),
+            "expected/tree/case.dag.rescue" => file.content += "DONE other\n",
+            _ => {}
+        }
+    }
+    let problems = executor::compare(&case, &start);
+    let what: Vec<&str> = problems.iter().map(|problem| problem.what.as_str()).collect();
+    assert_eq!(what, ["exit", "files", "stdout", "file case.dag.rescue"]);
+    assert!(
+        problems[0].detail.starts_with("@@ line 1\n-1\n+0\n"),
+        "{}",
+        problems[0].detail
+    );
+}
