@@ -388,8 +388,8 @@ fn write_limits<W: Write>(out: &mut Emitter<W>, limits: &[Limit]) -> io::Result<
     Ok(())
 }
 
-/// Writes a time as `2026-11-21T07:13:11.630+05:30`, or without milliseconds. A record has about twenty times.
-/// Formatting them by a pattern would take as long as all the rest.
+/// Writes a time as `2026-11-21T07:13:11.630+05:30`, or without milliseconds. A record has about twenty
+/// times. Formatting them by a pattern would take as long as all the rest.
 fn write_time<W: Write>(
     out: &mut Emitter<W>,
     key: &'static str,

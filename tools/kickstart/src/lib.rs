@@ -30,6 +30,7 @@ pub mod names;
 pub mod network;
 pub mod options;
 pub mod payload;
+mod program;
 pub mod spawn;
 pub mod stat;
 pub mod stdio;
@@ -37,3 +38,5 @@ pub mod temporary;
 pub mod usage;
 pub mod wait;
 pub mod words;
+
+pub use program::main;

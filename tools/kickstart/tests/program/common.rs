@@ -35,7 +35,7 @@ impl Scene {
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-kickstart"));
+        let mut command = Command::new(testutils::programs::path("pegasus-kickstart"));
         command
             .args(arguments)
             .current_dir(self.path(""))

@@ -323,7 +323,7 @@ fn an_ignored_sigchld_changes_nothing() {
     let scene = Scene::new();
     let script = format!(
         "trap '' CHLD; exec {} /bin/sh -c 'exit 4'",
-        env!("CARGO_BIN_EXE_pegasus-kickstart")
+        testutils::programs::path("pegasus-kickstart")
     );
     let output = std::process::Command::new("/bin/sh")
         .args(["-c", &script])
