@@ -1,8 +1,8 @@
 //! Time to read a large DAG, relative to counting the line feeds of the same file.
 //!
-//! `cargo bench --bench dag` writes a DAG of 1,000,001 tasks with arguments and 1,000,000 edges (129 MB) into a temporary
-//! directory; `PMC_BENCH_TASKS` sets another size. Both sides read the file from the page cache. Times are CPU time of the
-//! thread, the best of several rounds.
+//! `cargo bench --bench dag` writes a DAG of 1,000,001 tasks with arguments and 1,000,000 edges (129 MB) into
+//! a temporary directory; `PMC_BENCH_TASKS` sets another size. Both sides read the file from the page cache.
+//! Times are CPU time of the thread, the best of several rounds.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};

@@ -1,13 +1,15 @@
 //! The scheduler alone: how many tasks per second it assigns to simulated workers.
 //!
-//! `cargo bench --bench master` runs workflows of 10,000 to 1,000,000 tasks on 10,000 slots of 500 hosts. Workers answer at
-//! once and in order, and the scheduler runs after every answer, which is its worst case. The baseline is the least work
-//! for a task: take it from a list, copy its line into a message, and take the answer. It is measured in the same run.
+//! `cargo bench --bench master` runs workflows of 10,000 to 1,000,000 tasks on 10,000 slots of 500 hosts.
+//! Workers answer at once and in order, and the scheduler runs after every answer, which is its worst case.
+//! The baseline is the least work for a task: take it from a list, copy its line into a message, and take the
+//! answer. It is measured in the same run.
 //!
-//! In each round, every size runs about the same number of tasks, so that all sizes see the same conditions. `growth` is
-//! the cost of a task relative to the workflow of 10,000 tasks in the same round, as the median of all rounds. The rates are
-//! those of the best round. Times are CPU time of the thread. `PMC_BENCH_TASKS` is the largest workflow, `PMC_BENCH_ROUNDS`
-//! the number of rounds; a word on the command line (`cargo bench --bench master -- mixed`) selects workflows by name.
+//! In each round, every size runs about the same number of tasks, so that all sizes see the same conditions.
+//! `growth` is the cost of a task relative to the workflow of 10,000 tasks in the same round, as the median
+//! of all rounds. The rates are those of the best round. Times are CPU time of the thread. `PMC_BENCH_TASKS`
+//! is the largest workflow, `PMC_BENCH_ROUNDS` the number of rounds; a word on the command line (`cargo bench
+//! --bench master -- mixed`) selects workflows by name.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -209,7 +211,7 @@ fn result(submit: SubmitId) -> TaskResult {
 fn run(dag: &Arc<Dag>) -> Duration {
     let mut sent = Sent::default();
     let config = MasterConfig {
-        tries: 1,
+        max_attempts: 1,
         max_failures: 0,
     };
     let workers = HOSTS * SLOTS_PER_HOST;

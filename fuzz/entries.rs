@@ -1,5 +1,5 @@
-//! The fuzzed functions. Each entry takes arbitrary bytes and checks properties of the result. The targets of `cargo fuzz`
-//! and the test `fuzz_corpus` share this file.
+//! The fuzzed functions. Each entry takes arbitrary bytes and checks properties of the result. The targets of
+//! `cargo fuzz` and the test `fuzz_corpus` share this file.
 
 use std::path::Path;
 
@@ -155,7 +155,8 @@ pub fn workflow(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    let Ok(ParsedWorkflow { workflow, .. }) = read_text(Path::new("workflow"), text, &ReadOptions::default()) else {
+    let Ok(ParsedWorkflow { workflow, .. }) = read_text(Path::new("workflow"), text, &ReadOptions::default())
+    else {
         return;
     };
     assert!(!workflow.jobs.is_empty() && !workflow.label.is_empty());

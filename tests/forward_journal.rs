@@ -60,8 +60,8 @@ impl World {
         data.collect()
     }
 
-    /// Runs all tasks that are not done, in this order, with a checkpoint after `checkpoint` tasks, and ends orderly or
-    /// not. Returns the number of tasks since the last checkpoint.
+    /// Runs all tasks that are not done, in this order, with a checkpoint after `checkpoint` tasks, and ends
+    /// orderly or not. Returns the number of tasks since the last checkpoint.
     fn run(&self, max_open: usize, checkpoint: usize, orderly: bool) -> usize {
         let recovered = recover(&self.rescue(), &self.dag).unwrap();
         let mut done = rescue::read(&self.rescue(), &self.dag).unwrap();
@@ -91,8 +91,8 @@ impl World {
         ran
     }
 
-    /// Returns the lengths of the files before the first write and after each write since the last checkpoint of the last
-    /// run, which did not end orderly.
+    /// Returns the lengths of the files before the first write and after each write since the last checkpoint
+    /// of the last run, which did not end orderly.
     fn history(&self, ran: usize) -> Vec<BTreeMap<PathBuf, u64>> {
         let journal = fs::read(path_for(&self.rescue())).unwrap_or_default();
         let Ok(content) = forward_journal::decode(&journal) else {
@@ -217,8 +217,8 @@ proptest! {
         world.check();
     }
 
-    /// The machine fails: any part of journal and rescue file is left, and any part of the journal's data in the targets,
-    /// with lost blocks.
+    /// The machine fails: any part of journal and rescue file is left, and any part of the journal's data in
+    /// the targets, with lost blocks.
     #[test]
     fn data_is_forwarded_once_if_the_machine_fails(tasks in tasks(), left in vec(any::<Index>(), 5), holes: bool, checkpoint in 1..9_usize) {
         let world = World::new(tasks);
@@ -293,7 +293,7 @@ fn a_file_that_others_write_is_skipped() {
 
 #[test]
 fn a_file_that_was_changed_since_is_skipped() {
-    for change in ["", "before\nt0.0 somebody else wrote this\n", "before\nT"] {
+    for change in ["", "before\nt0.0 another program wrote this\n", "before\nT"] {
         let world = World::new(vec![vec![(0, 5)]]);
         world.run(4, 100, false);
         fs::write(world.path("a"), change).unwrap();

@@ -1,7 +1,7 @@
 //! Runs the entries of the fuzz targets on the saved corpus and on random mutations of it.
 //!
-//! `PMC_FUZZ_ROUNDS` is the number of mutated inputs for each entry (20,000), `PMC_FUZZ_SEED` the seed (1). A failing
-//! input is printed, to be saved in `fuzz/corpus`.
+//! `PMC_FUZZ_ROUNDS` is the number of mutated inputs for each entry (20,000), `PMC_FUZZ_SEED` the seed (1). A
+//! failing input is printed, to be saved in `fuzz/corpus`.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 

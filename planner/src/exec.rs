@@ -194,7 +194,8 @@ pub(crate) struct Exec {
     pub(crate) jobs: Vec<ExecJob>,
     /// Clusters of compute jobs.
     pub(crate) clusters: Vec<Cluster>,
-    /// Compute jobs that run in clusters; where their numbers and those of [`Exec::jobs`] meet, theirs follow.
+    /// Compute jobs that run in clusters; where their numbers and those of [`Exec::jobs`] meet, theirs
+    /// follow.
     pub(crate) members: Vec<ExecJob>,
     /// (parent, child), kept free of duplicates by [`Exec::tidy_edges`].
     pub(crate) edges: Vec<(JobId, JobId)>,

@@ -79,8 +79,8 @@ impl Forwarding {
         self.rescue.is_some() && self.journal.is_none()
     }
 
-    /// True if the journal is large enough for a checkpoint: [`Forwarding::sync_targets`], a sync of the rescue file,
-    /// and [`Forwarding::begin_journal`].
+    /// True if the journal is large enough for a checkpoint: [`Forwarding::sync_targets`], a sync of the
+    /// rescue file, and [`Forwarding::begin_journal`].
     #[must_use]
     pub fn wants_checkpoint(&self) -> bool {
         self.journal.as_ref().is_some_and(Journal::is_large)
@@ -94,11 +94,11 @@ impl Forwarding {
         let Some(rescue) = &self.rescue else {
             return Ok(());
         };
-        let begun = match &self.journal {
+        let journal = match &self.journal {
             Some(journal) => journal.begin_again(rescue, rescue_len),
             None => Journal::begin(rescue, rescue_len),
         };
-        match begun {
+        match journal {
             Ok(journal) => self.journal = Some(journal),
             // Both runs use the option that ignores the other's journal.
             Err(JournalError::InUse { path }) => {
@@ -147,7 +147,8 @@ impl Forwarding {
         self.journal.take().map_or(Ok(()), Journal::remove)
     }
 
-    /// Appends the data of a task, all or nothing. To be called for each task with forwards, even without data.
+    /// Appends the data of a task, all or nothing. To be called for each task with forwards, even without
+    /// data.
     ///
     /// # Errors
     /// The outer error ends the run; the inner error fails the attempt.
@@ -215,8 +216,8 @@ impl Forwarding {
         Ok(Ok(()))
     }
 
-    /// Opens all files and determines where the data goes. The error is the index of the data whose file cannot be
-    /// opened.
+    /// Opens all files and determines where the data goes. The error is the index of the data whose file
+    /// cannot be opened.
     fn plan(&mut self, data: &[ForwardedData]) -> Result<Vec<Planned>, usize> {
         let mut planned: Vec<Planned> = Vec::with_capacity(data.len());
         for (index, piece) in data.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Targets of forwarded data. Only the master writes them, so that data of different tasks is never interleaved. The
-//! most recently used files stay open.
+//! Targets of forwarded data. Only the master writes them, so that data of different tasks is never
+//! interleaved. The most recently used files stay open.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -86,8 +86,8 @@ impl SharedFiles {
         }
     }
 
-    /// Opens a file, which is created with its directories if it is missing, and returns its state. Logs an error and
-    /// returns `None` if that fails.
+    /// Opens a file, which is created with its directories if it is missing, and returns its state. Logs an
+    /// error and returns `None` if that fails.
     pub fn inspect(&mut self, target: &[u8]) -> Option<Place> {
         self.uses += 1;
         if self.open.contains_key(target) {
@@ -130,8 +130,8 @@ impl SharedFiles {
         Ok(())
     }
 
-    /// Removes the data that was appended last, unless another program has appended to the file since. Logs an error if
-    /// that fails.
+    /// Removes the data that was appended last, unless another program has appended to the file since. Logs
+    /// an error if that fails.
     pub fn truncate(&mut self, target: &[u8], from: u64, len: u64) {
         let Some(entry) = self.open(target) else { return };
         let data = entry.file.metadata();

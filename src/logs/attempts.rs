@@ -1,9 +1,9 @@
 //! Keeps the numbers of output files in step with the monitoring log when a run is resumed.
 //!
-//! monitord expects that the k-th submission of a task in `.dagman.out`, counted from 0, has output files with number k.
-//! A worker uses the first number without a file. A killed run leaves submissions of tasks that never reached a worker
-//! and so have no file. Then the next output would get the number of the lost submission, and monitord would look for it
-//! under a number that does not exist.
+//! monitord expects that the k-th submission of a task in `.dagman.out`, counted from 0, has output files
+//! with number k. A worker uses the first number without a file. A killed run leaves submissions of tasks
+//! that never reached a worker and so have no file. Then the next output would get the number of the lost
+//! submission, and monitord would look for it under a number that does not exist.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -16,8 +16,8 @@ use rustc_hash::FxHashMap;
 
 use crate::worker::fill_numbers;
 
-/// Creates an empty output file for each submission in the log without one, of tasks that are not done. A log that is
-/// missing or not a regular file has no submissions.
+/// Creates an empty output file for each submission in the log without one, of tasks that are not done. A log
+/// that is missing or not a regular file has no submissions.
 pub(super) fn fill(log: &Path, dag_file: &Path, dag: &Dag, done: &DoneSet) -> io::Result<()> {
     if !log.metadata().is_ok_and(|data| data.is_file()) {
         return Ok(());
@@ -63,11 +63,11 @@ mod tests {
             dagman_out::queued(&mut log, &stamp, task, number as u64 + 1);
         }
         fs::write(path("x.dag.dagman.out"), log).unwrap();
-        fs::write(path("b.out.000"), "first try").unwrap();
+        fs::write(path("b.out.000"), "first attempt").unwrap();
         fill(&path("x.dag.dagman.out"), &path("x.dag"), &dag, &done).unwrap();
         assert_eq!(fs::read(path("a.out.000")).unwrap(), b"");
         assert!(!path("a.out.001").exists());
-        assert_eq!(fs::read(path("b.out.000")).unwrap(), b"first try");
+        assert_eq!(fs::read(path("b.out.000")).unwrap(), b"first attempt");
         assert_eq!(fs::read(path("b.out.001")).unwrap(), b"");
         assert!(!path("c.out.000").exists(), "done tasks need no file");
     }

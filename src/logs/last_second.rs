@@ -1,8 +1,8 @@
 //! Waits until the second in which the previous run ended is over.
 //!
-//! monitord identifies states of a workflow by the second in which they began. If a run began in the second in which the
-//! previous one ended, both would have a state with the same time. monitord would lose one of them and the rows that it
-//! was about to store.
+//! monitord identifies states of a workflow by the second in which they began. If a run began in the second
+//! in which the previous one ended, both would have a state with the same time. monitord would lose one of
+//! them and the rows that it was about to store.
 
 use std::fs::File;
 use std::io;
@@ -14,8 +14,8 @@ use super::clock::Clock;
 /// Bytes at the end of the log that are searched: some lines, even with long names.
 const TAIL_LEN: u64 = 1 << 16;
 
-/// Waits for the next second if the log has a line of the current one. Waits at most a second: later lines, written
-/// before the clock was set back, do not count.
+/// Waits for the next second if the log has a line of the current one. Waits at most a second: later lines,
+/// written before the clock was set back, do not count.
 pub(super) fn wait(log: &Path, clock: &mut Clock) {
     // A file that cannot be read is not the log of a previous run.
     let tail = tail(log).unwrap_or_default();

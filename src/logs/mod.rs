@@ -1,7 +1,7 @@
 //! The rescue file and the logs of a run.
 //!
-//! Records are collected and written in batches by [`Logs::flush`], the rescue file first: no log names the end of a task
-//! that the rescue file lacks.
+//! Records are collected and written in batches by [`Logs::flush`], the rescue file first: no log names the
+//! end of a task that the rescue file lacks.
 
 mod attempts;
 mod clock;
@@ -72,8 +72,8 @@ impl Logs {
         })
     }
 
-    /// Opens the logs for monitoring and writes their first lines. To be called when the run can no longer be refused.
-    /// Waits less than a second if the previous run ended in the current one.
+    /// Opens the logs for monitoring and writes their first lines. To be called when the run can no longer be
+    /// refused. Waits less than a second if the previous run ended in the current one.
     ///
     /// # Errors
     /// A file cannot be opened.

@@ -4,7 +4,8 @@ use crate::scheduler::run::{Master, Phase};
 use crate::scheduler::tasks::State;
 
 impl Master {
-    /// Checks that all parts of the state agree. Linear in tasks and edges. The error names the contradiction.
+    /// Checks that all parts of the state agree. Linear in tasks and edges. The error names the
+    /// contradiction.
     pub(super) fn sanity_check(&self) -> Result<(), String> {
         self.check_tasks()?;
         if self.phase == Phase::Started {

@@ -7,8 +7,8 @@ const MAX_NUMBERS: u32 = 1 << 16;
 
 /// CPU numbers of one host.
 ///
-/// Assumes that numbers count the threads of a core first, then the cores of a socket, then the sockets. Tasks with one
-/// CPU get no number: the operating system places them.
+/// Assumes that numbers count the threads of a core first, then the cores of a socket, then the sockets.
+/// Tasks with one CPU get no number: the operating system places them.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuSet {
     threads_per_core: u32,
@@ -28,8 +28,8 @@ impl CpuSet {
         }
     }
 
-    /// Takes the first free block of `count` numbers. A block of at least a socket begins at a socket, one of at least a
-    /// core begins at a core, and others begin anywhere.
+    /// Takes the first free block of `count` numbers. A block of at least a socket begins at a socket, one of
+    /// at least a core begins at a core, and others begin anywhere.
     pub(crate) fn take(&mut self, count: u32) -> Option<Range<u32>> {
         if count == 0 || count > self.threads {
             return None;

@@ -1,8 +1,8 @@
 //! Hosts, their free resources, and an index that finds a host for a request.
 //!
-//! Numbers of free CPUs are grouped into levels. Each level holds the hosts with a free slot and that many free CPUs,
-//! ordered by free memory. A tree over the levels holds the maximum of free memory for ranges of levels. So a search and an
-//! update cost the logarithm of the number of hosts and levels.
+//! Numbers of free CPUs are grouped into levels. Each level holds the hosts with a free slot and that many
+//! free CPUs, ordered by free memory. A tree over the levels holds the maximum of free memory for ranges of
+//! levels. So a search and an update cost the logarithm of the number of hosts and levels.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -228,7 +228,7 @@ impl Hosts {
         self.enter(index);
     }
 
-    /// Gives back what [`Hosts::take`] took.
+    /// Returns resources that [`Hosts::take`] took.
     pub(crate) fn give_back(
         &mut self,
         index: u32,
@@ -334,7 +334,7 @@ impl Hosts {
         }
         for (level, members) in self.members.iter().enumerate() {
             if self.most_memory.leaf(level) != members.last().map(|(memory, _)| *memory) {
-                return Err(format!("level {level} has other memory than the tree says"));
+                return Err(format!("level {level} and the tree have different memory"));
             }
         }
         Ok(())
@@ -457,7 +457,8 @@ mod tests {
             let from = |at: usize| model.iter().enumerate().skip(at);
             let fits = |value: &Option<u64>| value.is_some_and(|v| v >= least);
             prop_assert_eq!(tree.max_from(start), from(start).filter_map(|(_, v)| *v).max());
-            prop_assert_eq!(tree.first_from(start, least), from(start).find(|(_, v)| fits(v)).map(|(i, _)| i));
+            let first = from(start).find(|(_, v)| fits(v)).map(|(i, _)| i);
+            prop_assert_eq!(tree.first_from(start, least), first);
             let last = from(start).rfind(|(_, v)| fits(v)).map(|(i, _)| i);
             prop_assert_eq!(tree.last_from(start, least), last);
         }

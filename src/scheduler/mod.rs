@@ -1,13 +1,14 @@
 //! The master as a pure state machine: it decides which task runs where, and when.
 //!
-//! It uses no clock, file or socket. [`Master::handle`] handles one event; [`Master::schedule`] assigns ready tasks. Both
-//! emit their decisions through the [`Outbox`]. The driver owns transport, clock and logs: it calls `handle` for each
-//! message that has arrived, then `schedule` once.
+//! It uses no clock, file or socket. [`Master::handle`] handles one event; [`Master::schedule`] assigns ready
+//! tasks. Both emit their decisions through the [`Outbox`]. The driver owns transport, clock and logs: it
+//! calls `handle` for each message that has arrived, then `schedule` once.
 //!
 //! # Life of a run
 //!
-//! All workers register. When the last one has registered, each gets [`ToWorker::Setup`]. After [`Master::start`] the
-//! first tasks are ready, and `handle` and `schedule` alternate until [`Master::is_finished`].
+//! All workers register. When the last one has registered, each gets [`ToWorker::Setup`]. After
+//! [`Master::start`] the first tasks are ready, and `handle` and `schedule` alternate until
+//! [`Master::is_finished`].
 //!
 //! ```text
 //! waiting ── last parent done ──> ready ── schedule ──> queued ──> running ──> done
@@ -17,20 +18,21 @@
 //!
 //! # Order
 //!
-//! `schedule` gives submit numbers to ready tasks in this order: at the start, by name; later, in the order in which
-//! their last parents ended; children of one task, in the order of their EDGE lines; retries at the end. Then it starts
-//! tasks by priority, and those of equal priority by submit number. A task that fits on no host now is overtaken only by
-//! tasks with another request. Very short tasks may be sent to a worker a few milliseconds before it can start them
-//! (`prefill`).
+//! `schedule` gives submit numbers to ready tasks in this order: at the start, by name; later, in the order
+//! in which their last parents ended; children of one task, in the order of their EDGE lines; retries at the
+//! end. Then it starts tasks by priority, and those of equal priority by submit number. A task that fits on
+//! no host now is overtaken only by tasks with another request. Very short tasks may be sent to a worker a
+//! few milliseconds before it can start them (`prefill`).
 //!
 //! # Cost
 //!
-//! Tasks with the same request form a *shape*; shapes with the same number of CPUs and GPUs form a *class*. With
-//! H hosts, S shapes in a class and C classes, the costs are:
+//! Tasks with the same request form a *shape*; shapes with the same number of CPUs and GPUs form a *class*.
+//! With H hosts, S shapes in a class and C classes, the costs are:
 //!
 //! * A task ends: O(log H), and O(1) for each of its edges.
 //! * A task becomes ready: O(log S).
-//! * A task starts: O(C · log S + log H). When nothing else fits, another O(C · log S). Without a free slot, nothing.
+//! * A task starts: O(C · log S + log H). When nothing else fits, another O(C · log S). Without a free slot,
+//!   nothing.
 //!
 //! The number of tasks does not matter, and neither does the number of tasks that wait for memory.
 
@@ -97,11 +99,13 @@ pub enum Record<'a> {
     },
     /// A task is ready and waits for a slot.
     Queued(TaskId, SubmitId),
-    /// The free CPU numbers of the host are scattered: the task that starts next gets no block and no affinity.
+    /// The free CPU numbers of the host are scattered: the task that starts next gets no block and no
+    /// affinity.
     Fragmented(TaskId, SubmitId),
     /// A task was assigned to a worker.
     Started(TaskId, SubmitId, Rank),
-    /// An attempt ended. If it succeeded, its rescue record must be on disk before any log line about its end.
+    /// An attempt ended. If it succeeded, its rescue record must be on disk before any log line about its
+    /// end.
     Ended {
         /// Which task.
         task: TaskId,

@@ -11,7 +11,7 @@ use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record}
 
 /// One attempt for each task, and no limit of failures.
 const ONE_ATTEMPT: MasterConfig = MasterConfig {
-    tries: 1,
+    max_attempts: 1,
     max_failures: 0,
 };
 
@@ -308,7 +308,7 @@ fn attempts_of_the_task_override_those_of_the_run() {
         1,
         &[],
         MasterConfig {
-            tries: 2,
+            max_attempts: 2,
             max_failures: 0,
         },
     );
@@ -339,7 +339,7 @@ fn no_task_starts_after_too_many_failures() {
         2,
         &[],
         MasterConfig {
-            tries: 1,
+            max_attempts: 1,
             max_failures: 1,
         },
     );
@@ -365,7 +365,7 @@ fn retried_attempts_do_not_count_as_failures() {
         1,
         &[],
         MasterConfig {
-            tries: 2,
+            max_attempts: 2,
             max_failures: 1,
         },
     );

@@ -1,7 +1,7 @@
 //! Finds tasks that can never run because they wait for themselves.
 //!
-//! Like the original, the executor does not check for cycles before a run: it runs the other tasks, and the run fails.
-//! This module explains why.
+//! Like the original, the executor does not check for cycles before a run: it runs the other tasks, and the
+//! run fails. This module explains why.
 
 use crate::{Dag, TaskId};
 

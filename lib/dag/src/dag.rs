@@ -15,11 +15,11 @@ pub type Forward = (Vec<u8>, Vec<u8>);
 
 /// A DAG, as read from its file.
 ///
-/// Names and commands are ranges of the file's text, options are numbers of distinct sets of options, and children are one
-/// array with offsets. A task needs 60 to 70 bytes besides its text, an edge 4.
+/// Names and commands are ranges of the file's text, options are numbers of distinct sets of options, and
+/// children are one array with offsets. A task needs 60 to 70 bytes besides its text, an edge 4.
 ///
-/// The file is read into memory, not mapped: truncating a mapped file during the run would kill the master with SIGBUS,
-/// and a copy needs no more memory than the pages of the mapping.
+/// The file is read into memory, not mapped: truncating a mapped file during the run would kill the master
+/// with SIGBUS, and a copy needs no more memory than the pages of the mapping.
 pub struct Dag {
     pub(crate) text: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
@@ -226,8 +226,8 @@ impl Dag {
         if tasks.is_sorted_by(|a, b| self.name(*a) <= self.name(*b)) {
             return;
         }
-        // Names of a workflow share a prefix. The eight bytes after it nearly always decide the order, and comparing them
-        // does not access the text.
+        // Names of a workflow share a prefix. The eight bytes after it nearly always decide the order, and
+        // comparing them does not access the text.
         let shared = self.shared_prefix(tasks);
         let mut keyed: Vec<(u64, TaskId)> = tasks
             .iter()

@@ -6,8 +6,8 @@ use thiserror::Error;
 
 /// Why a DAG was refused.
 ///
-/// `Display` is exactly the text of the original pegasus-mpi-cluster, because scripts search for it. Four of these texts
-/// end with a line feed.
+/// `Display` is exactly the text of the original pegasus-mpi-cluster, because scripts search for it. Four of
+/// these texts end with a line feed.
 #[derive(Debug, Error)]
 #[error("{kind}")]
 pub struct DagError {

@@ -8,9 +8,9 @@
 //! EDGE preprocess_ID0000001 findrange_ID0000002
 //! ```
 //!
-//! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs little more
-//! memory than its file. [`words`] splits a command into arguments, [`write`] writes the lines, [`rescue`] keeps the list
-//! of done tasks, and [`cycle`] finds tasks that can never run.
+//! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs
+//! little more memory than its file. [`words`] splits a command into arguments, [`write`] writes the lines,
+//! [`rescue`] keeps the list of done tasks, and [`cycle`] finds tasks that can never run.
 
 pub mod cycle;
 mod dag;

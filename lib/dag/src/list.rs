@@ -1,9 +1,9 @@
 //! Lists of commands, as `pegasus-cluster` reads them: one command a line, quoted as in a shell.
 //!
-//! `'…'` quotes everything. `"…"` quotes everything except backslashes before `"`, `\`, `$` and `` ` ``, which make the
-//! next character literal. Outside quotes, a backslash makes any next character literal. Variables and patterns are not
-//! expanded. A `#` at the start of a word begins a comment. Unlike in a DAG ([`crate::words`]), text next to a quoted
-//! part belongs to the same word, and the two quotes differ.
+//! `'…'` quotes everything. `"…"` quotes everything except backslashes before `"`, `\`, `$` and `` ` ``,
+//! which make the next character literal. Outside quotes, a backslash makes any next character literal.
+//! Variables and patterns are not expanded. A `#` at the start of a word begins a comment. Unlike in a DAG
+//! ([`crate::words`]), text next to a quoted part belongs to the same word, and the two quotes differ.
 
 use std::borrow::Cow;
 
@@ -70,8 +70,8 @@ pub fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, ListError> {
     Ok(words)
 }
 
-/// Quotes a word for [`split`] and for the quoting rules of a POSIX shell. Plain words are unchanged. A line feed cannot
-/// be quoted.
+/// Quotes a word for [`split`] and for the quoting rules of a POSIX shell. Plain words are unchanged. A line
+/// feed cannot be quoted.
 #[must_use]
 pub fn quote(word: &[u8]) -> Cow<'_, [u8]> {
     let is_special = |b: &u8| is_blank(*b) || matches!(b, b'\'' | b'"' | b'\\' | b'#');

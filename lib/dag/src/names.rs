@@ -9,8 +9,8 @@ use crate::TaskId;
 
 const EMPTY: u64 = 0;
 
-/// A hash table with open addressing and linear probing. A slot holds 32 bits of the hash and the task number plus one.
-/// The caller compares names in the text of the DAG.
+/// A hash table with open addressing and linear probing. A slot holds 32 bits of the hash and the task number
+/// plus one. The caller compares names in the text of the DAG.
 #[derive(Default)]
 pub(crate) struct NameIndex {
     slots: Vec<u64>,

@@ -1,5 +1,5 @@
-//! Numbers as `sscanf` of the C library reads them, because DAG files rely on it: leading blanks are skipped, and text
-//! after the number is ignored, so `12MB` is 12.
+//! Numbers as `sscanf` of the C library reads them, because DAG files rely on it: leading blanks are skipped,
+//! and text after the number is ignored, so `12MB` is 12.
 
 /// Removes leading blanks, by the definition of C.
 #[must_use]
@@ -30,8 +30,8 @@ fn integer_text(text: &[u8]) -> Option<&str> {
     (digits > 0).then(|| std::str::from_utf8(&text[..end]).ok())?
 }
 
-/// Returns the decimal number at the start of the text, with fraction and exponent. Infinity, not-a-number and
-/// hexadecimal numbers are not accepted.
+/// Returns the decimal number at the start of the text, with fraction and exponent. Infinity, not-a-number
+/// and hexadecimal numbers are not accepted.
 #[must_use]
 pub fn decimal_text(text: &[u8]) -> Option<&str> {
     let text = skip_blanks(text);

@@ -146,8 +146,8 @@ fn invalid(what: &'static str, value: &[u8], name: &[u8]) -> DagErrorKind {
     }
 }
 
-/// Parses memory in MB or a number of CPUs or GPUs: in single precision, rounded up, at most 32 bits. Beyond that, the
-/// original's conversion is undefined.
+/// Parses memory in MB or a number of CPUs or GPUs: in single precision, rounded up, at most 32 bits. Beyond
+/// that, the original's conversion is undefined.
 fn request(what: &'static str, value: &[u8], name: &[u8]) -> Result<u32, DagErrorKind> {
     let number = number::float(value).ok_or_else(|| invalid(what, value, name))?;
     if number < 0.0 {

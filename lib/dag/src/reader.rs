@@ -12,8 +12,8 @@ use crate::names::{self, NameIndex};
 use crate::options::{self, Options};
 use crate::text::{cut, lossy, trim};
 
-/// Number of names that are looked up together: first the slots of the index are read, then the tasks, then the texts.
-/// In a large DAG each of these reads misses the cache, and independent misses overlap.
+/// Number of names that are looked up together: first the slots of the index are read, then the tasks, then
+/// the texts. In a large DAG each of these reads misses the cache, and independent misses overlap.
 const BLOCK_SIZE: usize = 64;
 
 pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {

@@ -1,22 +1,24 @@
 //! The rescue file: names of the tasks that are done.
 //!
-//! A record is a line feed, `DONE `, and the name. So the file begins with an empty line and does not end with a line
-//! feed. The file is only appended to, even by a run that ignores its content. At the start of a run, all done tasks are
-//! written once more, in byte order of their names.
+//! A record is a line feed, `DONE `, and the name. So the file begins with an empty line and does not end
+//! with a line feed. The file is only appended to, even by a run that ignores its content. At the start of a
+//! run, all done tasks are written once more, in byte order of their names.
 //!
 //! # After a crash
 //!
-//! The format has a weakness: without a line feed at the end, `DONE t1` may be the record of `t1`, or what a crash or a
-//! full disk left of `DONE t10`. The bytes must be those of the original, so the reader resolves the ambiguity. It
-//! affects only the last line, if it has no line feed:
+//! The format has a weakness: without a line feed at the end, `DONE t1` may be the record of `t1`, or what a
+//! crash or a full disk left of `DONE t10`. The bytes must be those of the original, so the reader resolves
+//! the ambiguity. It affects only the last line, if it has no line feed:
 //!
-//! * If it is an incomplete record of some task (`DON`, or `DONE t` without a task `t`), it is torn and is ignored.
-//! * If it is a complete record of a task whose name is a prefix of another name, it counts as torn if the length of the
-//!   file is a multiple of 512. A short record goes to the kernel in one call; kernel and disk divide it only at the
-//!   boundaries of pages or sectors. If a record really ends there (one file in 512 with such names), a done task runs
-//!   once more. Without this restriction, every orderly end with such a task would repeat it.
-//! * [`Writer`] removes a record that it could not write completely, and removes a torn record before it appends, so that
-//!   the next record does not complete it.
+//! * If it is an incomplete record of some task (`DON`, or `DONE t` without a task `t`), it is torn and is
+//!   ignored.
+//! * If it is a complete record of a task whose name is a prefix of another name, it counts as torn if the
+//!   length of the file is a multiple of 512. A short record goes to the kernel in one call; kernel and disk
+//!   divide it only at the boundaries of pages or sectors. If a record really ends there (one file in 512
+//!   with such names), a done task runs once more. Without this restriction, every orderly end with such a
+//!   task would repeat it.
+//! * [`Writer`] removes a record that it could not write completely, and removes a torn record before it
+//!   appends, so that the next record does not complete it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -185,8 +187,8 @@ pub fn parse(text: &[u8], dag: &Dag) -> Result<DoneSet, RescueError> {
     Ok(done)
 }
 
-/// Returns the empty set for a run that ignores the rescue file but appends to it. A torn record is still found, so that
-/// [`Writer`] removes it. A file that cannot be read has none.
+/// Returns the empty set for a run that ignores the rescue file but appends to it. A torn record is still
+/// found, so that [`Writer`] removes it. A file that cannot be read has none.
 #[must_use]
 pub fn skip(path: &Path, dag: &Dag) -> DoneSet {
     let text = std::fs::read(path).unwrap_or_default();
@@ -229,8 +231,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Opens the file for appending, and creates it if it is missing. Removes a torn record that was found when `done` was
-    /// read.
+    /// Opens the file for appending, and creates it if it is missing. Removes a torn record that was found
+    /// when `done` was read.
     ///
     /// # Errors
     /// The file cannot be opened or truncated.
@@ -261,7 +263,8 @@ impl Writer {
         self.flush()
     }
 
-    /// Writes the record of a task. When this returns, the record is in the kernel and survives the end of the process.
+    /// Writes the record of a task. When this returns, the record is in the kernel and survives the end of
+    /// the process.
     ///
     /// # Errors
     /// As [`Writer::flush`].
@@ -279,8 +282,8 @@ impl Writer {
     /// Writes the added records to the kernel.
     ///
     /// # Errors
-    /// The records could not be written, for example because the disk is full. The file is unchanged, and the records
-    /// are still pending.
+    /// The records could not be written, for example because the disk is full. The file is unchanged, and the
+    /// records are still pending.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());

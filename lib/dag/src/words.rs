@@ -1,9 +1,10 @@
 //! Word splitting of a command, and its inverse.
 //!
-//! Variables and patterns are not expanded. `'` and `"` are equivalent: the first one opens a quote, the next one of either
-//! kind closes it. Opening does not end the current word, but closing does, even if the word is empty: `pre"a b"post` gives
-//! `prea b` and `post`. A backslash makes the next character literal, inside and outside quotes. Blanks outside quotes
-//! separate words. A quote that is not closed contains the rest of the line as one word, unless the rest is empty.
+//! Variables and patterns are not expanded. `'` and `"` are equivalent: the first one opens a quote, the next
+//! one of either kind closes it. Opening does not end the current word, but closing does, even if the word is
+//! empty: `pre"a b"post` gives `prea b` and `post`. A backslash makes the next character literal, inside and
+//! outside quotes. Blanks outside quotes separate words. A quote that is not closed contains the rest of the
+//! line as one word, unless the rest is empty.
 
 use std::borrow::Cow;
 
@@ -13,8 +14,8 @@ fn is_blank(byte: u8) -> bool {
 
 /// An iterator over the words of a text.
 ///
-/// [`Words::rest`] returns the unread part, so that a parser of options can take words from the front and keep the rest
-/// unchanged.
+/// [`Words::rest`] returns the unread part, so that a parser of options can take words from the front and
+/// keep the rest unchanged.
 #[derive(Clone, Debug)]
 pub struct Words<'a> {
     rest: &'a [u8],
@@ -87,7 +88,8 @@ pub fn split(text: &[u8]) -> Vec<Vec<u8>> {
     Words::new(text).map(Cow::into_owned).collect()
 }
 
-/// Quotes a word so that [`split`] returns exactly this word, also between other words and at the end of a trimmed line.
+/// Quotes a word so that [`split`] returns exactly this word, also between other words and at the end of a
+/// trimmed line.
 ///
 /// Words without blanks, quotes and backslashes are unchanged. A DAG file cannot contain line feeds in words;
 /// [`crate::write`] refuses them.

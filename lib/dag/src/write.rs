@@ -1,7 +1,7 @@
 //! Writes the lines of a DAG file, for the planner.
 //!
-//! The layout is that of Pegasus' planner, because Pegasus' monitoring daemon reads these lines, too: the `#@` line ends
-//! with a blank, and exactly one blank separates the name of a task from the next word.
+//! The layout is that of Pegasus' planner, because Pegasus' monitoring daemon reads these lines, too: the
+//! `#@` line ends with a blank, and exactly one blank separates the name of a task from the next word.
 
 use std::fmt::Write as _;
 
@@ -56,7 +56,8 @@ pub struct TaskLine<'a> {
     pub priority: Option<i64>,
     /// More options, in the syntax of the line; may be empty.
     pub options: &'a str,
-    /// Program and arguments in the syntax of the line, quoted with [`words::quote`](crate::words::quote) if necessary.
+    /// Program and arguments in the syntax of the line, quoted with [`words::quote`](crate::words::quote) if
+    /// necessary.
     pub command: &'a str,
 }
 
@@ -127,7 +128,8 @@ pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Re
         out.push('\n');
         return Ok(());
     }
-    // Quotes in the options may include the program, or the program may look like an option: reads the line back.
+    // Quotes in the options may include the program, or the program may look like an option: reads the line
+    // back.
     let read_back = options::parse(line.name.as_bytes(), &out.as_bytes()[rest..]);
     let problem = match read_back {
         // Both end at the end of the text.
@@ -147,8 +149,8 @@ pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Re
     Ok(())
 }
 
-/// True if the line is certainly read back correctly: its options are small numbers, and the program begins with a
-/// character that begins no option and needs no quotes.
+/// True if the line is certainly read back correctly: its options are small numbers, and the program begins
+/// with a character that begins no option and needs no quotes.
 fn is_plain(line: &TaskLine<'_>, more: &[&str]) -> bool {
     const SMALL: u64 = 1 << 20;
     let numbers = [
@@ -192,8 +194,8 @@ pub fn edges<'n>(
 }
 
 fn check_name(what: &'static str, value: &str) -> Result<(), WriteError> {
-    // Refuses all white space, because the monitoring daemon knows more blanks than the reader. Checking all bytes of a
-    // plain name is faster than stopping at the first special one.
+    // Refuses all white space, because the monitoring daemon knows more blanks than the reader. Checking all
+    // bytes of a plain name is faster than stopping at the first special one.
     let plain = value
         .bytes()
         .fold(true, |plain, b| plain & (b > b' ') & b.is_ascii());

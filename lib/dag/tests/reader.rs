@@ -127,6 +127,7 @@ fn identifiers_belong_to_the_next_task_only() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn error_messages_are_those_of_the_original() {
     let cases = [
         (

@@ -181,8 +181,8 @@ proptest! {
         let _ = rescue::parse(&text, &dag(&["a", "b", "ab"]));
     }
 
-    /// A truncated file names only tasks whose records are in it, unless the rest of a record is the name of another
-    /// task, which the rule of sector boundaries covers.
+    /// A truncated file names only tasks whose records are in it, unless the rest of a record is the name of
+    /// another task, which the rule of sector boundaries covers.
     #[test]
     fn a_truncated_file_is_readable(order in proptest::collection::vec(0_usize..4, 0..12), cut: prop::sample::Index) {
         let tasks = ["alpha", "beta", "gamma", "delta"];

@@ -155,7 +155,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     if let Some(problems) = problems {
         return Err(problems.into());
     }
-    let around = subworkflow::Surrounding {
+    let around = subworkflow::OuterWorkflow {
         request,
         properties: &properties,
         options: &options,

@@ -48,8 +48,8 @@ pub struct Begin {
     pub system: u32,
 }
 
-/// Returns the checksum of the last bytes before a position of the rescue file. It changes if the file has been edited,
-/// which makes the position meaningless.
+/// Returns the checksum of the last bytes before a position of the rescue file. It changes if the file has
+/// been edited, which makes the position meaningless.
 #[must_use]
 pub fn tail_checksum(before: &[u8]) -> u32 {
     crc32fast::hash(&before[before.len().saturating_sub(TAIL_LEN)..])
@@ -208,6 +208,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use proptest::sample::Index;
 
     use super::*;
 
@@ -248,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_torn_end_loses_only_its_record(records in records(), cut in any::<prop::sample::Index>(), len: u64) {
+        fn a_torn_end_loses_only_its_record(records in records(), cut in any::<Index>(), len: u64) {
             let (bytes, ends) = journal(&records, len);
             let cut = HEADER_LEN + cut.index(bytes.len() - HEADER_LEN + 1);
             let content = decode(&bytes[..cut]).unwrap();
@@ -262,7 +263,7 @@ mod tests {
         }
 
         #[test]
-        fn decoding_ends_at_a_changed_byte(records in records(), at in any::<prop::sample::Index>(), change in 1_u8..) {
+        fn decoding_ends_at_a_changed_byte(records in records(), at in any::<Index>(), change in 1_u8..) {
             let (mut bytes, ends) = journal(&records, 7);
             let at = at.index(bytes.len());
             bytes[at] ^= change;

@@ -1,48 +1,50 @@
 //! The forward journal: forwarded data is in its targets exactly once, whenever a run is killed.
 //!
-//! The file `<rescue file>.journal` is a redo log. It exists while a run forwards data and after a run was killed; an
-//! orderly end removes it. For each task that forwards data the master
+//! The file `<rescue file>.journal` is a redo log. It exists while a run forwards data and after a run was
+//! killed; an orderly end removes it. For each task that forwards data the master
 //!
 //! 1. appends a *record* to the journal: the task, and for each target the offset and the data;
 //! 2. appends the data to the targets;
 //! 3. writes `DONE` to the rescue file, then the logs.
 //!
-//! If step 1 or 2 fails, the master removes the data from the targets, then the record from the journal, and the attempt
-//! has failed. The next run first completes the journal ([`recover`]): it writes the data of all records to the targets,
-//! and the tasks of all records are done.
+//! If step 1 or 2 fails, the master removes the data from the targets, then the record from the journal, and
+//! the attempt has failed. The next run first completes the journal ([`recover`]): it writes the data of all
+//! records to the targets, and the tasks of all records are done.
 //!
 //! # Why this is correct
 //!
-//! *The record is the commit.* It counts only if its checksum is right, so it exists completely or not at all. Before it
-//! is written, no target and no rescue file contains anything of the task: the task runs again. After it is written, the
-//! task is done, and recovery writes its data at the recorded offset: bytes that are already there are overwritten with
-//! the same bytes, never repeated. Records of one target are contiguous and in the order of the journal, because only the
-//! master writes, one task after the other. So a task that is not done never lies before one that is, and nothing has to
-//! be removed from the middle. Recovery changes neither the journal nor its own result when it is repeated. The journal
-//! is removed after the rescue file names the tasks.
+//! *The record is the commit.* It counts only if its checksum is right, so it exists completely or not at
+//! all. Before it is written, no target and no rescue file contains anything of the task: the task runs
+//! again. After it is written, the task is done, and recovery writes its data at the recorded offset: bytes
+//! that are already there are overwritten with the same bytes, never repeated. Records of one target are
+//! contiguous and in the order of the journal, because only the master writes, one task after the other. So a
+//! task that is not done never lies before one that is, and nothing has to be removed from the middle.
+//! Recovery changes neither the journal nor its own result when it is repeated. The journal is removed after
+//! the rescue file names the tasks.
 //!
-//! *A failed step 2* is undone in the order data, record. If the run is killed in between, the record exists: the task,
-//! which has succeeded, is done with all its data. No log contradicts this, because logs are written later.
+//! *A failed step 2* is undone in the order data, record. If the run is killed in between, the record exists:
+//! the task, which has succeeded, is done with all its data. No log contradicts this, because logs are
+//! written later.
 //!
-//! *If the machine fails,* data since the last sync may be missing in part. The journal is read up to the first
-//! incomplete record. Missing bytes of targets (a shorter file, or blocks of zeros) are written again. A `DONE` that
-//! reached the disk without its record is detected: the header of the journal holds a length of the rescue file up to
-//! which everything was on the disk, and each task with forwards has a record, even without data. So a task with
-//! forwards that the rescue file names after that length, and the journal does not, is not done, and its line is removed.
-//! (Not if the machine has not been rebooted since, because then nothing was lost, nor if the rescue file was edited
-//! before that position.)
+//! *If the machine fails,* data since the last sync may be missing in part. The journal is read up to the
+//! first incomplete record. Missing bytes of targets (a shorter file, or blocks of zeros) are written again.
+//! A `DONE` that reached the disk without its record is detected: the header of the journal holds a length of
+//! the rescue file up to which everything was on the disk, and each task with forwards has a record, even
+//! without data. So a task with forwards that the rescue file names after that length, and the journal does
+//! not, is not done, and its line is removed. (Not if the machine has not been rebooted since, because then
+//! nothing was lost, nor if the rescue file was edited before that position.)
 //!
-//! One case is not detected: data in a target whose record did not reach the disk. The journal is synced within the
-//! user's interval, by default a second, while systems keep new data in memory for longer (Linux: 5 to 30 seconds). So
-//! this takes a machine that runs out of memory, writes the target early and fails within the second. A sync before every
-//! write would close the gap, but delay every task. If the target has other records, its length is found to be wrong and
-//! the user is warned. A *checkpoint* begins a new journal when the old one is large, after a sync of targets and rescue
-//! file.
+//! One case is not detected: data in a target whose record did not reach the disk. The journal is synced
+//! within the user's interval, by default a second, while systems keep new data in memory for longer (Linux:
+//! 5 to 30 seconds). So this takes a machine that runs out of memory, writes the target early and fails
+//! within the second. A sync before every write would close the gap, but delay every task. If the target has
+//! other records, its length is found to be wrong and the user is warned. A *checkpoint* begins a new journal
+//! when the old one is large, after a sync of targets and rescue file.
 //!
-//! *Targets that other programs write, too,* are skipped with a warning. If a target does not have the length of the last
-//! write, its further pieces are recorded without an offset. Recovery touches no target whose length or bytes this run
-//! cannot have left. After a crash, such a file may contain data twice or in part, as with the original. Targets that are
-//! not regular files (pipes, devices) are never recorded.
+//! *Targets that other programs write, too,* are skipped with a warning. If a target does not have the length
+//! of the last write, its further pieces are recorded without an offset. Recovery touches no target whose
+//! length or bytes this run cannot have left. After a crash, such a file may contain data twice or in part,
+//! as with the original. Targets that are not regular files (pipes, devices) are never recorded.
 
 mod format;
 mod recover;
@@ -114,16 +116,16 @@ fn rescue_tail(rescue: &Path, end: u64) -> io::Result<u32> {
     Ok(tail_checksum(&tail))
 }
 
-/// Returns the checksum of the boot id; 0 if it is unknown. While it is the same, nothing that was written has been
-/// lost.
+/// Returns the checksum of the boot id; 0 if it is unknown. While it is the same, nothing that was written
+/// has been lost.
 fn running_system() -> u32 {
     let name = std::fs::read("/proc/sys/kernel/random/boot_id");
     name.map_or(0, |name| crc32fast::hash(&name))
 }
 
 impl Journal {
-    /// Begins an empty journal, which replaces an old one. The first `rescue_len` bytes of the rescue file and all
-    /// forwarded data must be on the disk.
+    /// Begins an empty journal, which replaces an old one. The first `rescue_len` bytes of the rescue file
+    /// and all forwarded data must be on the disk.
     ///
     /// # Errors
     /// The journal cannot be written, or belongs to another live run.
@@ -180,8 +182,8 @@ impl Journal {
     /// Appends the record of a task.
     ///
     /// # Errors
-    /// The outer error means that the journal is unusable and the run must end. The inner error means that the record
-    /// was not written.
+    /// The outer error means that the journal is unusable and the run must end. The inner error means that
+    /// the record was not written.
     pub fn append(&mut self, task: &[u8], pieces: &[Piece<'_>]) -> Result<io::Result<()>, JournalError> {
         self.buffer.clear();
         format::encode(&mut self.buffer, task, pieces);

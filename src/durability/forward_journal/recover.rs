@@ -40,11 +40,12 @@ impl Recovered {
     }
 }
 
-/// Completes the targets of the journal of a rescue file, and corrects the rescue file. Returns `None` if there is no
-/// journal.
+/// Completes the targets of the journal of a rescue file, and corrects the rescue file. Returns `None` if
+/// there is no journal.
 ///
 /// # Errors
-/// The journal cannot be read or belongs to a live run, or a file cannot be corrected. Recovery can be repeated.
+/// The journal cannot be read or belongs to a live run, or a file cannot be corrected. Recovery can be
+/// repeated.
 pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalError> {
     let path = path_for(rescue);
     let read_error = |source| JournalError::Read {
@@ -120,8 +121,8 @@ fn doubtful_from(begin: &Begin, text: &[u8]) -> Option<usize> {
     is_unchanged.then_some(tail)
 }
 
-/// Removes the lines of tasks that are in the rescue file, but not in the journal: the machine failed before their data
-/// was on the disk. Returns these tasks.
+/// Removes the lines of tasks that are in the rescue file, but not in the journal: the machine failed before
+/// their data was on the disk. Returns these tasks.
 fn correct(
     rescue: &Path,
     text: &[u8],
@@ -291,8 +292,8 @@ impl Target<'_> {
     }
 }
 
-/// True if a crash can have left `found` of `expected`: its beginning, with lost blocks. `found` is not longer, and
-/// `start` is the offset of both in the file.
+/// True if a crash can have left `found` of `expected`: its beginning, with lost blocks. `found` is not
+/// longer, and `start` is the offset of both in the file.
 fn can_be_left_of(expected: &[u8], found: &[u8], start: u64) -> bool {
     let mut at = 0;
     while at < found.len() {

@@ -1,7 +1,8 @@
 //! Whole runs on a simulated transport. A model checks each step of the scheduler.
 //!
-//! A seed determines everything: the DAG, the hosts, how long tasks run, which fail, how long messages take and how many
-//! are handled at a time. A failing test names its seed; `PMC_SIM_SEED=<seed> cargo test simulated` runs only that seed.
+//! A seed determines everything: the DAG, the hosts, how long tasks run, which fail, how long messages take
+//! and how many are handled at a time. A failing test names its seed; `PMC_SIM_SEED=<seed> cargo test
+//! simulated` runs only that seed.
 
 mod model;
 
@@ -110,6 +111,37 @@ impl Workers {
     }
 }
 
+/// Registers all workers in random order.
+fn register_all(
+    master: &mut Master,
+    model: &mut Model,
+    workers: &[Registration],
+    random: &mut Random,
+) -> Result<(), String> {
+    let mut order: Vec<usize> = (0..workers.len()).collect();
+    for at in (1..order.len()).rev() {
+        order.swap(at, random.below(at as u64 + 1) as usize);
+    }
+    order.into_iter().try_for_each(|index| {
+        let event = Event::Registered(Rank(index as u32 + 1), workers[index].clone());
+        master.handle(event, model).map_err(|e| e.to_string())
+    })
+}
+
+fn random_result(submit: SubmitId, one_in_fails: u64, random: &mut Random) -> TaskResult {
+    let failed = one_in_fails > 0 && random.one_in(one_in_fails);
+    let status = if failed {
+        random.pick(&[256, 768, 9, -1])
+    } else {
+        0
+    };
+    TaskResult {
+        submit,
+        outcome: Outcome::new(status, Duration::from_millis(1)),
+        forwards: Vec::new(),
+    }
+}
+
 /// Runs a plan to its end.
 fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     let mut model = Model::new(&plan);
@@ -118,16 +150,7 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
     if plan.prefill {
         master = master.with_prefill();
     }
-    let mut order: Vec<u32> = (1..=workers).collect();
-    for at in (1..order.len()).rev() {
-        order.swap(at, random.below(at as u64 + 1) as usize);
-    }
-    for rank in order {
-        let registration = plan.workers[rank as usize - 1].clone();
-        master
-            .handle(Event::Registered(Rank(rank), registration), &mut model)
-            .map_err(|e| e.to_string())?;
-    }
+    register_all(&mut master, &mut model, &plan.workers, random)?;
     master.start(&mut model).map_err(|e| e.to_string())?;
 
     let mut now = 0;
@@ -178,17 +201,7 @@ fn run(plan: Plan, random: &mut Random) -> Result<Master, String> {
                 }
                 None => break,
             };
-            let failed = plan.one_in_fails > 0 && random.one_in(plan.one_in_fails);
-            let status = if failed {
-                random.pick(&[256, 768, 9, -1])
-            } else {
-                0
-            };
-            let result = TaskResult {
-                submit,
-                outcome: Outcome::new(status, Duration::from_millis(1)),
-                forwards: Vec::new(),
-            };
+            let result = random_result(submit, plan.one_in_fails, random);
             master
                 .handle(Event::Finished(rank, result), &mut model)
                 .map_err(|e| e.to_string())?;
@@ -293,7 +306,7 @@ fn random_plan(random: &mut Random) -> Plan {
         done,
         workers,
         config: MasterConfig {
-            tries: random.below(4) as u32,
+            max_attempts: random.below(4) as u32,
             max_failures: if random.one_in(3) {
                 1 + random.below(5) as u32
             } else {
@@ -338,7 +351,7 @@ fn thousands_of_workers_run_a_large_workflow() {
             })
             .collect(),
         config: MasterConfig {
-            tries: 10,
+            max_attempts: 10,
             max_failures: 0,
         },
         one_in_fails: 50,

@@ -99,7 +99,7 @@ impl Model {
             parents_left,
             attempts_left: dag
                 .ids()
-                .map(|t| dag.tries(t).unwrap_or(plan.config.tries).max(1))
+                .map(|t| dag.tries(t).unwrap_or(plan.config.max_attempts).max(1))
                 .collect(),
             queued: BTreeMap::new(),
             submits: 0,
