@@ -1,4 +1,4 @@
-//! Reads everything that a plan is made from.
+//! Reads the inputs of a plan.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -192,7 +192,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     })
 }
 
-/// Whether a file that could not be read looks like XML and is not well-formed.
+/// Returns whether a file looks like XML and is not well-formed.
 fn is_broken_xml(path: &Path) -> bool {
     let Ok(text) = fs::read(path) else { return false };
     if text.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'<') {
@@ -213,12 +213,12 @@ fn is_broken_xml(path: &Path) -> bool {
     }
 }
 
-/// Adds to problems with sites what else is wrong, so that the user hears of it in the same message.
+/// Adds further problems to problems with sites, so that one message lists all.
 pub(super) fn with_further_problems(error: PlanError, request: &Request, inputs: &Inputs) -> PlanError {
     let PlanError::Refinement(mut problems) = error else {
         return error;
     };
-    // Which programs a directory would add depends on the sites.
+    // The programs of a directory depend on the sites.
     let programs = (!has_transformations_dir(request))
         .then(|| Programs::new(&inputs.transformations.catalog, inputs.settings.transformations));
     let names: Vec<&str> = request.sites.iter().map(String::as_str).collect();
@@ -237,7 +237,7 @@ fn has_transformations_dir(request: &Request) -> bool {
     request.transformations_dir.is_some() || default()
 }
 
-/// Files of `--transformations-dir`, or of the directory of that name beside the workflow.
+/// Adds the programs of `--transformations-dir`, or of `transformations` in the working directory.
 pub(super) fn add_transformations_dir(
     request: &Request,
     sites: &Sites,

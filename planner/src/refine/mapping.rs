@@ -201,7 +201,7 @@ impl<'a> Mapper<'a> {
             format!(
                 "the job {} is pinned to the site {name}, which is in no site catalog\n  hint: {}",
                 job.id,
-                self.sites.meant(name)
+                self.sites.suggestion(name)
             )
         })?;
         if self.sites.get(site).scratch.is_none() {
