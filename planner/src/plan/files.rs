@@ -31,6 +31,7 @@ pub(super) struct Code {
 }
 
 /// Writes what runs the plan, and the events of its jobs.
+#[expect(clippy::too_many_arguments, reason = "everything that the writers need")]
 fn generate(
     plan: &Plan<'_>,
     request: &Request,

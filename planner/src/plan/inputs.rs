@@ -10,7 +10,7 @@ use crate::diagnostic::Diagnostic;
 use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
 use crate::input::{ParsedWorkflow, ReadOptions, read_workflow};
-use crate::model::Workflow;
+use crate::model::{Files, Workflow};
 use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
@@ -64,6 +64,10 @@ impl Inputs {
     }
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one input after another, whose problems are collected"
+)]
 fn read(request: &Request, properties: Properties, settings: Settings) -> Result<Inputs, PlanError> {
     let environment = &request.environment;
     let mut variables = environment.variables.clone();
@@ -122,33 +126,11 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         workflow_adds: settings.workflow_adds,
         ..Replicas::default()
     };
-    for (files, into) in [
-        (&request.cache_files, &mut replicas.caches),
-        (&request.inherited_files, &mut replicas.inherited),
-    ] {
-        for file in files {
-            match replica::load_with_metadata(file, &env) {
-                Ok(catalog) => into.push(catalog),
-                Err(e) => keep(e),
-            }
-        }
-    }
-    for run in &request.reuse_dirs {
-        match replica::from_run(run, &env, names) {
-            Ok(catalog) => replicas.runs.push(catalog),
-            Err(e) => keep(e),
-        }
-    }
+    add_replica_files(request, &env, names, &mut replicas, &mut keep);
     if matches!(settings.storage_mapper, StorageMapper::Replica { .. }) {
         const KEY: &str = "pegasus.dir.storage.mapper.replica";
         match replica::load_other(&properties, KEY, here, &env) {
             Ok(catalog) => replicas.storage = catalog,
-            Err(e) => keep(e),
-        }
-    }
-    for directory in &request.input_dirs {
-        match replica::from_directory(directory, &DirectoryOptions::default()) {
-            Ok(catalog) => replicas.directories.push(catalog),
             Err(e) => keep(e),
         }
     }
@@ -190,6 +172,39 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         replica_files: catalog.files,
         warnings,
     })
+}
+
+/// Adds the replica files, runs and directories of the command line.
+fn add_replica_files(
+    request: &Request,
+    env: &ExpandEnv,
+    names: &Files,
+    replicas: &mut Replicas,
+    keep: &mut dyn FnMut(InputErrors),
+) {
+    for (files, into) in [
+        (&request.cache_files, &mut replicas.caches),
+        (&request.inherited_files, &mut replicas.inherited),
+    ] {
+        for file in files {
+            match replica::load_with_metadata(file, env) {
+                Ok(catalog) => into.push(catalog),
+                Err(e) => keep(e),
+            }
+        }
+    }
+    for run in &request.reuse_dirs {
+        match replica::from_run(run, env, names) {
+            Ok(catalog) => replicas.runs.push(catalog),
+            Err(e) => keep(e),
+        }
+    }
+    for directory in &request.input_dirs {
+        match replica::from_directory(directory, &DirectoryOptions::default()) {
+            Ok(catalog) => replicas.directories.push(catalog),
+            Err(e) => keep(e),
+        }
+    }
 }
 
 /// Returns whether a file looks like XML and is not well-formed.

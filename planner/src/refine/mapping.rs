@@ -235,6 +235,10 @@ impl<'a> Mapper<'a> {
     }
 
     /// Returns program and profiles of a compute job. Jobs without own profiles share them.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one job, its choice, and what it changes"
+    )]
     fn setup(
         &mut self,
         workflow: &mut Workflow,
