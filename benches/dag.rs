@@ -1,9 +1,8 @@
-//! How long it takes to read a large DAG, compared with counting the line feeds of the same file.
+//! Time to read a large DAG, relative to counting the line feeds of the same file.
 //!
-//! `cargo bench --bench dag` writes a DAG of a million and one tasks with arguments and a million
-//! edges (129 MB) into a temporary folder; `PMC_BENCH_TASKS` chooses another size. Both sides read
-//! the file from the page cache. All times are CPU time of the thread, reading included; the best
-//! of several rounds counts.
+//! `cargo bench --bench dag` writes a DAG of 1,000,001 tasks with arguments and 1,000,000 edges (129 MB) into
+//! a temporary directory; `PMC_BENCH_TASKS` sets another size. Both sides read the file from the page cache.
+//! Times are CPU time of the thread, the best of several rounds.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -26,7 +25,7 @@ fn main() {
         "{:<44} {:>8} {:>10} {:>10} {:>10} {:>8}",
         "DAG", "MB", "count", "read", "peak MB", "ratio"
     );
-    // The peak of memory is that of the whole process, so the first line is the one that counts.
+    // The peak of memory is that of the whole process, so only the first line is meaningful.
     for (what, scattered) in [
         ("edges in order of tasks", false),
         ("edges all over the file", true),
@@ -78,14 +77,14 @@ fn write_dag(path: &Path, edges: usize, scattered: bool) -> std::io::Result<()> 
         out.write_all(line.as_bytes())?;
     }
     for edge in 0..edges {
-        // A step that has no divisor in common with the number of tasks visits each once.
+        // A step that is coprime to the number of tasks visits each task once.
         let parent = if scattered { (edge * 611_953) % edges } else { edge };
         writeln!(out, "EDGE task_{parent:07} task_{:07}", parent + 1)?;
     }
     out.flush()
 }
 
-/// Most memory that this process has had, in MB; 0 where the system does not say.
+/// Peak memory of this process in MB; 0 if unknown.
 fn peak_mb() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -95,7 +94,7 @@ fn peak_mb() -> u64 {
         / 1_000_000
 }
 
-/// CPU time of this thread so far.
+/// CPU time of this thread.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

@@ -1,17 +1,15 @@
-//! The master alone: how many tasks a second it gives to simulated workers.
+//! The scheduler alone: how many tasks per second it assigns to simulated workers.
 //!
-//! `cargo bench --bench master` runs workflows of ten thousand to a million tasks on 10,000 slots
-//! of 500 hosts. Workers answer at once and in the order in which they were asked, and the master
-//! schedules after every single answer, which is the worst case for it. The baseline is the least
-//! that any master must do for a task: take it from a list, copy its line into a message, and take
-//! the answer; measured in the same run. The DAG is read from a file, as the executor does it.
+//! `cargo bench --bench master` runs workflows of 10,000 to 1,000,000 tasks on 10,000 slots of 500 hosts.
+//! Workers answer at once and in order, and the scheduler runs after every answer, which is its worst case.
+//! The baseline is the least work for a task: take it from a list, copy its line into a message, and take the
+//! answer. It is measured in the same run.
 //!
-//! The sizes take turns, and in its turn a small workflow runs as often as makes as many tasks as the largest
-//! has: a short run alone would be measured in the best moments of the machine, a long one in an average of
-//! its moods. `growth` is the cost of a task compared with that in the workflow of ten thousand tasks in the
-//! same round, the median of all rounds; the rates are those of the best round. All times are CPU time of the thread, so that
-//! other programs disturb little. `PMC_BENCH_TASKS` is the largest workflow, `PMC_BENCH_ROUNDS` the number of rounds, a word on
-//! the command line (`cargo bench --bench master -- mixed`) selects workflows by name.
+//! In each round, every size runs about the same number of tasks, so that all sizes see the same conditions.
+//! `growth` is the cost of a task relative to the workflow of 10,000 tasks in the same round, as the median
+//! of all rounds. The rates are those of the best round. Times are CPU time of the thread. `PMC_BENCH_TASKS`
+//! is the largest workflow, `PMC_BENCH_ROUNDS` the number of rounds; a word on the command line (`cargo bench
+//! --bench master -- mixed`) selects workflows by name.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -36,7 +34,7 @@ const ROUNDS: usize = 7;
 /// Options of task number n.
 type Options = fn(usize) -> String;
 
-/// Children of task number n of so many.
+/// Children of task number n, given the number of tasks.
 type Children = fn(usize, usize) -> Vec<usize>;
 
 const WORKFLOWS: [(&str, Options, Children); 7] = [
@@ -68,7 +66,7 @@ fn many_sizes(n: usize) -> String {
     format!("-m {} -c {}", 40_000 + n % 997, 1 + n % 3)
 }
 
-/// Half of the tasks are ready at the start, each of them has one of the others as its child.
+/// Half of the tasks are ready at the start, and each of them has one of the others as its child.
 fn one_each(n: usize, tasks: usize) -> Vec<usize> {
     let child = n + tasks / 2;
     if child < tasks { vec![child] } else { Vec::new() }
@@ -80,7 +78,7 @@ fn chains_of_ten(n: usize, tasks: usize) -> Vec<usize> {
     if child < tasks { vec![child] } else { Vec::new() }
 }
 
-/// Half of the tasks have four children each, which are far from each other and have four parents.
+/// Half of the tasks have four children each, which are far apart and have four parents.
 fn four_each(n: usize, tasks: usize) -> Vec<usize> {
     let half = tasks / 2;
     if n >= half {
@@ -107,9 +105,9 @@ fn main() {
             .filter(|tasks| *tasks <= largest)
             .map(|tasks| Size::new(tasks, options, children))
             .collect();
-        let most = sizes.last().map_or(0, |size| size.dag.len());
+        let tasks = sizes.last().map_or(0, |size| size.dag.len());
         for _ in 0..rounds {
-            sizes.iter_mut().for_each(|size| size.measure(most));
+            sizes.iter_mut().for_each(|size| size.measure(tasks));
         }
         for size in &sizes {
             let (ours, least) = (Size::rate(&size.ours), Size::rate(&size.least));
@@ -123,7 +121,7 @@ fn main() {
     }
 }
 
-/// A workflow, and the times for a task of it, one a round.
+/// A workflow with the times of a task in each round.
 struct Size {
     dag: Arc<Dag>,
     ours: Vec<f64>,
@@ -139,7 +137,7 @@ impl Size {
         }
     }
 
-    /// One round of about so many tasks.
+    /// Measures a round of about this many tasks.
     fn measure(&mut self, tasks: usize) {
         let times = tasks / self.dag.len();
         let a_task = |sum: Duration| sum.as_secs_f64() / (times * self.dag.len()) as f64;
@@ -148,13 +146,13 @@ impl Size {
             .push(a_task((0..times).map(|_| baseline(&self.dag)).sum()));
     }
 
-    /// Tasks a second, in the best round.
+    /// Tasks per second in the best round.
     fn rate(rounds: &[f64]) -> f64 {
         1.0 / rounds.iter().copied().fold(f64::INFINITY, f64::min)
     }
 }
 
-/// Median of the ratios of two sizes in the same round.
+/// Returns the median of the ratios of two sizes in the same round.
 fn growth(small: &Size, large: &Size) -> f64 {
     let mut ratios: Vec<f64> = large.ours.iter().zip(&small.ours).map(|(l, s)| l / s).collect();
     ratios.sort_by(f64::total_cmp);
@@ -181,14 +179,14 @@ fn dag(tasks: usize, options: Options, children: Children) -> Dag {
     Dag::open(file.path()).expect("the DAG is right")
 }
 
-/// Executions that workers have been asked for.
+/// Attempts that workers have been asked to run.
 #[derive(Default)]
-struct Asked {
+struct Sent {
     queue: VecDeque<(Rank, SubmitId)>,
     records: usize,
 }
 
-impl Outbox for Asked {
+impl Outbox for Sent {
     fn send(&mut self, to: Rank, message: ToWorker) {
         if let ToWorker::Run(assignment) = black_box(message) {
             self.queue.push_back((to, assignment.submit));
@@ -209,11 +207,11 @@ fn result(submit: SubmitId) -> TaskResult {
     }
 }
 
-/// From the first to the last task; reading the DAG and registering are not measured.
+/// Measures a run from the first to the last task, without reading and registering.
 fn run(dag: &Arc<Dag>) -> Duration {
-    let mut asked = Asked::default();
+    let mut sent = Sent::default();
     let config = MasterConfig {
-        tries: 1,
+        max_attempts: 1,
         max_failures: 0,
     };
     let workers = HOSTS * SLOTS_PER_HOST;
@@ -229,26 +227,26 @@ fn run(dag: &Arc<Dag>) -> Duration {
             sockets: 2,
         };
         master
-            .handle(Event::Registered(Rank(rank), registration), &mut asked)
+            .handle(Event::Registered(Rank(rank), registration), &mut sent)
             .expect("each registers once");
     }
-    master.start(&mut asked).expect("every task fits");
+    master.start(&mut sent).expect("every task fits");
     let start = cpu_time();
-    master.schedule(&mut asked);
-    while let Some((rank, submit)) = asked.queue.pop_front() {
+    master.schedule(&mut sent);
+    while let Some((rank, submit)) = sent.queue.pop_front() {
         master
-            .handle(Event::Finished(rank, result(submit)), &mut asked)
+            .handle(Event::Finished(rank, result(submit)), &mut sent)
             .expect("it runs there");
-        master.schedule(&mut asked);
+        master.schedule(&mut sent);
     }
     let time = cpu_time() - start;
-    assert!(master.summary().success && asked.records >= 5 * dag.len());
+    assert!(master.summary().success && sent.records >= 5 * dag.len());
     time
 }
 
 fn baseline(dag: &Dag) -> Duration {
     let start = cpu_time();
-    let mut asked = Asked::default();
+    let mut sent = Sent::default();
     for task in dag.ids() {
         let line = dag.task(task);
         let assignment = Assignment {
@@ -264,15 +262,15 @@ fn baseline(dag: &Dag) -> Duration {
             pipe_forwards: Vec::new(),
             file_forwards: Vec::new(),
         };
-        asked.send(Rank(1), ToWorker::Run(Box::new(assignment)));
-        if let Some((_, submit)) = asked.queue.pop_front() {
+        sent.send(Rank(1), ToWorker::Run(Box::new(assignment)));
+        if let Some((_, submit)) = sent.queue.pop_front() {
             black_box(result(submit));
         }
     }
     cpu_time() - start
 }
 
-/// CPU time of this thread so far.
+/// CPU time of this thread.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

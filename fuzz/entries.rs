@@ -1,5 +1,5 @@
-//! What is fuzzed: each entry takes any bytes and must neither panic nor break its promises.
-//! The targets of `cargo fuzz` and the test `fuzz_corpus` share it.
+//! The fuzzed functions. Each entry takes arbitrary bytes and checks properties of the result. The targets of
+//! `cargo fuzz` and the test `fuzz_corpus` share this file.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use pegasus_mpi_cluster::internals::{ToMaster, ToWorker, forward_journal};
 use pmc_dag::rescue;
 use pmc_dag::{Dag, words};
 use pmc_plan::catalog::{replica, site, transformation};
-use pmc_plan::input::{ReadOptions, read_text};
+use pmc_plan::input::{ParsedWorkflow, ReadOptions, read_text};
 use pmc_plan::model::FileId;
 use pmc_plan::properties::Properties;
 
-/// Text of a DAG. What was read can be asked for, and its words can be written again.
+/// Text of a DAG. Tasks are found by name, and words can be quoted again.
 pub fn dag(data: &[u8]) {
     let Ok(dag) = Dag::parse(data.to_vec()) else {
         return;
@@ -56,7 +56,7 @@ pub fn rescue(data: &[u8]) {
         done.ids().all(|task| task.index() < dag.len()),
         "tasks of the DAG"
     );
-    // One record more never makes the file unreadable, unless its end was torn and is cut off first.
+    // A file stays readable when a record is added, unless its end is torn, which the writer removes first.
     if let Some(task) = dag.ids().next().filter(|_| !done.is_torn()) {
         let mut more = text.to_vec();
         more.extend_from_slice(b"\nDONE ");
@@ -67,7 +67,7 @@ pub fn rescue(data: &[u8]) {
     }
 }
 
-/// A message of a worker. What can be read is written as it was understood.
+/// A message of a worker. A decoded message round-trips.
 pub fn to_master(data: &[u8]) {
     if let Ok(message) = ToMaster::decode(data) {
         let mut bytes = Vec::new();
@@ -77,7 +77,7 @@ pub fn to_master(data: &[u8]) {
     }
 }
 
-/// A message of the master.
+/// A message of the master. A decoded message round-trips.
 pub fn to_worker(data: &[u8]) {
     if let Ok(message) = ToWorker::decode(data) {
         let mut bytes = Vec::new();
@@ -87,7 +87,7 @@ pub fn to_worker(data: &[u8]) {
     }
 }
 
-/// A forward journal. What can be read is its beginning, byte by byte.
+/// A forward journal. Decoded records round-trip.
 pub fn journal(data: &[u8]) {
     if let Ok(content) = forward_journal::decode(data) {
         let mut bytes = forward_journal::header(&content.begin).to_vec();
@@ -139,7 +139,7 @@ pub fn replicas(data: &[u8]) {
     }
 }
 
-/// A file of properties. Each key has its value.
+/// A properties file. Each key has its value.
 pub fn properties(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(properties) = Properties::parse(Path::new("properties"), &text) {
@@ -150,12 +150,13 @@ pub fn properties(data: &[u8]) {
     }
 }
 
-/// A workflow in YAML or DAX XML. What was read fits together.
+/// A workflow in YAML or DAX XML. The parsed workflow is consistent.
 pub fn workflow(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    let Ok(workflow) = read_text(Path::new("workflow"), text, &ReadOptions::default()) else {
+    let Ok(ParsedWorkflow { workflow, .. }) = read_text(Path::new("workflow"), text, &ReadOptions::default())
+    else {
         return;
     };
     assert!(!workflow.jobs.is_empty() && !workflow.label.is_empty());

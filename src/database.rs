@@ -1,9 +1,9 @@
 //! `--stampede`: writes the database of the run while it goes on.
 //!
-//! A thread reads the log that the master writes (`.dagman.out`) and the output of tasks, and writes rows once a
-//! second. The log is the queue between the two. So master and workers never wait for the database, the queue takes no
-//! memory, and a killed run loses nothing: the next loader, a later run or `pmc-monitord`, continues at the same place
-//! of the log. The run goes on whatever happens to the database.
+//! A thread reads the log that the master writes (`.dagman.out`) and the output of tasks, and writes rows
+//! once a second. The log is the queue between the two. So master and workers never wait for the database,
+//! the queue takes no memory, and a killed run loses nothing: the next loader, a later run or `pmc-monitord`,
+//! continues at the same place of the log. The run goes on whatever happens to the database.
 
 use std::io;
 use std::path::PathBuf;
@@ -107,8 +107,8 @@ impl Database {
         }
     }
 
-    /// Waits for the last rows after the log is complete; only briefly if `hurried`. Returns why the database is
-    /// incomplete, if it is. The reason has been logged.
+    /// Waits for the last rows after the log is complete; only briefly if `hurried`. Returns why the database
+    /// is incomplete, if it is. The reason has been logged.
     pub fn finish(self, hurried: bool) -> Option<String> {
         self.live.complete();
         let timeout = if hurried {
@@ -173,8 +173,9 @@ impl OutcomeReporter {
 #[cfg(target_env = "gnu")]
 const HEAP_SIZES: (libc::c_int, libc::c_int) = (32 << 20, 512 << 20);
 
-/// Makes the C library allocate in large pieces. Each new piece changes the address space, which must wait while local
-/// workers start processes. Without this call, that happened about once per eleven tasks and took 0.8 ms.
+/// Makes the C library allocate in large pieces. Each new piece changes the address space, which must wait
+/// while local workers start processes. Without this call, that happened about once per eleven tasks and took
+/// 0.8 ms.
 fn allocate_in_large_pieces() {
     #[cfg(target_env = "gnu")]
     #[expect(unsafe_code, reason = "the C library offers no other way")]

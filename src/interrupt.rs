@@ -27,8 +27,8 @@ impl Interrupt {
         self.wake();
     }
 
-    /// Asks to drain: to start no more tasks and to end the run when the running ones have ended. The second request
-    /// stops the run.
+    /// Asks to drain: to start no more tasks and to end the run when the running ones have ended. The second
+    /// request stops the run.
     pub fn drain(&self, signal: i32) {
         let first = self
             .drain

@@ -48,7 +48,8 @@ pub use host::{describe as describe_host, usable_cpus};
 pub use protocol::Registration;
 pub use worker::count_gpus;
 
-/// Parts of the executor for the benchmarks, fuzz targets and tests of this repository. Not an interface for others.
+/// Parts of the executor for the benchmarks, fuzz targets and tests of this repository. Not an interface for
+/// others.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::durability::forward_journal;

@@ -1,7 +1,7 @@
 //! Log lines on stderr, as the original writes them: `[info] text`.
 //!
-//! All code logs with `tracing`; only programs call this module, which prints. `tracing` has no level above error, so
-//! events with the target `fatal` are printed as fatal.
+//! All code logs with `tracing`; only programs call this module, which prints. `tracing` has no level above
+//! error, so events with the target `fatal` are printed as fatal.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use tracing_subscriber::registry::LookupSpan;
 /// Target of events that are printed as `[fatal]`.
 pub const FATAL: &str = "fatal";
 
-/// Prints log lines of this process to stderr. `verbosity` is the number of `-v` minus the number of `-q`; 0 is the
-/// level info.
+/// Prints log lines of this process to stderr. `verbosity` is the number of `-v` minus the number of `-q`; 0
+/// is the level info.
 pub fn init(verbosity: i32) {
     let level = match verbosity {
         ..=-3 => LevelFilter::OFF,

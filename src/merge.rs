@@ -27,8 +27,8 @@ pub enum MergeError {
     },
 }
 
-/// Appends standard output and standard error of workers `1..=workers`, in this order, to the targets. Removes the
-/// files of the workers when all are copied.
+/// Appends standard output and standard error of workers `1..=workers`, in this order, to the targets.
+/// Removes the files of the workers when all are copied.
 ///
 /// # Errors
 /// A file cannot be opened, read or written.

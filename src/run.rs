@@ -19,8 +19,8 @@ pub struct LocalRun {
     pub workers: u32,
 }
 
-/// Runs a DAG on this machine and calls `observer` with its events. Another thread may end the run and its tasks
-/// through `interrupt`.
+/// Runs a DAG on this machine and calls `observer` with its events. Another thread may end the run and its
+/// tasks through `interrupt`.
 ///
 /// Prints nothing; log events go to the subscriber of `tracing`, if there is one.
 ///

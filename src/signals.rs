@@ -5,9 +5,9 @@
 //! | SIGUSR1, SIGTERM | drain | stop now |
 //! | SIGINT, SIGHUP | stop now | |
 //!
-//! A launcher that must end sends SIGTERM to its processes and SIGKILL about a second later (Open MPI; others take
-//! little longer). Tasks would not end in that time. So SIGTERM from the launcher, the parent of an MPI process, means
-//! to stop now.
+//! A launcher that must end sends SIGTERM to its processes and SIGKILL about a second later (Open MPI; others
+//! take little longer). Tasks would not end in that time. So SIGTERM from the launcher, the parent of an MPI
+//! process, means to stop now.
 
 use std::io;
 use std::sync::Arc;

@@ -1,10 +1,9 @@
 # Functions of the scripts that pmc-plan writes for the code generator Shell (bash).
-# The script sets PEGASUS_SUBMIT_DIR, then it calls begin_workflow, the other functions for one job after the
-# other, and end_workflow.
+# The script sets PEGASUS_SUBMIT_DIR, then calls begin_workflow, the other functions for each job, and end_workflow.
 
 JOBSTATE_LOG=$PEGASUS_SUBMIT_DIR/jobstate.log
 
-# What the last job ended with.
+# Status of the last job.
 last_status=0
 
 begin_workflow() {
@@ -16,20 +15,20 @@ begin_workflow() {
     done
 }
 
-# end_workflow STATUS: the end of the script
+# end_workflow STATUS: ends the script
 end_workflow() {
     trap '' 1 2 15
     echo "INTERNAL *** SHELL_SCRIPT_FINISHED $1 ***" >>"$JOBSTATE_LOG"
     exit "$1"
 }
 
-# job_state JOB STATE
+# job_state JOB STATE: writes a line to the log
 job_state() {
     printf '%s %s %s - local\n' "$(date +%s)" "$1" "$2" >>"$JOBSTATE_LOG"
 }
 
-# start LOG DIRECTORY PROGRAM ARGUMENTS STDIN [NAME=VALUE]...: ARGUMENTS are words of a shell. The output goes to
-# LOG.out and LOG.err.
+# start LOG DIRECTORY PROGRAM ARGUMENTS STDIN [NAME=VALUE]...: runs a program. ARGUMENTS are words of a shell.
+# Output goes to LOG.out and LOG.err.
 start() (
     exec >"$1.out" 2>"$1.err" || exit 126
     cd "$2" || exit 126
@@ -42,23 +41,23 @@ start() (
     if [ "$(type -t "$program")" = function ]; then
         "$program" "$@"
     else
-        # A shell between, since env would take a program with an equals sign in its path for a variable.
+        # Run a shell in between, since env would take a path with an equals sign for a variable.
         # shellcheck disable=SC2016
         exec /usr/bin/env "${variables[@]}" /bin/sh -c 'exec "$0" "$@"' "$program" "$@"
     fi
 )
 
-# need COUNT FUNCTION [ARGUMENT]...
+# need COUNT FUNCTION [ARGUMENT]...: ends the workflow if FUNCTION has too few arguments
 need() {
-    local least=$1 name=$2
+    local minimum=$1 name=$2
     shift 2
-    [ $# -ge "$least" ] && return
-    echo "$name: $# arguments, and it needs $least: $*" >&2
+    [ $# -ge "$minimum" ] && return
+    echo "$name: $# arguments, but it needs $minimum: $*" >&2
     end_workflow 1
 }
 
-# execute_job JOB DIRECTORY FILES PROGRAM ARGUMENTS STDIN [NAME=VALUE]...: runs the program in DIRECTORY; its
-# output goes to FILES/JOB.out and FILES/JOB.err.
+# execute_job JOB DIRECTORY FILES PROGRAM ARGUMENTS STDIN [NAME=VALUE]...: runs a job in DIRECTORY. Output goes to
+# FILES/JOB.out and FILES/JOB.err.
 execute_job() {
     need 6 execute_job "$@"
     local job=$1 directory=$2 files=$3
@@ -70,15 +69,15 @@ execute_job() {
     return "$last_status"
 }
 
-# execute_post_script JOB DIRECTORY PROGRAM ARGUMENTS STDIN [NAME=VALUE]...: the same for what follows a job; the
-# output goes to DIRECTORY/JOB.post.out and DIRECTORY/JOB.post.err.
+# execute_post_script JOB DIRECTORY PROGRAM ARGUMENTS STDIN [NAME=VALUE]...: runs the post script of a job. Output
+# goes to DIRECTORY/JOB.post.out and DIRECTORY/JOB.post.err.
 execute_post_script() {
     need 5 execute_post_script "$@"
     job_state "$1" POST_SCRIPT_STARTED
     start "$2/$1.post" "$2" "${@:3}"
 }
 
-# check_exitcode JOB PREFIX STATUS: goes on if STATUS is 0, else it ends the workflow.
+# check_exitcode JOB PREFIX STATUS: ends the workflow unless STATUS is 0.
 check_exitcode() {
     need 3 check_exitcode "$@"
     job_state "$1" "$2_TERMINATED"
@@ -91,8 +90,8 @@ check_exitcode() {
     end_workflow "$3"
 }
 
-# check_output [-f TEXT]... [-s TEXT]... JOB: a post script. The job has failed if its status was not 0, if its
-# output has the TEXT of -f, or lacks that of -s. Its output files get a number, so that the next try keeps them.
+# check_output [-f TEXT]... [-s TEXT]... JOB: a post script. The job has failed if its status is not 0, its output
+# has a TEXT of -f, or lacks one of -s. Its output files get a number, so that the next attempt keeps them.
 check_output() {
     local failed=$last_status option OPTIND=1 number=0 name
     while getopts f:s: option; do

@@ -1,6 +1,6 @@
 //! Forwarding when the executor is stopped or the disk is full.
 
-#![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -40,7 +40,7 @@ impl Scene {
 
     /// The executor; `shell` are commands that run before it.
     fn command(&self, shell: &str, arguments: &str) -> Command {
-        let program = env!("CARGO_BIN_EXE_pegasus-mpi-cluster");
+        let program = testutils::programs::path("pegasus-mpi-cluster");
         let mut command = Command::new("/bin/sh");
         command
             .arg("-c")

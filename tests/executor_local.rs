@@ -1,10 +1,6 @@
 //! The executor with worker threads, as a program.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test says what is wrong by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -70,7 +66,7 @@ impl Run {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+        let mut command = Command::new(testutils::programs::path("pegasus-mpi-cluster"));
         command
             .current_dir(self.path())
             .args(["--workers", "2"])
@@ -559,7 +555,7 @@ fn launcher_without_mpi_is_refused_once() {
     }
     let run = Run::new(DIAMOND);
     let launched = |rank: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+        let mut command = Command::new(testutils::programs::path("pegasus-mpi-cluster"));
         command.current_dir(run.path()).arg("x.dag");
         command
             .env("OMPI_COMM_WORLD_RANK", rank)

@@ -1,10 +1,6 @@
 //! Promises of the manual page that the other tests of the executor do not check.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test says what is wrong by a panic"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -66,7 +62,7 @@ impl Scene {
     /// The executor with two workers. `arguments` are words of a shell; `before` are commands that the shell
     /// runs first.
     fn command(&self, before: &str, arguments: &str) -> Command {
-        let program = env!("CARGO_BIN_EXE_pegasus-mpi-cluster");
+        let program = testutils::programs::path("pegasus-mpi-cluster");
         let mut command = Command::new("/bin/sh");
         command
             .arg("-c")

@@ -1,4 +1,4 @@
-//! Forwarded data is in its files exactly once, wherever a run is cut off.
+//! Forwarded data is in its files exactly once, whenever a run is killed.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -20,10 +20,10 @@ use tempfile::TempDir;
 /// Names of the targets; the last two are one file.
 const TARGETS: [&str; 4] = ["a", "sub/b", "c", "sub/../c"];
 
-/// What a task forwards: indices of targets and lengths of data.
+/// Forwards of a task: indices of targets and lengths of data.
 type Pieces = Vec<(usize, usize)>;
 
-/// A folder with a DAG whose tasks forward, as a run finds it.
+/// A directory with a DAG whose tasks forward data.
 struct World {
     folder: TempDir,
     dag: Dag,
@@ -38,7 +38,7 @@ impl World {
             dag: Dag::parse(lines.collect::<String>().into_bytes()).unwrap(),
             tasks,
         };
-        // What was there before any run stays.
+        // Content from before all runs is kept.
         fs::write(world.path("a"), "before\n").unwrap();
         world
     }
@@ -60,9 +60,9 @@ impl World {
         data.collect()
     }
 
-    /// Runs all tasks that are not done, in this order, with a checkpoint after so many, and ends in
-    /// good order if it is told so. Gives the number of tasks since the last checkpoint.
-    fn run(&self, most_open: usize, checkpoint: usize, orderly: bool) -> usize {
+    /// Runs all tasks that are not done, in this order, with a checkpoint after `checkpoint` tasks, and ends
+    /// orderly or not. Returns the number of tasks since the last checkpoint.
+    fn run(&self, max_open: usize, checkpoint: usize, orderly: bool) -> usize {
         let recovered = recover(&self.rescue(), &self.dag).unwrap();
         let mut done = rescue::read(&self.rescue(), &self.dag).unwrap();
         for task in recovered.iter().flat_map(|recovered| &recovered.done) {
@@ -71,9 +71,9 @@ impl World {
         let mut writer = Writer::open_append(&self.rescue(), &done).unwrap();
         writer.repeat(&self.dag, &done).unwrap();
         if let Some(recovered) = recovered {
-            recovered.forget().unwrap();
+            recovered.remove_journal().unwrap();
         }
-        let mut forwarding = Forwarding::new(SharedFiles::new(most_open), Some(self.rescue()));
+        let mut forwarding = Forwarding::new(SharedFiles::new(max_open), Some(self.rescue()));
         let mut ran = 0;
         for task in (0..self.tasks.len()).filter(|task| !done.contains(TaskId(*task as u32))) {
             if forwarding.wants_journal() || ran == checkpoint {
@@ -91,8 +91,8 @@ impl World {
         ran
     }
 
-    /// Lengths of the files after each write since the last checkpoint of the last run, which was not
-    /// ended: first before its first one.
+    /// Returns the lengths of the files before the first write and after each write since the last checkpoint
+    /// of the last run, which did not end orderly.
     fn history(&self, ran: usize) -> Vec<BTreeMap<PathBuf, u64>> {
         let journal = fs::read(path_for(&self.rescue())).unwrap_or_default();
         let Ok(content) = forward_journal::decode(&journal) else {
@@ -145,7 +145,7 @@ impl World {
         lengths
     }
 
-    /// Demands that each file holds what was there before and each piece once, torn nowhere.
+    /// Checks that each file contains its old content and each piece exactly once.
     fn check(&self) {
         assert!(!path_for(&self.rescue()).exists());
         let done = rescue::read(&self.rescue(), &self.dag).unwrap();
@@ -154,20 +154,20 @@ impl World {
             let content = fs::read(self.path(name)).unwrap_or_default();
             let content = content.strip_prefix(if name == "a" { &b"before\n"[..] } else { b"" });
             let mut found: Vec<&[u8]> = content.unwrap().split_inclusive(|b| *b == b'\n').collect();
-            let mut wanted: Vec<Vec<u8>> = Vec::new();
+            let mut expected: Vec<Vec<u8>> = Vec::new();
             for (task, pieces) in self.tasks.iter().enumerate() {
                 let pieces = pieces.iter().enumerate();
                 let here = pieces.filter(|(_, (target, _))| same.contains(target));
-                wanted.extend(here.map(|(number, (_, len))| piece(task, number, *len)));
+                expected.extend(here.map(|(number, (_, len))| piece(task, number, *len)));
             }
             found.sort_unstable();
-            wanted.sort_unstable();
-            assert_eq!(found, wanted, "{name}");
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{name}");
         }
     }
 }
 
-/// A line that tells what it is.
+/// Creates a line that names its task and piece.
 fn piece(task: usize, number: usize, len: usize) -> Vec<u8> {
     let mut line = format!("t{task}.{number} ").into_bytes();
     line.resize(line.len() + len, b'x');
@@ -192,35 +192,35 @@ fn tasks() -> impl Strategy<Value = Vec<Pieces>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// The process is killed while it writes: after some writes and a part of the next one.
+    /// The process is killed after some writes and a part of the next one.
     #[test]
-    fn killed_anywhere(
+    fn data_is_forwarded_once_if_the_process_is_killed(
         tasks in tasks(),
         kills in vec((any::<Index>(), any::<Index>()), 1..4),
-        most_open in 1..4_usize,
+        max_open in 1..4_usize,
         checkpoint in 1..9_usize,
     ) {
         let world = World::new(tasks);
         for (moment, byte) in kills {
-            let ran = world.run(most_open, checkpoint, false);
+            let ran = world.run(max_open, checkpoint, false);
             let history = world.history(ran);
             let before = moment.index(history.len());
             let after = (before + 1).min(history.len() - 1);
             for (path, end) in &history[after] {
                 let begin = history[before].get(path).copied().unwrap_or(0);
                 let part = byte.index((end - begin) as usize + 1) as u64;
-                // Only a write that was going on is torn; later ones have not begun.
+                // Only the current write is torn; later ones have not begun.
                 cut(path, begin + part);
             }
         }
-        world.run(most_open, checkpoint, true);
+        world.run(max_open, checkpoint, true);
         world.check();
     }
 
-    /// The machine dies: any part of journal and rescue file is left, and of the targets any part of
-    /// what the journal tells of, less some blocks.
+    /// The machine fails: any part of journal and rescue file is left, and any part of the journal's data in
+    /// the targets, with lost blocks.
     #[test]
-    fn machine_dies(tasks in tasks(), left in vec(any::<Index>(), 5), holes: bool, checkpoint in 1..9_usize) {
+    fn data_is_forwarded_once_if_the_machine_fails(tasks in tasks(), left in vec(any::<Index>(), 5), holes: bool, checkpoint in 1..9_usize) {
         let world = World::new(tasks);
         let ran = world.run(4, checkpoint, false);
         let history = world.history(ran);
@@ -237,7 +237,7 @@ proptest! {
         }
         let mut bytes = fs::read(&journal).unwrap_or_default();
         if let Ok(content) = forward_journal::decode(&bytes) {
-            // As if the journal had been begun before the machine was started again.
+            // As if the machine had been rebooted since the journal was begun.
             let header = forward_journal::header(&Begin {
                 system: content.begin.system ^ 1,
                 ..content.begin
@@ -261,7 +261,7 @@ proptest! {
             }
             fs::write(&path, content).unwrap();
         }
-        // A rescue file that is cut within a name is another matter: see its own tests.
+        // Other tests cover a rescue file that ends within a name.
         let text = fs::read_to_string(world.rescue()).unwrap();
         let (begin, len) = part(&world.rescue(), text.len() as u64);
         let whole = text[..len as usize].rfind("\nDONE ").filter(|at| *at >= begin);
@@ -272,7 +272,7 @@ proptest! {
 }
 
 #[test]
-fn a_file_that_others_write_is_left_alone() {
+fn a_file_that_others_write_is_skipped() {
     let world = World::new(vec![vec![(0, 5)], vec![(0, 5), (2, 5)], vec![(0, 5)]]);
     let mut forwarding = Forwarding::new(SharedFiles::new(4), Some(world.rescue()));
     fs::write(world.rescue(), "").unwrap();
@@ -283,7 +283,7 @@ fn a_file_that_others_write_is_left_alone() {
     forwarding.append(b"t1", &world.data(1)).unwrap().unwrap();
     drop(forwarding);
     let content = fs::read(world.path("a")).unwrap();
-    // Of the other file of the last task, a part is missing.
+    // A part of the last task's other file is missing.
     cut(&world.path("c"), 3);
     let recovered = recover(&world.rescue(), &world.dag).unwrap().unwrap();
     assert_eq!(recovered.done, [TaskId(0), TaskId(1)]);
@@ -292,8 +292,8 @@ fn a_file_that_others_write_is_left_alone() {
 }
 
 #[test]
-fn a_file_that_was_changed_since_is_left_alone() {
-    for change in ["", "before\nt0.0 somebody else wrote this\n", "before\nT"] {
+fn a_file_that_was_changed_since_is_skipped() {
+    for change in ["", "before\nt0.0 another program wrote this\n", "before\nT"] {
         let world = World::new(vec![vec![(0, 5)]]);
         world.run(4, 100, false);
         fs::write(world.path("a"), change).unwrap();
@@ -304,7 +304,7 @@ fn a_file_that_was_changed_since_is_left_alone() {
 }
 
 #[test]
-fn nothing_is_left_of_a_task_that_cannot_be_written() {
+fn a_failed_write_leaves_no_data_of_the_task() {
     let world = World::new(vec![vec![(0, 5), (1, 5)], vec![(0, 7)]]);
     let mut forwarding = Forwarding::new(SharedFiles::new(4), Some(world.rescue()));
     fs::write(world.rescue(), "").unwrap();
@@ -326,7 +326,7 @@ fn nothing_is_left_of_a_task_that_cannot_be_written() {
 }
 
 #[test]
-fn no_rescue_file_means_to_begin_anew() {
+fn without_a_rescue_file_all_tasks_run_again() {
     let world = World::new(vec![vec![(0, 5)]]);
     fs::write(world.rescue(), "\n# a long history").unwrap();
     world.run(4, 100, false);
@@ -337,11 +337,11 @@ fn no_rescue_file_means_to_begin_anew() {
 }
 
 #[test]
-fn a_rescue_file_that_somebody_has_edited_is_believed() {
+fn an_edited_rescue_file_is_trusted() {
     let world = World::new(vec![vec![(0, 5)], vec![]]);
     fs::write(world.rescue(), "\n# a long history").unwrap();
     world.run(4, 1, false);
-    // The second task is in the journal, the first one in front of it.
+    // The second task is in the journal; the first one was before the checkpoint.
     let text = fs::read_to_string(world.rescue()).unwrap();
     fs::write(world.rescue(), format!("# edited by hand{text}")).unwrap();
     let mut bytes = fs::read(path_for(&world.rescue())).unwrap();
@@ -354,7 +354,7 @@ fn a_rescue_file_that_somebody_has_edited_is_believed() {
 }
 
 #[test]
-fn a_file_that_is_no_journal_is_refused() {
+fn an_invalid_journal_is_refused() {
     let world = World::new(vec![vec![]]);
     let journal = path_for(&world.rescue());
     fs::write(&journal, "PMCFWDJ9 of the future").unwrap();
@@ -371,7 +371,7 @@ fn a_file_that_is_no_journal_is_refused() {
 }
 
 #[test]
-fn the_journal_of_a_run_that_goes_on_is_left_alone() {
+fn the_journal_of_a_live_run_is_not_touched() {
     let world = World::new(vec![vec![(0, 5)], vec![(0, 7)]]);
     fs::write(world.rescue(), "").unwrap();
     let run = || Forwarding::new(SharedFiles::new(4), Some(world.rescue()));
@@ -384,14 +384,14 @@ fn the_journal_of_a_run_that_goes_on_is_left_alone() {
         error.to_string().contains("belongs to a run that is not over"),
         "{error}"
     );
-    // A run that was begun before there was a journal goes on without one.
+    // A run that began before there was a journal continues without one.
     let mut second = run();
     second.begin_journal(0).unwrap();
     assert!(!second.wants_journal());
     second.append(b"t1", &world.data(1)).unwrap().unwrap();
     second.end_journal().unwrap();
     assert_eq!(fs::read(path_for(&world.rescue())).unwrap(), journal);
-    // A checkpoint of the first keeps others away, too.
+    // The first run's journal stays locked after a checkpoint.
     first.begin_journal(0).unwrap();
     recover(&world.rescue(), &world.dag).unwrap_err();
     drop(first);

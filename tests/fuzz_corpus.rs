@@ -1,7 +1,7 @@
-//! The entries of the fuzz targets with their saved corpus and random changes of it.
+//! Runs the entries of the fuzz targets on the saved corpus and on random mutations of it.
 //!
-//! `PMC_FUZZ_ROUNDS` says how many changed inputs each entry gets (20,000), `PMC_FUZZ_SEED` where the
-//! random numbers begin (1). A failing input is shown, to be saved in `fuzz/corpus`.
+//! `PMC_FUZZ_ROUNDS` is the number of mutated inputs for each entry (20,000), `PMC_FUZZ_SEED` the seed (1). A
+//! failing input is printed, to be saved in `fuzz/corpus`.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -40,7 +40,7 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
     corpus
 }
 
-fn change(input: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Random) {
+fn mutate(input: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut Random) {
     let at = random.index(input.len() + 1);
     match random.index(7) {
         0 => input.truncate(at),
@@ -81,8 +81,8 @@ fn fuzz(name: &str, entry: fn(&[u8])) {
     fuzz_some(name, entry, 1);
 }
 
-/// With fewer changed inputs than others by this factor, for what takes longer.
-fn fuzz_some(name: &str, entry: fn(&[u8]), fewer: u64) {
+/// Like [`fuzz`], with the number of mutated inputs divided by `divisor`, for slow entries.
+fn fuzz_some(name: &str, entry: fn(&[u8]), divisor: u64) {
     let corpus = corpus(name);
     for input in &corpus {
         check(name, input, entry);
@@ -91,10 +91,10 @@ fn fuzz_some(name: &str, entry: fn(&[u8]), fewer: u64) {
         }
     }
     let mut random = Random(setting("PMC_FUZZ_SEED", 1));
-    for _ in 0..setting("PMC_FUZZ_ROUNDS", 20_000) / fewer {
+    for _ in 0..setting("PMC_FUZZ_ROUNDS", 20_000) / divisor {
         let mut input = corpus[random.index(corpus.len())].clone();
         for _ in 0..=random.index(5) {
-            change(&mut input, &corpus, &mut random);
+            mutate(&mut input, &corpus, &mut random);
         }
         check(name, &input, entry);
     }
@@ -150,7 +150,7 @@ fn workflow_dax() {
     fuzz_some("workflow_dax", entries::workflow, 10);
 }
 
-/// The workflows of the corpus are such as users write, but for those that say they are to be refused.
+/// The corpus consists of valid workflows, except those that contain the word "refused".
 #[test]
 fn workflows_of_the_corpus_can_be_read() {
     use pmc_plan::input::{ReadOptions, read_text};
@@ -173,7 +173,7 @@ fn properties() {
     fuzz_some("properties", entries::properties, 4);
 }
 
-/// The catalogs of the corpus are such as users write.
+/// The corpus contains valid catalogs.
 #[test]
 fn catalogs_of_the_corpus_can_be_read() {
     use pmc_plan::catalog::{replica, site, transformation};
@@ -203,9 +203,9 @@ fn catalogs_of_the_corpus_can_be_read() {
     );
 }
 
-/// A changed encoding must not leave a corpus of messages that nobody understands.
+/// When an encoding changes, the corpus must be replaced.
 #[test]
-fn corpora_are_of_the_present_encoding() {
+fn corpora_are_in_the_current_encoding() {
     use pegasus_mpi_cluster::internals::{ToMaster, ToWorker, forward_journal};
     for message in corpus("to_master") {
         assert!(ToMaster::decode(&message).is_ok(), "{}", message.escape_ascii());

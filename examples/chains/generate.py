@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
 """Writes a workflow of two-step chains, its catalogs, properties and input files.
 
-Each chain is in_N.txt -> step -> mid_N.txt -> step -> out_N.txt; a step copies its input. The
-workflow is written with Pegasus.api as YAML, or by this program as DAX 3.6 XML; both describe
-the same jobs. With the defaults there are 40 tasks, and
+Each chain is in_N.txt -> step -> mid_N.txt -> step -> out_N.txt; a step copies its input.
+Pegasus.api writes the workflow as YAML, or this program writes it as DAX 3.6 XML; both describe the
+same jobs. By default there are 40 tasks, and
 
     pmc-plan --conf DIR/pegasus.properties --sites local --output-sites local --cleanup leaf \\
         --dir DIR/submit DIR/workflow.yml
 
-plans 46 jobs: one creates the scratch directory, two stage in, forty copy, two stage out, one
-cleans up.
+plans 46 jobs: one creates the work directory, two stage in, forty copy, two stage out, one cleans up.
 
-DIR afterwards:
+Files in DIR:
 
     workflow.yml or workflow.xml          the workflow
     sites.yml transformations.yml replicas.yml pegasus.properties
-    inputs/in_N.txt                       what the chains start from
+    inputs/in_N.txt                       inputs of the chains
     scratch/  outputs/                    empty; the site's directories
     broken                                only with --break
 
@@ -49,7 +48,7 @@ STEP = pathlib.Path(__file__).resolve().parent / "bin" / "step"
 
 
 def chains(options):
-    """The steps in order: job id, input name, output name, last step?, arguments."""
+    """Yields the steps in order: job id, input name, output name, last step?, arguments."""
     number = 0
     for chain in range(options.chains):
         names = ["in_%d.txt" % chain, "mid_%d.txt" % chain, "out_%d.txt" % chain]
@@ -62,7 +61,7 @@ def chains(options):
 
 
 def write_yaml(options):
-    """The workflow as Pegasus.api writes it."""
+    """Writes the workflow with Pegasus.api."""
     workflow = Workflow("chains")
     for identifier, source, target, last, arguments in chains(options):
         job = Job("step", _id=identifier)
@@ -74,7 +73,7 @@ def write_yaml(options):
 
 
 def write_dax(options):
-    """The same workflow in the XML of Pegasus 4."""
+    """Writes the same workflow in the XML of Pegasus 4."""
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         '<adag xmlns="http://pegasus.isi.edu/schema/DAX"'
@@ -106,7 +105,7 @@ def write_dax(options):
 
 
 def write_catalogs(options):
-    """Site, transformation and replica catalog, and the properties that name them."""
+    """Writes site, transformation and replica catalog, and properties that name them."""
     site = Site("local").add_directories(
         Directory(Directory.SHARED_SCRATCH, str(options.out / "scratch")).add_file_servers(
             FileServer((options.out / "scratch").as_uri(), Operation.ALL)

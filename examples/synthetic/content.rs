@@ -1,4 +1,4 @@
-//! Contents of files: a stream of bytes that depends on everything the job has read.
+//! Contents of files: bytes that depend on all inputs of the job.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -6,12 +6,12 @@ use std::path::Path;
 
 const BUFFER: usize = 64 * 1024;
 
-/// Sums up what a job has read (FNV-1a over words of eight bytes).
+/// Checksum of the inputs of a job (FNV-1a over words of eight bytes).
 #[derive(Clone, Copy)]
 pub struct Digest(u64);
 
 impl Digest {
-    /// Start of a sum.
+    /// Returns the initial checksum.
     pub fn new() -> Self {
         Digest(0xcbf2_9ce4_8422_2325)
     }
@@ -42,7 +42,7 @@ impl Digest {
         }
     }
 
-    /// Writes a file of `size` bytes that follow from the sum (xorshift64*).
+    /// Writes a file of `size` bytes generated from the checksum (xorshift64*).
     pub fn write_file(self, path: &Path, size: u64) -> io::Result<()> {
         let mut file = File::create(path)?;
         let mut state = self.0 | 1;

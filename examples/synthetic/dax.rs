@@ -1,4 +1,4 @@
-//! Reads from a DAX file what the stand-in needs: jobs, their files, sizes and run times.
+//! Reads jobs, their files, sizes and run times from a DAX file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,17 +19,17 @@ pub struct Job {
     pub name: String,
     /// Version of the transformation.
     pub version: Option<String>,
-    /// Seconds that the real program took; 0 if unknown.
+    /// Run time of the real program in seconds; 0 if unknown.
     pub runtime: f64,
-    /// What it reads and its size in bytes.
+    /// Inputs and their sizes in bytes.
     pub inputs: Vec<(String, u64)>,
-    /// What it writes and its size in bytes.
+    /// Outputs and their sizes in bytes.
     pub outputs: Vec<(String, u64)>,
-    /// Those of the outputs that are kept, not only used by other jobs.
+    /// Outputs that the workflow keeps.
     pub kept: Vec<String>,
 }
 
-/// Jobs of a DAX file of any version from 2.1 to 3.6, in document order.
+/// Reads the jobs of a DAX file, versions 2.1 to 3.6, in document order.
 pub fn read(path: &Path) -> Result<Vec<Job>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
     parse(&text).with_context(|| format!("{}", path.display()))

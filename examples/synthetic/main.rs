@@ -1,10 +1,9 @@
 //! Runs published workflow descriptions without their programs and data.
 //!
-//! `synthetic prepare` reads a DAX file and writes what a planner needs besides: catalogs, properties
+//! `synthetic prepare` reads a DAX file and writes the other inputs of a planner: catalogs, properties
 //! and input files of the right sizes. The transformation catalog maps every transformation to this
-//! very program. Called by a job it stands for the real program: it reads all inputs of the job and
-//! writes all outputs, each with the size the DAX gives, times a scale factor. `synthetic check`
-//! compares the outputs of a run with the DAX.
+//! program. As a job, it reads all inputs of the job and writes all outputs with the sizes in the DAX,
+//! times a scale factor. `synthetic check` compares the outputs of a run with the DAX.
 
 mod content;
 mod dax;
@@ -17,9 +16,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Names the table of jobs and makes the program stand for a job.
+/// Variable with the path of the table of jobs. If set, the program runs as a job.
 pub const TABLE_VARIABLE: &str = "SYNTHETIC_JOBS";
-/// The executor tells a task its name in this variable.
+/// Variable with the name of the task, set by the executor.
 pub const TASK_VARIABLE: &str = "PMC_TASK";
 
 /// Runs published workflow descriptions without their programs and data.
@@ -33,10 +32,10 @@ enum Command {
         /// Directory to write to.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// All sizes are multiplied by this; what was not empty keeps at least one byte.
+        /// Factor for all sizes; non-empty files keep at least one byte
         #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
         scale: f64,
-        /// Jobs last this fraction of the run time that the DAX gives.
+        /// Factor for the run times in the DAX
         #[arg(long, value_name = "FACTOR", default_value_t = 0.0)]
         time_scale: f64,
     },
@@ -45,7 +44,7 @@ enum Command {
         /// Directory that `prepare` wrote.
         #[arg(long, value_name = "DIR")]
         prepared: PathBuf,
-        /// Directory of the outputs (default: the one that the prepared site catalog names).
+        /// Directory of the outputs (default: that of the prepared site catalog)
         #[arg(long, value_name = "DIR")]
         outputs: Option<PathBuf>,
     },

@@ -1,4 +1,4 @@
-//! Writes what a planner needs besides the workflow, and checks what a run has left.
+//! Writes the other inputs of a planner, and checks the outputs of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,19 +11,19 @@ use crate::{TABLE_VARIABLE, dax, table};
 
 /// Name of the table of jobs in the prepared directory.
 const TABLE: &str = "jobs.txt";
-/// List of the files that the workflow leaves to its user: size in bytes, name.
-const KEPT: &str = "outputs.txt";
+/// List of the outputs that the workflow keeps: size in bytes, name.
+const OUTPUTS: &str = "outputs.txt";
 
-/// How much smaller and faster than the real thing.
+/// Scale factors.
 #[derive(Clone, Copy)]
 pub struct Factors {
-    /// For sizes.
+    /// Factor for sizes.
     pub size: f64,
-    /// For run times.
+    /// Factor for run times.
     pub time: f64,
 }
 
-/// `size` times the factor; what was not empty stays so.
+/// Returns `size` times the factor. A non-empty file stays non-empty.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -82,7 +82,7 @@ pub fn prepare(dax: &Path, out: &Path, factors: Factors) -> Result<()> {
         .iter()
         .map(|name| format!("{} {name}\n", size(name)))
         .collect();
-    write(&out.join(KEPT), &kept)?;
+    write(&out.join(OUTPUTS), &kept)?;
 
     let mut replicas = String::from("pegasus: \"5.0.4\"\nreplicas:");
     let raw: Vec<&str> = used.difference(&produced).copied().collect();
@@ -123,9 +123,9 @@ pub fn prepare(dax: &Path, out: &Path, factors: Factors) -> Result<()> {
     Ok(())
 }
 
-/// Compares the files that the workflow leaves to its user with what a run has left.
+/// Compares the outputs of a run with those that the workflow keeps.
 pub fn check(prepared: &Path, outputs: Option<&Path>) -> Result<()> {
-    let list = prepared.join(KEPT);
+    let list = prepared.join(OUTPUTS);
     let text = std::fs::read_to_string(&list).with_context(|| format!("{}", list.display()))?;
     let default = prepared.join("outputs");
     let outputs = outputs.unwrap_or(&default);
@@ -204,7 +204,7 @@ fn properties(out: &str) -> String {
     )
 }
 
-/// A YAML scalar: JSON's strings are a subset of YAML's.
+/// Quotes a YAML scalar: JSON strings are a subset of YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_was_not_empty_stays_so() {
+    fn non_empty_files_stay_non_empty() {
         assert_eq!(scaled(0, 0.5), 0);
         assert_eq!(scaled(3, 0.0001), 1);
         assert_eq!(scaled(20_000_000_000, 0.0001), 2_000_000);

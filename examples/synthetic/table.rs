@@ -1,5 +1,5 @@
-//! The table of jobs: what each task reads and writes. Lines of text, so that a task finds its own
-//! lines without parsing a whole workflow.
+//! The table of jobs: inputs and outputs of each task. It consists of lines of text, so that a task
+//! finds its lines without parsing a whole workflow.
 //!
 //! ```text
 //! job MILLISECONDS TASK
@@ -14,19 +14,19 @@ use anyhow::{Context, Result};
 
 use crate::dax::Job;
 
-/// What one task does.
+/// Entry of one task.
 #[derive(Debug, Default, PartialEq)]
 pub struct Entry {
-    /// How long it lasts.
+    /// Duration.
     pub milliseconds: u64,
-    /// Files it reads, with their sizes in bytes.
+    /// Inputs with their sizes in bytes.
     pub reads: Vec<(String, u64)>,
-    /// Files it writes, with their sizes in bytes.
+    /// Outputs with their sizes in bytes.
     pub writes: Vec<(String, u64)>,
 }
 
-/// Sizes of all files: those that their producers give, for raw inputs the largest that a reader gives.
-/// Published descriptions are not always of one mind.
+/// Returns the sizes of all files: those of their producers, for raw inputs the largest of all readers.
+/// Published descriptions are not always consistent.
 pub fn sizes(jobs: &[Job]) -> BTreeMap<&str, u64> {
     let mut sizes: BTreeMap<&str, u64> = BTreeMap::new();
     for (name, size) in jobs.iter().flat_map(|job| &job.inputs) {
@@ -39,12 +39,12 @@ pub fn sizes(jobs: &[Job]) -> BTreeMap<&str, u64> {
     sizes
 }
 
-/// Name of the task that a planner makes of a job.
+/// Returns the name of the task that a planner makes of a job.
 pub fn task_name(job: &Job) -> String {
     format!("{}_{}", job.name, job.id).replace(['.', ' ', '+'], "_")
 }
 
-/// The table as text. `size` gives the scaled size of a file, `milliseconds` the length of a job.
+/// Formats the table. `size` gives the scaled size of a file, `milliseconds` the duration of a job.
 pub fn write(jobs: &[Job], size: impl Fn(&str) -> u64, milliseconds: impl Fn(&Job) -> u64) -> String {
     let mut text = String::new();
     for job in jobs {
@@ -59,7 +59,7 @@ pub fn write(jobs: &[Job], size: impl Fn(&str) -> u64, milliseconds: impl Fn(&Jo
     text
 }
 
-/// The entry of a task, or `None` if the table has no such task.
+/// Returns the entry of a task, or `None` if the table has no such task.
 pub fn find(text: &str, task: &str) -> Result<Option<Entry>> {
     let mut entry: Option<Entry> = None;
     for (number, line) in text.lines().enumerate() {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_finds_what_was_written() {
+    fn a_written_entry_is_found() {
         let jobs = [
             job("1", &[("raw file", 7)], &[("x", 20)]),
             job("2", &[("x", 19)], &[("y", 0)]),

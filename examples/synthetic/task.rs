@@ -1,4 +1,4 @@
-//! The program as a job of the workflow.
+//! Runs the program as a job of the workflow.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::content::Digest;
 use crate::{TASK_VARIABLE, table};
 
-/// Does what the table says for the task: reads, waits, writes, all in the working directory.
+/// Executes the table entry of a task: reads, waits, writes, all in the working directory.
 pub fn run(table: &Path, task: &str) -> Result<()> {
     let begin = Instant::now();
     if task.is_empty() {

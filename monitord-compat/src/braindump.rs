@@ -1,11 +1,11 @@
-//! `braindump.yml`: how the monitoring tools find everything else about a run.
+//! `braindump.yml`, by which the monitoring tools find all other files of a run.
 //!
-//! A YAML mapping of texts, one a line, in double quotes; an absent value is `null`. The reader is a
-//! Python class with a fixed set of fields: a key that it does not know ends it with an exception.
+//! It is a YAML mapping: one double-quoted text per line, `null` for an absent value. The reader of Pegasus
+//! is a Python class with a fixed set of fields, which fails on any other key.
 
 use std::fmt::Write as _;
 
-/// Keys that the reader of Pegasus 5.1 knows, in the order in which they are written.
+/// Keys that the reader of Pegasus 5.1 accepts, in their order.
 pub const KEYS: &[&str] = &[
     "user",
     "grid_dn",
@@ -38,7 +38,7 @@ pub const KEYS: &[&str] = &[
     "app",
 ];
 
-/// Writes keys and values, in the order given. Keys that the reader does not know are left out.
+/// Returns the text for entries, in their order. Keys outside [`KEYS`] are left out.
 pub fn write(entries: &[(String, Option<String>)]) -> String {
     let mut out = String::new();
     for (key, value) in entries.iter().filter(|(key, _)| KEYS.contains(&key.as_str())) {
@@ -75,7 +75,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn quotes_and_absent_values() {
+    fn unknown_keys_are_left_out() {
         let entries = [
             ("user".to_owned(), Some("tester".to_owned())),
             ("grid_dn".to_owned(), None),
@@ -83,7 +83,7 @@ mod tests {
                 "planner_arguments".to_owned(),
                 Some("\"--conf p w.yml \"".to_owned()),
             ),
-            ("unheard_of".to_owned(), Some("x".to_owned())),
+            ("unknown".to_owned(), Some("x".to_owned())),
         ];
         assert_eq!(
             write(&entries),

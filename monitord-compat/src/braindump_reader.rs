@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 
 use crate::yaml_reader;
 
-/// The values; absent ones (`null`) are left out.
+/// The values of the file. Absent values (`null`) are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Braindump(BTreeMap<String, String>);
 
-/// The file is no YAML.
+/// The file is not YAML.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct BraindumpError {
     /// Line, counted from 1.
     pub line: usize,
-    /// What is wrong.
+    /// Message of the parser.
     pub message: String,
 }
 
 impl Braindump {
-    /// Reads the text of the file. Nested values, which no version writes, are passed over.
+    /// Reads the text of the file. Nested values, which no version writes, are skipped.
     ///
     /// # Errors
-    /// The text is no YAML.
+    /// The text is not YAML.
     pub fn read(text: &str) -> Result<Self, BraindumpError> {
         let mut map = BTreeMap::new();
         yaml_reader::walk(text, |path, value| {
@@ -34,7 +34,7 @@ impl Braindump {
         Ok(Self(map))
     }
 
-    /// A value.
+    /// Returns a value.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values() {
+    fn nested_values_are_skipped() {
         let read = Braindump::read("user: \"r\\\"t\"\ngrid_dn: null\ndax_index: 0\nx:\n  y: z\n").unwrap();
         assert_eq!(read.get("user"), Some("r\"t"));
         assert_eq!(read.get("grid_dn"), None);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn no_yaml() {
+    fn an_error_names_the_line() {
         let error = Braindump::read("a: 1\nb: \"torn\n").unwrap_err();
         assert!(error.line >= 2, "{error}");
     }

@@ -1,29 +1,29 @@
-//! `[cluster-task …]` and `[cluster-summary …]`: the records in the output of tasks and run.
+//! `[cluster-task …]` and `[cluster-summary …]`: the records in the output of tasks and runs.
 //!
-//! Layout as written by pegasus-mpi-cluster 5.1. Values are written as they are, without
-//! escaping; monitoring looks for the first quote after each value.
+//! The layout is that of pegasus-mpi-cluster 5.1. Values are not escaped: monitoring looks for the first
+//! quote after each value.
 
 use std::io::Write as _;
 use std::time::Duration;
 
 use chrono::{DateTime, FixedOffset, SubsecRound as _};
 
-/// How one execution of a task went.
+/// The outcome of one attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskRecord<'a> {
     /// Identifier from the `#@` line, if there was one.
     pub id: Option<&'a [u8]>,
     /// Name of the task.
     pub name: &'a [u8],
-    /// When the execution began, local time.
+    /// Start, local time.
     pub start: DateTime<FixedOffset>,
-    /// How long it took.
+    /// Duration.
     pub duration: Duration,
     /// Raw wait status.
     pub status: i32,
     /// Program as written in the DAG.
     pub app: &'a [u8],
-    /// Host where it ran.
+    /// Host.
     pub hostname: &'a str,
     /// Rank of the worker.
     pub slot: u32,
@@ -34,20 +34,20 @@ pub struct TaskRecord<'a> {
 }
 
 impl TaskRecord<'_> {
-    /// When the execution began, as the record says: in milliseconds since the epoch.
+    /// Returns the start as the record has it, in milliseconds since the epoch.
     #[must_use]
     pub fn start_ms(&self) -> i64 {
         self.start.round_subsecs(3).timestamp_millis()
     }
 
-    /// How long it took, as the record says: in milliseconds.
+    /// Returns a duration as the record has it, in milliseconds.
     #[must_use]
     pub fn duration_ms(duration: Duration) -> u128 {
         (duration.as_nanos() + 500_000) / 1_000_000
     }
 
-    /// Appends the record with its line feed. There is none before it: output of a task that
-    /// does not end its last line shares that line with the record.
+    /// Appends the record and a line feed. The record follows output of the task in the same line if that
+    /// output does not end with a line feed.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"[cluster-task ");
         if let Some(id) = self.id {
@@ -80,35 +80,35 @@ impl TaskRecord<'_> {
     }
 }
 
-/// How a whole run went.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SummaryRecord<'a> {
-    /// All tasks of the DAG have succeeded, in this run or before.
+    /// True if all tasks of the DAG have succeeded, in this run or before.
     pub success: bool,
     /// Tasks in the DAG.
     pub tasks: u64,
-    /// Executions started in this run.
+    /// Attempts started in this run.
     pub submitted: u64,
-    /// Executions that succeeded.
+    /// Attempts that succeeded.
     pub succeeded: u64,
-    /// Executions that failed.
+    /// Attempts that failed.
     pub failed: u64,
-    /// When the run began, local time.
+    /// Start of the run, local time.
     pub start: DateTime<FixedOffset>,
-    /// From then to now.
+    /// Duration of the run.
     pub duration: Duration,
-    /// Process of the master.
+    /// Process id of the master.
     pub pid: u32,
-    /// Program, as it was called.
+    /// Program as it was called.
     pub app: &'a [u8],
-    /// Sum of the times of all executions.
+    /// Sum of the durations of all attempts.
     pub runtime: Duration,
     /// Number of workers.
     pub slots: u32,
 }
 
 impl SummaryRecord<'_> {
-    /// Appends the record with its line feed.
+    /// Appends the record and a line feed.
     pub fn write(&self, out: &mut Vec<u8>) {
         let Self {
             tasks,
@@ -139,12 +139,12 @@ impl SummaryRecord<'_> {
     }
 }
 
-/// `2026-03-04T05:06:07.089+01:00`, rounded to milliseconds.
+/// Formats a time as `2026-03-04T05:06:07.089+01:00`, rounded to milliseconds.
 pub(crate) fn iso_time(at: DateTime<FixedOffset>) -> impl std::fmt::Display {
     at.round_subsecs(3).format("%Y-%m-%dT%H:%M:%S%.3f%:z")
 }
 
-/// Seconds with three decimals, rounded.
+/// Formats seconds with three decimals, rounded.
 pub(crate) fn seconds(duration: Duration) -> String {
     let millis = TaskRecord::duration_ms(duration);
     format!("{}.{:03}", millis / 1000, millis % 1000)
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn task_record() {
+    fn a_task_record_has_all_fields() {
         assert_eq!(
             text(&task()),
             "[cluster-task name=a, start=\"2026-03-04T05:06:07.089+01:00\", duration=1.235, status=768, \
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_any_length() {
+    fn a_record_may_be_long() {
         let name = vec![b'x'; 100_000];
         assert!(
             text(&TaskRecord {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn summary_record() {
+    fn a_summary_record_has_all_fields() {
         let mut out = Vec::new();
         SummaryRecord {
             success: true,

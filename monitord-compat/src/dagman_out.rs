@@ -1,34 +1,34 @@
 //! `.dagman.out`: the log of HTCondor's DAGMan, as far as Pegasus' monitoring needs it.
 //!
-//! Layout as written by pegasus-mpi-cluster 5.1 with `--monitord-hack`. Each line begins with
-//! the local time as `MM/DD/YY hh:mm:ss` and a blank. The number of an execution (its "Condor
-//! id") is unique in one run of the executor and counts from 1.
+//! The layout is that of pegasus-mpi-cluster 5.1 with `--monitord-hack`. Each line begins with the local time
+//! as `MM/DD/YY hh:mm:ss` and a blank. The submit number of an attempt (its "Condor id") is unique in one run
+//! of the executor and counts from 1.
 
 use std::io::Write as _;
 
 use chrono::NaiveDateTime;
 
-/// Beginning of a line: local time with one-second resolution and a blank.
+/// The beginning of a line: local time in seconds and a blank.
 ///
-/// Making it costs more than the rest of a line, so a writer keeps it as long as the second lasts.
+/// Formatting it costs more than the rest of a line, so writers keep it for a second.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stamp(Vec<u8>);
 
 impl Stamp {
-    /// The stamp of a local time.
+    /// Formats a local time.
     #[must_use]
     pub fn new(local: NaiveDateTime) -> Self {
         Self(local.format("%m/%d/%y %H:%M:%S ").to_string().into_bytes())
     }
 
-    /// Whether a line is of this second.
+    /// Returns whether a line has this stamp.
     #[must_use]
     pub fn begins(&self, line: &[u8]) -> bool {
         line.starts_with(&self.0)
     }
 }
 
-/// First lines of a run. `dag` is the last part of the DAG file's path.
+/// Writes the first lines of a run. `dag` is the file name of the DAG.
 pub fn start(out: &mut Vec<u8>, stamp: &Stamp, pid: u32, dag: &[u8]) {
     line(
         out,
@@ -44,13 +44,13 @@ pub fn start(out: &mut Vec<u8>, stamp: &Stamp, pid: u32, dag: &[u8]) {
     line(out, stamp, &[b"Parsing ", dag, b" ..."]);
 }
 
-/// The task is ready and has its number.
+/// Writes that an attempt is ready. `number` is its submit number, here and below.
 pub fn queued(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64) {
     line(out, stamp, &[b"Submitting Condor Node ", task, b" job(s)..."]);
     event(out, stamp, b"ULOG_SUBMIT", task, number);
 }
 
-/// The task that this line of a log says was submitted.
+/// Returns the task of a line about a submission.
 #[must_use]
 pub fn submitted(line: &[u8]) -> Option<&[u8]> {
     const EVENT: &[u8] = b"Event: ULOG_SUBMIT for Condor Node ";
@@ -62,12 +62,12 @@ pub fn submitted(line: &[u8]) -> Option<&[u8]> {
         .next()
 }
 
-/// The task was given to a worker.
+/// Writes that an attempt was given to a worker.
 pub fn started(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64) {
     event(out, stamp, b"ULOG_EXECUTE", task, number);
 }
 
-/// The task ended with this raw wait status.
+/// Writes that an attempt ended with this raw wait status.
 pub fn ended(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64, status: i32) {
     event(out, stamp, b"ULOG_JOB_TERMINATED", task, number);
     out.extend_from_slice(&stamp.0);
@@ -82,7 +82,7 @@ pub fn ended(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64, status:
     }
 }
 
-/// Last line of a run.
+/// Writes the last line of a run.
 pub fn finish(out: &mut Vec<u8>, stamp: &Stamp, pid: u32, success: bool) {
     let status = if success { "0" } else { "1" };
     line(
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run() {
+    fn a_run_has_these_lines() {
         let local = NaiveDate::from_ymd_opt(2026, 3, 4)
             .unwrap()
             .and_hms_opt(5, 6, 7)
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn submissions_are_found_again() {
+    fn submissions_are_recognised() {
         let stamp = Stamp::new(NaiveDateTime::default());
         let mut out = Vec::new();
         start(&mut out, &stamp, 42, b"x.dag");

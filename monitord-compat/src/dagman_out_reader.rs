@@ -1,66 +1,65 @@
-//! Reads lines of `.dagman.out`, those of [`crate::dagman_out`] and those of HTCondor's DAGMan that
-//! tell the same.
+//! Reads lines of `.dagman.out`: those of [`crate::dagman_out`], and the same ones of HTCondor's DAGMan.
 //!
-//! A line counts if it begins with a time: `M/D/YY h:mm:ss` in the local zone, or ISO 8601. The reader
-//! of Pegasus takes the last time anywhere in the line, so that a task whose name looks like one moves
-//! its own events; this one looks at the beginning only.
+//! A line begins with a time: `M/D/YY h:mm:ss` in the local zone, or ISO 8601. Pegasus' reader takes the last
+//! time anywhere in a line, so a task whose name looks like a time moves its own events. This reader looks at
+//! the beginning only.
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime};
 
-/// When something happened.
+/// Time of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
-    /// In the zone of the machine that wrote the log, which it does not name.
+    /// Time in the zone of the machine that wrote the log.
     Local(NaiveDateTime),
     /// Seconds since the epoch.
     Epoch(i64),
 }
 
-/// One line of the log that says something.
+/// A line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// When.
+    /// Time.
     pub time: Time,
-    /// What.
+    /// Content.
     pub what: What<'a>,
 }
 
-/// What a line says. Names are any bytes without a blank.
+/// Content of a line. Names are any bytes without a blank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What<'a> {
-    /// The master begins.
+    /// The master starts.
     StartingUp {
-        /// Its number in HTCondor's queue, `0.0` without HTCondor.
+        /// Its HTCondor id, `0.0` without HTCondor.
         id: &'a [u8],
     },
-    /// Process of the master.
+    /// Process id of the master.
     Pid(u32),
     /// A run begins.
     Start,
     /// A run ends.
     Finish {
-        /// 0 or 1; others with HTCondor.
+        /// 0 or 1; HTCondor has other values.
         status: i32,
     },
-    /// A new state of a job, without its end.
+    /// A new state of a job, its end excepted.
     Event {
         /// Name of the state without `ULOG_`, for instance `SUBMIT`.
         state: &'a [u8],
         /// Job.
         job: &'a [u8],
-        /// Number of the execution, for instance `17.0`.
+        /// HTCondor id of the attempt, for instance `17.0`.
         number: &'a [u8],
     },
     /// A job ended.
     Ended {
         /// Job.
         job: &'a [u8],
-        /// Number of the execution, for instance `17.0`.
+        /// HTCondor id of the attempt, for instance `17.0`.
         number: &'a [u8],
-        /// 0 for success. pegasus-mpi-cluster writes the raw wait status.
+        /// 0 for success. pegasus-mpi-cluster writes raw wait statuses.
         status: i32,
     },
-    /// Nothing that is stored.
+    /// A line without a meaning for monitoring.
     Other,
 }
 
@@ -69,17 +68,17 @@ pub enum What<'a> {
 pub fn read(line: &[u8]) -> Option<Line<'_>> {
     let line = line.trim_ascii_end();
     let (time, rest) = american(line).or_else(|| iso(line))?;
-    let what = said(rest).unwrap_or(What::Other);
+    let what = content(rest).unwrap_or(What::Other);
     Some(Line { time, what })
 }
 
-/// What a line says behind its time and a blank, for readers that know the time already.
+/// Reads the rest of a line after its time and a blank.
 #[must_use]
 pub fn read_rest(text: &[u8]) -> What<'_> {
-    said(text.trim_ascii_end()).unwrap_or(What::Other)
+    content(text.trim_ascii_end()).unwrap_or(What::Other)
 }
 
-/// A number of one or two digits.
+/// Reads a number of one or two digits.
 fn short_number(text: &[u8]) -> Option<(u32, &[u8])> {
     let digits = text
         .iter()
@@ -100,7 +99,7 @@ fn number(digits: &[u8]) -> Option<i64> {
     })
 }
 
-/// `M/D/YY h:mm:ss` and a blank.
+/// Reads `M/D/YY h:mm:ss` and a blank.
 fn american(line: &[u8]) -> Option<(Time, &[u8])> {
     let (month, rest) = short_number(line)?;
     let (day, rest) = short_number(rest.strip_prefix(b"/")?)?;
@@ -121,7 +120,7 @@ fn american(line: &[u8]) -> Option<(Time, &[u8])> {
     Some((Time::Local(time), rest.strip_prefix(b" ").unwrap_or(rest)))
 }
 
-/// ISO 8601, with or without a zone.
+/// Reads ISO 8601, with or without a zone.
 fn iso(line: &[u8]) -> Option<(Time, &[u8])> {
     let length = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
     let (stamp, rest) = line.split_at(length);
@@ -136,7 +135,7 @@ fn iso(line: &[u8]) -> Option<(Time, &[u8])> {
     Some((time, rest.strip_prefix(b" ").unwrap_or(rest)))
 }
 
-fn said(text: &[u8]) -> Option<What<'_>> {
+fn content(text: &[u8]) -> Option<What<'_>> {
     match text.first()? {
         b'E' => event(text),
         b'N' => ended(text),
@@ -146,22 +145,22 @@ fn said(text: &[u8]) -> Option<What<'_>> {
     }
 }
 
-/// `Event: ULOG_SUBMIT for Condor Node x (3.0)`
+/// Reads `Event: ULOG_SUBMIT for Condor Node x (3.0)`.
 fn event(text: &[u8]) -> Option<What<'_>> {
     let (state, rest) = word(text.strip_prefix(b"Event: ULOG_")?);
     let rest = node(rest.strip_prefix(b"for ")?)?;
     let (job, rest) = word(rest);
     let number = rest.strip_prefix(b"(")?;
     let end = number.iter().position(|byte| *byte == b')')?;
-    let known = !state.is_empty() && !job.is_empty();
-    known.then_some(What::Event {
+    let is_complete = !state.is_empty() && !job.is_empty();
+    is_complete.then_some(What::Event {
         state,
         job,
         number: &number[..end],
     })
 }
 
-/// `Condor Node `, in the spellings of all versions.
+/// Reads `Condor Node ` in the spellings of all versions.
 fn node(text: &[u8]) -> Option<&[u8]> {
     let rest = text
         .strip_prefix(b"HT")
@@ -170,7 +169,7 @@ fn node(text: &[u8]) -> Option<&[u8]> {
     rest.strip_prefix(b"Node ").or_else(|| rest.strip_prefix(b"Job "))
 }
 
-/// `Node x job proc (3.0) completed successfully.` or `… failed with status 256.`
+/// Reads `Node x job proc (3.0) completed successfully.` or `… failed with status 256.`.
 fn ended(text: &[u8]) -> Option<What<'_>> {
     let (job, rest) = word(text.strip_prefix(b"Node ")?);
     let rest = rest.strip_prefix(b"job proc (")?;
@@ -213,7 +212,7 @@ fn signed(text: &[u8]) -> Option<i32> {
     i32::try_from(value).ok()
 }
 
-/// The text up to the first blank, and what follows the blank.
+/// Splits a text at the first blank.
 fn word(text: &[u8]) -> (&[u8], &[u8]) {
     match text.iter().position(|byte| *byte == b' ') {
         Some(end) => (&text[..end], &text[end + 1..]),
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_writer_writes() {
+    fn lines_of_the_writer_are_read() {
         let local = NaiveDate::from_ymd_opt(2026, 3, 4)
             .unwrap()
             .and_hms_opt(5, 6, 7)
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings() {
+    fn spellings_of_other_versions_are_read() {
         let event = Some(What::Event {
             state: b"SUBMIT",
             job: b"x",
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn a_line_begins_with_a_time() {
         let time = |line: &str| read(line.as_bytes()).map(|line| line.time);
         assert_eq!(
             time("2026-01-02T03:04:05.9+01:00 x"),
@@ -322,7 +321,7 @@ mod tests {
         ] {
             assert_eq!(time(bad), None, "{bad}");
         }
-        // A task that is called like a time has the time of its line.
+        // A task with a name like a time has the time of its line.
         assert_eq!(
             time("1/2/26 3:04:05 Node 12/31/30 23:59:59 job proc (1.0) failed with status 1."),
             local.map(Time::Local)
@@ -330,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_end_is_no_end() {
+    fn a_torn_end_is_ignored() {
         for torn in [
             "failed with status 25",
             "failed with status .",

@@ -1,11 +1,12 @@
-//! The invocation record of kickstart, YAML version 3.0: one element of a list for one invocation, so that
-//! the records of several invocations in one file are one list.
+//! The invocation record of kickstart, YAML version 3.0. A record is one item of a list, so several records
+//! in one file are one list.
 //!
-//! The fields and their order are those of the record that Pegasus' kickstart parser, monitord and analyzer
-//! read. Three of their habits shape the text: `raw` and `regular_exitcode` are plain numbers because
-//! pegasus-exitcode looks for `raw: <digits>` in the whole file; no line starts in the first column except
-//! `- invocation`, because the reader drops such lines; and data that happens to contain `raw: 5` or
-//! `integrity_error: ` is escaped so that the search does not find it.
+//! Fields and order are those that Pegasus' kickstart parser, monitord and analyzer read. Three habits of
+//! these readers shape the text:
+//! * pegasus-exitcode looks for `raw: <digits>` in the whole file, so `raw` and `regular_exitcode` are plain
+//!   numbers;
+//! * readers drop lines without indentation, so only `- invocation` has none;
+//! * data that contains `raw: 5` or `integrity_error: ` is escaped, so that no search finds it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,18 +19,18 @@ mod write;
 /// Version of the record format.
 pub const VERSION: &str = "3.0";
 
-/// Names and paths as the system gives them: any bytes.
+/// Names and paths: any bytes.
 pub type Text = Vec<u8>;
 
 /// A point in time with the offset of the local time zone.
 pub type Stamp = DateTime<FixedOffset>;
 
-/// One record. Texts that are `None` are left out.
+/// An invocation record. Texts that are `None` are left out.
 #[derive(Clone, Debug)]
 pub struct Invocation<'a> {
-    /// When kickstart began.
+    /// Start of kickstart.
     pub start: Stamp,
-    /// From the beginning to the writing of the record.
+    /// Time from the start to the writing of the record.
     pub duration: Duration,
     /// Transformation, `namespace::name:version`.
     pub transformation: Option<Text>,
@@ -41,22 +42,22 @@ pub struct Invocation<'a> {
     pub wf_label: Option<Text>,
     /// Time of the abstract workflow, ISO 8601.
     pub wf_stamp: Option<Text>,
-    /// Who ran it and where.
+    /// User, process and host.
     pub identity: IdentityLines,
     /// The jobs attempted, in order.
     pub jobs: Vec<(Stage, Job)>,
-    /// Ids given by batch systems.
+    /// Ids of batch systems.
     pub job_ids: JobIds,
     /// Working directory.
     pub cwd: Text,
-    /// Kickstart's own usage.
+    /// Resources that kickstart itself used.
     pub usage: Usage,
-    /// The machine, unless not wanted.
+    /// The machine, unless it is switched off.
     pub machine: Option<Machine>,
-    /// Files before and after, then the standard streams and kickstart's own files.
+    /// Files of the job, then the standard streams and files of kickstart.
     pub files: Vec<FileEntry<'a>>,
-    /// Finished entries of `files` that the job appended itself, indented by four blanks; written before the
-    /// standard streams.
+    /// Entries of `files` that the job wrote itself, indented by four blanks. They come before the standard
+    /// streams.
     pub integrity_data: Cow<'a, [u8]>,
     /// Environment of the job (long form), sorted.
     pub environment: Option<Vec<(Text, Text)>>,
@@ -67,7 +68,7 @@ pub struct Invocation<'a> {
 /// A resource limit: name, soft and hard value; `None` is unlimited.
 pub type Limit = (Cow<'static, str>, Option<u64>, Option<u64>);
 
-/// Who ran the invocation, and on which host.
+/// User, process and host of an invocation.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     /// Network interface of `host_address`.
@@ -90,27 +91,27 @@ pub struct Identity {
     pub umask: u32,
 }
 
-/// An [`Identity`] as the record has it. Processes that write many records use it again.
+/// Lines of an [`Identity`] in a record. Processes with many records reuse them.
 #[derive(Clone, Debug)]
 pub struct IdentityLines(pub(crate) Arc<[u8]>);
 
-/// Which of the five jobs of an invocation.
+/// One of the five jobs of an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Before everything; its failure is ignored.
+    /// Runs first; its failure is ignored.
     Setup,
-    /// Before the main job.
+    /// Runs before the main job.
     Pre,
-    /// The application.
+    /// The program of the task.
     Main,
-    /// After a successful main job.
+    /// Runs after a successful main job.
     Post,
-    /// At the end, always; its failure is ignored.
+    /// Runs last, always; its failure is ignored.
     Cleanup,
 }
 
 impl Stage {
-    /// The key of the record.
+    /// Returns the key in the record.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -126,23 +127,23 @@ impl Stage {
 /// One job of an invocation.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// When it was started; the epoch if it never was.
+    /// Start; the epoch if it did not start.
     pub start: Stamp,
-    /// Wall time; written as at least 3 ms, as readers divide by it.
+    /// Wall time. The record has at least 3 ms, as readers divide by it.
     pub duration: Duration,
-    /// Its process id, if there was a process.
+    /// Process id, if there was a process.
     pub pid: Option<u32>,
-    /// What it used.
+    /// Resources used.
     pub usage: Usage,
-    /// How it ended.
+    /// Exit status.
     pub status: Status,
-    /// The program file.
+    /// Program file.
     pub executable: FileEntry<'static>,
     /// Arguments after the program name.
     pub arguments: Vec<Text>,
 }
 
-/// Resources used, as `getrusage(2)` counts them.
+/// Resources used, as counted by `getrusage(2)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Time in user mode.
@@ -151,9 +152,9 @@ pub struct Usage {
     pub system_time: Duration,
     /// Largest resident set, KiB.
     pub max_rss_kib: u64,
-    /// Page faults without and with input.
+    /// Page faults without input.
     pub minor_faults: u64,
-    /// Page faults that needed input.
+    /// Page faults with input.
     pub major_faults: u64,
     /// Swaps.
     pub swaps: u64,
@@ -167,21 +168,21 @@ pub struct Usage {
     pub messages_received: u64,
     /// Signals received.
     pub signals: u64,
-    /// Context switches the process asked for by waiting.
+    /// Context switches because the process waited.
     pub voluntary_switches: u64,
-    /// Context switches forced on the process.
+    /// Context switches forced by the system.
     pub involuntary_switches: u64,
 }
 
-/// How a job ended.
+/// Exit status of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// Ended by itself.
+    /// It exited.
     Exited {
         /// Exit code, 0 to 255.
         code: u8,
     },
-    /// Killed by a signal.
+    /// A signal killed it.
     Signalled {
         /// Number of the signal.
         signal: i32,
@@ -190,9 +191,9 @@ pub enum Status {
         /// True if memory was dumped.
         core: bool,
     },
-    /// Never ran, or could not be waited for.
+    /// It did not start, or could not be waited for.
     Failed {
-        /// Stands for the wait status: -127 not runnable, -1 no process, -42 not waitable.
+        /// Replaces the wait status: -127 not runnable, -1 no process, -42 not waitable.
         raw: i32,
         /// Error number of the system.
         errno: i32,
@@ -202,7 +203,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The wait status as `wait(2)` encodes it.
+    /// Returns the wait status in the encoding of `wait(2)`.
     #[must_use]
     pub fn raw(&self) -> i32 {
         match self {
@@ -213,18 +214,18 @@ impl Status {
     }
 }
 
-/// Ids given by batch systems.
+/// Ids of batch systems.
 #[derive(Clone, Debug, Default)]
 pub struct JobIds {
-    /// HTCondor's id.
+    /// Id of HTCondor.
     pub condor: Option<Text>,
-    /// Globus' job contact.
+    /// Job contact of Globus.
     pub gram: Option<Text>,
-    /// Kind of the local resource manager and its id.
+    /// Kind of the local resource manager, and its id.
     pub local: Option<(&'static str, Text)>,
 }
 
-/// What stays as it is about the machine.
+/// Constant facts about the machine.
 #[derive(Clone, Debug, Default)]
 pub struct MachineFacts {
     /// Size of a page, bytes.
@@ -247,19 +248,19 @@ pub struct MachineFacts {
     pub cpu_model: Text,
 }
 
-/// [`MachineFacts`] as the record has them.
+/// Lines of [`MachineFacts`] in a record.
 #[derive(Clone, Debug)]
 pub struct MachineLines {
-    /// Above what changes.
+    /// Lines before the memory.
     pub(crate) first: Arc<[u8]>,
-    /// Between memory and load.
+    /// Lines between memory and load.
     pub(crate) processors: Arc<[u8]>,
 }
 
 /// The machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// What stays as it is.
+    /// Constant facts.
     pub facts: MachineLines,
     /// Main memory: total, free, shared, buffers (KiB).
     pub ram_kib: [u64; 4],
@@ -280,17 +281,17 @@ pub struct FileEntry<'a> {
     pub lfn: Option<Text>,
     /// A remark for readers.
     pub note: Option<&'static str>,
-    /// What was looked at.
+    /// The file itself.
     pub source: Source,
-    /// What the system said, or its error number.
+    /// Status of the file, or the error number.
     pub stat: Result<StatLines, i32>,
-    /// For files that the job was to write and that exist.
-    pub output: Option<Output>,
+    /// Checksum of an output file, if it exists.
+    pub output: Option<ChecksummedFile>,
     /// Captured text of a stream.
     pub payload: Option<Payload<'a>>,
 }
 
-/// What an entry is about.
+/// Identification of a file.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// A file.
@@ -299,10 +300,10 @@ pub enum Source {
     Temporary {
         /// Its name.
         name: Text,
-        /// The descriptor it is open as.
+        /// Its descriptor.
         descriptor: i32,
     },
-    /// An open descriptor shared with kickstart.
+    /// An open descriptor of kickstart.
     Descriptor(i32),
 }
 
@@ -337,8 +338,8 @@ pub struct Stat {
     pub group: Option<Text>,
 }
 
-/// What the system said about a file, as the record has it. Many files stay as they are from one record to the
-/// next, and describing them takes as long as all the rest: such a description can be used again.
+/// Lines of a [`Stat`] in a record. Many files do not change between records, and formatting these lines
+/// takes as long as all the rest, so they can be reused.
 #[derive(Clone, Debug)]
 pub struct StatLines {
     /// Type and permissions.
@@ -351,25 +352,25 @@ pub struct StatLines {
 
 /// The checksum of an output file.
 #[derive(Clone, Debug)]
-pub enum Output {
+pub enum ChecksummedFile {
     /// Computed.
     Checksum {
         /// SHA-256, 64 hexadecimal digits.
         sha256: String,
-        /// Time it took.
+        /// Duration of the computation.
         took: Duration,
     },
     /// The file could not be read.
     Unreadable,
-    /// A directory or special file: has no checksum.
+    /// A directory or special file, which has no checksum.
     NotRegular,
 }
 
 /// Captured text.
 #[derive(Clone, Debug)]
 pub struct Payload<'a> {
-    /// True if the beginning was cut off.
+    /// True if the beginning is missing.
     pub truncated: bool,
-    /// The text or what is left of it.
+    /// The text, or its end.
     pub text: Cow<'a, str>,
 }

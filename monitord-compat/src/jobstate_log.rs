@@ -1,28 +1,28 @@
-//! `jobstate.log`: the states of the tasks, one line each.
+//! `jobstate.log`: one line per state of a task.
 //!
-//! Layout as written by pegasus-mpi-cluster 5.1 with `--jobstate-log`. Times are seconds since
-//! the epoch with six decimals.
+//! The layout is that of pegasus-mpi-cluster 5.1 with `--jobstate-log`. Times are seconds since the epoch
+//! with six decimals.
 
 use std::io::Write as _;
 use std::time::Duration;
 
-/// A run begins. `at` is the time since the epoch, here and below.
+/// Writes the start of a run. `at` is the time since the epoch, here and below.
 pub fn start(out: &mut Vec<u8>, at: Duration) {
     time(out, at);
     out.extend_from_slice(b"INTERNAL *** PMC_STARTED ***\n");
 }
 
-/// The task is ready and has its number.
+/// Writes that an attempt is ready. `number` is its submit number, here and below.
 pub fn queued(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
     state(out, at, task, "SUBMIT", number);
 }
 
-/// The task was given to a worker.
+/// Writes that an attempt was given to a worker.
 pub fn started(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64) {
     state(out, at, task, "EXECUTE", number);
 }
 
-/// The task ended with this raw wait status.
+/// Writes that an attempt ended with this raw wait status.
 pub fn ended(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: i32) {
     state(out, at, task, "JOB_TERMINATED", number);
     time(out, at);
@@ -31,7 +31,7 @@ pub fn ended(out: &mut Vec<u8>, at: Duration, task: &[u8], number: u64, status: 
     writeln!(out, " {word} {status} - - {number}").expect("writing to memory does not fail");
 }
 
-/// The run ends.
+/// Writes the end of a run.
 pub fn finish(out: &mut Vec<u8>, at: Duration, success: bool) {
     time(out, at);
     let status = u8::from(!success);
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run() {
+    fn a_run_has_these_lines() {
         let at = Duration::new(1_700_000_000, 42_000_999);
         let mut out = Vec::new();
         start(&mut out, at);

@@ -1,12 +1,12 @@
-//! `.resource`: what is free on a host, one line after each change.
+//! `.resource`: the free resources of a host, one line per change.
 //!
-//! Comma-separated, as written by pegasus-mpi-cluster 5.1: seconds since the epoch with six
+//! The values are separated by commas, as in pegasus-mpi-cluster 5.1: seconds since the epoch with six
 //! decimals, free slots, free CPUs, free memory in MB, host name.
 
 use std::io::Write as _;
 use std::time::Duration;
 
-/// What is free on a host.
+/// Free resources of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Free<'a> {
     /// Host name.
@@ -19,7 +19,7 @@ pub struct Free<'a> {
     pub memory_mb: u64,
 }
 
-/// One line. `at` is the time since the epoch.
+/// Writes one line. `at` is the time since the epoch.
 pub fn line(out: &mut Vec<u8>, at: Duration, free: Free<'_>) {
     let Free {
         host,
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line() {
+    fn a_line_has_all_values() {
         let mut out = Vec::new();
         let free = Free {
             host: "n1",

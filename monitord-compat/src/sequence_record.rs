@@ -8,66 +8,66 @@ use chrono::{DateTime, FixedOffset};
 
 use crate::cluster_record::{iso_time, seconds};
 
-/// Which command of a list was run.
+/// The place of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The command before all others.
+    /// The command before the list.
     Setup,
-    /// One of the list.
+    /// A command of the list.
     Listed {
-        /// Its number, from 1.
+        /// Number, counted from 1.
         number: u64,
-        /// Its line, from 1.
+        /// Line, counted from 1.
         line: u64,
     },
-    /// The command after all others.
+    /// The command after the list.
     Cleanup,
 }
 
-/// How one command went.
+/// The outcome of one command.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskRecord<'a> {
-    /// Which one.
+    /// Its place.
     pub place: Place,
-    /// When it began, local time.
+    /// Start, local time.
     pub start: DateTime<FixedOffset>,
-    /// How long it took.
+    /// Duration.
     pub duration: Duration,
     /// Raw wait status.
     pub status: i32,
-    /// Its process; 0 if it could not be started.
+    /// Process id; 0 if it did not start.
     pub pid: u32,
-    /// The program.
+    /// Program.
     pub app: &'a [u8],
 }
 
-/// How the whole list went.
+/// The outcome of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SummaryRecord<'a> {
-    /// The exit code says so.
+    /// True if the exit code is 0.
     pub success: bool,
-    /// Last line that was read.
+    /// Number of the last line read.
     pub lines: u64,
-    /// Commands of the list that were run.
+    /// Number of commands run.
     pub tasks: u64,
-    /// Of these, how many succeeded.
+    /// Commands that succeeded.
     pub succeeded: u64,
-    /// Of these, how many failed.
+    /// Commands that failed.
     pub failed: u64,
-    /// Commands before and after the list.
+    /// Number of commands before and after the list.
     pub extra: u64,
-    /// From the beginning to now.
+    /// Duration so far.
     pub duration: Duration,
-    /// When it began, local time.
+    /// Start, local time.
     pub start: DateTime<FixedOffset>,
-    /// Process of pegasus-cluster.
+    /// Process id of pegasus-cluster.
     pub pid: u32,
-    /// pegasus-cluster, as it was called.
+    /// pegasus-cluster as it was called.
     pub app: &'a [u8],
 }
 
 impl TaskRecord<'_> {
-    /// Appends the record with its line feed.
+    /// Appends the record and a line feed.
     pub fn write(&self, out: &mut Vec<u8>) {
         let (start, duration) = (iso_time(self.start), seconds(self.duration));
         let (id, line) = match self.place {
@@ -87,7 +87,7 @@ impl TaskRecord<'_> {
 }
 
 impl SummaryRecord<'_> {
-    /// Appends the record with its line feed.
+    /// Appends the record and a line feed.
     pub fn write(&self, out: &mut Vec<u8>) {
         let Self {
             lines,
@@ -111,7 +111,8 @@ impl SummaryRecord<'_> {
     }
 }
 
-/// A record is one line, and readers take the first quote for the end of the value.
+/// Appends the name of a program. It must not contain line feeds or quotes, which would end the line or
+/// value.
 fn push_app(app: &[u8], out: &mut Vec<u8>) {
     out.extend(app.iter().map(|&b| {
         if b.is_ascii_control() || b == b'"' {
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn records() {
+    fn records_have_all_fields() {
         let task = TaskRecord {
             place: Place::Listed { number: 2, line: 7 },
             start: time("2011-04-27T14:31:25.3421-07:00"),
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reader_reads_them() {
+    fn the_reader_reads_the_records() {
         let mut out = Vec::new();
         TaskRecord {
             place: Place::Listed { number: 1, line: 1 },

@@ -1,6 +1,6 @@
-//! `LABEL-INDEX.static.bp`: what the planner tells the monitoring daemon about the workflow before it runs.
+//! `LABEL-INDEX.static.bp`: the events of the planner about a workflow, for monitoring.
 //!
-//! One event a line, `ts=TIME event=NAME xwf.id=UUID key="value" … `, in the syntax of NetLogger. The
+//! One event per line, `ts=TIME event=NAME xwf.id=UUID key="value" … `, in the syntax of NetLogger. The
 //! reader knows one escape only, `\"`; a line break would end the event, so it is written as `\n`.
 
 use std::fmt::Write as _;
@@ -14,35 +14,35 @@ pub struct Events<'a> {
     pub workflow: &'a str,
 }
 
-/// The beginning of all events of one name, for those of which there are many.
+/// The common beginning of all events with one name, for frequent events.
 #[derive(Clone, Debug)]
 pub struct Head {
     text: String,
 }
 
 impl Head {
-    /// Begins an event.
+    /// Begins an event. Dropping it ends the line.
     pub fn begin<'o>(&self, out: &'o mut String) -> Event<'o> {
         out.push_str(&self.text);
         Event { out }
     }
 }
 
-/// Events that differ in their last value only, one after the other.
+/// Events that differ in their last value only.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
     text: String,
 }
 
 impl Group {
-    /// Begins a group: what its events have in common, up to the key that is different.
+    /// Begins a group with the common part of its events, up to the last key.
     pub fn begin(&mut self, head: &Head, (key, value): (&str, &str), last: &str) {
         head.text.clone_into(&mut self.text);
         push_pair(&mut self.text, key, value);
         self.text.push_str(last);
         self.text.push_str("=\"");
     }
-    /// Adds an event, with the value of its last key.
+    /// Adds an event with the value of its last key.
     pub fn add(&self, out: &mut String, value: &str) {
         out.push_str(&self.text);
         push_escaped(out, value);
@@ -50,14 +50,14 @@ impl Group {
     }
 }
 
-/// One line being written; it ends when this is dropped.
+/// An event in the making. Dropping it ends its line.
 #[derive(Debug)]
 pub struct Event<'o> {
     out: &'o mut String,
 }
 
 impl Events<'_> {
-    /// What events of a name begin with.
+    /// Returns the common beginning of events with a name.
     pub fn head(&self, name: &str) -> Head {
         let mut text = String::new();
         for part in ["ts=", self.time, " event=", name, " xwf.id=", self.workflow, " "] {
@@ -65,7 +65,7 @@ impl Events<'_> {
         }
         Head { text }
     }
-    /// Begins an event.
+    /// Begins an event. Dropping it ends the line.
     pub fn begin<'o>(&self, out: &'o mut String, name: &str) -> Event<'o> {
         self.head(name).begin(out)
     }
@@ -91,8 +91,8 @@ impl Drop for Event<'_> {
     }
 }
 
-/// Whether no byte has to be escaped. Blocks of bytes are looked at as a whole, the last one may overlap the one
-/// before it.
+/// Returns whether no byte has to be escaped. Blocks of bytes are checked at once; the last block may overlap
+/// the previous one.
 fn is_plain(bytes: &[u8]) -> bool {
     fn plain(block: &[u8]) -> bool {
         let special = |b: u8| (b == b'"') | (b == b'\n') | (b == b'\r') | (b == b'\\');
@@ -116,7 +116,7 @@ fn push_pair(out: &mut String, key: &str, value: &str) {
 }
 
 fn push_escaped(out: &mut String, value: &str) {
-    // Nearly all values are plain, and there are millions of them.
+    // There may be millions of values, and nearly all are plain.
     if is_plain(value.as_bytes()) {
         out.push_str(value);
         return;
@@ -130,7 +130,7 @@ fn push_escaped(out: &mut String, value: &str) {
         }
     }
     if value.ends_with('\\') {
-        // Else the reader takes the closing quote for an escaped one.
+        // A backslash at the end would escape the closing quote.
         out.push(' ');
     }
 }
@@ -146,7 +146,7 @@ mod tests {
     };
 
     #[test]
-    fn a_line() {
+    fn a_line_has_all_attributes() {
         let mut out = String::new();
         EVENTS
             .begin(&mut out, "task.info")
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_its_events() {
+    fn a_group_equals_single_events() {
         let head = EVENTS.head("task.edge");
         let (mut one, mut other) = (String::new(), String::new());
         let mut group = Group::default();
@@ -176,8 +176,8 @@ mod tests {
     }
 
     proptest! {
-        /// A value is one quoted text on one line: no quote in it is without a backslash, and it does not
-        /// end in one.
+        /// A value stays one quoted text on one line: all its quotes are escaped, and it ends without a
+        /// backslash.
         #[test]
         fn a_value_never_leaves_its_quotes(value in "\\PC*|[\"\\\\\n a]*") {
             let mut out = String::new();

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// One event: name and attributes in the order of the line.
+/// An event: its name, and its attributes in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     /// Name, for instance `job.info`.
@@ -11,7 +11,7 @@ pub struct Event<'a> {
 }
 
 impl<'a> Event<'a> {
-    /// Reads a line. `None` if it names no event; text that is no attribute is passed over.
+    /// Reads a line. `None` without an event name. Text that is no attribute is skipped.
     #[must_use]
     pub fn read(line: &'a str) -> Option<Self> {
         let mut name = None;
@@ -36,7 +36,7 @@ impl<'a> Event<'a> {
         name.map(|name| Self { name, pairs })
     }
 
-    /// An attribute.
+    /// Returns an attribute.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.pairs
@@ -46,7 +46,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// A value and what follows; `None` if its closing quote is missing.
+/// Reads a quoted value. Returns the rest, too. `None` without a closing quote.
 fn value(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find(char::is_whitespace).unwrap_or(text.len());
@@ -78,7 +78,7 @@ mod tests {
     use crate::static_bp::Events;
 
     #[test]
-    fn a_line() {
+    fn attributes_are_read() {
         let line =
             r#"ts=1970-01-01T00:00:00Z event=job.info xwf.id=u-1 job.id="a" argv=" -x \"y = z\" \q" n="0" "#;
         let event = Event::read(line).unwrap();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lines() {
+    fn damaged_lines_keep_complete_attributes() {
         for line in [
             "",
             "hello",

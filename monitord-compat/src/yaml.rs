@@ -1,25 +1,24 @@
-//! A small YAML emitter: block style, one space of nesting after another, streaming to a [`Write`].
+//! A small YAML emitter: block style, streaming to a [`Write`].
 //!
-//! Whatever bytes a program printed or a file is called, the text is valid YAML 1.1 and 1.2:
+//! The text is valid YAML 1.1 and 1.2, even for arbitrary output of programs and names of files:
 //!
-//! * A *scalar* is written plain only if every parser reads the plain form as that very string;
-//!   otherwise it is double-quoted.
+//! * A *scalar* is plain only if every parser reads the plain form as the same string; otherwise it is
+//!   double-quoted.
 //! * In double quotes, control characters, line separators and the byte order mark are escaped
 //!   (`\n`, `\t`, `\x1B`, `\u2028`), so nothing is dropped.
-//! * Bytes that are no UTF-8 become U+FFFD, one for each maximal broken sequence, as
-//!   [`String::from_utf8_lossy`] does: YAML has no way to write raw bytes except base64.
-//! * A *text* is a literal block where that keeps every character, otherwise a double-quoted scalar with
-//!   one line of source for each line of text.
+//! * Bytes that are no UTF-8 become U+FFFD, as with [`String::from_utf8_lossy`]. YAML has no form for raw
+//!   bytes except base64.
+//! * A *text* is a literal block if that keeps every character; otherwise a double-quoted scalar with one
+//!   source line per line of text.
 //! * Keys longer than the 1024 characters that YAML allows an ordinary key use the `? key` form.
 //!
-//! Readers that search the text with patterns instead of parsing it can be kept from finding their pattern
-//! in quoted data: see [`Emitter::with_guards`].
+//! [`Emitter::with_guards`] protects readers that search for patterns instead of parsing.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Length in characters from which a key is written in the explicit form (YAML's limit is 1024).
-const LONG_KEY: usize = 1000;
+/// Minimum length of a key in the explicit form; YAML limits other keys to 1024 characters.
+const MIN_EXPLICIT_KEY: usize = 1000;
 
 /// How a key is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +38,7 @@ pub struct Emitter<W> {
 }
 
 impl<W: Write> Emitter<W> {
-    /// An emitter at indentation 0.
+    /// Makes an emitter at indentation 0.
     pub fn new(out: W) -> Self {
         Self {
             out,
@@ -48,28 +47,28 @@ impl<W: Write> Emitter<W> {
         }
     }
 
-    /// Never writes one of `words` followed by a blank inside quoted or literal data: the blank is escaped.
-    /// For readers that look for `word: ` in the whole file without parsing it.
+    /// Escapes the blank after any of `words` inside data, for readers that search the whole file for
+    /// `word:` and a blank.
     #[must_use]
     pub fn with_guards(mut self, words: &'static [&'static str]) -> Self {
         self.guards = words;
         self
     }
 
-    /// Begins at this indentation.
+    /// Starts at this indentation.
     #[must_use]
     pub fn at(mut self, indent: usize) -> Self {
         self.indent = indent;
         self
     }
 
-    /// The current indentation.
+    /// Returns the current indentation.
     #[must_use]
     pub fn indent(&self) -> usize {
         self.indent
     }
 
-    /// Ends emitting and gives the sink back.
+    /// Returns the sink.
     pub fn into_inner(self) -> W {
         self.out
     }
@@ -82,39 +81,40 @@ impl<W: Write> Emitter<W> {
         result
     }
 
-    /// `key:` alone; a block mapping or sequence (see [`Self::nested`]) or nothing (null) follows.
+    /// Writes `key:`. A block mapping or sequence may follow (see [`Self::nested`]); without one, the value
+    /// is null.
     pub fn open(&mut self, style: KeyStyle, key: &[u8]) -> io::Result<()> {
         self.key(style, key)?;
         self.out.write_all(b"\n")
     }
 
-    /// As [`Self::open`], with a key that needs no quotes.
+    /// Like [`Self::open`], with a key that needs no quotes.
     pub fn section(&mut self, key: &'static str) -> io::Result<()> {
         self.own_key(key)?;
         self.out.write_all(b"\n")
     }
 
-    /// `key: value` with the value as it formats itself. Only for times and other values that need no quoting; the
-    /// key needs none either, here and below.
+    /// Writes `key: value` with a value, such as a time, that needs no quotes. The key needs none either,
+    /// here and below.
     pub fn verbatim(&mut self, key: &'static str, value: impl Display) -> io::Result<()> {
         self.own_key(key)?;
         writeln!(self.out, " {value}")
     }
 
-    /// As [`Self::verbatim`], with any key.
+    /// Like [`Self::verbatim`], with any key.
     pub fn computed(&mut self, key: &str, value: impl Display) -> io::Result<()> {
         self.key(KeyStyle::Auto, key.as_bytes())?;
         writeln!(self.out, " {value}")
     }
 
-    /// `key: value` with a number, faster than [`Self::verbatim`].
+    /// Writes `key: value` with a number; faster than [`Self::verbatim`].
     pub fn number(&mut self, key: &'static str, value: impl itoa::Integer) -> io::Result<()> {
         self.ready(key, itoa::Buffer::new().format(value).as_bytes())
     }
 
-    /// `key: value` with a value that was formatted before and needs no quoting.
+    /// Writes `key: value` with a formatted value that needs no quotes.
     pub fn ready(&mut self, key: &'static str, value: &[u8]) -> io::Result<()> {
-        // Most lines of a record are such. Putting one together first takes half the time of five small writes.
+        // Most lines of a record are of this kind. One write takes half the time of five small ones.
         let (colon, length) = (self.indent + key.len(), self.indent + key.len() + value.len() + 3);
         let mut line = [b' '; 80];
         if let Some(line) = line.get_mut(..length) {
@@ -131,7 +131,7 @@ impl<W: Write> Emitter<W> {
         self.out.write_all(b"\n")
     }
 
-    /// `key: value`, the value plain if that is safe, otherwise double-quoted.
+    /// Writes `key: value` with a value that is plain if that is safe, otherwise double-quoted.
     pub fn scalar(&mut self, key: &'static str, value: &[u8]) -> io::Result<()> {
         if is_plain(value) {
             return self.ready(key, value);
@@ -142,7 +142,7 @@ impl<W: Write> Emitter<W> {
         self.out.write_all(b"\n")
     }
 
-    /// `key: "value"`.
+    /// Writes `key: "value"`.
     pub fn quoted(&mut self, style: KeyStyle, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.key(style, key)?;
         self.out.write_all(b" ")?;
@@ -150,7 +150,7 @@ impl<W: Write> Emitter<W> {
         self.out.write_all(b"\n")
     }
 
-    /// `- "value"`, an element of a sequence.
+    /// Writes `- "value"`, an item of a sequence.
     pub fn item_quoted(&mut self, value: &[u8]) -> io::Result<()> {
         self.pad()?;
         self.out.write_all(b"- ")?;
@@ -158,7 +158,7 @@ impl<W: Write> Emitter<W> {
         self.out.write_all(b"\n")
     }
 
-    /// `key:` with a text of any number of lines, read back character for character.
+    /// Writes `key:` with a text of any number of lines.
     pub fn text(&mut self, key: &'static str, text: &str) -> io::Result<()> {
         self.own_key(key)?;
         self.out.write_all(b" ")?;
@@ -169,7 +169,7 @@ impl<W: Write> Emitter<W> {
         self.out.write_all(b"\n")
     }
 
-    /// Lines of finished YAML, inserted as they are.
+    /// Inserts lines of YAML.
     pub fn raw(&mut self, lines: &[u8]) -> io::Result<()> {
         self.out.write_all(lines)
     }
@@ -185,7 +185,7 @@ impl<W: Write> Emitter<W> {
         Ok(())
     }
 
-    /// A key from the source of a program.
+    /// Writes a key of the program itself.
     fn own_key(&mut self, key: &'static str) -> io::Result<()> {
         check_own(key);
         self.pad()?;
@@ -195,14 +195,14 @@ impl<W: Write> Emitter<W> {
 
     fn key(&mut self, style: KeyStyle, key: &[u8]) -> io::Result<()> {
         self.pad()?;
-        if key.len() < LONG_KEY && style == KeyStyle::Auto && is_plain(key) {
+        if key.len() < MIN_EXPLICIT_KEY && style == KeyStyle::Auto && is_plain(key) {
             self.out.write_all(key)?;
             return self.out.write_all(b":");
         }
         let text = String::from_utf8_lossy(key);
         let mut quoted = Vec::with_capacity(key.len() + 2);
         quote_into(&mut quoted, &text, self.guards)?;
-        if quoted.len() < LONG_KEY {
+        if quoted.len() < MIN_EXPLICIT_KEY {
             self.out.write_all(&quoted)?;
         } else {
             self.out.write_all(b"? ")?;
@@ -213,8 +213,8 @@ impl<W: Write> Emitter<W> {
         self.out.write_all(b":")
     }
 
-    /// Double-quotes `text`; with `fold`, each line of text starts a line of source (a backslash before the
-    /// line break keeps the break out of the value).
+    /// Double-quotes `text`. With `fold`, each line of text begins a source line; a backslash before the line
+    /// break removes the break from the value.
     fn quote(&mut self, text: &str, fold: bool) -> io::Result<()> {
         if !fold {
             return quote_into(&mut self.out, text, self.guards);
@@ -226,7 +226,7 @@ impl<W: Write> Emitter<W> {
             if let Some(next) = lines.peek() {
                 self.out.write_all(b"\\\n")?;
                 self.pad()?;
-                // Blanks at the start of a continued line would be taken for indentation.
+                // Blanks at the start of a continued line would count as indentation.
                 if next.starts_with(' ') {
                     self.out.write_all(b"\\")?;
                 }
@@ -243,8 +243,8 @@ impl<W: Write> Emitter<W> {
             && !self.guards.iter().any(|word| contains_guarded(text, word))
     }
 
-    /// A literal block. The chomping indicator keeps exactly the line breaks the text ends with; the
-    /// indentation indicator keeps blanks at its start.
+    /// Writes a literal block. The chomping indicator keeps the line breaks at the end of the text, the
+    /// indentation indicator the blanks at its start.
     fn literal(&mut self, text: &str) -> io::Result<()> {
         let body = text.trim_end_matches('\n');
         let breaks = text.len() - body.len();
@@ -275,7 +275,7 @@ impl<W: Write> Emitter<W> {
 
 fn check_own(key: &'static str) {
     debug_assert!(
-        key.len() < LONG_KEY && is_plain(key.as_bytes()),
+        key.len() < MIN_EXPLICIT_KEY && is_plain(key.as_bytes()),
         "{key} needs quotes"
     );
 }
@@ -319,13 +319,13 @@ fn escape_into(out: &mut impl Write, text: &str, guards: &[&str]) -> io::Result<
     out.write_all(&text.as_bytes()[done..])
 }
 
-/// True for characters that may stand in the stream as they are and are no line break to any parser.
+/// Returns whether a character may be written as it is, and is no line break for any parser.
 fn is_printable(c: char) -> bool {
     matches!(c, '\t' | ' '..='~' | '\u{a0}'..='\u{2027}' | '\u{202a}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}')
         || c > '\u{ffff}'
 }
 
-/// Which bytes may be in a plain scalar.
+/// Bytes that are allowed in a plain scalar.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0;
@@ -342,7 +342,8 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// True if every YAML parser, 1.1 or 1.2, reads the plain `value` as that string. Errs on the side of quotes.
+/// Returns whether every YAML parser, 1.1 or 1.2, reads the plain `value` as that string. May be false
+/// without need.
 #[must_use]
 pub fn is_plain(value: &[u8]) -> bool {
     const RESERVED: [&str; 9] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n"];
@@ -357,7 +358,7 @@ pub fn is_plain(value: &[u8]) -> bool {
             .iter()
             .any(|word| value.eq_ignore_ascii_case(word.as_bytes()));
     }
-    // A number, date or hexadecimal figure has none of these letters.
+    // No number, date or hexadecimal number contains these letters.
     first.is_ascii_digit()
         && value
             .iter()

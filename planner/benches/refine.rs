@@ -1,4 +1,5 @@
-//! Time of every refinement step per job, for workflows of 10⁴, 10⁵ and 10⁶ jobs: it must stay about the same.
+//! Time of every refinement step per job, for workflows of 10⁴, 10⁵ and 10⁶ jobs: it must stay about the
+//! same.
 //!
 //! `cargo bench -p pmc-plan --bench refine` writes DAX files into a temporary folder and plans each in
 //! memory; `PMC_BENCH_JOBS` sets another largest size, `PMC_BENCH_SHAPE` and `PMC_BENCH_CLEANUP` choose one workflow

@@ -61,8 +61,8 @@ impl Diagnostic {
         }
     }
 
-    /// A JSON object with the keys `severity`, `file`, `line`, `column`, `message` and `hint`. Unknown values are
-    /// `null`.
+    /// A JSON object with the keys `severity`, `file`, `line`, `column`, `message` and `hint`. Unknown values
+    /// are `null`.
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "severity": match self.severity {

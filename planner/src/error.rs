@@ -209,8 +209,8 @@ impl PlanError {
     }
 }
 
-/// A message in which no word is longer than a path may be: a file may have any text where a name is expected, and
-/// what is wrong about it could not be found among megabytes of it.
+/// A message in which no word is longer than a path may be: a file may have any text where a name is
+/// expected, and what is wrong about it could not be found among megabytes of it.
 pub fn readable(message: &str) -> Cow<'_, str> {
     const LONGEST: usize = 4096;
     const SHOWN: usize = 200;

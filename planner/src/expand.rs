@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::{InputError, InputErrors, near_spelling, position_of};
-use crate::properties::Properties;
 
 /// Variables that `${NAME}` may name; letters of either case are equal.
 #[derive(Clone, Debug, Default)]
@@ -33,10 +32,10 @@ impl ExpandEnv {
             off: true,
         }
     }
-    /// Adds what the properties `env.NAME` set; they win over the environment.
+    /// Adds variables that override earlier ones, such as those of the properties `env.NAME`.
     #[must_use]
-    pub fn with_properties(mut self, properties: &Properties) -> Self {
-        for (name, value) in properties.with_prefix("env.") {
+    pub fn with_variables<'v>(mut self, variables: impl IntoIterator<Item = (&'v str, &'v str)>) -> Self {
+        for (name, value) in variables {
             self.variables.insert(name.to_lowercase(), value.to_owned());
         }
         self

@@ -65,8 +65,9 @@ impl Graph {
     pub(crate) fn children(&self, node: u32) -> &[u32] {
         self.children.of(node)
     }
-    /// All nodes, parents before children, in an order that goes through memory in large steps as seldom as it can: by
-    /// number where that will do, else down from each root as far as possible. `None` if there is a cycle.
+    /// All nodes, parents before children, in an order that goes through memory in large steps as seldom as
+    /// it can: by number where that will do, else down from each root as far as possible. `None` if there is
+    /// a cycle.
     pub(crate) fn order(&self) -> Option<Vec<u32>> {
         let count = u32::try_from(self.nodes).ok()?;
         if self.forward {

@@ -42,21 +42,8 @@ pub struct Workflow {
     pub files: Files,
     /// Parent, child: explicit and inferred edges, no duplicates, sorted.
     pub edges: Vec<(JobIndex, JobIndex)>,
-    /// Catalogs inside the workflow file.
-    pub embedded: Embedded,
     /// What is odd in the file but no error, such as profile keys that nothing reads.
     pub warnings: Vec<InputError>,
-}
-
-/// Catalog entries that stand in the workflow file itself.
-#[derive(Clone, Debug, Default)]
-pub struct Embedded {
-    /// Sites; they win over those of the site catalog file.
-    pub sites: Option<crate::catalog::site::SiteCatalog>,
-    /// Transformations.
-    pub transformations: Option<crate::catalog::transformation::TransformationCatalog>,
-    /// Replicas.
-    pub replicas: Option<crate::catalog::replica::ReplicaCatalog>,
 }
 
 /// Interned logical file names (LFN).
@@ -217,7 +204,7 @@ impl Default for Arguments {
     }
 }
 
-/// A list of words in one allocation. No word holds a NUL, since no program can be given one.
+/// A list of words in one allocation. No word contains a NUL, since no program can receive one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Words {
     /// Each word followed by a NUL.

@@ -1,6 +1,6 @@
-//! Regular expressions that users write, for the replica catalog and the replica selector. Pegasus takes those of
-//! Java: most are understood by an engine whose time is linear in the text; look-around, references back and the
-//! like need one that tries, which gives up after a million steps and then does not match.
+//! Regular expressions that users write, for the replica catalog and the replica selector. Pegasus takes
+//! those of Java: most are understood by an engine whose time is linear in the text; look-around, references
+//! back and the like need one that tries, which gives up after a million steps and then does not match.
 
 /// A pattern for whole texts.
 #[derive(Clone, Debug)]
@@ -36,8 +36,8 @@ impl Pattern {
             Pattern::Trying(regex) => regex.is_match(text).unwrap_or(false),
         }
     }
-    /// The text and what its groups have matched, an empty text for a group that took no part; `None` if the text
-    /// does not match.
+    /// The text and what its groups have matched, an empty text for a group that took no part; `None` if the
+    /// text does not match.
     pub(crate) fn groups<'t>(&self, text: &'t str) -> Option<Vec<&'t str>> {
         match self {
             Pattern::Linear(regex) => {

@@ -63,60 +63,13 @@ pub struct Preview {
     pub notes: Vec<String>,
 }
 
-/// Numbers of jobs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Jobs of the abstract workflow.
-    pub tasks: usize,
-    /// Jobs of the abstract workflow that data reuse removed.
-    pub deleted: usize,
-    /// Compute jobs outside of clusters.
-    pub compute: usize,
-    /// Clusters of compute jobs.
-    pub clustered: usize,
-    /// Stage-in jobs.
-    pub stage_in: usize,
-    /// Stage-out jobs.
-    pub stage_out: usize,
-    /// Jobs that copy files between sites.
-    pub inter_site: usize,
-    /// Registration jobs.
-    pub register: usize,
-    /// Jobs that make directories.
-    pub create_dir: usize,
-    /// Jobs that remove files or directories.
-    pub cleanup: usize,
-    /// Jobs that make programs executable.
-    pub chmod: usize,
-    /// All jobs of the DAG.
-    pub total: usize,
-    /// Edges of the DAG.
-    pub edges: usize,
-}
-
-impl Counts {
-    /// Kinds of jobs of the DAG and how many there are of each.
-    pub fn kinds(&self) -> [(&'static str, usize); 9] {
-        [
-            ("compute", self.compute),
-            ("clustered", self.clustered),
-            ("stage-in", self.stage_in),
-            ("inter-site", self.inter_site),
-            ("stage-out", self.stage_out),
-            ("registration", self.register),
-            ("create-dir", self.create_dir),
-            ("chmod", self.chmod),
-            ("clean-up", self.cleanup),
-        ]
-    }
-}
-
 mod advice;
 mod build;
 mod directories;
 mod files;
 mod inputs;
 
+pub use crate::exec::Counts;
 pub use build::{measure, plan, preview, wants_shell};
 
 /// Formats a time as the records of the workflow have it: ISO 8601, seconds, numeric offset.

@@ -118,8 +118,8 @@ impl Profiles {
     pub fn pegasus(&self, key: &str) -> Option<&str> {
         self.get(Namespace::Pegasus, key)
     }
-    /// Sets a key; an empty value in the namespace `pegasus` removes it. Case means nothing in keys of `pegasus` and
-    /// `dagman`.
+    /// Sets a key; an empty value in the namespace `pegasus` removes it. Case means nothing in keys of
+    /// `pegasus` and `dagman`.
     pub fn set(&mut self, namespace: Namespace, key: &str, value: &str) {
         if namespace == Namespace::Dagman && key.bytes().any(|b| b.is_ascii_uppercase()) {
             let key = key.to_ascii_lowercase();

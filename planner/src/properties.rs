@@ -241,7 +241,7 @@ impl Loader {
         for setting in settings {
             let Some((key, value)) = setting.split_once('=') else {
                 self.problems.push(
-                    InputError::file(Path::new(&format!("-D{setting}")), "no value is given")
+                    InputError::file(Path::new(&format!("-D{setting}")), "no value")
                         .with_hint("a property is set by -Dkey=value"),
                 );
                 continue;
@@ -251,10 +251,10 @@ impl Loader {
                 self.problems.push(
                     InputError::file(
                         Path::new(&format!("-D{setting}")),
-                        format!("`{key}` is no property of the planner"),
+                        format!("`{key}` is not a property of the planner"),
                     )
                     .with_hint(format!(
-                        "keys begin with {}; a directory is set by --dir",
+                        "keys start with {}; a directory is set by --dir",
                         KNOWN_PREFIXES.join(", ")
                     )),
                 );
@@ -360,7 +360,7 @@ impl Loader {
             self.problems.push(InputError::file(
                 Path::new("properties"),
                 format!(
-                    "references make more than {} MB of text, or are more than {}: does one lead back to itself?",
+                    "references produce more than {} MB of text or are more than {}: is one circular?",
                     BUDGET.bytes >> 20,
                     BUDGET.references
                 ),
@@ -470,10 +470,7 @@ mod tests {
         }
         for text in [endless, doubling] {
             let error = Properties::parse(Path::new("p"), &text).expect_err("too much");
-            assert!(
-                error.to_string().contains("does one lead back to itself?"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("is one circular?"), "{error}");
         }
     }
 
@@ -490,9 +487,9 @@ mod tests {
         assert_eq!(
             errors.to_string(),
             format!(
-                "-Ddir=x: `dir` is no property of the planner\n  \
-                 hint: keys begin with pegasus., env., condor., globus., dagman.; a directory is set by --dir\n\
-                 -Dpegasus.a: no value is given\n  \
+                "-Ddir=x: `dir` is not a property of the planner\n  \
+                 hint: keys start with pegasus., env., condor., globus., dagman.; a directory is set by --dir\n\
+                 -Dpegasus.a: no value\n  \
                  hint: a property is set by -Dkey=value\n\
                  {}:2:2: the profile pegasus::memory must be a whole number of MB, not `2 GB`",
                 conf.display()

@@ -27,7 +27,7 @@ pub struct Recipe {
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     /// The file is not there.
-    #[error("{} is no submit directory of pmc-plan: cannot read {PROPERTIES} in it: {source}", dir.display())]
+    #[error("{} is not a submit directory of pmc-plan: cannot read {PROPERTIES} in it: {source}", dir.display())]
     Unreadable {
         /// Directory.
         dir: PathBuf,

@@ -115,8 +115,8 @@ fn find(program: &str, environment: &BTreeMap<String, String>) -> Option<PathBuf
         })
 }
 
-/// Makes sure, before anything is planned, that a job could be submitted: the first of the schedulers that were
-/// named must have its program on `PATH`; without names, gives the one that is there.
+/// Makes sure, before anything is planned, that a job could be submitted: the first of the schedulers that
+/// were named must have its program on `PATH`; without names, gives the one that is there.
 ///
 /// # Errors
 /// No program.

@@ -57,6 +57,7 @@ fn assert_valid_bash(path: &Path) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of directives")]
 fn every_scheduler_gets_its_directives() -> Result<(), Box<dyn std::error::Error>> {
     let case = case();
     case.put(
@@ -316,7 +317,7 @@ fn write_stubs(case: &Case, programs: &[(&str, &str)]) -> std::path::PathBuf {
 
 /// Runs pmc-plan with only `bin` on its `PATH`.
 fn pmc_plan(case: &Case, bin: &Path, line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+    Command::new(testutils::programs::path("pmc-plan"))
         .args(line.split_whitespace())
         .current_dir(case.path())
         .env_clear()

@@ -96,12 +96,4 @@ impl EarlyExit {
     pub(super) fn invalid_value(name: &str) -> Self {
         Self::refuse(&format!("Invalid value for {name}"))
     }
-
-    pub(super) fn version() -> Self {
-        Self {
-            text: super::version(),
-            code: 0,
-            everywhere: false,
-        }
-    }
 }

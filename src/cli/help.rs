@@ -1,4 +1,4 @@
-//! Help and version texts.
+//! The text of `--help`.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -36,18 +36,6 @@ fn append_section(text: &mut String, section: Section) {
 /// The original does not show the value of this one option.
 fn shown_value(option: &OptionSpec) -> Option<&'static str> {
     option.value.filter(|_| option.long != "maxfds")
-}
-
-/// The version block: first lines of every run and answer to `-V`.
-#[must_use]
-pub fn version() -> String {
-    let mpi = crate::transport::mpi_library().unwrap_or_else(|| "none".to_owned());
-    format!(
-        "Version: {}\nTarget: {}-{}\nMPI: {mpi}\n",
-        env!("CARGO_PKG_VERSION"),
-        std::env::consts::ARCH,
-        std::env::consts::OS
-    )
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod convert;
 mod help;
 mod number;
 mod options;
+mod version;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -16,8 +17,8 @@ use std::path::PathBuf;
 use crate::options::SERVER_VARIABLES;
 
 pub use args::{EarlyExit, RawArgs};
-pub use help::version;
 pub use options::{OPTIONS, OptionSpec, Section};
+pub use version::version;
 
 /// Reads the command line. `words` are the arguments without the program; `environment` looks up a variable.
 ///
@@ -54,7 +55,7 @@ fn read_environment(
         Some(text) => number::unsigned(&text).ok_or_else(|| EarlyExit::invalid_value(name)),
         None => Ok(0),
     };
-    args.host_script = environment("PMC_HOST_SCRIPT").and_then(path);
+    args.host_script = environment("PMC_HOST_SCRIPT").and_then(options::path);
     args.home = environment("HOME").map(PathBuf::from);
     args.server_variables = SERVER_VARIABLES
         .into_iter()
@@ -98,11 +99,6 @@ fn read_words(args: &mut RawArgs, words: &[OsString]) -> Result<Option<PathBuf>,
         // Checked last: a wrong option gives a better message.
         _ => Err(EarlyExit::refuse("Invalid argument\n")),
     }
-}
-
-/// A path, unless the word is empty: scripts pass an empty one for "none".
-fn path(word: OsString) -> Option<PathBuf> {
-    (!word.is_empty()).then(|| word.into())
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 
 use super::args::{EarlyExit, RawArgs};
 use super::number;
+use super::version::version;
 
 /// One option.
 #[derive(Clone, Copy, Debug)]
@@ -297,12 +299,12 @@ fn set_tries(args: &mut RawArgs, value: &OsStr) -> Set {
 }
 
 fn set_rescue(args: &mut RawArgs, value: &OsStr) -> Set {
-    args.rescue = super::path(value.to_owned());
+    args.rescue = path(value.to_owned());
     Ok(())
 }
 
 fn set_host_script(args: &mut RawArgs, value: &OsStr) -> Set {
-    args.host_script = super::path(value.to_owned());
+    args.host_script = path(value.to_owned());
     Ok(())
 }
 
@@ -372,6 +374,11 @@ fn set_drain_grace(args: &mut RawArgs, value: &OsStr) -> Set {
     Ok(())
 }
 
+/// A path, unless the word is empty: scripts pass an empty one for "none".
+pub(super) fn path(word: OsString) -> Option<PathBuf> {
+    (!word.is_empty()).then(|| word.into())
+}
+
 fn integer(value: &OsStr, message: &str) -> Result<i64, EarlyExit> {
     number::integer(value.as_bytes()).ok_or_else(|| EarlyExit::refuse(message))
 }
@@ -417,7 +424,13 @@ pub(super) fn apply<'w>(
     }
     match option.action {
         Action::Help => {}
-        Action::Version => return Err(EarlyExit::version()),
+        Action::Version => {
+            return Err(EarlyExit {
+                text: version(),
+                code: 0,
+                everywhere: false,
+            });
+        }
         Action::Flag(set) => set(args),
         Action::Value(set) => {
             let missing = || {

@@ -28,8 +28,9 @@ impl<T: MasterTransport> Driver<'_, T> {
             Some(Aborted::Signal(_)) => (ToWorker::Abort, HURRIED_CLOSE_TIMEOUT),
         };
         send_to_all(self.out.transport, &message);
-        // Local workers that only have to stop their task servers can do so while the rest is written: their files are
-        // complete, and this machine sees all of them. Other workers must close their files before these are read.
+        // Local workers that only have to stop their task servers can do so while the rest is written: their
+        // files are complete, and this machine sees all of them. Other workers must close their files before
+        // these are read.
         let close_later =
             aborted.is_none() && !self.options.host_script && !self.out.transport.supports_prefill();
         let unresponsive_workers = if close_later {
@@ -95,8 +96,8 @@ impl<T: MasterTransport> Driver<'_, T> {
         Ok(self.out.logs.flush()?)
     }
 
-    /// Prints the summary record and merges the output of the tasks, if the run has a console. Output is merged even
-    /// after an error.
+    /// Prints the summary record and merges the output of the tasks, if the run has a console. Output is
+    /// merged even after an error.
     fn write_output(&self, summary: &RunSummary, before: Result<(), RunError>) -> Result<(), RunError> {
         if !self.options.console {
             return before;

@@ -51,7 +51,7 @@ pub(super) fn read_done(options: &Options, dag: &Dag) -> Result<(DoneSet, Option
 pub(super) fn end_recovery(recovered: Option<Recovered>, logs: &mut Logs) -> Result<(), RunError> {
     if let Some(recovered) = recovered {
         logs.sync_rescue()?;
-        recovered.forget()?;
+        recovered.remove_journal()?;
     }
     Ok(())
 }

@@ -58,8 +58,8 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Schedules tasks and writes the logs. Returns the end of the run, if it has ended.
     pub(super) fn advance(&mut self) -> Result<Option<End>, RunError> {
         self.drain_if_asked()?;
-        // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that must not
-        // run again.
+        // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that
+        // must not run again.
         self.out.logs.flush_rescue()?;
         self.master.schedule(&mut self.out);
         self.flush()?;
@@ -104,7 +104,7 @@ impl<T: MasterTransport> Driver<'_, T> {
             WaitPolicy::Normal
         };
         self.out.transport.set_wait_policy(wait_policy);
-        // With a timeout of zero, the transport would not look at the network.
+        // With a timeout of zero, the transport would not wait at all.
         timeout = timeout.max(Duration::from_micros(1));
         let mut inbox = std::mem::take(&mut self.inbox);
         let result = loop {

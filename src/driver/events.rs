@@ -53,8 +53,8 @@ impl<'a> TaskEnd<'a> {
         }
     }
 
-    /// Returns the files with standard output and error of the latest attempt, if each attempt has its own files.
-    /// Searches the directory on every call.
+    /// Returns the files with standard output and error of the latest attempt, if each attempt has its own
+    /// files. Searches the directory on every call.
     #[must_use]
     pub fn files(&self) -> Option<(PathBuf, PathBuf)> {
         worker::latest_task_files(self.dag, self.task)

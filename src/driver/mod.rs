@@ -1,6 +1,7 @@
 //! Runs a DAG: the loop around the scheduler.
 //!
-//! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the observer.
+//! The loop brings messages, time and signals to the scheduler, and its decisions to workers, logs and the
+//! observer.
 
 mod combine;
 mod conclusion;
@@ -180,8 +181,8 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
         }
     }
 
-    /// Stops the workers after an error and writes what is known. Later errors are ignored: they are likely to have
-    /// the same cause.
+    /// Stops the workers after an error and writes what is known. Later errors are ignored: they are likely
+    /// to have the same cause.
     fn fail(mut self, mut error: RunError) -> RunError {
         let fits_nowhere = matches!(
             error.kind(),

@@ -1,4 +1,4 @@
-//! Where in an input file something is wrong.
+//! Positions of errors in input files.
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader};
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use pmc_dag::cycle::Cycle;
 use pmc_dag::{Dag, TaskId};
 
-/// Longest part of a line that is shown.
-const SHOWN: usize = 200;
+/// Maximum number of characters of a line that are shown.
+const MAX_SHOWN: usize = 200;
 
-/// A line of a file, with what is to be said about it. `Display` gives `[FILE:LINE] TEXT`.
+/// A line of a file with a message about it. `Display` is `[FILE:LINE] TEXT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
     /// The file.
     pub file: PathBuf,
     /// Number of the line, counted from 1.
     pub line: u64,
-    /// The line itself, or what is wrong with it.
+    /// The line itself or a message about it.
     pub text: String,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Display for Position {
 }
 
 impl Position {
-    /// A line of a file that was just read.
+    /// Returns the position of a line, with the line as its text.
     pub(super) fn of_line(file: &Path, line: u64) -> Self {
         let text = lines(file).nth(usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1));
         let text = shorten(text.as_deref().unwrap_or_default());
@@ -39,7 +39,7 @@ impl Position {
         }
     }
 
-    /// The last edge in the file that belongs to a cycle.
+    /// Returns the position of the last edge in the file that belongs to a cycle.
     pub(super) fn of_cycle(file: &Path, dag: &Dag, cycle: &Cycle) -> Self {
         let next = |at: usize| cycle.tasks[(at + 1) % cycle.tasks.len()];
         let edges: Vec<(TaskId, TaskId)> = (0..cycle.tasks.len())
@@ -74,7 +74,7 @@ impl Position {
     }
 }
 
-/// Lines of a file; none if it cannot be read any more.
+/// Returns the lines of a file; none if it cannot be read.
 fn lines(file: &Path) -> impl Iterator<Item = String> {
     let reader = std::fs::File::open(file).ok().map(BufReader::new);
     let lines = reader
@@ -84,7 +84,7 @@ fn lines(file: &Path) -> impl Iterator<Item = String> {
 }
 
 fn shorten(text: &str) -> String {
-    match text.char_indices().nth(SHOWN) {
+    match text.char_indices().nth(MAX_SHOWN) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
     }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_and_its_text() {
+    fn a_line_has_its_text() {
         let file = file("TASK a x\n  TASK b  \n");
         let position = Position::of_line(file.path(), 2);
         assert_eq!(
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edge_that_closes_a_cycle() {
+    fn the_edge_that_closes_a_cycle_is_found() {
         let text = "TASK a x\nTASK b x\nTASK c x\nEDGE a b\nEDGE b a\n# end\nEDGE b c\n";
         let file = file(text);
         let dag = Dag::parse(text.into()).unwrap();

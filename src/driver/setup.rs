@@ -65,7 +65,7 @@ impl Setup {
         durability::end_recovery(recovered, &mut logs)?;
         let syncer = durability::start_syncer(options, &logs)?;
         let config = MasterConfig {
-            tries: options.tries,
+            max_attempts: options.tries,
             max_failures: options.max_failures,
         };
         let mut master = Master::new(Arc::clone(&dag), done, workers, config);
@@ -85,7 +85,8 @@ impl Setup {
     }
 }
 
-/// True if the file is a device: it is not read. `/dev/null` stands for no rescue file, and other devices have no end.
+/// True if the file is a device: it is not read. `/dev/null` stands for no rescue file, and other devices
+/// have no end.
 pub(super) fn is_device(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt as _;
     path.metadata()

@@ -1,5 +1,4 @@
-//! What the master does with forwarded data: all files of a task or none, entered into the journal
-//! before.
+//! Appends forwarded data to its targets, all data of a task or none. The journal is written first.
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,17 +15,17 @@ use crate::protocol::ForwardedData;
 /// Device and inode numbers of a file.
 type Identity = (u64, u64);
 
-/// Shared files and the journal about them.
+/// Targets of forwarded data and their journal.
 #[derive(Debug)]
 pub struct Forwarding {
     files: SharedFiles,
     journal: Option<Journal>,
-    /// The rescue file, if a journal is to be kept beside it.
+    /// The rescue file, if there must be a journal beside it.
     rescue: Option<PathBuf>,
     known: FxHashMap<Identity, Known>,
-    /// Files that were written since the journal was begun.
+    /// Files written since the journal was begun.
     written: BTreeSet<Arc<Path>>,
-    /// The same since they were last asked for.
+    /// Files written since the last [`Forwarding::take_fresh`].
     fresh: BTreeSet<Arc<Path>>,
 }
 
@@ -34,20 +33,20 @@ pub struct Forwarding {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     end: u64,
-    /// Somebody else writes to it, too.
+    /// Other programs write to it, too.
     foreign: bool,
 }
 
-/// Why the data of a task was not forwarded. There is nothing of it in any file.
+/// Why the data of a task was not forwarded. No file contains any of it.
 #[derive(Debug)]
 pub enum NotForwarded {
-    /// A file could not be written; the index of the data. The reason has been logged.
+    /// A target could not be written. The value is the index of the data; the reason has been logged.
     Piece(usize),
     /// The journal could not be written. The reason has been logged.
     Journal,
 }
 
-/// What is to be done with a piece of data.
+/// Where a piece of data goes.
 struct Planned {
     place: Place,
     at: u64,
@@ -55,7 +54,7 @@ struct Planned {
 }
 
 impl Forwarding {
-    /// Nothing is written yet. With the path of the rescue file, a journal is kept.
+    /// Creates the state before the first data. With the path of the rescue file, there is a journal.
     #[must_use]
     pub fn new(files: SharedFiles, rescue: Option<PathBuf>) -> Self {
         Self {
@@ -74,34 +73,34 @@ impl Forwarding {
         self.files.hit_rate()
     }
 
-    /// A journal must be begun before something is forwarded.
+    /// True if a journal must be begun before data is forwarded.
     #[must_use]
     pub fn wants_journal(&self) -> bool {
         self.rescue.is_some() && self.journal.is_none()
     }
 
-    /// The journal is large: time for a checkpoint, which is [`Forwarding::sync_targets`],
-    /// synchronising the rescue file, and [`Forwarding::begin_journal`].
+    /// True if the journal is large enough for a checkpoint: [`Forwarding::sync_targets`], a sync of the
+    /// rescue file, and [`Forwarding::begin_journal`].
     #[must_use]
     pub fn wants_checkpoint(&self) -> bool {
         self.journal.as_ref().is_some_and(Journal::is_large)
     }
 
-    /// Begins a new journal; `rescue_len` is the length of the rescue file, all of it on the disk.
+    /// Begins a new journal. The first `rescue_len` bytes of the rescue file must be on the disk.
     ///
     /// # Errors
-    /// It cannot be written; an old one is still there.
+    /// The journal cannot be written; the old one, if any, is unchanged.
     pub fn begin_journal(&mut self, rescue_len: u64) -> Result<(), JournalError> {
         let Some(rescue) = &self.rescue else {
             return Ok(());
         };
-        let begun = match &self.journal {
+        let journal = match &self.journal {
             Some(journal) => journal.begin_again(rescue, rescue_len),
             None => Journal::begin(rescue, rescue_len),
         };
-        match begun {
+        match journal {
             Ok(journal) => self.journal = Some(journal),
-            // Both were told not to heed the other.
+            // Both runs use the option that ignores the other's journal.
             Err(JournalError::InUse { path }) => {
                 tracing::warn!(
                     "The forward journal {} belongs to another run: this one keeps none",
@@ -115,10 +114,10 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Waits until everything in the targets that the journal tells of is on the disk.
+    /// Syncs all targets in the journal to the disk.
     ///
     /// # Errors
-    /// A disk reports an error.
+    /// The disk reports an error.
     pub fn sync_targets(&self) -> Result<(), JournalError> {
         for path in &self.written {
             crate::durability::sync::file_and_folder(path).map_err(|source| JournalError::Complete {
@@ -129,30 +128,30 @@ impl Forwarding {
         Ok(())
     }
 
-    /// The journal's file.
+    /// Returns the file of the journal.
     #[must_use]
     pub fn journal_file(&self) -> Option<&Arc<std::fs::File>> {
         self.journal.as_ref().map(Journal::file)
     }
 
-    /// Files that were written since the last call.
+    /// Returns the files written since the last call.
     pub fn take_fresh(&mut self) -> BTreeSet<Arc<Path>> {
         std::mem::take(&mut self.fresh)
     }
 
-    /// Ends the journal, when the rescue file names all tasks whose data was forwarded.
+    /// Removes the journal. The rescue file must name all tasks whose data was forwarded.
     ///
     /// # Errors
-    /// It is still there.
+    /// The journal cannot be removed.
     pub fn end_journal(&mut self) -> Result<(), JournalError> {
         self.journal.take().map_or(Ok(()), Journal::remove)
     }
 
-    /// Appends the data of a task. If something cannot be written, nothing is left of it. To be
-    /// called for each task that can forward, also if it has no data.
+    /// Appends the data of a task, all or nothing. To be called for each task with forwards, even without
+    /// data.
     ///
     /// # Errors
-    /// The outer one ends the run; the inner one fails the task.
+    /// The outer error ends the run; the inner error fails the attempt.
     pub fn append(
         &mut self,
         task: &[u8],
@@ -163,7 +162,7 @@ impl Forwarding {
             Err(index) => return Ok(Err(NotForwarded::Piece(index))),
         };
         let is_file = |index: &usize| planned[*index].place.identity.is_some();
-        // What cannot be taken back goes first.
+        // Pipes and devices first, because writes to them cannot be undone.
         for index in (0..data.len()).filter(|index| !is_file(index)) {
             let ForwardedData { target, data } = &data[index];
             if self.files.append(target, data).is_err() {
@@ -181,7 +180,7 @@ impl Forwarding {
                     data: &data.data,
                 })
                 .collect();
-            if let Err(error) = journal.enter(task, &pieces)? {
+            if let Err(error) = journal.append(task, &pieces)? {
                 tracing::error!("Unable to write the forward journal: {}", reason(&error));
                 return Ok(Err(NotForwarded::Journal));
             }
@@ -189,14 +188,14 @@ impl Forwarding {
         for index in (0..data.len()).filter(is_file) {
             let piece = &data[index];
             if let Err(written) = self.files.append(&piece.target, &piece.data) {
-                self.files.cut(&piece.target, planned[index].at, written);
+                self.files.truncate(&piece.target, planned[index].at, written);
                 for index in (0..index).rev().filter(is_file) {
                     let piece = &data[index];
                     self.files
-                        .cut(&piece.target, planned[index].at, piece.data.len() as u64);
+                        .truncate(&piece.target, planned[index].at, piece.data.len() as u64);
                 }
                 if let Some(journal) = &mut self.journal {
-                    journal.take_back()?;
+                    journal.remove_last()?;
                 }
                 return Ok(Err(NotForwarded::Piece(index)));
             }
@@ -217,12 +216,12 @@ impl Forwarding {
         Ok(Ok(()))
     }
 
-    /// Opens all files and finds out where the data will go. The error is the index of data whose
-    /// file cannot be opened.
+    /// Opens all files and determines where the data goes. The error is the index of the data whose file
+    /// cannot be opened.
     fn plan(&mut self, data: &[ForwardedData]) -> Result<Vec<Planned>, usize> {
         let mut planned: Vec<Planned> = Vec::with_capacity(data.len());
         for (index, piece) in data.iter().enumerate() {
-            let place = self.files.look(&piece.target).ok_or(index)?;
+            let place = self.files.inspect(&piece.target).ok_or(index)?;
             let mut foreign = false;
             let mut at = place.len;
             if let Some(identity) = place.identity {
@@ -242,7 +241,7 @@ impl Forwarding {
         Ok(planned)
     }
 
-    /// Whether others write to a file, too. Warns once.
+    /// True if other programs write to a file, too. Warns once.
     fn is_foreign(&mut self, identity: Identity, place: &Place) -> bool {
         let known = self.known.entry(identity).or_insert(Known {
             end: place.len,

@@ -9,8 +9,8 @@ use pmc_dag::reason;
 
 /// The lock of a DAG file. Dropping it releases the lock.
 ///
-/// It belongs to the open file, not to the process. So, unlike the lock of the original, it is not lost when the process
-/// closes another descriptor of the same file. The two exclude each other.
+/// It belongs to the open file, not to the process. So, unlike the lock of the original, it is not lost when
+/// the process closes another descriptor of the same file. The two exclude each other.
 #[derive(Debug)]
 pub struct DagLock {
     _file: File,
@@ -46,8 +46,8 @@ impl DagLock {
     }
 }
 
-/// Locks a writable file for as long as it is open. Returns false if it is already locked. On file systems without
-/// locks, every file counts as unlocked.
+/// Locks a writable file for as long as it is open. Returns false if it is already locked. On file systems
+/// without locks, every file counts as unlocked.
 pub(crate) fn lock_if_possible(file: &File) -> bool {
     !matches!(lock(file), Err(Errno::EAGAIN | Errno::EACCES))
 }

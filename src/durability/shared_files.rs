@@ -1,5 +1,5 @@
-//! Files that tasks forward data to. The master alone writes them, so that data of different
-//! tasks is never mixed; the most recently used ones are kept open.
+//! Targets of forwarded data. Only the master writes them, so that data of different tasks is never
+//! interleaved. The most recently used files stay open.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use pmc_dag::reason;
 use rustc_hash::FxHashMap;
 
-/// Open shared files, at most a given number.
+/// A cache of open files.
 #[derive(Debug)]
 pub struct SharedFiles {
-    most: usize,
+    max_open: usize,
     open: FxHashMap<Vec<u8>, Entry>,
     uses: u64,
     hits: u64,
@@ -25,58 +25,58 @@ pub struct SharedFiles {
 struct Entry {
     file: File,
     path: Arc<Path>,
-    /// Number of the use that was the last one of this file.
+    /// Number of the latest use of this file.
     used: u64,
 }
 
-/// What is known of a shared file before something is appended to it.
+/// State of a target before data is appended to it.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// Device and inode numbers: the same for all names of a file. Nothing for pipes and devices.
+    /// Device and inode numbers, the same for all names of a file. `None` for pipes and devices.
     pub identity: Option<(u64, u64)>,
     /// Length in bytes.
     pub len: u64,
-    /// Absolute path without links.
+    /// Absolute path without symbolic links.
     pub path: Arc<Path>,
 }
 
-/// The number of files to keep open is above what the system allows.
+/// The requested number of open files exceeds the system's limit.
 #[derive(Debug, thiserror::Error)]
-#[error("Setting for max cached files is greater than system limit: {wanted} > {limit}")]
+#[error("Setting for max cached files is greater than system limit: {requested} > {limit}")]
 pub struct TooManyFiles {
-    wanted: u32,
+    requested: u32,
     limit: u64,
 }
 
-/// Number of files that may be kept open: as asked for, or what the system's limit leaves.
+/// Returns the maximum number of open files: as requested, or what the system's limit allows.
 ///
 /// # Errors
-/// More were asked for than the limit allows.
-pub fn max_open(wanted: Option<u32>, limit: u64) -> Result<usize, TooManyFiles> {
+/// The requested number exceeds the limit.
+pub fn max_open(requested: Option<u32>, limit: u64) -> Result<usize, TooManyFiles> {
     const DEFAULT: u64 = 256;
     /// Descriptors that the rest of the program needs.
     const RESERVED: u64 = 64;
-    match wanted {
-        Some(wanted) if u64::from(wanted) > limit => Err(TooManyFiles { wanted, limit }),
-        Some(wanted) => Ok(wanted as usize),
+    match requested {
+        Some(requested) if u64::from(requested) > limit => Err(TooManyFiles { requested, limit }),
+        Some(requested) => Ok(requested as usize),
         None if limit > DEFAULT => Ok(DEFAULT as usize),
         None => Ok(limit.saturating_sub(RESERVED).max(1) as usize),
     }
 }
 
 impl SharedFiles {
-    /// No file is open yet.
+    /// Creates an empty cache.
     #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub fn new(max_open: usize) -> Self {
         Self {
-            most,
+            max_open,
             open: FxHashMap::default(),
             uses: 0,
             hits: 0,
         }
     }
 
-    /// Part of the uses for which the file was open already; 1 if there were none.
+    /// Share of uses whose file was already open; 1 if there were no uses.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         if self.uses == 0 {
@@ -86,18 +86,18 @@ impl SharedFiles {
         }
     }
 
-    /// Opens a file, which is made if it is not there, with its folders. What went wrong has been
-    /// logged when this gives nothing.
-    pub fn look(&mut self, target: &[u8]) -> Option<Place> {
+    /// Opens a file, which is created with its directories if it is missing, and returns its state. Logs an
+    /// error and returns `None` if that fails.
+    pub fn inspect(&mut self, target: &[u8]) -> Option<Place> {
         self.uses += 1;
         if self.open.contains_key(target) {
             self.hits += 1;
         }
         let failed = |error| {
-            let path = shown(target);
+            let path = as_path(target);
             tracing::error!("fstat failed on file {}: {}", path.display(), reason(&error));
         };
-        let entry = self.opened(target)?;
+        let entry = self.open(target)?;
         let data = entry.file.metadata().map_err(failed).ok()?;
         Some(Place {
             identity: data.is_file().then(|| (data.dev(), data.ino())),
@@ -106,13 +106,12 @@ impl SharedFiles {
         })
     }
 
-    /// Appends data to a file. What went wrong has been logged when this fails; the error is the
-    /// number of bytes that were written nevertheless.
+    /// Appends data to a file.
     ///
     /// # Errors
-    /// Not everything was written.
+    /// Not all bytes were written; the error is the number of those that were. The reason has been logged.
     pub fn append(&mut self, target: &[u8], data: &[u8]) -> Result<(), u64> {
-        let entry = self.opened(target).ok_or(0_u64)?;
+        let entry = self.open(target).ok_or(0_u64)?;
         let mut written = 0;
         while written < data.len() {
             let error = match (&entry.file).write(&data[written..]) {
@@ -124,39 +123,43 @@ impl SharedFiles {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => error,
             };
-            let path = shown(target);
+            let path = as_path(target);
             tracing::error!("fflush failed on file {}: {}", path.display(), reason(&error));
             return Err(written as u64);
         }
         Ok(())
     }
 
-    /// Cuts off what was appended last, unless somebody else has appended to the file since. A torn
-    /// piece would be worse than none; if this fails, too, nothing can be done.
-    pub fn cut(&mut self, target: &[u8], from: u64, len: u64) {
-        let Some(entry) = self.opened(target) else { return };
+    /// Removes the data that was appended last, unless another program has appended to the file since. Logs
+    /// an error if that fails.
+    pub fn truncate(&mut self, target: &[u8], from: u64, len: u64) {
+        let Some(entry) = self.open(target) else { return };
         let data = entry.file.metadata();
         if data.is_ok_and(|data| data.is_file() && data.len() == from + len)
             && let Err(error) = entry.file.set_len(from)
         {
-            let path = shown(target);
+            let path = as_path(target);
             tracing::error!("Unable to shorten file {}: {}", path.display(), reason(&error));
         }
     }
 
-    fn opened(&mut self, target: &[u8]) -> Option<&Entry> {
+    fn open(&mut self, target: &[u8]) -> Option<&Entry> {
         if !self.open.contains_key(target) {
             self.make_room();
-            let path = shown(target);
-            let file = open(path).map_err(|error| {
+            let path = as_path(target);
+            let file = open_file(path).map_err(|error| {
                 let (number, reason) = (error.raw_os_error().unwrap_or(0), reason(&error));
                 tracing::error!("Error opening file {}: errno {number}: {reason}", path.display());
-                tracing::error!("Number of open files: {}, max: {}", self.open.len(), self.most);
+                tracing::error!(
+                    "Number of open files: {}, max: {}",
+                    self.open.len(),
+                    self.max_open
+                );
             });
             let path = path.canonicalize().or_else(|_| std::path::absolute(path));
             let entry = Entry {
                 file: file.ok()?,
-                path: path.map_or_else(|_| shown(target).into(), Into::into),
+                path: path.map_or_else(|_| as_path(target).into(), Into::into),
                 used: 0,
             };
             self.open.insert(target.to_vec(), entry);
@@ -167,7 +170,7 @@ impl SharedFiles {
     }
 
     fn make_room(&mut self) {
-        while self.open.len() >= self.most {
+        while self.open.len() >= self.max_open {
             let oldest = self.open.iter().min_by_key(|(_, entry)| entry.used);
             let Some(oldest) = oldest.map(|(name, _)| name.clone()) else {
                 return;
@@ -177,9 +180,9 @@ impl SharedFiles {
     }
 }
 
-fn open(path: &Path) -> io::Result<File> {
+fn open_file(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        make_folder(folder).inspect_err(|error| {
+        create_directory(folder).inspect_err(|error| {
             tracing::error!(
                 "Unable to create directory {}: {}",
                 folder.display(),
@@ -190,15 +193,15 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-fn make_folder(folder: &Path) -> io::Result<()> {
-    match fs::create_dir_all(folder) {
-        // Something is there, but no folder.
+fn create_directory(directory: &Path) -> io::Result<()> {
+    match fs::create_dir_all(directory) {
+        // The path exists, but is not a directory.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(nix::errno::Errno::ENOTDIR.into()),
         other => other,
     }
 }
 
-fn shown(target: &[u8]) -> &Path {
+fn as_path(target: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(target))
 }
 
@@ -207,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_many_are_kept_open() {
+    fn the_number_of_open_files_depends_on_the_limit() {
         assert_eq!(max_open(None, 1024).unwrap(), 256);
         assert_eq!(max_open(None, 256).unwrap(), 192);
         assert_eq!(max_open(None, 10).unwrap(), 1);
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_not_used_for_longest_is_closed() {
+    fn the_least_recently_used_file_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let name = |n: &str| {
             folder
@@ -229,42 +232,42 @@ mod tests {
                 .into_os_string()
                 .into_encoded_bytes()
         };
-        for (most, hits) in [(2, 0.3), (1, 0.3), (3, 0.7)] {
-            let mut files = SharedFiles::new(most);
+        for (max_open, hits) in [(2, 0.3), (1, 0.3), (3, 0.7)] {
+            let mut files = SharedFiles::new(max_open);
             for n in ["a", "a", "b", "b", "c", "a", "b", "c", "c", "a"] {
-                files.look(&name(n)).unwrap();
+                files.inspect(&name(n)).unwrap();
                 files.append(&name(n), n.as_bytes()).unwrap();
-                assert!(files.open.len() <= most);
+                assert!(files.open.len() <= max_open);
             }
-            assert!((files.hit_rate() - hits).abs() < 1e-9, "{most}");
+            assert!((files.hit_rate() - hits).abs() < 1e-9, "{max_open}");
         }
         assert_eq!(fs::read(folder.path().join("new/sub/b")).unwrap(), b"bbbbbbbbb");
     }
 
     #[test]
-    fn what_cannot_be_opened_or_written() {
+    fn files_that_cannot_be_opened_or_written_fail() {
         let folder = tempfile::tempdir().unwrap();
         let mut files = SharedFiles::new(4);
-        assert!(files.look(folder.path().as_os_str().as_bytes()).is_none());
+        assert!(files.inspect(folder.path().as_os_str().as_bytes()).is_none());
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(files.look(file.join("x").as_os_str().as_bytes()).is_none());
-        assert!(files.look(b"").is_none());
-        assert_eq!(files.look(b"/dev/full").unwrap().identity, None);
+        assert!(files.inspect(file.join("x").as_os_str().as_bytes()).is_none());
+        assert!(files.inspect(b"").is_none());
+        assert_eq!(files.inspect(b"/dev/full").unwrap().identity, None);
         assert_eq!(files.append(b"/dev/full", b"x"), Err(0));
     }
 
     #[test]
-    fn only_own_data_is_cut_off() {
+    fn only_own_data_is_truncated() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         let name = file.as_os_str().as_bytes();
         let mut files = SharedFiles::new(4);
         files.append(name, b"abcdef").unwrap();
-        files.cut(name, 2, 3);
+        files.truncate(name, 2, 3);
         assert_eq!(fs::read(&file).unwrap(), b"abcdef");
-        files.cut(name, 2, 4);
+        files.truncate(name, 2, 4);
         assert_eq!(fs::read(&file).unwrap(), b"ab");
-        assert_eq!(files.look(name).unwrap().len, 2);
+        assert_eq!(files.inspect(name).unwrap().len, 2);
     }
 }

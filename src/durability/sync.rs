@@ -1,4 +1,4 @@
-//! Bringing what the master has written to the disk, without holding it up.
+//! Syncs the files of the master to the disk in the background.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -12,7 +12,7 @@ use pmc_dag::reason;
 
 use crate::options::folder;
 
-/// Something did not reach the disk.
+/// A file could not be synced.
 #[derive(Debug, thiserror::Error)]
 #[error("Unable to bring {} to the disk: {}", path.display(), reason(source))]
 pub struct SyncError {
@@ -20,18 +20,18 @@ pub struct SyncError {
     source: io::Error,
 }
 
-/// A thread that synchronises files from time to time.
+/// A thread that syncs files periodically.
 #[derive(Debug)]
 pub struct Syncer {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What was written since the last synchronisation, in the order in which it is to reach the disk.
+/// Files written since the last sync, in the order in which they must reach the disk.
 #[derive(Debug, Default)]
 struct Work {
     journal: Option<Arc<File>>,
-    /// Shared files, where there is no journal that can replace their content.
+    /// Targets of forwarded data, if there is no journal from which they can be restored.
     targets: BTreeSet<Arc<Path>>,
     rescue: bool,
 }
@@ -50,26 +50,25 @@ struct Shared {
 }
 
 impl Syncer {
-    /// Starts the thread. What is noted reaches the disk within `interval` and the time that the
-    /// disk takes.
+    /// Starts the thread. Noted files are synced at most `interval` later.
     ///
     /// # Errors
-    /// The system allows no further thread.
+    /// The thread cannot be started.
     pub fn start(interval: Duration, rescue: File, rescue_path: PathBuf) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let theirs = Arc::clone(&shared);
+        let thread_shared = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("sync".to_owned());
-        let thread = thread.spawn(move || theirs.serve(interval, &rescue, &rescue_path))?;
+        let thread = thread.spawn(move || thread_shared.serve(interval, &rescue, &rescue_path))?;
         Ok(Self {
             shared,
             thread: Some(thread),
         })
     }
 
-    /// Notes that journal, targets and rescue file were written.
+    /// Notes that journal, targets or rescue file were written.
     ///
     /// # Errors
-    /// An earlier synchronisation has failed.
+    /// An earlier sync has failed.
     pub fn note(
         &self,
         journal: Option<&Arc<File>>,
@@ -80,7 +79,7 @@ impl Syncer {
         if let Some(error) = state.error.take() {
             return Err(error);
         }
-        let idle = state.work.is_none();
+        let is_idle = state.work.is_none();
         let work = state.work.get_or_insert_default();
         if journal.is_some() {
             work.journal = journal.cloned();
@@ -88,7 +87,7 @@ impl Syncer {
             work.targets.extend(targets);
         }
         work.rescue |= rescue;
-        if idle {
+        if is_idle {
             self.shared.wake.notify_all();
         }
         Ok(())
@@ -100,7 +99,7 @@ impl Drop for Syncer {
         self.shared.state().stop = true;
         self.shared.wake.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It has nothing more to say: whoever ends it synchronises what is left.
+            // The caller syncs what is left.
             let _ = thread.join();
         }
     }
@@ -108,21 +107,21 @@ impl Drop for Syncer {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // The state is valid at every moment, whatever a thread that held it did.
+        // No panic can leave the state invalid.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self, interval: Duration, rescue: &File, rescue_path: &Path) {
         let mut last = Instant::now();
         while let Some(work) = self.next(last + interval) {
-            if let Err(error) = work.bring(rescue, rescue_path) {
+            if let Err(error) = work.sync(rescue, rescue_path) {
                 self.state().error = Some(error);
             }
             last = Instant::now();
         }
     }
 
-    /// Waits until there is work and it is time for it. Nothing when the thread is to end.
+    /// Waits for work and for the time to do it. Returns `None` when the thread must end.
     fn next(&self, not_before: Instant) -> Option<Work> {
         let mut state = self.state();
         loop {
@@ -143,7 +142,7 @@ impl Shared {
 }
 
 impl Work {
-    fn bring(&self, rescue: &File, rescue_path: &Path) -> Result<(), SyncError> {
+    fn sync(&self, rescue: &File, rescue_path: &Path) -> Result<(), SyncError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |source| SyncError { path, source }
@@ -162,7 +161,7 @@ impl Work {
     }
 }
 
-/// Synchronises a file, if it is one for which that means something.
+/// Syncs a file, if its file system supports that.
 ///
 /// # Errors
 /// The disk reports an error.
@@ -174,7 +173,7 @@ pub fn file(file: &File) -> io::Result<()> {
     }
 }
 
-/// Synchronises a file and its entry in its folder. One that somebody has removed needs nothing.
+/// Syncs a file and its directory entry. A file that has been removed is skipped.
 ///
 /// # Errors
 /// The disk reports an error.
@@ -190,7 +189,7 @@ pub fn file_and_folder(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const SOON: Duration = Duration::from_millis(5);
+    const SHORT: Duration = Duration::from_millis(5);
 
     fn start(interval: Duration) -> (tempfile::TempDir, Syncer) {
         let folder = tempfile::tempdir().unwrap();
@@ -204,8 +203,8 @@ mod tests {
     }
 
     #[test]
-    fn work_is_done_after_the_interval() {
-        let (folder, syncer) = start(SOON);
+    fn files_are_synced_after_the_interval() {
+        let (folder, syncer) = start(SHORT);
         let journal = Arc::new(File::create(folder.path().join("journal")).unwrap());
         for _ in 0..3 {
             syncer.note(Some(&journal), BTreeSet::new(), true).unwrap();
@@ -218,8 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_with_the_next_note() {
-        let (folder, syncer) = start(SOON);
+    fn a_failed_sync_is_reported_by_the_next_note() {
+        let (folder, syncer) = start(SHORT);
         let bad: Arc<Path> = folder.path().join("x.rescue/below").into();
         let began = Instant::now();
         let error = loop {
@@ -229,12 +228,12 @@ mod tests {
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        let wanted = format!("Unable to bring {} to the disk: Not a directory", bad.display());
-        assert_eq!(error, wanted);
+        let expected = format!("Unable to bring {} to the disk: Not a directory", bad.display());
+        assert_eq!(error, expected);
     }
 
     #[test]
-    fn the_end_waits_for_no_interval() {
+    fn dropping_does_not_wait_for_the_interval() {
         let (_folder, syncer) = start(Duration::from_secs(3600));
         syncer.note(None, BTreeSet::new(), true).unwrap();
         let began = Instant::now();
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_synchronised_needs_not() {
+    fn devices_and_missing_files_are_skipped() {
         file(&File::open("/dev/null").unwrap()).unwrap();
         file_and_folder(Path::new("no/such/file")).unwrap();
     }

@@ -1,10 +1,9 @@
-//! Keeps the numbers of output files and the monitoring log in step when a run is continued.
+//! Keeps the numbers of output files in step with the monitoring log when a run is resumed.
 //!
-//! monitord counts: the output files of a task's k-th submission in `.dagman.out` have the number
-//! k, from 0. A worker takes the first number for which there is no file. A run that is cut off
-//! leaves submissions of tasks that never got to a worker and so have no file; without one, the
-//! next run's output would have a number that monitord gives to the lost submission, and
-//! monitord would look for the output of the next run in a file that does not exist.
+//! monitord expects that the k-th submission of a task in `.dagman.out`, counted from 0, has output files
+//! with number k. A worker uses the first number without a file. A killed run leaves submissions of tasks
+//! that never reached a worker and so have no file. Then the next output would get the number of the lost
+//! submission, and monitord would look for it under a number that does not exist.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
@@ -17,8 +16,8 @@ use rustc_hash::FxHashMap;
 
 use crate::worker::fill_numbers;
 
-/// Makes an empty output file for each submission in the log that has none, of tasks that are not
-/// done. A log that is not there, or is no file, tells of none.
+/// Creates an empty output file for each submission in the log without one, of tasks that are not done. A log
+/// that is missing or not a regular file has no submissions.
 pub(super) fn fill(log: &Path, dag_file: &Path, dag: &Dag, done: &DoneSet) -> io::Result<()> {
     if !log.metadata().is_ok_and(|data| data.is_file()) {
         return Ok(());
@@ -31,7 +30,7 @@ pub(super) fn fill(log: &Path, dag_file: &Path, dag: &Dag, done: &DoneSet) -> io
     Ok(())
 }
 
-/// How often each task was submitted.
+/// Returns the number of submissions of each task.
 fn submissions(log: &Path, dag: &Dag) -> io::Result<FxHashMap<TaskId, u32>> {
     let mut reader = BufReader::with_capacity(1 << 16, File::open(log)?);
     let mut counts = FxHashMap::default();
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queued_tasks_of_a_run_that_was_cut_off_get_their_files() {
+    fn submissions_of_a_killed_run_get_output_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let dag = Dag::parse(b"TASK a /bin/true\nTASK b /bin/true\nTASK c /bin/true\n".to_vec()).unwrap();
@@ -64,17 +63,17 @@ mod tests {
             dagman_out::queued(&mut log, &stamp, task, number as u64 + 1);
         }
         fs::write(path("x.dag.dagman.out"), log).unwrap();
-        fs::write(path("b.out.000"), "first try").unwrap();
+        fs::write(path("b.out.000"), "first attempt").unwrap();
         fill(&path("x.dag.dagman.out"), &path("x.dag"), &dag, &done).unwrap();
         assert_eq!(fs::read(path("a.out.000")).unwrap(), b"");
         assert!(!path("a.out.001").exists());
-        assert_eq!(fs::read(path("b.out.000")).unwrap(), b"first try");
+        assert_eq!(fs::read(path("b.out.000")).unwrap(), b"first attempt");
         assert_eq!(fs::read(path("b.out.001")).unwrap(), b"");
-        assert!(!path("c.out.000").exists(), "what is done needs no number");
+        assert!(!path("c.out.000").exists(), "done tasks need no file");
     }
 
     #[test]
-    fn no_log_is_no_submission() {
+    fn without_a_log_there_are_no_submissions() {
         let folder = tempfile::tempdir().unwrap();
         let dag = Dag::parse(b"TASK a /bin/true\n".to_vec()).unwrap();
         for log in [

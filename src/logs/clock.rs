@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use chrono::{DateTime, Local};
 use monitord_compat::dagman_out::Stamp;
 
-/// The system's time, made to never go back, and its text, made once a second.
+/// The system's time, which never goes back here, with its text, formatted once a second.
 #[derive(Debug)]
 pub(super) struct Clock {
     last: Duration,
@@ -23,19 +23,18 @@ impl Clock {
         }
     }
 
-    /// Time since the epoch. Logs are read by programs that do not expect it to go back when
-    /// somebody sets the clock.
+    /// Returns the time since the epoch. Readers of logs do not expect it to go back when the clock is set.
     pub(super) fn now(&mut self) -> Duration {
         self.last = self.last.max(since_epoch());
         self.last
     }
 
-    /// What is left of the second of the time that [`Clock::now`] gave last.
+    /// Time from the latest [`Clock::now`] to the next full second.
     pub(super) fn rest_of_second(&self) -> Duration {
         Duration::from_secs(self.last.as_secs() + 1).saturating_sub(self.last)
     }
 
-    /// Text of the time that [`Clock::now`] gave last.
+    /// Text of the latest [`Clock::now`].
     pub(super) fn stamp(&mut self) -> &Stamp {
         if self.stamp_of != self.last.as_secs() {
             self.stamp_of = self.last.as_secs();

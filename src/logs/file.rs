@@ -11,7 +11,7 @@ use pmc_dag::reason;
 #[derive(Debug, thiserror::Error)]
 #[error("{action} {}: {}", path.display(), reason(source))]
 pub struct LogError {
-    /// What failed, in words, such as "Error writing resource log".
+    /// What failed, for example "Error writing resource log".
     pub action: &'static str,
     /// The file.
     pub path: PathBuf,
@@ -19,33 +19,32 @@ pub struct LogError {
     pub source: io::Error,
 }
 
-/// A log file, opened for appending. Lines are collected in [`LogFile::lines`] and written, all
-/// at once, by [`LogFile::flush`].
+/// A log file, opened for appending. [`LogFile::flush`] writes the lines collected in [`LogFile::lines`].
 #[derive(Debug)]
 pub(super) struct LogFile {
-    /// What to say when it cannot be written.
-    failed: &'static str,
+    /// Message when the file cannot be written.
+    write_error: &'static str,
     path: PathBuf,
     file: File,
     pub(super) lines: Vec<u8>,
 }
 
 impl LogFile {
-    pub(super) fn open(failed: &'static str, path: &Path) -> Result<Self, LogError> {
+    pub(super) fn open(write_error: &'static str, path: &Path) -> Result<Self, LogError> {
         let file = OpenOptions::new().append(true).create(true).open(path);
         let file = file.map_err(|source| LogError {
             action: "Unable to open",
             path: path.to_owned(),
             source,
         })?;
-        // The line that a killed run did not finish is no beginning of a new one.
+        // A killed run may have left an incomplete line.
         let lines = if ends_within_a_line(path) {
             vec![b'\n']
         } else {
             Vec::new()
         };
         Ok(Self {
-            failed,
+            write_error,
             path: path.to_owned(),
             file,
             lines,
@@ -59,14 +58,14 @@ impl LogFile {
         let result = self.file.write_all(&self.lines);
         self.lines.clear();
         result.map_err(|source| LogError {
-            action: self.failed,
+            action: self.write_error,
             path: self.path.clone(),
             source,
         })
     }
 }
 
-/// Whether the last byte is no line feed. What cannot be read, such as a device, has no lines.
+/// True if the last byte is not a line feed. A file that cannot be read, such as a device, has no lines.
 fn ends_within_a_line(path: &Path) -> bool {
     let last = || {
         let file = File::open(path).ok()?;

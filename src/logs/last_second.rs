@@ -1,8 +1,8 @@
-//! Leaves the second in which the last run of a log ended.
+//! Waits until the second in which the previous run ended is over.
 //!
-//! monitord knows the states of a workflow by the second in which they began. If a run began in
-//! the second in which the one before ended, both would have a state of the same time, and
-//! monitord would lose one of them together with all that it was about to store.
+//! monitord identifies states of a workflow by the second in which they began. If a run began in the second
+//! in which the previous one ended, both would have a state with the same time. monitord would lose one of
+//! them and the rows that it was about to store.
 
 use std::fs::File;
 use std::io;
@@ -11,14 +11,13 @@ use std::path::Path;
 
 use super::clock::Clock;
 
-/// Enough to hold some lines, whatever the length of names.
-const TAIL: u64 = 1 << 16;
+/// Bytes at the end of the log that are searched: some lines, even with long names.
+const TAIL_LEN: u64 = 1 << 16;
 
-/// Waits for the next second if the log has a line of this one: at most a second, since lines from
-/// the future, of before the clock was set back, do not count.
-pub(super) fn leave(log: &Path, clock: &mut Clock) {
-    // What cannot be read is no log of a run before. If it cannot be written, either, its owner
-    // will say so.
+/// Waits for the next second if the log has a line of the current one. Waits at most a second: later lines,
+/// written before the clock was set back, do not count.
+pub(super) fn wait(log: &Path, clock: &mut Clock) {
+    // A file that cannot be read is not the log of a previous run.
     let tail = tail(log).unwrap_or_default();
     clock.now();
     while tail
@@ -36,7 +35,7 @@ fn tail(log: &Path) -> io::Result<Vec<u8>> {
     if !data.is_file() {
         return Ok(Vec::new());
     }
-    let len = data.len().min(TAIL);
+    let len = data.len().min(TAIL_LEN);
     let mut tail = vec![0; len as usize];
     file.read_exact_at(&mut tail, data.len() - len)?;
     Ok(tail)
@@ -58,39 +57,39 @@ mod tests {
         lines
     }
 
-    /// Whether the clock has gone on to another second, and how long that took.
-    fn left(content: &[u8]) -> (bool, Duration) {
+    /// Returns whether the second changed, and the time that took.
+    fn waited(content: &[u8]) -> (bool, Duration) {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("x.dag.dagman.out");
         fs::write(&log, content).unwrap();
         let (mut clock, began) = (Clock::new(), Instant::now());
         let before = clock.now().as_secs();
-        leave(&log, &mut clock);
+        wait(&log, &mut clock);
         (clock.now().as_secs() > before, began.elapsed())
     }
 
     #[test]
-    fn a_run_does_not_begin_in_the_second_in_which_one_ended() {
+    fn a_run_begins_in_another_second_than_the_previous_one_ended() {
         for torn in [&b""[..], b"11/2"] {
             let now = Local::now().naive_local();
-            // This one and the next: the test may be slow.
+            // Also the next second, because the test may be slow.
             let mut log = end_of_run(now);
             log.extend(end_of_run(now + chrono::TimeDelta::seconds(1)));
             log.extend(torn);
-            let (left, took) = left(&log);
-            assert!(left && took < Duration::from_secs(3), "{took:?}");
+            let (changed, took) = waited(&log);
+            assert!(changed && took < Duration::from_secs(3), "{took:?}");
         }
     }
 
     #[test]
-    fn nothing_else_holds_up_a_run() {
+    fn other_files_and_lines_do_not_delay_a_run() {
         let now = Local::now().naive_local();
         for hours in [-1, 1] {
             let log = end_of_run(now + chrono::TimeDelta::hours(hours));
-            assert!(left(&log).1 < Duration::from_millis(500));
+            assert!(waited(&log).1 < Duration::from_millis(500));
         }
         for path in ["/dev/null", "/", "/nowhere/at/all"] {
-            leave(Path::new(path), &mut Clock::new());
+            wait(Path::new(path), &mut Clock::new());
         }
     }
 }

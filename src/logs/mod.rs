@@ -1,7 +1,7 @@
-//! What the master writes while a run goes on: rescue file and logs.
+//! The rescue file and the logs of a run.
 //!
-//! Facts are collected and written in batches by [`Logs::flush`], the rescue file first: no log
-//! ever tells of an end that the rescue file does not know.
+//! Records are collected and written in batches by [`Logs::flush`], the rescue file first: no log names the
+//! end of a task that the rescue file lacks.
 
 mod attempts;
 mod clock;
@@ -40,13 +40,13 @@ pub struct Logs {
 
 const WRITING_RESCUE: &str = "Error writing rescue file";
 
-/// Opens a log, if it is wanted; `failed` says later what could not be done.
-fn open(failed: &'static str, path: Option<&Path>) -> Result<Option<LogFile>, LogError> {
-    path.map(|path| LogFile::open(failed, path)).transpose()
+/// Opens a log, if there is a path. `write_error` is the message when it cannot be written.
+fn open(write_error: &'static str, path: Option<&Path>) -> Result<Option<LogFile>, LogError> {
+    path.map(|path| LogFile::open(write_error, path)).transpose()
 }
 
 impl Logs {
-    /// Opens the rescue file and the resource log, and writes down again which tasks are done.
+    /// Opens the rescue file and the resource log, and repeats the done tasks in the rescue file.
     ///
     /// # Errors
     /// A file cannot be opened or written.
@@ -72,8 +72,8 @@ impl Logs {
         })
     }
 
-    /// Nothing can be refused any more: opens the logs for monitoring, and the run begins. Waits, for less
-    /// than a second, if the run before ended in this one.
+    /// Opens the logs for monitoring and writes their first lines. To be called when the run can no longer be
+    /// refused. Waits less than a second if the previous run ended in the current one.
     ///
     /// # Errors
     /// A file cannot be opened.
@@ -88,7 +88,7 @@ impl Logs {
         self.jobstate = open("Error writing jobstate log", options.jobstate_log.as_deref())?;
         self.dagman = open("Error writing DAGMan log", options.dagman_log.as_deref())?;
         if let Some(log) = &options.dagman_log {
-            last_second::leave(log, &mut self.clock);
+            last_second::wait(log, &mut self.clock);
         }
         let now = self.clock.now();
         if let Some(log) = &mut self.dagman {
@@ -101,24 +101,24 @@ impl Logs {
         Ok(())
     }
 
-    /// Length of the rescue file, without what is only noted.
+    /// Length of the rescue file, without records that are not flushed.
     #[must_use]
     pub fn rescue_len(&self) -> u64 {
         self.rescue.len()
     }
 
-    /// The rescue file, to be synchronised by somebody else.
+    /// Returns another descriptor of the rescue file, to be synced by another thread.
     ///
     /// # Errors
-    /// The system allows no further descriptor.
+    /// The system allows no more descriptors.
     pub fn rescue_file(&self) -> io::Result<File> {
         self.rescue.file().try_clone()
     }
 
-    /// Writes what was noted for the rescue file and waits until it is on the disk. Gives its length.
+    /// Writes and syncs the rescue file. Returns its length.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn sync_rescue(&mut self) -> Result<u64, LogError> {
         self.flush_rescue()?;
         let synced = crate::durability::sync::file(self.rescue.file());
@@ -126,10 +126,10 @@ impl Logs {
         Ok(self.rescue.len())
     }
 
-    /// Writes what was noted for the rescue file.
+    /// Writes pending records of the rescue file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn flush_rescue(&mut self) -> Result<(), LogError> {
         let flushed = self.rescue.flush();
         flushed.map_err(|source| self.rescue_error(source))
@@ -143,7 +143,7 @@ impl Logs {
         }
     }
 
-    /// Notes a fact.
+    /// Adds the lines of a record.
     pub fn record(&mut self, record: &Record<'_>) {
         let now = self.clock.now();
         match *record {
@@ -205,7 +205,7 @@ impl Logs {
         }
     }
 
-    /// The run ends.
+    /// Adds the last lines.
     pub fn finish(&mut self, success: bool) {
         let now = self.clock.now();
         if let Some(log) = &mut self.dagman {
@@ -216,7 +216,7 @@ impl Logs {
         }
     }
 
-    /// Writes what was noted. If the rescue file cannot be written, nothing else is.
+    /// Writes all pending lines. If the rescue file cannot be written, no other file is.
     ///
     /// # Errors
     /// A file cannot be written.

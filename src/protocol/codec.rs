@@ -1,8 +1,8 @@
 //! Messages as bytes.
 //!
-//! A message is the version of the encoding, the direction, and the message in the format of `postcard`. The direction
-//! keeps a message to the master from being read as one to a worker. Master and workers are the same program; the
-//! version distinguishes a mixed installation from a damaged message.
+//! A message is the version of the encoding, the direction, and the message in the format of `postcard`. The
+//! direction keeps a message to the master from being read as one to a worker. Master and workers are the
+//! same program; the version distinguishes a mixed installation from a damaged message.
 
 use postcard::ser_flavors::Size;
 use serde::Serialize;
@@ -52,7 +52,8 @@ macro_rules! codec {
                 2 + body_len(self)
             }
 
-            /// Decodes one message. Allocates no more than a small multiple of the length of `bytes`.
+            /// Decodes one message. Lengths beyond the message are refused; a damaged length makes this allocate
+            /// at most a megabyte too much.
             ///
             /// # Errors
             /// The bytes are not exactly one message in this direction.
@@ -99,6 +100,7 @@ mod tests {
 
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use proptest::sample::Index;
 
     use super::*;
     use crate::protocol::{
@@ -223,7 +225,7 @@ mod tests {
         }
 
         #[test]
-        fn damaged_messages_do_not_panic(message in to_worker(), at in any::<prop::sample::Index>(), byte: u8) {
+        fn damaged_messages_do_not_panic(message in to_worker(), at in any::<Index>(), byte: u8) {
             let mut encoded = Vec::new();
             message.encode(&mut encoded);
             *at.get_mut(&mut encoded) = byte;

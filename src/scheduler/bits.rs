@@ -43,6 +43,7 @@ impl BitSet {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn contains(&self, number: usize) -> bool {
         self.levels[0]
             .get(number / 64)

@@ -1,14 +1,12 @@
-//! Checks that all parts of the state agree.
+//! Consistency checks of the whole state.
 
 use crate::scheduler::run::{Master, Phase};
 use crate::scheduler::tasks::State;
 
 impl Master {
-    /// Walks all cross-references; for tests, as it takes time linear in tasks and edges.
-    ///
-    /// # Errors
-    /// Says what does not agree.
-    pub fn sanity_check(&self) -> Result<(), String> {
+    /// Checks that all parts of the state agree. Linear in tasks and edges. The error names the
+    /// contradiction.
+    pub(super) fn sanity_check(&self) -> Result<(), String> {
         self.check_tasks()?;
         if self.phase == Phase::Started {
             self.check_hosts()?;
@@ -61,7 +59,7 @@ impl Master {
             return Err("the workers do not run exactly the running tasks".to_owned());
         }
         if sorted(self.check_prefill()?) != expected(State::Prefilled) {
-            return Err("the workers do not have exactly the tasks that were sent in advance".to_owned());
+            return Err("the workers do not hold exactly the prefilled tasks".to_owned());
         }
         let summary = &self.summary;
         if summary.done != expected(State::Done).len()

@@ -1,21 +1,20 @@
-//! Which CPU numbers of a host are taken by tasks that have a block of their own.
+//! CPU numbers of a host, granted to tasks in blocks.
 
 use std::ops::Range;
 
-/// Hosts that claim more CPUs than this (`--host-cpus` may say anything) hand out numbers only
-/// up to here.
+/// Maximum CPU numbers of a host. `--host-cpus` may claim any number of CPUs.
 const MAX_NUMBERS: u32 = 1 << 16;
 
 /// CPU numbers of one host.
 ///
-/// Numbers are assumed to count through the threads of a core, then the cores of a socket, then
-/// the sockets. Tasks with one CPU take none: the operating system places them.
+/// Assumes that numbers count the threads of a core first, then the cores of a socket, then the sockets.
+/// Tasks with one CPU get no number: the operating system places them.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuSet {
     threads_per_core: u32,
     threads_per_socket: u32,
     threads: u32,
-    /// Allocated with the first block, because most workflows never ask for one.
+    /// Allocated with the first block, because most workflows need none.
     taken: Vec<bool>,
 }
 
@@ -29,8 +28,8 @@ impl CpuSet {
         }
     }
 
-    /// Takes the first free block of `count` numbers. It begins at the first number of a socket if
-    /// at least a socket is asked for, else of a core if at least a core is, else anywhere.
+    /// Takes the first free block of `count` numbers. A block of at least a socket begins at a socket, one of
+    /// at least a core begins at a core, and others begin anywhere.
     pub(crate) fn take(&mut self, count: u32) -> Option<Range<u32>> {
         if count == 0 || count > self.threads {
             return None;
@@ -52,7 +51,7 @@ impl CpuSet {
                 self.mark(start..start + count, true);
                 return Some(start..start + count);
             };
-            // The next boundary behind what is in the way.
+            // The next boundary after the last taken number.
             let next = (start + last_taken as u32 + 1).next_multiple_of(step);
             if next > self.threads {
                 break;
@@ -62,19 +61,21 @@ impl CpuSet {
         None
     }
 
-    /// Gives a block back.
+    /// Returns a block.
     pub(crate) fn release(&mut self, block: Range<u32>) {
         self.mark(block, false);
     }
 
-    /// Whether all numbers of a block are taken.
+    /// True if all numbers of a block are taken.
+    #[cfg(test)]
     pub(crate) fn is_taken(&self, block: &Range<u32>) -> bool {
         self.taken
             .get(block.start as usize..block.end as usize)
             .is_some_and(|b| b.iter().all(|t| *t))
     }
 
-    /// How many numbers are taken.
+    /// Number of taken numbers.
+    #[cfg(test)]
     pub(crate) fn count_taken(&self) -> usize {
         self.taken.iter().filter(|taken| **taken).count()
     }
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_a_core_goes_anywhere() {
+    fn less_than_a_core_begins_anywhere() {
         let mut cpus = CpuSet::new(16, 4, 1);
         assert_eq!(cpus.take(2), Some(0..2));
         assert_eq!(cpus.take(3), Some(2..5));
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn free_numbers_that_are_not_contiguous_do_not_help() {
+    fn a_block_must_be_contiguous() {
         let mut cpus = CpuSet::new(6, 6, 1);
         let blocks: Vec<_> = (0..3).map(|_| cpus.take(2).unwrap()).collect();
         cpus.release(blocks[0].clone());
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_hosts_do_no_harm() {
+    fn hosts_with_odd_numbers_are_accepted() {
         assert_eq!(CpuSet::new(0, 0, 0).take(1), None);
         assert_eq!(CpuSet::new(3, 0, 0).take(2), Some(0..2));
         assert_eq!(CpuSet::new(3, 9, 9).take(3), Some(0..3));

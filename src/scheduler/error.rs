@@ -1,4 +1,4 @@
-//! Errors of the master.
+//! Errors of the scheduler.
 
 use thiserror::Error;
 
@@ -8,18 +8,18 @@ use crate::protocol::{Rank, SubmitId};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MasterError {
-    /// A task asks for more than any host has. The text is that of the original.
+    /// A task requests more than any host has. The text is that of the original.
     #[error("FATAL ERROR: No host is capable of running task {task}")]
     NoCapableHost {
         /// Name of the first such task in byte order.
         task: String,
     },
-    /// A worker cannot go on.
+    /// A worker cannot continue.
     #[error("Worker {}: {message}", rank.0)]
     WorkerFailed {
         /// Which worker.
         rank: Rank,
-        /// What it says.
+        /// Its reason.
         message: String,
     },
     /// A message came from a rank that is no worker of this run.
@@ -28,15 +28,15 @@ pub enum MasterError {
     /// A worker registered a second time.
     #[error("Protocol error: worker {} has registered twice", .0.0)]
     RegisteredTwice(Rank),
-    /// A worker reported the end of something it does not run.
-    #[error("Protocol error: worker {} reported the end of execution {}, which it does not run", rank.0, submit.0)]
+    /// A worker reported an attempt that it does not have.
+    #[error("Protocol error: worker {} reported attempt {}, which it does not run", rank.0, submit.0)]
     NotRunning {
         /// Which worker.
         rank: Rank,
-        /// What it reported.
+        /// The attempt.
         submit: SubmitId,
     },
-    /// The run was started although not all workers have registered, or a second time.
+    /// Not all workers have registered, or the run has already started.
     #[error("The run cannot be started now: {registered} of {workers} workers have registered")]
     CannotStart {
         /// Workers that have registered.

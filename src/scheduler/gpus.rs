@@ -1,30 +1,30 @@
-//! Which GPUs of a host are free, and which hosts have how many.
+//! Free GPUs of hosts.
 
 use std::collections::BTreeSet;
 
-/// Hosts that claim more GPUs than this hand out only so many.
-pub(crate) const MOST: u32 = 64;
+/// Maximum number of GPUs of a host that are used.
+pub(crate) const MAX_GPUS: u32 = 64;
 
 /// A set of GPUs of one host, counted from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GpuSet(u64);
 
 impl GpuSet {
-    /// The first so many.
+    /// The first `count` GPUs.
     pub(crate) fn first(count: u32) -> Self {
-        Self(u64::MAX.checked_shr(u64::BITS - count.min(MOST)).unwrap_or(0))
+        Self(u64::MAX.checked_shr(u64::BITS - count.min(MAX_GPUS)).unwrap_or(0))
     }
 
     pub(crate) fn len(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// Their numbers.
+    /// Numbers of the GPUs.
     pub(crate) fn numbers(self) -> impl Iterator<Item = u32> {
-        (0..MOST).filter(move |gpu| self.0 >> gpu & 1 == 1)
+        (0..MAX_GPUS).filter(move |gpu| self.0 >> gpu & 1 == 1)
     }
 
-    /// Takes out the first so many, of which there must be enough.
+    /// Removes and returns the first `count` GPUs. There must be that many.
     pub(crate) fn take(&mut self, count: u32) -> Self {
         let mut taken = 0;
         for _ in 0..count {
@@ -35,29 +35,29 @@ impl GpuSet {
         Self(taken)
     }
 
-    /// Puts back what was taken.
+    /// Adds GPUs that were taken.
     pub(crate) fn put_back(&mut self, other: Self) {
         self.0 |= other.0;
     }
 
-    /// Whether both have a GPU.
+    /// True if both sets have a common GPU.
+    #[cfg(test)]
     pub(crate) fn overlaps(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 }
 
-/// Hosts with a free slot and free GPUs, by number of the latter. There are few of these numbers, so
-/// that a request for more than any host has costs next to nothing.
+/// Hosts with a free slot and free GPUs, by number of free GPUs.
 #[derive(Debug, Default)]
 pub(crate) struct GpuIndex {
     by_free: Vec<BTreeSet<u32>>,
 }
 
 impl GpuIndex {
-    /// For hosts with at most so many GPUs.
-    pub(crate) fn new(most: u32) -> Self {
+    /// Creates an index for hosts with at most this many GPUs.
+    pub(crate) fn new(max_gpus: u32) -> Self {
         Self {
-            by_free: vec![BTreeSet::new(); most.min(MOST) as usize + 1],
+            by_free: vec![BTreeSet::new(); max_gpus.min(MAX_GPUS) as usize + 1],
         }
     }
 
@@ -73,12 +73,13 @@ impl GpuIndex {
         }
     }
 
-    /// Hosts with at least so many free GPUs, those with the fewest first.
+    /// Hosts with at least this many free GPUs, those with the fewest first.
     pub(crate) fn with(&self, gpus: u32) -> impl Iterator<Item = u32> + '_ {
         self.by_free.iter().skip(gpus as usize).flatten().copied()
     }
 
-    /// Whether the index has this host with so many free GPUs.
+    /// True if the index has this host with exactly these free GPUs.
+    #[cfg(test)]
     pub(crate) fn contains(&self, host: u32, free: GpuSet) -> bool {
         self.by_free
             .iter()
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_with_the_fewest_comes_first() {
+    fn the_host_with_the_fewest_free_gpus_comes_first() {
         let mut index = GpuIndex::new(4);
         index.insert(7, GpuSet::first(4));
         index.insert(8, GpuSet::first(1));

@@ -1,9 +1,8 @@
-//! Hosts, what is free on them, and an index that finds one for a request.
+//! Hosts, their free resources, and an index that finds a host for a request.
 //!
-//! Free CPUs are grouped into levels. Each level keeps the hosts that have a free slot and that
-//! many free CPUs, ordered by free memory; a tree over the levels knows the most free memory in
-//! each range of levels. So finding a host with enough of both, and keeping the index right when a
-//! host changes, cost the logarithm of the number of hosts and levels.
+//! Numbers of free CPUs are grouped into levels. Each level holds the hosts with a free slot and that many
+//! free CPUs, ordered by free memory. A tree over the levels holds the maximum of free memory for ranges of
+//! levels. So a search and an update cost the logarithm of the number of hosts and levels.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -14,15 +13,15 @@ use crate::protocol::{Rank, Registration};
 use crate::scheduler::cpuset::CpuSet;
 use crate::scheduler::gpus::{GpuIndex, GpuSet};
 
-/// Up to here, every number of free CPUs is a level of its own.
+/// Up to this number, each number of free CPUs has its own level.
 const FINE_LEVELS: u32 = 1024;
 
-/// Which of several hosts that fit is taken.
+/// Choice among several hosts that fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// The one with the most free CPUs. Good as long as no task needs more than one.
+    /// The host with the most free CPUs. Good if no task needs more than one CPU.
     Spread,
-    /// The one with the fewest free CPUs, so that room is left for tasks that need many.
+    /// The host with the fewest free CPUs, which leaves room for tasks that need many.
     Pack,
 }
 
@@ -33,7 +32,7 @@ pub(crate) struct Host {
     pub(crate) cpus: u32,
     pub(crate) free_memory_mb: u64,
     pub(crate) free_cpus: u32,
-    /// Workers that have nothing to do; the one that waits longest is first.
+    /// Idle workers, the one to be used next in front.
     pub(crate) free_slots: VecDeque<Rank>,
     pub(crate) ranks: Vec<Rank>,
     pub(crate) cpu_set: CpuSet,
@@ -42,7 +41,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The host as its first worker describes it.
+    /// Creates a host from the registration of its first worker.
     pub(crate) fn new(registration: &Registration) -> Self {
         Self {
             name: registration.host.clone(),
@@ -58,19 +57,19 @@ impl Host {
         }
     }
 
-    /// Whether it has what is asked for when nothing else runs there.
+    /// True if the request fits on the idle host.
     pub(crate) fn could_take(&self, request: Request) -> bool {
         self.memory_mb >= request.memory_mb && self.cpus >= request.cpus && self.gpus >= request.gpus
     }
 
-    /// Whether it has that now.
+    /// True if the request fits now.
     fn can_take(&self, request: Request) -> bool {
         self.free_memory_mb >= request.memory_mb
             && self.free_cpus >= request.cpus
             && self.free_gpus.len() >= request.gpus
     }
 
-    /// Adds a worker; its number on this host.
+    /// Adds a worker and returns its number on this host.
     pub(crate) fn add(&mut self, rank: Rank) -> u32 {
         let host_rank = self.ranks.len() as u32;
         self.ranks.push(rank);
@@ -79,20 +78,20 @@ impl Host {
     }
 }
 
-/// What an assignment took.
+/// Resources that an assignment took.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub(crate) rank: Rank,
-    /// CPU numbers, if the task got any.
+    /// CPU numbers, if the task got a block.
     pub(crate) block: Option<Range<u32>>,
-    /// GPUs, if the task asked for any.
+    /// GPUs, if the task requested any.
     pub(crate) gpus: GpuSet,
-    /// It should have got a block of CPUs, but the free ones are scattered.
+    /// The task got no block of CPUs because the free numbers are scattered.
     pub(crate) fragmented: bool,
 }
 
 impl Grant {
-    /// Nothing that has a number.
+    /// A grant without CPU numbers and GPUs.
     pub(crate) fn without_numbers(rank: Rank) -> Self {
         Self {
             rank,
@@ -108,7 +107,7 @@ pub(crate) struct Hosts {
     hosts: Vec<Host>,
     /// Smallest number of free CPUs of each level, ascending from 0.
     levels: Vec<u32>,
-    /// Up to here, the number of free CPUs is the level.
+    /// Up to this number of free CPUs, the number is the level.
     fine: u32,
     members: Vec<BTreeSet<(u64, u32)>>,
     most_memory: MaxTree,
@@ -118,10 +117,10 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// `requests` are all numbers of CPUs that tasks ask for.
+    /// Creates the index. `requests` are all numbers of CPUs that tasks request.
     pub(crate) fn new(hosts: Vec<Host>, requests: &[u32], placement: Placement) -> Self {
-        let most = hosts.iter().map(|host| host.cpus).max().unwrap_or(0);
-        let fine = most.min(FINE_LEVELS);
+        let max_cpus = hosts.iter().map(|host| host.cpus).max().unwrap_or(0);
+        let fine = max_cpus.min(FINE_LEVELS);
         let mut levels: Vec<u32> = (0..=fine).collect();
         levels.extend(requests.iter().filter(|cpus| **cpus > FINE_LEVELS));
         levels.sort_unstable();
@@ -150,12 +149,12 @@ impl Hosts {
         &self.hosts[host as usize]
     }
 
-    /// Workers without work, on all hosts.
+    /// Number of idle workers on all hosts.
     pub(crate) fn free_slots(&self) -> usize {
         self.free_slots
     }
 
-    /// The most free memory among hosts with a free slot and at least so many free CPUs and GPUs.
+    /// Returns the most free memory among hosts with a free slot and at least this many free CPUs and GPUs.
     pub(crate) fn most_free_memory(&self, cpus: u32, gpus: u32) -> Option<u64> {
         if gpus > 0 {
             let hosts = self.gpus.with(gpus).map(|host| self.get(host));
@@ -165,7 +164,7 @@ impl Hosts {
         self.most_memory.max_from(self.first_level(cpus))
     }
 
-    /// A host with a free slot and what is asked for.
+    /// Returns a host with a free slot on which the request fits.
     pub(crate) fn find(&self, request: Request) -> Option<u32> {
         let Request {
             gpus,
@@ -187,7 +186,7 @@ impl Hosts {
             .map(|(_, host)| *host)
     }
 
-    /// Takes a slot, memory, CPUs and GPUs of a host that [`Hosts::find`] has found for them.
+    /// Takes a slot and the requested resources of a host that [`Hosts::find`] has found.
     pub(crate) fn take(&mut self, index: u32, request: Request) -> Option<Grant> {
         let Request {
             gpus,
@@ -203,7 +202,7 @@ impl Hosts {
             self.free_slots -= 1;
         }
         let grant = rank.map(|rank| {
-            // One CPU needs no block, and no CPU at all cannot have one.
+            // Only requests for several CPUs get a block.
             let block = if cpus > 1 { host.cpu_set.take(cpus) } else { None };
             Grant {
                 rank,
@@ -216,7 +215,7 @@ impl Hosts {
         grant
     }
 
-    /// Takes a slot that was just given back, with as much memory and CPUs; nothing with numbers.
+    /// Takes a slot that was just given back, with memory and CPUs, but without numbers.
     pub(crate) fn take_slot(&mut self, index: u32, rank: Rank, request: Request) {
         self.leave(index);
         let host = &mut self.hosts[index as usize];
@@ -229,7 +228,7 @@ impl Hosts {
         self.enter(index);
     }
 
-    /// Gives back what [`Hosts::take`] took.
+    /// Returns resources that [`Hosts::take`] took.
     pub(crate) fn give_back(
         &mut self,
         index: u32,
@@ -240,7 +239,7 @@ impl Hosts {
     ) {
         self.leave(index);
         let host = &mut self.hosts[index as usize];
-        // The slot that was used last: its worker may be just asking for more.
+        // Reuses the latest slot first: its worker is waiting for a message now.
         host.free_slots.push_front(rank);
         host.free_memory_mb += request.memory_mb;
         host.free_cpus += request.cpus;
@@ -252,7 +251,7 @@ impl Hosts {
         self.enter(index);
     }
 
-    /// The first level whose hosts have so many free CPUs.
+    /// Returns the first level whose hosts have at least this many free CPUs.
     fn first_level(&self, cpus: u32) -> usize {
         if cpus <= self.fine {
             return cpus as usize;
@@ -264,7 +263,7 @@ impl Hosts {
         if free_cpus <= self.fine {
             return free_cpus as usize;
         }
-        // The first level is 0, so there always is one.
+        // The first level is 0, so the difference is not negative.
         self.levels.partition_point(|least| *least <= free_cpus) - 1
     }
 
@@ -293,7 +292,8 @@ impl Hosts {
         self.most_memory.set(level, most);
     }
 
-    /// Checks that the index says what the hosts say.
+    /// Checks that the index agrees with the hosts.
+    #[cfg(test)]
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut slots = 0;
         for (index, host) in (0..).zip(&self.hosts) {
@@ -334,14 +334,14 @@ impl Hosts {
         }
         for (level, members) in self.members.iter().enumerate() {
             if self.most_memory.leaf(level) != members.last().map(|(memory, _)| *memory) {
-                return Err(format!("level {level} has other memory than the tree says"));
+                return Err(format!("level {level} and the tree have different memory"));
             }
         }
         Ok(())
     }
 }
 
-/// Maxima of ranges of an array that changes; nothing is less than everything.
+/// Maxima of ranges of a changing array. `None` is less than every value.
 #[derive(Debug)]
 struct MaxTree {
     /// Number of leaves, a power of two.
@@ -359,6 +359,7 @@ impl MaxTree {
         }
     }
 
+    #[cfg(test)]
     fn leaf(&self, at: usize) -> Option<u64> {
         self.nodes[self.width + at]
     }
@@ -376,7 +377,7 @@ impl MaxTree {
         }
     }
 
-    /// Maximum of all from `start` on.
+    /// Returns the maximum from `start` on.
     fn max_from(&self, start: usize) -> Option<u64> {
         if start >= self.width {
             return None;
@@ -392,14 +393,14 @@ impl MaxTree {
         max
     }
 
-    /// The first from `start` on that is at least `least`.
+    /// Returns the first position from `start` on whose value is at least `least`.
     fn first_from(&self, start: usize, least: u64) -> Option<usize> {
         if start >= self.width {
             return None;
         }
         let fits = |node: usize| self.nodes[node].is_some_and(|max| max >= least);
         let mut node = self.width + start;
-        // Up, until a subtree to the right of everything looked at has one.
+        // Goes up until a subtree to the right fits.
         while !fits(node) {
             while !node.is_multiple_of(2) {
                 node /= 2;
@@ -415,7 +416,7 @@ impl MaxTree {
         Some(node - self.width)
     }
 
-    /// The last that is at least `least`, if it is not before `start`.
+    /// Returns the last position whose value is at least `least`, if it is not before `start`.
     fn last_from(&self, start: usize, least: u64) -> Option<usize> {
         let fits = |node: usize| self.nodes[node].is_some_and(|max| max >= least);
         if !fits(1) {
@@ -456,7 +457,8 @@ mod tests {
             let from = |at: usize| model.iter().enumerate().skip(at);
             let fits = |value: &Option<u64>| value.is_some_and(|v| v >= least);
             prop_assert_eq!(tree.max_from(start), from(start).filter_map(|(_, v)| *v).max());
-            prop_assert_eq!(tree.first_from(start, least), from(start).find(|(_, v)| fits(v)).map(|(i, _)| i));
+            let first = from(start).find(|(_, v)| fits(v)).map(|(i, _)| i);
+            prop_assert_eq!(tree.first_from(start, least), first);
             let last = from(start).rfind(|(_, v)| fits(v)).map(|(i, _)| i);
             prop_assert_eq!(tree.last_from(start, least), last);
         }
@@ -494,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_and_gives_back() {
+    fn resources_are_taken_and_given_back() {
         let mut hosts = two(Placement::Pack);
         assert_eq!(hosts.find(request(1, 60)), Some(0));
         let grant = hosts.take(0, request(2, 60)).unwrap();

@@ -1,45 +1,44 @@
-//! The master as a pure state machine: which task runs where, and when.
+//! The master as a pure state machine: it decides which task runs where, and when.
 //!
-//! No clock, file or socket in here. [`Master::handle`] takes one event and [`Master::schedule`]
-//! assigns ready tasks; both say what is to happen through the [`Outbox`]. The loop around it
-//! (the driver) owns transport, clock and logs, works off all messages that are there with
-//! `handle`, then calls `schedule` once.
+//! It uses no clock, file or socket. [`Master::handle`] handles one event; [`Master::schedule`] assigns ready
+//! tasks. Both emit their decisions through the [`Outbox`]. The driver owns transport, clock and logs: it
+//! calls `handle` for each message that has arrived, then `schedule` once.
 //!
 //! # Life of a run
 //!
-//! All workers register; when the last one has, each gets its [`ToWorker::Setup`]. After
-//! [`Master::start`] the first tasks are ready, and `schedule` and `handle` alternate until
+//! All workers register. When the last one has registered, each gets [`ToWorker::Setup`]. After
+//! [`Master::start`] the first tasks are ready, and `handle` and `schedule` alternate until
 //! [`Master::is_finished`].
 //!
 //! ```text
 //! waiting ── last parent done ──> ready ── schedule ──> queued ──> running ──> done
 //!                                   ^                                 │
-//!                                   └────────── tries left ───────────┴──────> failed
+//!                                   └────────── attempts left ────────┴──────> failed
 //! ```
 //!
 //! # Order
 //!
-//! Tasks that are ready at the start are taken in byte order of their names, later ones in the
-//! order in which their last parent ended, the children of one task in the order of their EDGE
-//! lines; a failed try goes to the end. In this order `schedule` gives them submit numbers. Then
-//! it starts tasks by priority, among equals by submit number. A task that fits nowhere now is
-//! overtaken by tasks that ask for something else, never by one that asks for the same. Very short
-//! tasks may be sent to a worker a few milliseconds before it can start them (`prefill`).
+//! `schedule` gives submit numbers to ready tasks in this order: at the start, by name; later, in the order
+//! in which their last parents ended; children of one task, in the order of their EDGE lines; retries at the
+//! end. Then it starts tasks by priority, and those of equal priority by submit number. A task that fits on
+//! no host now is overtaken only by tasks with another request. Very short tasks may be sent to a worker a
+//! few milliseconds before it can start them (`prefill`).
 //!
 //! # Cost
 //!
-//! Tasks that ask for the same memory, CPUs and GPUs are of one *shape*; shapes with the same number
-//! of CPUs and of GPUs form a *class*. With H hosts, S shapes in a class and C classes:
+//! Tasks with the same request form a *shape*; shapes with the same number of CPUs and GPUs form a *class*.
+//! With H hosts, S shapes in a class and C classes, the costs are:
 //!
-//! * A task that ends: O(log H), and O(1) for each of its edges.
-//! * A task that becomes ready: O(log S).
-//! * A task that is started: O(C · log S + log H), and one more look of O(C · log S) when nothing
-//!   else fits. Without a free slot nothing is looked at.
+//! * A task ends: O(log H), and O(1) for each of its edges.
+//! * A task becomes ready: O(log S).
+//! * A task starts: O(C · log S + log H). When nothing else fits, another O(C · log S). Without a free slot,
+//!   nothing.
 //!
-//! So the number of tasks, ready or not, does not matter, nor how many of them wait for memory.
+//! The number of tasks does not matter, and neither does the number of tasks that wait for memory.
 
 mod assign;
 mod bits;
+#[cfg(test)]
 mod check;
 mod cpuset;
 mod error;
@@ -61,34 +60,33 @@ use pmc_dag::TaskId;
 
 use crate::protocol::{Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 
-/// What comes in.
+/// Input of the state machine.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A worker said hello. All workers must have done so before the first task runs.
+    /// A worker has registered. All workers must register before the first task runs.
     Registered(Rank, Registration),
-    /// An execution ended; forwarded data has been written already (or `status` says it was not).
+    /// An attempt ended. Its data has been forwarded, or the outcome says that it was not.
     Finished(Rank, TaskResult),
     /// A worker gives back prefilled tasks.
     Retracted(Rank, Vec<SubmitId>),
-    /// A worker cannot go on, and says why. The run must be aborted.
+    /// A worker cannot continue, with the reason. The run must be aborted.
     Failed(Rank, String),
-    /// Start nothing new (drain, or the end of the wall time).
+    /// Start no more tasks.
     Drain,
 }
 
-/// What goes out: messages to workers, and facts for the logs in the order in which they happen.
+/// Output of the state machine: messages to workers, and records in the order of events.
 pub trait Outbox {
     /// Sends a message to a worker.
     fn send(&mut self, to: Rank, message: ToWorker);
-    /// Notes a fact; the loop turns it into log lines and stamps it with the time.
+    /// Records an event. The driver adds the time and writes log lines.
     fn record(&mut self, record: Record<'_>);
 }
 
-/// A fact for the logs.
+/// An event for the logs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record<'a> {
-    /// Free resources of a host after a change: one at the start, one after each assignment and one
-    /// after each end.
+    /// Free resources of a host: at the start, after each assignment and after each end.
     Resources {
         /// Host name.
         host: &'a str,
@@ -99,14 +97,15 @@ pub enum Record<'a> {
         /// Free memory in MB.
         memory_mb: u64,
     },
-    /// The task is ready and waits for a slot.
+    /// A task is ready and waits for a slot.
     Queued(TaskId, SubmitId),
-    /// The free CPU numbers of the host are scattered: the task that is started next gets no block
-    /// of its own, and no affinity.
+    /// The free CPU numbers of the host are scattered: the task that starts next gets no block and no
+    /// affinity.
     Fragmented(TaskId, SubmitId),
-    /// The task was assigned to a worker.
+    /// A task was assigned to a worker.
     Started(TaskId, SubmitId, Rank),
-    /// An attempt ended. If it succeeded, its rescue record must be on disk before any log line about its end.
+    /// An attempt ended. If it succeeded, its rescue record must be on disk before any log line about its
+    /// end.
     Ended {
         /// Which task.
         task: TaskId,

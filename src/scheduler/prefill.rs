@@ -1,14 +1,14 @@
 //! Prefill: short tasks that are sent to a worker before its running task ends.
 //!
-//! Without prefill, a worker waits for two messages between tasks: its result must reach the master, and the next
-//! task must reach the worker. Where tasks take a few milliseconds, that is a large part of the run. With prefill, a
-//! worker holds a few tasks that take over the memory and CPUs of the running one. It starts them in the order in
-//! which they were sent, without asking.
+//! Without prefill, a worker waits for two messages between tasks: its result must reach the master, and the
+//! next task must reach the worker. Where tasks take a few milliseconds, that is a large part of the run.
+//! With prefill, a worker holds a few tasks that take over the memory and CPUs of the running one. It starts
+//! them in the order in which they were sent, without asking.
 //!
 //! Prefill must not change what runs when, beyond those few milliseconds:
 //!
-//! * It happens only if no slot is free, all queued tasks have the same request and priority as the running one, and
-//!   no task of the DAG has a higher priority that could overtake them.
+//! * It happens only if no slot is free, all queued tasks have the same request and priority as the running
+//!   one, and no task of the DAG has a higher priority that could overtake them.
 //! * It happens only for tasks that recently took a few milliseconds at most.
 //! * A worker whose task takes longer gives back the tasks that it has not started. It also does so on
 //!   [`ToWorker::Retract`], which is sent when no more tasks may start.
@@ -221,6 +221,7 @@ impl Master {
     }
 
     /// Checks the prefilled tasks and returns all of them.
+    #[cfg(test)]
     pub(super) fn check_prefill(&self) -> Result<Vec<TaskId>, String> {
         let mut tasks = Vec::new();
         for slot in &self.slots {

@@ -1,11 +1,12 @@
 //! Queued tasks, indexed by request and priority.
 //!
-//! Tasks with the same request form a *shape*. Either the first task of a shape fits on some host or none does, so
-//! only the first is examined. Shapes with the same number of CPUs and GPUs form a *class*, ordered by memory. A
-//! tree over the class finds, for a given free memory, the shape whose first task must start first.
+//! Tasks with the same request form a *shape*. Either the first task of a shape fits on some host or none
+//! does, so only the first is examined. Shapes with the same number of CPUs and GPUs form a *class*, ordered
+//! by memory. A tree over the class finds, for a given free memory, the shape whose first task must start
+//! first.
 //!
-//! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from the DAG;
-//! a bit set marks those that are not empty.
+//! Within a shape, tasks of one priority form a *chain*, linked through the tasks. All chains are known from
+//! the DAG; a bit set marks those that are not empty.
 
 use pmc_dag::{Dag, Request, TaskId};
 
@@ -51,8 +52,8 @@ pub(crate) struct Shape {
     filled: BitSet,
 }
 
-/// Tasks of one shape and priority, in the order of their submit numbers. Half a cache line, because each task may
-/// have its own chain.
+/// Tasks of one shape and priority, in the order of their submit numbers. Half a cache line, because each
+/// task may have its own chain.
 #[derive(Debug)]
 #[repr(align(32))]
 struct Chain {
@@ -259,8 +260,9 @@ impl Queue {
         self.chains[chain as usize].priority == self.highest
     }
 
-    /// Returns the shape whose first task must start first among those that fit. `most_free_memory` returns the most
-    /// free memory of a host with this number of free CPUs and GPUs, or `None` if there is no such host.
+    /// Returns the shape whose first task must start first among those that fit. `most_free_memory` returns
+    /// the most free memory of a host with this number of free CPUs and GPUs, or `None` if there is no such
+    /// host.
     pub(crate) fn best(&self, most_free_memory: impl Fn(u32, u32) -> Option<u64>) -> Option<ShapeId> {
         let mut best = None;
         let mut best_key = Key::NONE;
@@ -298,6 +300,7 @@ impl Queue {
     }
 
     /// Checks the chains and the trees and returns all queued tasks.
+    #[cfg(test)]
     pub(crate) fn check(&self, nodes: &[Node]) -> Result<Vec<TaskId>, String> {
         let mut tasks = Vec::new();
         for (number, chain) in (0..).zip(&self.chains) {
@@ -305,7 +308,7 @@ impl Queue {
             let filled = shape.filled.contains((number - shape.first_chain) as usize);
             if filled != (chain.first != NO_TASK) {
                 return Err(format!(
-                    "chain {number} is filled or not, but its shape says the opposite"
+                    "chain {number} and its shape disagree whether it is filled"
                 ));
             }
             let (mut at, mut last, mut submit) = (chain.first, NO_TASK, 0);
@@ -318,13 +321,13 @@ impl Queue {
                 (last, submit, at) = (at, node.submit, node.next);
             }
             if chain.last != last {
-                return Err(format!("chain {number} ends elsewhere than it says"));
+                return Err(format!("chain {number} has the wrong last task"));
             }
         }
         for shape in &self.shapes {
             let class = &self.classes[shape.class as usize];
             if class.keys[shape.leaf as usize] != self.first_key(nodes, shape) {
-                return Err(format!("{shape:?} has another first task than its class says"));
+                return Err(format!("{shape:?} and its class have different first tasks"));
             }
         }
         for class in &self.classes {
@@ -442,7 +445,8 @@ mod tests {
                 model[leaf % memories.len()] = key;
                 class.set(leaf % memories.len(), Key(key));
             }
-            let expected = (0..memories.len()).filter(|leaf| memories[*leaf] <= memory_mb).map(|leaf| model[leaf]).max();
+            let fitting = (0..memories.len()).filter(|leaf| memories[*leaf] <= memory_mb);
+            let expected = fitting.map(|leaf| model[leaf]).max();
             prop_assert_eq!(class.best(memory_mb).map(|leaf| class.keys[leaf].0), expected);
         }
     }

@@ -21,7 +21,7 @@ use crate::scheduler::{Event, MasterError, Outbox, Record};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MasterConfig {
     /// Maximum attempts of tasks that do not set their own limit; 0 means one.
-    pub tries: u32,
+    pub max_attempts: u32,
     /// Number of finally failed tasks after which no more tasks start; 0 means no limit.
     pub max_failures: u32,
 }
@@ -105,7 +105,8 @@ pub struct Master {
 }
 
 impl Master {
-    /// Creates the state of a run of `dag` with workers of ranks 1 to `workers`. The tasks in `done` are not run.
+    /// Creates the state of a run of `dag` with workers of ranks 1 to `workers`. The tasks in `done` are not
+    /// run.
     #[must_use]
     pub fn new(dag: Arc<Dag>, done: DoneSet, workers: u32, config: MasterConfig) -> Self {
         let (queue, chain_of) = Queue::new(&dag);
@@ -205,8 +206,8 @@ impl Master {
         Ok(())
     }
 
-    /// True if nothing runs and nothing will. Tasks may be left: dependents of failed tasks, tasks after a drain or
-    /// too many failures, and tasks of a cycle.
+    /// True if nothing runs and nothing will. Tasks may be left: dependents of failed tasks, tasks after a
+    /// drain or too many failures, and tasks of a cycle.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         let nothing_left = self.ready.is_empty() && self.queue.len() == 0;
@@ -286,7 +287,8 @@ impl Master {
         Ok(())
     }
 
-    /// Creates the hosts in the order of their lowest ranks. The registration of that rank describes the host.
+    /// Creates the hosts in the order of their lowest ranks. The registration of that rank describes the
+    /// host.
     fn set_up_hosts(&mut self) {
         let registrations = mem::take(&mut self.registrations);
         let mut hosts: Vec<Host> = Vec::new();
@@ -402,7 +404,7 @@ impl Master {
 
     fn failed(&mut self, task: TaskId) {
         self.summary.failed += 1;
-        let max_attempts = self.dag.tries(task).unwrap_or(self.config.tries).max(1);
+        let max_attempts = self.dag.tries(task).unwrap_or(self.config.max_attempts).max(1);
         let failures = self.failures.entry(task).or_insert(0);
         *failures += 1;
         if *failures < max_attempts {

@@ -1,14 +1,14 @@
-//! What the master keeps for each task.
+//! State of each task.
 
-/// "No task", where the number of one could be.
+/// Stands for no task in fields that hold task numbers.
 pub(crate) const NO_TASK: u32 = u32::MAX;
 
-/// Where a task is in its life.
+/// State of a task; see the picture in the module `scheduler`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Some parent is not done.
+    /// A parent is not done.
     Waiting,
-    /// Will be queued by the next `schedule`.
+    /// The next `schedule` queues it.
     Ready,
     Queued,
     /// Sent to a worker that has not started it.
@@ -18,18 +18,17 @@ pub(crate) enum State {
     Failed,
 }
 
-/// State of one task. All of it is in one place, half a cache line: with a million tasks every
-/// access is a cache miss.
+/// One task, in half a cache line: with a million tasks, each access is a cache miss.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 pub(crate) struct Node {
-    /// Submit number of the last time the task was queued.
+    /// Latest submit number.
     pub(crate) submit: u64,
-    /// Next task in the chain, while the task is queued.
+    /// Next task of the chain, while the task is queued.
     pub(crate) next: u32,
-    /// Which chain of the queue the task belongs to.
+    /// Chain of the queue for tasks like this one.
     pub(crate) chain: u32,
-    /// Parents that are not done.
+    /// Number of parents that are not done.
     pub(crate) parents_left: u32,
     pub(crate) state: State,
 }

@@ -9,7 +9,13 @@ use pmc_dag::{Dag, TaskId};
 use crate::protocol::{Assignment, Outcome, Rank, Registration, SubmitId, TaskResult, ToWorker};
 use crate::scheduler::{Event, Master, MasterConfig, MasterError, Outbox, Record};
 
-/// Remembers everything as short lines of text.
+/// One attempt for each task, and no limit of failures.
+const ONE_ATTEMPT: MasterConfig = MasterConfig {
+    max_attempts: 1,
+    max_failures: 0,
+};
+
+/// Keeps all output as short lines of text.
 #[derive(Default)]
 struct Log {
     lines: Vec<String>,
@@ -51,7 +57,7 @@ impl Outbox for Log {
     }
 }
 
-/// A master, its outbox, and shortcuts.
+/// A master with its outbox.
 struct Run {
     master: Master,
     log: Log,
@@ -74,15 +80,7 @@ fn dag(text: &str) -> Arc<Dag> {
 
 impl Run {
     fn new(text: &str, workers: u32) -> Self {
-        Self::with(
-            text,
-            workers,
-            &[],
-            MasterConfig {
-                tries: 1,
-                max_failures: 0,
-            },
-        )
+        Self::with(text, workers, &[], ONE_ATTEMPT)
     }
 
     fn with(text: &str, workers: u32, done: &[u32], config: MasterConfig) -> Self {
@@ -117,7 +115,7 @@ impl Run {
         self.master.sanity_check().unwrap();
     }
 
-    fn try_end(&mut self, rank: u32, submit: u64, status: i32) -> Result<(), MasterError> {
+    fn finish(&mut self, rank: u32, submit: u64, status: i32) -> Result<(), MasterError> {
         let result = TaskResult {
             submit: SubmitId(submit),
             outcome: Outcome::new(status, Duration::from_secs(1)),
@@ -128,11 +126,11 @@ impl Run {
     }
 
     fn end(&mut self, rank: u32, submit: u64, status: i32) {
-        self.try_end(rank, submit, status).unwrap();
+        self.finish(rank, submit, status).unwrap();
         self.schedule();
     }
 
-    /// Lines since the last call that begin so.
+    /// Takes the lines since the last call and returns those with this prefix, without it.
     fn take(&mut self, start: &str) -> Vec<String> {
         let lines = std::mem::take(&mut self.log.lines);
         lines
@@ -193,7 +191,7 @@ fn first_tasks_are_taken_in_byte_order_of_names() {
 }
 
 #[test]
-fn an_assignment_says_all_that_the_line_says() {
+fn an_assignment_has_everything_of_the_task_line() {
     let mut run = Run::new(
         "#@ 7 tr id7\nTASK t -m 60 -c 2 -g 0 -T 1.5 -f A=/a -F s=/d prog 'a b'\n",
         1,
@@ -218,17 +216,9 @@ fn an_assignment_says_all_that_the_line_says() {
 }
 
 #[test]
-fn all_workers_register_and_learn_their_number_on_the_host() {
+fn all_workers_register_and_get_their_number_on_the_host() {
     let mut run = Run {
-        master: Master::new(
-            dag("TASK a x\n"),
-            DoneSet::new(),
-            3,
-            MasterConfig {
-                tries: 1,
-                max_failures: 0,
-            },
-        ),
+        master: Master::new(dag("TASK a x\n"), DoneSet::new(), 3, ONE_ATTEMPT),
         log: Log::default(),
     };
     run.register(3, "h").unwrap();
@@ -257,17 +247,13 @@ fn all_workers_register_and_learn_their_number_on_the_host() {
 }
 
 #[test]
-fn a_task_that_fits_nowhere_is_refused_before_anything_runs() {
+fn a_task_that_fits_on_no_host_is_refused_before_the_run() {
     for (text, task) in [
         ("TASK z -m 101 x\nTASK y -c 5 x\nTASK a x\n", "y"),
         ("TASK z -m 1e9 x\nEDGE z z\n", "z"),
     ] {
-        let config = MasterConfig {
-            tries: 1,
-            max_failures: 0,
-        };
         let mut run = Run {
-            master: Master::new(dag(text), DoneSet::new(), 1, config),
+            master: Master::new(dag(text), DoneSet::new(), 1, ONE_ATTEMPT),
             log: Log::default(),
         };
         run.register(1, "h").unwrap();
@@ -279,20 +265,12 @@ fn a_task_that_fits_nowhere_is_refused_before_anything_runs() {
         run.schedule();
         assert_eq!(run.take("started"), [""; 0]);
     }
-    // One that is done already does not matter.
-    Run::with(
-        "TASK z -m 101 x\n",
-        1,
-        &[0],
-        MasterConfig {
-            tries: 1,
-            max_failures: 0,
-        },
-    );
+    // A done task may be too large.
+    Run::with("TASK z -m 101 x\n", 1, &[0], ONE_ATTEMPT);
 }
 
 #[test]
-fn only_the_worker_that_runs_an_execution_can_end_it() {
+fn only_the_worker_that_runs_an_attempt_can_end_it() {
     let mut run = Run::new("TASK a x\nTASK b x\n", 3);
     let not_running = |rank, submit| {
         Err(MasterError::NotRunning {
@@ -300,20 +278,20 @@ fn only_the_worker_that_runs_an_execution_can_end_it() {
             submit: SubmitId(submit),
         })
     };
-    assert_eq!(run.try_end(2, 1, 0), not_running(2, 1));
-    assert_eq!(run.try_end(3, 1, 0), not_running(3, 1));
-    assert_eq!(run.try_end(1, 99, 0), not_running(1, 99));
-    assert_eq!(run.try_end(0, 1, 0), Err(MasterError::UnknownRank(Rank(0))));
-    assert_eq!(run.try_end(4, 1, 0), Err(MasterError::UnknownRank(Rank(4))));
+    assert_eq!(run.finish(2, 1, 0), not_running(2, 1));
+    assert_eq!(run.finish(3, 1, 0), not_running(3, 1));
+    assert_eq!(run.finish(1, 99, 0), not_running(1, 99));
+    assert_eq!(run.finish(0, 1, 0), Err(MasterError::UnknownRank(Rank(0))));
+    assert_eq!(run.finish(4, 1, 0), Err(MasterError::UnknownRank(Rank(4))));
     run.master.sanity_check().unwrap();
     run.end(1, 1, 0);
-    assert_eq!(run.try_end(1, 1, 0), not_running(1, 1), "not twice");
+    assert_eq!(run.finish(1, 1, 0), not_running(1, 1), "not twice");
     run.end(2, 2, 0);
     assert!(run.master.summary().success);
 }
 
 #[test]
-fn a_failed_worker_ends_the_run() {
+fn a_failed_worker_is_an_error() {
     let mut run = Run::new("TASK a x\n", 1);
     let error = run
         .master
@@ -323,14 +301,14 @@ fn a_failed_worker_ends_the_run() {
 }
 
 #[test]
-fn tries_of_the_task_go_before_those_of_the_run() {
+fn attempts_of_the_task_override_those_of_the_run() {
     let text = "TASK a x\nTASK b -t 1 x\nTASK c -t 0 x\nTASK child x\nEDGE a child\n";
     let mut run = Run::with(
         text,
         1,
         &[],
         MasterConfig {
-            tries: 2,
+            max_attempts: 2,
             max_failures: 0,
         },
     );
@@ -338,11 +316,11 @@ fn tries_of_the_task_go_before_those_of_the_run() {
     assert_eq!(
         run.take("queued").last().unwrap(),
         "0 4",
-        "a failed try goes to the end"
+        "a retry goes to the end"
     );
     run.end(1, 2, 256);
     run.end(1, 3, 9);
-    assert_eq!(run.take("queued"), [""; 0], "b and c have had their only try");
+    assert_eq!(run.take("queued"), [""; 0], "b and c have no attempts left");
     run.end(1, 4, 0);
     assert_eq!(run.take("started"), ["3 5 on 1"]);
     run.end(1, 5, 0);
@@ -354,14 +332,14 @@ fn tries_of_the_task_go_before_those_of_the_run() {
 }
 
 #[test]
-fn nothing_is_started_after_too_many_failures() {
+fn no_task_starts_after_too_many_failures() {
     let text = "TASK a x\nTASK b x\nTASK c x\nTASK child x\nEDGE b child\n";
     let mut run = Run::with(
         text,
         2,
         &[],
         MasterConfig {
-            tries: 1,
+            max_attempts: 1,
             max_failures: 1,
         },
     );
@@ -381,13 +359,13 @@ fn nothing_is_started_after_too_many_failures() {
 }
 
 #[test]
-fn tries_do_not_count_as_failures() {
+fn retried_attempts_do_not_count_as_failures() {
     let mut run = Run::with(
         "TASK a x\n",
         1,
         &[],
         MasterConfig {
-            tries: 2,
+            max_attempts: 2,
             max_failures: 1,
         },
     );
@@ -411,17 +389,9 @@ fn a_drain_lets_running_tasks_end() {
 }
 
 #[test]
-fn what_is_done_is_not_run_again() {
-    // d is marked although its parents are not: it stays done when they end.
-    let mut run = Run::with(
-        DIAMOND,
-        1,
-        &[0, 3],
-        MasterConfig {
-            tries: 1,
-            max_failures: 0,
-        },
-    );
+fn done_tasks_do_not_run_again() {
+    // d is done although its parents are not. It stays done when they end.
+    let mut run = Run::with(DIAMOND, 1, &[0, 3], ONE_ATTEMPT);
     assert_eq!(run.take("started"), ["1 1 on 1"]);
     run.end(1, 1, 0);
     run.end(1, 2, 0);
@@ -429,20 +399,7 @@ fn what_is_done_is_not_run_again() {
     let summary = run.master.summary();
     assert!(summary.success);
     assert_eq!((summary.done_before, summary.submitted), (2, 2));
-    assert!(
-        Run::with(
-            "",
-            1,
-            &[],
-            MasterConfig {
-                tries: 1,
-                max_failures: 0
-            }
-        )
-        .master
-        .summary()
-        .success
-    );
+    assert!(Run::with("", 1, &[], ONE_ATTEMPT).master.summary().success);
 }
 
 #[test]
@@ -454,7 +411,7 @@ fn a_cycle_ends_the_run_as_failed() {
 }
 
 #[test]
-fn tasks_that_do_not_fit_are_overtaken_by_others_only() {
+fn only_tasks_with_other_requests_overtake() {
     let text = "TASK a -m 60 -p 1 x\nTASK b -m 60 -p 9 x\nTASK c -m 60 -p 5 x\nTASK d -m 20 -p -1 x\n";
     let mut run = Run::new(text, 3);
     assert_eq!(run.take("started"), ["1 2 on 1", "3 4 on 2"]);
@@ -465,7 +422,7 @@ fn tasks_that_do_not_fit_are_overtaken_by_others_only() {
 }
 
 #[test]
-fn blocks_of_cpus_are_given_out_and_come_back() {
+fn blocks_of_cpus_are_granted_and_returned() {
     let text = "TASK a -c 2 x\nTASK b -c 1 x\nTASK c -c 0 x\nTASK d -c 3 x\n";
     let mut run = Run::new(text, 4);
     let sets: Vec<_> = run
@@ -482,12 +439,8 @@ fn blocks_of_cpus_are_given_out_and_come_back() {
 #[test]
 fn scattered_cpus_are_reported() {
     let text = "TASK a -c 2 x\nTASK b -c 2 x\nTASK c -c 3 x\n";
-    let config = MasterConfig {
-        tries: 1,
-        max_failures: 0,
-    };
     let mut run = Run {
-        master: Master::new(dag(text), DoneSet::new(), 3, config),
+        master: Master::new(dag(text), DoneSet::new(), 3, ONE_ATTEMPT),
         log: Log::default(),
     };
     for rank in 1..=3 {
@@ -503,7 +456,7 @@ fn scattered_cpus_are_reported() {
     run.start().unwrap();
     run.schedule();
     run.log.lines.clear();
-    // 0, 1 and 4 are free now: enough for c, but not in a row.
+    // CPUs 0, 1 and 4 are free: enough for c, but not contiguous.
     run.end(1, 1, 0);
     assert_eq!(run.log.lines[2..4], ["fragmented 2 3", "started 2 3 on 1"]);
     assert_eq!(run.log.assignments.last().unwrap().cpu_set, [0; 0]);
@@ -513,14 +466,10 @@ fn scattered_cpus_are_reported() {
 }
 
 #[test]
-fn gpus_are_given_out_and_come_back() {
+fn gpus_are_granted_and_returned() {
     let text = "TASK a -g 1 x\nTASK b -g 2 x\nTASK c -g 1 x\nTASK d x\n";
-    let config = MasterConfig {
-        tries: 1,
-        max_failures: 0,
-    };
     let mut run = Run {
-        master: Master::new(dag(text), DoneSet::new(), 4, config),
+        master: Master::new(dag(text), DoneSet::new(), 4, ONE_ATTEMPT),
         log: Log::default(),
     };
     for rank in 1..=4 {

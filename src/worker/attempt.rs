@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use pmc_dag::reason;
 
+use super::ended::{Ended, describe_end};
 use super::error::{Failure, WorkerError};
 use super::forward::{self, Pipes};
 use super::kill::KillSwitch;
-use super::process::{Ended, Process};
+use super::process::Process;
 use super::watch::Watch;
 use crate::protocol::{Assignment, EXECUTOR_FAILURE, ForwardedData};
 use crate::transport::local::StopTask as _;
@@ -115,14 +116,5 @@ impl Attempt<'_> {
 
     fn name(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.task.name)
-    }
-}
-
-/// Describes a wait status.
-pub(super) fn describe_end(status: i32) -> String {
-    if libc::WIFSIGNALED(status) {
-        format!("on signal {}", libc::WTERMSIG(status))
-    } else {
-        format!("with status {}", libc::WEXITSTATUS(status))
     }
 }

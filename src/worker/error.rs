@@ -1,11 +1,10 @@
 //! Errors of workers.
 
+use std::ffi::NulError;
 use std::io;
 use std::path::PathBuf;
 
 use pmc_dag::reason;
-
-use super::host_script::HostScriptError;
 
 /// Why a worker cannot continue.
 #[derive(Debug)]
@@ -45,6 +44,19 @@ pub(super) enum WorkerError {
     HostScript(#[from] HostScriptError),
 }
 
+/// Why the host script did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HostScriptError {
+    #[error("Host script has a name that no file can have")]
+    Name(#[from] NulError),
+    #[error("Host script cannot be started: {}", reason(.0))]
+    Start(io::Error),
+    #[error("Host script timed out after {0} seconds")]
+    TimedOut(u64),
+    #[error("Host script failed with status {0}")]
+    Status(String),
+}
+
 /// Why a task was not started. It counts as failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotStarted {
@@ -54,7 +66,7 @@ pub(super) enum NotStarted {
         path: PathBuf,
         source: io::Error,
     },
-    #[error("Unable to open task stdout file {}: too many tries", .0.display())]
+    #[error("Unable to open task stdout file {}: all numbers are in use", .0.display())]
     TooManyFiles(PathBuf),
     #[error("{}", reason(.0))]
     Prepare(io::Error),

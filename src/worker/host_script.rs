@@ -1,6 +1,6 @@
 //! The host script: a program that prepares a host for the tasks, and may leave services running.
 
-use std::ffi::{CString, NulError};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -14,9 +14,9 @@ use nix::unistd::Pid;
 use pmc_dag::reason;
 use pmc_spawn::{Child, Spawn, Spawner};
 
-use super::error::Failure;
+use super::ended::reap;
+use super::error::{Failure, HostScriptError};
 use super::kill::KillSwitch;
-use super::process::reap;
 use super::program;
 use super::watch::Watch;
 use crate::transport::local::StopTask as _;
@@ -28,19 +28,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(5);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Why the host script did not succeed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum HostScriptError {
-    #[error("Host script has a name that no file can have")]
-    Name(#[from] NulError),
-    #[error("Host script cannot be started: {}", reason(.0))]
-    Start(io::Error),
-    #[error("Host script timed out after {} seconds", TIME_LIMIT.as_secs())]
-    TimedOut,
-    #[error("Host script failed with status {0}")]
-    Status(String),
-}
 
 /// What the host script needs from its worker.
 pub(super) struct HostScriptContext<'a> {
@@ -85,7 +72,7 @@ impl HostScript {
         }
         if !has_ended {
             let _ = reap(child.pid);
-            return Err(HostScriptError::TimedOut.into());
+            return Err(HostScriptError::TimedOut(TIME_LIMIT.as_secs()).into());
         }
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         if let Ok(WaitStatus::Exited(_, 0)) = waitid(Id::Pid(child.pid), flags) {

@@ -1,6 +1,7 @@
 //! Workers: each runs one task at a time and owns the files of its output.
 
 mod attempt;
+mod ended;
 mod environment;
 mod error;
 mod forward;
@@ -8,6 +9,7 @@ mod gpus;
 mod host_script;
 mod kill;
 mod launch;
+mod messages;
 mod process;
 mod program;
 mod runner;
@@ -22,10 +24,11 @@ use std::time::Duration;
 use error::Failure;
 use gpus::Devices;
 pub use kill::KillSwitch;
+use messages::MessageWatch;
 use runner::Runner;
 pub(crate) use stdio::fill_numbers;
 pub use stdio::{latest_task_files, worker_stderr, worker_stdout};
-use watch::{MessageWatch, NoWatch, Watch};
+use watch::{NoWatch, Watch};
 
 use crate::interrupt::Interrupt;
 use crate::options::WorkerOptions;

@@ -12,7 +12,8 @@ use monitord_compat::cluster_record::TaskRecord;
 use pmc_dag::{reason, words};
 use pmc_spawn::Spawner;
 
-use super::attempt::{self, Attempt, Ending};
+use super::attempt::{Attempt, Ending};
+use super::ended::describe_end;
 use super::environment::{TaskVariables, WorkerNumbers, inherited};
 use super::error::{AttemptError, Failure, NotStarted, WorkerError};
 use super::forward::Pipes;
@@ -246,6 +247,6 @@ fn write_exec_failure(files: &TaskFiles, program: &[u8], task: &Assignment, erro
 
 fn log_end(task: &Assignment, status: i32, runtime: Duration) {
     let (name, seconds) = (String::from_utf8_lossy(&task.name), runtime.as_secs_f64());
-    let end = attempt::describe_end(status);
+    let end = describe_end(status);
     tracing::debug!("Task {name} exited {end} ({status}) in {seconds:.6} seconds");
 }

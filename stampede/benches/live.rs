@@ -1,8 +1,8 @@
-//! What a database costs that is written while its run goes on: processor time of the thread that writes it.
+//! CPU time of the thread that writes the database during a run.
 //!
-//! `cargo bench -p pmc-stampede --bench live` writes the log of a run of independent tasks at the pace of an executor
-//! while a thread follows it, as it does in the executor. `PMC_BENCH_TASKS` and `PMC_BENCH_RATE` are the number of
-//! tasks and how many end in a second. Set `TMPDIR=/dev/shm`, or the disk is measured, too.
+//! `cargo bench -p pmc-stampede --bench live` writes the log of a run of independent tasks at the rate of an
+//! executor, while a thread follows it. `PMC_BENCH_TASKS` is the number of tasks, `PMC_BENCH_RATE` the number
+//! that end per second. Set `TMPDIR=/dev/shm`, or the disk is measured, too.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -18,19 +18,19 @@ use pmc_stampede::outcome_hints::{OutcomeHint, fingerprint};
 use pmc_stampede::session::{self, Live, Options};
 
 const PROGRAM: &str = "/bin/true";
-/// Tasks that are running at a time.
+/// Number of tasks that run at a time.
 const RUNNING: usize = 2;
-/// Time between two pieces of the log.
-const PIECE: Duration = Duration::from_millis(2);
+/// Time between two writes to the log.
+const WRITE_INTERVAL: Duration = Duration::from_millis(2);
 
 fn main() {
     let tasks = number("PMC_BENCH_TASKS", 20_000);
     let rate = number("PMC_BENCH_RATE", 4_000);
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = tempfile::tempdir().expect("a temporary folder can be created");
     let path = folder.path().join("run.dag");
     let text: String = (0..tasks).map(|n| format!("TASK t{n} {PROGRAM}\n")).collect();
     std::fs::write(&path, &text).expect("the temporary folder can be written");
-    let dag = Arc::new(Dag::open(&path).expect("the DAG is right"));
+    let dag = Arc::new(Dag::open(&path).expect("the DAG is valid"));
     let live = Arc::new(Live::new());
     let options = Options {
         log: folder.path().join("run.dag.dagman.out"),
@@ -43,36 +43,36 @@ fn main() {
         std::thread::Builder::new()
             .name("database".to_owned())
             .spawn(move || follow(&options, &live, (path, dag)))
-            .expect("the system gives a thread")
+            .expect("the thread can be started")
     };
     write(&mut log, &live, &dag, rate);
     live.complete();
-    let begin = Instant::now();
+    let start = Instant::now();
     let Used {
         seconds,
         system,
         faults,
     } = follower.join().expect("the thread does not panic");
     println!(
-        "{tasks} tasks, {rate} a second: {:.2} us ({:.2} in the system) and {:.2} page faults a task; {:.0} ms after the last",
+        "{tasks} tasks, {rate}/s: {:.2} us ({:.2} in the kernel) and {:.2} page faults per task; done {:.0} ms after the last",
         seconds * 1e6 / tasks as f64,
         system * 1e6 / tasks as f64,
         faults / tasks as f64,
-        begin.elapsed().as_secs_f64() * 1e3
+        start.elapsed().as_secs_f64() * 1e3
     );
 }
 
-/// What a thread took.
+/// Resources that a thread used.
 struct Used {
     seconds: f64,
-    /// Of them.
+    /// Seconds in the kernel.
     system: f64,
     faults: f64,
 }
 
 fn follow(options: &Options, live: &Live, (path, dag): (PathBuf, Arc<Dag>)) -> Used {
     let summary = session::follow_own(options, live, (&path, dag), &mut |notice| eprintln!("{notice}"));
-    let used = getrusage(UsageWho::RUSAGE_THREAD).expect("the system counts for threads");
+    let used = getrusage(UsageWho::RUSAGE_THREAD).expect("the system reports the usage of threads");
     eprintln!("{:?}", summary.expect("the database can be written"));
     let time = |time: TimeVal| time.num_microseconds() as f64 / 1e6;
     let system = time(used.system_time());
@@ -83,7 +83,7 @@ fn follow(options: &Options, live: &Live, (path, dag): (PathBuf, Arc<Dag>)) -> U
     }
 }
 
-/// Writes the log of a run in which all tasks end well.
+/// Writes the log of a successful run.
 fn write(log: &mut File, live: &Live, dag: &Dag, rate: usize) {
     let stamp = Stamp::new(chrono::Local::now().naive_local());
     let mut text = Vec::new();
@@ -92,13 +92,13 @@ fn write(log: &mut File, live: &Live, dag: &Dag, rate: usize) {
     for (number, name) in names.iter().enumerate() {
         dagman_out::queued(&mut text, &stamp, name, number as u64 + 1);
     }
-    let begin = Instant::now();
+    let start = Instant::now();
     for at in 0..names.len() + RUNNING {
-        if at % (rate * PIECE.as_millis() as usize / 1_000).max(1) == 0 {
+        if at % (rate * WRITE_INTERVAL.as_millis() as usize / 1_000).max(1) == 0 {
             log.write_all(&text).expect("the log can be written");
             text.clear();
             let due = Duration::from_secs_f64(at as f64 / rate as f64);
-            std::thread::sleep(due.saturating_sub(begin.elapsed()));
+            std::thread::sleep(due.saturating_sub(start.elapsed()));
         }
         let stamp = Stamp::new(chrono::Local::now().naive_local());
         if let Some(ended) = at.checked_sub(RUNNING) {

@@ -1,4 +1,4 @@
-//! Makes submit directories of executed workflows, of any size.
+//! Makes submit directories of runs of any size.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -13,20 +13,21 @@ use monitord_compat::dagman_out::{self, Stamp};
 use monitord_compat::static_bp::Events;
 
 const UUID: &str = "5d0b1c52-0000-4000-8000-0000000000bb";
-/// The file of properties, which the original insists on.
+/// Name of the file of properties, which pegasus-monitord needs.
 const PROPERTIES: &str = "pegasus.run.properties";
-/// What kickstart writes about a small job.
+/// Invocation record of a small job.
 const RECORD: &str = include_str!("record.yml");
 
-/// So many jobs have output files of their own. Those of the others are links to them: as much is read, but a run of a
+/// Number of jobs with separate output files. Files of later jobs are mostly links, so that a run of a
 /// million jobs does not take 9 GB.
 const OWN_FILES: usize = 100_000;
-/// Behind them, of each `BLOCK` jobs the first `OWN_OF_BLOCK` have files. A block takes less than the minute by which a
-/// record may be older than its try.
+/// Later jobs form blocks of this size. A block takes less than the minute by which a record may be older
+/// than its attempt.
 const BLOCK: usize = 20_000;
+/// Number of jobs at the beginning of each block with separate files.
 const OWN_OF_BLOCK: usize = 1000;
 
-/// Makes a run of `jobs` jobs with a kickstart record each, every hundredth failing once. Gives the log.
+/// Makes a run of `jobs` jobs with invocation records. Every hundredth job fails once. Returns the log.
 pub fn make(dir: &Path, jobs: usize) -> io::Result<PathBuf> {
     fs::create_dir_all(dir)?;
     let entry = |key: &str, value: &str| (key.to_owned(), Some(value.to_owned()));
@@ -119,8 +120,8 @@ fn execute(dir: &Path, jobs: usize) -> io::Result<PathBuf> {
     let (mut number, mut text) = (0, String::new());
     for n in 0..jobs {
         let name = format!("work_{}", id(n));
-        let tries: &[i32] = if n % 100 == 99 { &[256, 0] } else { &[0] };
-        for (file, status) in (0..).zip(tries.iter().copied()) {
+        let statuses: &[i32] = if n % 100 == 99 { &[256, 0] } else { &[0] };
+        for (file, status) in (0..).zip(statuses.iter().copied()) {
             number += 1;
             now += TimeDelta::milliseconds(2);
             let stamp = Stamp::new(now);
@@ -128,7 +129,7 @@ fn execute(dir: &Path, jobs: usize) -> io::Result<PathBuf> {
             dagman_out::started(&mut lines, &stamp, name.as_bytes(), number);
             dagman_out::ended(&mut lines, &stamp, name.as_bytes(), number, status);
             if n >= OWN_FILES && n % BLOCK >= OWN_OF_BLOCK {
-                // One that failed as often.
+                // A job with the same number of attempts.
                 let first = format!("work_{}", id(n - n % BLOCK + n % OWN_OF_BLOCK));
                 for stream in ["out", "err"] {
                     let of = |name: &str| dir.join(format!("{name}.{stream}.{file:03}"));

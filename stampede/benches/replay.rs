@@ -1,12 +1,12 @@
-//! How fast a finished run is loaded, and in how much memory.
+//! Time and memory for loading a finished run.
 //!
-//! `cargo bench -p pmc-stampede` loads 1,100 and 100,000 jobs. `PMC_BENCH_JOBS` names other numbers,
-//! separated by blanks; 1,000,000 jobs take 3 GB below `TMPDIR`, which should be in memory (`/dev/shm`): what is
-//! measured is the loader, not a disk that has just got all these files.
-//! `PMC_BENCH_MONITORD` names a `pegasus-monitord` to load the smallest run, too, for the ratio.
+//! `cargo bench -p pmc-stampede` loads runs of 1,100 and 100,000 jobs. `PMC_BENCH_JOBS` sets other numbers,
+//! separated by blanks. 1,000,000 jobs take 3 GB in `TMPDIR`, which should be in memory (`/dev/shm`), so that
+//! no disk is measured. With `PMC_BENCH_MONITORD`, a `pegasus-monitord` loads the smallest run, too, for
+//! comparison.
 //!
-//! Each run is loaded three times, by a process of its own; the fastest counts, and of memory what it took. Behind
-//! the memory stands its ratio to that of the run before, of 100,000 jobs at least: it should stay near 1.
+//! Each run is loaded three times, in separate processes; the fastest counts. The last column is the ratio of
+//! its memory to that of the previous run of at least 100,000 jobs. It should be near 1.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 mod made_run;
 
 const ROUNDS: usize = 3;
-/// Of large runs, one round says enough.
+/// Runs of this size are loaded once.
 const LARGE: usize = 1_000_000;
-/// Smaller runs do not fill the buffers.
+/// Minimum size of a run that fills the buffers.
 const FULL: usize = 100_000;
 
 fn main() {
@@ -28,29 +28,29 @@ fn main() {
         "{:>10} {:>10} {:>12} {:>10} {:>10} {:>8}",
         "jobs", "seconds", "jobs/s", "us/job", "memory/MB", "ratio"
     );
-    let mut before = None;
+    let mut previous = None;
     for (round, word) in jobs.split_whitespace().enumerate() {
         let jobs: usize = word.parse().expect("PMC_BENCH_JOBS holds numbers");
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let submit = folder.path().join("submit");
         let log = made_run::make(&submit, jobs).expect("the temporary folder can be written");
         let mut best = (Duration::MAX, 0);
         for _ in 0..if jobs < LARGE { ROUNDS } else { 1 } {
             let _ = std::fs::remove_file(submit.join("big-0.stampede.db"));
-            let loader = [env!("CARGO_BIN_EXE_pmc-monitord")];
+            let loader = [testutils::programs::path("pmc-monitord")];
             best = best.min(load(&loader, &log, folder.path()));
         }
         let seconds = best.0.as_secs_f64();
         let rate = jobs as f64 / seconds;
-        let ratio = before.map_or(String::new(), |before| {
-            format!("{:.2}", best.1 as f64 / before as f64)
+        let ratio = previous.map_or(String::new(), |previous| {
+            format!("{:.2}", best.1 as f64 / previous as f64)
         });
         println!(
             "{jobs:>10} {seconds:>10.3} {rate:>12.0} {:>10.1} {:>10} {ratio:>8}",
             1e6 / rate,
             best.1 / 1024
         );
-        before = Some(best.1).filter(|_| jobs >= FULL);
+        previous = Some(best.1).filter(|_| jobs >= FULL);
         if let (0, Some(reference)) = (round, &reference) {
             let words: Vec<&str> = reference.split_whitespace().collect();
             let _ = std::fs::remove_file(submit.join("big-0.stampede.db"));
@@ -67,9 +67,9 @@ fn main() {
     }
 }
 
-/// Time and most memory in KiB that a loader takes.
+/// Returns the time and the peak memory (KiB) of a loader.
 fn load(words: &[&str], log: &Path, home: &Path) -> (Duration, i64) {
-    let begin = Instant::now();
+    let start = Instant::now();
     let mut child = Command::new(words[0])
         .args(&words[1..])
         .args(["-N", "-r"])
@@ -80,14 +80,14 @@ fn load(words: &[&str], log: &Path, home: &Path) -> (Duration, i64) {
         .stderr(Stdio::null())
         .spawn()
         .expect("the loader starts");
-    let memory = largest(child.id());
-    let status = child.wait().expect("it can be waited for");
+    let memory = peak_memory(child.id());
+    let status = child.wait().expect("the loader can be waited for");
     assert!(status.success(), "{words:?} must load the run: {status}");
-    (begin.elapsed(), memory)
+    (start.elapsed(), memory)
 }
 
-/// Follows the memory of a process to its end.
-fn largest(process: u32) -> i64 {
+/// Polls the peak memory (KiB) of a process until its end.
+fn peak_memory(process: u32) -> i64 {
     let mut largest = 0;
     loop {
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();

@@ -1,27 +1,28 @@
-//! The command line of `pegasus-monitord`, as far as it applies to a run without HTCondor.
+//! The command line of `pmc-monitord`: that of `pegasus-monitord`, as far as it applies without HTCondor.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Parser;
-use pmc_stampede::client::ClientSettings;
-use pmc_stampede::destination::read_url;
-use pmc_stampede::session::{Destination, Options};
+use clap::{CommandFactory as _, Parser};
 
-/// Loads a run into its STAMPEDE database.
+use crate::client::ClientSettings;
+use crate::destination::{UrlError, read_url};
+use crate::session::{Destination, Options};
+
+/// Load a run into its STAMPEDE database.
 ///
-/// Follows the log of a running workflow to its end and goes on where it stopped when it is started
-/// again; with -r, loads a finished one anew.
+/// Follows the log of a running workflow to its end. A restarted pmc-monitord continues where it stopped.
+/// With -r, loads a finished run into a new database.
 #[derive(Debug, Parser)]
 #[command(name = "pmc-monitord", version)]
-#[expect(clippy::struct_excessive_bools, reason = "one for each option")]
+#[expect(clippy::struct_excessive_bools, reason = "one per option")]
 pub struct Cli {
     /// Log of the run: SUBMIT_DIR/NAME.dag.dagman.out.
     log: PathBuf,
-    /// Load what is there from its beginning, and do not wait for more.
+    /// Load the log from its beginning, and do not wait for new lines.
     #[arg(short, long)]
     pub replay: bool,
-    /// Lead a process group of its own.
+    /// Start a new process group.
     #[arg(short = 'N', long = "condor-daemon")]
     pub group: bool,
     /// Add this many seconds to the times of the log.
@@ -33,35 +34,35 @@ pub struct Cli {
         value_name = "SECONDS"
     )]
     adjust: i64,
-    /// Name of the log of states.
+    /// Name of the log of states, instead of jobstate.log.
     #[arg(short, long = "job", value_name = "FILE")]
     job: Option<PathBuf>,
-    /// Directory for the log of states and the files that begin with "monitord".
+    /// Directory for the log of states and the files monitord.*.
     #[arg(short, long, value_name = "DIR")]
     output_dir: Option<PathBuf>,
-    /// The database: sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE. Without it, what
-    /// pegasus.catalog.workflow.url says, else a file beside the log.
+    /// Database: sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE. By default the property
+    /// pegasus.catalog.workflow.url, else a file beside the log.
     #[arg(short, long, value_name = "URL", conflicts_with = "no_events")]
     dest: Option<String>,
-    /// Read the settings from this file, not from that of the run.
+    /// Properties to use instead of those of the run.
     #[arg(long, value_name = "FILE")]
     conf: Option<PathBuf>,
-    /// Write the log of states only.
+    /// Write the log of states, but no database.
     #[arg(long, alias = "no-database")]
     no_events: bool,
-    /// Leave the list of all workflows of this user, ~/.pegasus/workflow.db, alone.
+    /// Do not update the list of all workflows of this user, ~/.pegasus/workflow.db.
     #[arg(long)]
     no_dashboard: bool,
-    /// Leave out what jobs printed.
+    /// Do not store the output of jobs.
     #[arg(long)]
     skip_stdout: bool,
     /// Pause after each line of the log.
     #[arg(short = 'S', long = "sim", default_value_t = 0, value_name = "MILLISECONDS")]
-    slowly: u64,
-    /// Say at the end what was loaded.
+    pause: u64,
+    /// Print a summary at the end.
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Options of pegasus-monitord that change nothing here.
+    /// An option of pegasus-monitord without effect, like all that follow.
     #[arg(long, hide = true)]
     no_recursive: bool,
     #[arg(long, hide = true)]
@@ -80,16 +81,22 @@ pub struct Cli {
     force: bool,
 }
 
+/// Returns the definition of the command line, for manual pages and completions.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 impl Cli {
-    /// What the options mean. `home` is the user's directory, `client` how to connect to servers.
+    /// Converts the command line to options of a session. `home` is the home directory.
     ///
     /// # Errors
-    /// A destination that cannot be written.
-    pub fn options(&self, home: Option<PathBuf>, client: ClientSettings) -> Result<Options, String> {
+    /// The destination is not supported.
+    pub fn options(&self, home: Option<PathBuf>, client: ClientSettings) -> Result<Options, UrlError> {
         let destination = match &self.dest {
             None if self.no_events => Destination::Nowhere,
             None => Destination::AsPlanned,
-            Some(url) => read_url(url).map_err(|error| format!("--dest {error}"))?,
+            Some(url) => read_url(url)?,
         };
         Ok(Options {
             log: self.log.clone(),
@@ -103,7 +110,7 @@ impl Cli {
                 .filter(|_| !self.no_dashboard)
                 .map(|home| home.join(".pegasus/workflow.db")),
             skip_output: self.skip_stdout,
-            slowly: Duration::from_millis(self.slowly),
+            pause: Duration::from_millis(self.pause),
             lock: None,
         })
     }
@@ -117,10 +124,11 @@ mod tests {
         let cli = Cli::try_parse_from(std::iter::once("pmc-monitord").chain(words.iter().copied()));
         cli.map_err(|error| error.to_string())?
             .options(Some(PathBuf::from("/home/u")), ClientSettings::default())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
-    fn destinations() {
+    fn options_select_the_destination() {
         assert_eq!(
             options(&["-N", "-r", "x"]).unwrap().destination,
             Destination::AsPlanned
@@ -143,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn invalid_options_are_refused() {
         assert!(
             options(&["-d", "amqp://h/x", "x"])
                 .unwrap_err()
@@ -151,7 +159,7 @@ mod tests {
         );
         for words in [
             &["-d", "sqlite:////a", "--no-events", "x"][..],
-            &["--unheard-of", "x"],
+            &["--unknown", "x"],
             &[],
             &["x", "y"],
         ] {

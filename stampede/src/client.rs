@@ -1,15 +1,16 @@
-//! What a URL of a PostgreSQL server leaves open, and where PostgreSQL's own programs look for it: variables of the
-//! environment and files in the user's directory. Names and meaning are those of its client library, libpq.
+//! Defaults for connections to PostgreSQL servers: variables of the environment and files in the home
+//! directory.
+//!
+//! Names and meanings are those of PostgreSQL's client library, libpq.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use crate::destination::{Server, seconds};
-use crate::pgpass;
+use crate::destination::{NumberError, Server, parse_seconds};
+use crate::pgpass::{self, PasswordFileError};
+use crate::ssl::{SslError, Tls};
 
-/// Variables of the environment that count.
+/// Variables of the environment that are read.
 pub const VARIABLES: [&str; 14] = [
     "PGPASSFILE",
     "PGCONNECT_TIMEOUT",
@@ -18,7 +19,7 @@ pub const VARIABLES: [&str; 14] = [
     "PGSSLCERT",
     "PGSSLKEY",
     "PGSSLCRL",
-    // Those of `DEMANDS`.
+    // Those of `UNSUPPORTED`.
     "PGSSLCRLDIR",
     "PGCHANNELBINDING",
     "PGREQUIREAUTH",
@@ -28,8 +29,8 @@ pub const VARIABLES: [&str; 14] = [
     "PGSSLCERTMODE",
 ];
 
-/// Variables that may demand more security than there is here, with the values that do not.
-const DEMANDS: [(&str, &[&str]); 7] = [
+/// Variables that may demand unsupported security, with the values that do not.
+const UNSUPPORTED: [(&str, &[&str]); 7] = [
     ("PGSSLCRLDIR", &[]),
     ("PGCHANNELBINDING", &["prefer", "disable"]),
     ("PGREQUIREAUTH", &[]),
@@ -39,119 +40,42 @@ const DEMANDS: [(&str, &[&str]); 7] = [
     ("PGSSLCERTMODE", &["allow"]),
 ];
 
-/// The word instead of a file of certificates that means those of the machine.
-pub const SYSTEM: &str = "system";
-
-/// `sslmode`: whether a connection is encrypted, and what is checked of the server's certificate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SslMode {
-    /// Never.
-    Disable,
-    /// If the server does not take the connection otherwise.
-    Allow,
-    /// If the server can.
-    #[default]
-    Prefer,
-    /// Always.
-    Require,
-    /// Always, with a certificate from an authority that is trusted.
-    VerifyCa,
-    /// The same, and the certificate is for the host that the URL names.
-    VerifyFull,
-}
-
-impl SslMode {
-    const NAMES: [(Self, &'static str); 6] = [
-        (Self::Disable, "disable"),
-        (Self::Allow, "allow"),
-        (Self::Prefer, "prefer"),
-        (Self::Require, "require"),
-        (Self::VerifyCa, "verify-ca"),
-        (Self::VerifyFull, "verify-full"),
-    ];
-}
-
-impl FromStr for SslMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = Self::NAMES.into_iter().find(|(_, name)| *name == text);
-        known.map(|(mode, _)| mode).ok_or_else(|| {
-            let names = Self::NAMES.map(|(_, name)| name).join(", ");
-            format!("{text} is none of {names}")
-        })
-    }
-}
-
-impl fmt::Display for SslMode {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = Self::NAMES.into_iter().find(|(mode, _)| mode == self);
-        out.write_str(known.map_or("", |(_, name)| name))
-    }
-}
-
-/// What is known of encrypted connections to a server.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// `sslmode`.
-    pub mode: Option<SslMode>,
-    /// `sslrootcert`: certificates of the authorities that are trusted, or [`SYSTEM`].
-    pub roots: Option<PathBuf>,
-    /// `sslcert`: certificate of this client.
-    pub certificate: Option<PathBuf>,
-    /// `sslkey`: its key.
-    pub key: Option<PathBuf>,
-    /// `sslcrl`: lists of certificates that were revoked.
-    pub revoked: Option<PathBuf>,
-    /// The user's directory for files that are used if they are there, `~/.postgresql`.
-    pub usual: Option<PathBuf>,
-}
-
-impl Tls {
-    /// Whether the certificates of the machine are meant.
-    #[must_use]
-    pub fn of_system(&self) -> bool {
-        self.roots.as_deref() == Some(Path::new(SYSTEM))
-    }
-
-    /// The mode that counts.
-    ///
-    /// # Errors
-    /// It is too weak for the certificates of the machine: anybody has one from those authorities.
-    pub fn mode(&self) -> Result<SslMode, String> {
-        match (self.mode, self.of_system()) {
-            (None, true) => Ok(SslMode::VerifyFull),
-            (Some(mode), true) if mode < SslMode::VerifyFull => Err(format!(
-                "sslmode={mode} is too weak for sslrootcert={SYSTEM}; use verify-full"
-            )),
-            (mode, _) => Ok(mode.unwrap_or_default()),
-        }
-    }
-
-    /// A file, or the usual one if none is named.
-    #[must_use]
-    pub fn file(&self, named: Option<&PathBuf>, usual: &str) -> Option<PathBuf> {
-        named.cloned().or_else(|| Some(self.usual.as_ref()?.join(usual)))
-    }
-}
-
-/// What the environment says.
+/// Settings in the environment for connections to PostgreSQL servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientSettings {
     /// File of passwords.
     pub passwords: Option<PathBuf>,
-    /// `PGSSLMODE`; it is read when there is a server.
+    /// `PGSSLMODE`, which is parsed when there is a server.
     pub mode: Option<OsString>,
-    /// `PGCONNECT_TIMEOUT`; the same.
+    /// `PGCONNECT_TIMEOUT`, which is parsed when there is a server.
     pub connect_timeout: Option<OsString>,
-    /// Variables, with their values, that demand what is not there.
-    pub demands: Vec<(&'static str, OsString)>,
-    /// The rest.
+    /// Variables, with their values, that demand unsupported security.
+    pub unsupported: Vec<(&'static str, OsString)>,
+    /// Files for encrypted connections.
     pub tls: Tls,
 }
 
+/// Invalid settings in the environment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// A variable demands unsupported security.
+    #[error("{name}={value} is not supported; unset {name} unless the connection needs it")]
+    Unsupported {
+        /// Variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// `PGCONNECT_TIMEOUT` is no number.
+    #[error(transparent)]
+    Number(#[from] NumberError),
+    /// `PGSSLMODE` is no mode.
+    #[error("PGSSLMODE: {0}")]
+    SslMode(SslError),
+}
+
 impl ClientSettings {
-    /// What the variables of the environment say; `home` is the user's directory.
+    /// Reads the variables of the environment. `home` is the home directory.
     pub fn new(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) -> Self {
         let variable = |name| variable(name).filter(|value| !value.is_empty());
         let path = |name| variable(name).map(PathBuf::from);
@@ -159,7 +83,7 @@ impl ClientSettings {
             passwords: path("PGPASSFILE").or_else(|| Some(home?.join(".pgpass"))),
             mode: variable("PGSSLMODE"),
             connect_timeout: variable("PGCONNECT_TIMEOUT"),
-            demands: DEMANDS
+            unsupported: UNSUPPORTED
                 .into_iter()
                 .filter_map(|(name, harmless)| Some((name, harmless, variable(name)?)))
                 .filter(|(_, harmless, value)| !harmless.iter().any(|harmless| value == harmless))
@@ -171,56 +95,59 @@ impl ClientSettings {
                 certificate: path("PGSSLCERT"),
                 key: path("PGSSLKEY"),
                 revoked: path("PGSSLCRL"),
-                usual: home.map(|home| home.join(".postgresql")),
+                default_dir: home.map(|home| home.join(".postgresql")),
             },
         }
     }
 
-    /// Fills in what the URL of a server leaves open. `me` is the account of the process; `warn` is told why
-    /// the file of passwords is not used.
+    /// Fills in the settings that the URL of a server lacks. `account` is that of the process. Calls `warn`
+    /// if the file of passwords is not used.
     ///
     /// # Errors
-    /// `PGSSLMODE` is no mode, `PGCONNECT_TIMEOUT` no number, or a variable demands what is not there.
-    pub fn complete(&self, server: &mut Server, me: &str, warn: impl FnOnce(String)) -> Result<(), String> {
-        if let Some((name, value)) = self.demands.first() {
-            let value = value.display();
-            return Err(format!(
-                "{name}={value} cannot be complied with here; unset {name} if the connection needs it not"
-            ));
+    /// A variable has an invalid value, or demands unsupported security.
+    pub fn complete(
+        &self,
+        server: &mut Server,
+        account: &str,
+        warn: impl FnOnce(PasswordFileError),
+    ) -> Result<(), ClientError> {
+        if let Some((name, value)) = self.unsupported.first() {
+            let value = value.display().to_string();
+            return Err(ClientError::Unsupported { name, value });
         }
         if let (None, Some(time)) = (server.limits.connect, &self.connect_timeout) {
             let time = time.to_str().unwrap_or("that is not UTF-8");
-            server.limits.connect = Some(seconds(time, "PGCONNECT_TIMEOUT")?);
+            server.limits.connect = Some(parse_seconds(time, "PGCONNECT_TIMEOUT")?);
         }
         if let (None, Some(path)) = (&server.password, &self.passwords) {
-            match pgpass::password(path, server, me) {
-                Ok(found) => server.password = found,
+            match pgpass::password(path, server, account) {
+                Ok(password) => server.password = password,
                 Err(reason) => warn(reason),
             }
         }
         let tls = &mut server.tls;
         if let (None, Some(mode)) = (tls.mode, &self.mode) {
             let mode = mode.to_str().unwrap_or("a text that is not UTF-8");
-            tls.mode = Some(mode.parse().map_err(|error| format!("PGSSLMODE: {error}"))?);
+            tls.mode = Some(mode.parse().map_err(ClientError::SslMode)?);
         }
-        let own = |named: &mut Option<PathBuf>, known: &Option<PathBuf>| {
-            if named.is_none() {
-                named.clone_from(known);
+        let fill = |path: &mut Option<PathBuf>, default: &Option<PathBuf>| {
+            if path.is_none() {
+                path.clone_from(default);
             }
         };
-        own(&mut tls.roots, &self.tls.roots);
-        own(&mut tls.certificate, &self.tls.certificate);
-        own(&mut tls.key, &self.tls.key);
-        own(&mut tls.revoked, &self.tls.revoked);
-        own(&mut tls.usual, &self.tls.usual);
+        fill(&mut tls.roots, &self.tls.roots);
+        fill(&mut tls.certificate, &self.tls.certificate);
+        fill(&mut tls.key, &self.tls.key);
+        fill(&mut tls.revoked, &self.tls.revoked);
+        fill(&mut tls.default_dir, &self.tls.default_dir);
         Ok(())
     }
 
-    /// The same from names and values.
+    /// Reads the variables from names and values.
     #[must_use]
     pub fn of_pairs(home: Option<&Path>, pairs: &[(impl AsRef<OsStr>, OsString)]) -> Self {
-        let value = |wanted: &str| {
-            let found = pairs.iter().find(|(name, _)| name.as_ref() == wanted);
+        let value = |variable: &str| {
+            let found = pairs.iter().find(|(name, _)| name.as_ref() == variable);
             found.map(|(_, value)| value.clone())
         };
         Self::new(home, value)
@@ -228,40 +155,13 @@ impl ClientSettings {
 }
 
 #[cfg(test)]
+#[cfg(feature = "postgresql")]
 mod tests {
     use super::*;
+    use crate::ssl::SslMode;
 
     #[test]
-    fn modes() {
-        for (mode, name) in SslMode::NAMES {
-            assert_eq!(name.parse(), Ok(mode));
-            assert_eq!(mode.to_string(), name);
-        }
-        assert_eq!(
-            "on".parse::<SslMode>(),
-            Err("on is none of disable, allow, prefer, require, verify-ca, verify-full".to_owned())
-        );
-        let tls = |mode, roots: Option<&str>| {
-            let roots = roots.map(PathBuf::from);
-            Tls {
-                mode,
-                roots,
-                ..Tls::default()
-            }
-            .mode()
-        };
-        assert_eq!(tls(None, None), Ok(SslMode::Prefer));
-        assert_eq!(tls(None, Some("system")), Ok(SslMode::VerifyFull));
-        assert_eq!(tls(Some(SslMode::Require), Some("/ca.pem")), Ok(SslMode::Require));
-        assert_eq!(
-            tls(Some(SslMode::VerifyCa), Some("system")).unwrap_err(),
-            "sslmode=verify-ca is too weak for sslrootcert=system; use verify-full"
-        );
-    }
-
-    #[cfg(feature = "postgresql")]
-    #[test]
-    fn the_url_comes_first() {
+    fn the_url_overrides_the_environment() {
         use crate::destination::{Destination, read_url};
         let settings = ClientSettings::of_pairs(
             Some(Path::new("/home/u")),
@@ -277,21 +177,21 @@ mod tests {
                 panic!("{url}");
             };
             settings
-                .complete(&mut server, "me", |reason| panic!("{reason}"))
+                .complete(&mut server, "me", |error| panic!("{error}"))
                 .map(|()| server.tls)
         };
         let tls = complete("postgresql://h/d", &settings).unwrap();
         assert_eq!((tls.mode, tls.key.as_ref()), (Some(SslMode::Require), None));
         assert_eq!(tls.roots, Some("/site/ca.pem".into()));
-        let usual = |tls: &Tls| tls.file(tls.certificate.as_ref(), "postgresql.crt");
-        assert_eq!(usual(&tls), Some("/home/u/.postgresql/postgresql.crt".into()));
+        let default = |tls: &Tls| tls.file(tls.certificate.as_ref(), "postgresql.crt");
+        assert_eq!(default(&tls), Some("/home/u/.postgresql/postgresql.crt".into()));
         let tls = complete(
             "postgresql://h/d?sslmode=verify-full&sslrootcert=/my.pem&sslcert=c&sslkey=k",
             &settings,
         )
         .unwrap();
         assert_eq!(
-            (tls.mode, usual(&tls)),
+            (tls.mode, default(&tls)),
             (Some(SslMode::VerifyFull), Some("c".into()))
         );
         assert_eq!((tls.roots, tls.key), (Some("/my.pem".into()), Some("k".into())));
@@ -299,14 +199,14 @@ mod tests {
         assert!(
             complete("postgresql://h/d", &wrong)
                 .unwrap_err()
+                .to_string()
                 .starts_with("PGSSLMODE: yes is none of")
         );
         assert!(complete("postgresql://h/d?sslmode=disable", &wrong).is_ok());
     }
 
-    #[cfg(feature = "postgresql")]
     #[test]
-    fn what_the_environment_demands() {
+    fn unsupported_demands_are_refused() {
         use crate::destination::{Destination, read_url};
         let complete = |variable: (&str, &str), url: &str| {
             assert!(VARIABLES.contains(&variable.0));
@@ -316,7 +216,7 @@ mod tests {
             };
             let settings = ClientSettings::of_pairs(None, &pairs);
             settings
-                .complete(&mut server, "me", |reason| panic!("{reason}"))
+                .complete(&mut server, "me", |error| panic!("{error}"))
                 .map(|()| server)
         };
         let url = "postgresql://h/d";
@@ -326,8 +226,8 @@ mod tests {
         assert_eq!(time("-1", url), Ok(Some(0)));
         assert_eq!(time("7", "postgresql://h/d?connect_timeout=3"), Ok(Some(3)));
         assert_eq!(
-            time("soon", url).unwrap_err(),
-            "PGCONNECT_TIMEOUT soon is no number, or too large"
+            time("soon", url).unwrap_err().to_string(),
+            "PGCONNECT_TIMEOUT soon is not a number, or too large"
         );
         assert_eq!(
             complete(("PGSSLCRL", "/site/revoked.pem"), url)
@@ -336,9 +236,12 @@ mod tests {
                 .revoked,
             Some("/site/revoked.pem".into())
         );
-        for (name, harmless) in DEMANDS {
-            let said = complete((name, "require"), url).unwrap_err();
-            assert!(said.starts_with(&format!("{name}=require cannot be")), "{said}");
+        for (name, harmless) in UNSUPPORTED {
+            let error = complete((name, "require"), url).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("{name}=require is not supported")),
+                "{error}"
+            );
             assert!(harmless.iter().all(|value| complete((name, value), url).is_ok()));
             assert!(complete((name, ""), url).is_ok());
         }

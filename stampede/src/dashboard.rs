@@ -1,11 +1,11 @@
-//! The list of all workflows of a user, `~/.pegasus/workflow.db`, that the dashboard begins with.
+//! The list of all workflows of a user, `~/.pegasus/workflow.db`, which the dashboard shows.
 //!
-//! Many runs write into this file: transactions are short, and what is there already stays, so that
-//! writing twice changes nothing.
+//! Many runs write into this file, so transactions are short. Writing twice changes nothing.
 
 use std::fs::{DirBuilder, OpenOptions, Permissions};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::Connection;
@@ -13,25 +13,53 @@ use rusqlite::Connection;
 use crate::rows::{WorkflowRow, WorkflowState};
 use crate::schema;
 
-/// Writes the workflow, the URL of its database, and its states. With `anew`, what the list says about it is removed first. `now`
-/// is the time in seconds since the epoch.
+/// An entry of the list.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The workflow.
+    pub workflow: &'a WorkflowRow,
+    /// URL of its database.
+    pub database_url: &'a str,
+    /// Starts and ends of its runs.
+    pub states: &'a [WorkflowState],
+}
+
+/// The list cannot be updated.
+#[derive(Debug, thiserror::Error)]
+pub enum DashboardError {
+    /// The file or its directory cannot be written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// File or directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The database cannot be written.
+    #[error("{}: {source}", path.display())]
+    Sqlite {
+        /// Database.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+}
+
+/// Adds an entry or its new states to the list. With `replace`, removes the old entry first. `now` is the
+/// time in seconds since the epoch.
 ///
 /// # Errors
-/// A text that says why; the run goes on without the list.
-pub fn update(
-    path: &Path,
-    workflow: &WorkflowRow,
-    database: &str,
-    states: &[WorkflowState],
-    anew: bool,
-    now: i64,
-) -> Result<(), String> {
+/// The list cannot be written.
+pub fn update(path: &Path, entry: &Entry<'_>, replace: bool, now: i64) -> Result<(), DashboardError> {
+    let io_error = |path: &Path| {
+        let path = path.to_owned();
+        |source| DashboardError::Io { path, source }
+    };
     if let Some(dir) = path.parent() {
-        let made = DirBuilder::new().recursive(true).mode(0o755).create(dir);
-        made.map_err(|error| format!("{}: {error}", dir.display()))?;
+        let created = DirBuilder::new().recursive(true).mode(0o755).create(dir);
+        created.map_err(io_error(dir))?;
     }
-    let told = |error: rusqlite::Error| format!("{}: {error}", path.display());
-    // SQLite would make it readable for everybody.
+    // SQLite would let everybody read it, and URLs may contain passwords.
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -39,20 +67,17 @@ pub fn update(
         .open(path);
     if let Ok(file) = file {
         let private = file.set_permissions(Permissions::from_mode(0o600));
-        private.map_err(|error| format!("{}: {error}", path.display()))?;
+        private.map_err(io_error(path))?;
     }
-    let connection = Connection::open(path).map_err(told)?;
-    write(&connection, workflow, database, states, anew, now).map_err(told)
+    let written = Connection::open(path).and_then(|connection| write(&connection, entry, replace, now));
+    written.map_err(|source| DashboardError::Sqlite {
+        path: path.to_owned(),
+        source,
+    })
 }
 
-fn write(
-    connection: &Connection,
-    workflow: &WorkflowRow,
-    database: &str,
-    states: &[WorkflowState],
-    anew: bool,
-    now: i64,
-) -> rusqlite::Result<()> {
+fn write(connection: &Connection, entry: &Entry<'_>, replace: bool, now: i64) -> rusqlite::Result<()> {
+    let workflow = entry.workflow;
     connection.busy_timeout(Duration::from_secs(20))?;
     connection.execute_batch("PRAGMA foreign_keys = ON; BEGIN IMMEDIATE")?;
     let tables = "SELECT count(*) FROM sqlite_master WHERE name = 'master_workflow'";
@@ -60,7 +85,7 @@ fn write(
         schema::create_tables(connection, now)?;
         schema::create_indexes(connection)?;
     }
-    if anew {
+    if replace {
         connection.execute(
             "DELETE FROM master_workflow WHERE wf_uuid = ?1",
             [&workflow.wf_uuid],
@@ -83,10 +108,10 @@ fn write(
             &workflow.user,
             &workflow.grid_dn,
             &workflow.planner_version,
-            database,
+            entry.database_url,
         ),
     )?;
-    for state in states {
+    for state in entry.states {
         connection.execute(
             "INSERT OR IGNORE INTO master_workflowstate
              SELECT wf_id, ?1, ?2, ?3, ?4, NULL FROM master_workflow WHERE wf_uuid = ?5",
@@ -131,8 +156,13 @@ mod tests {
             state("WORKFLOW_STARTED", 1.0, None),
             state("WORKFLOW_TERMINATED", 1.001, Some(0)),
         ];
-        let write = |uuid, states, anew| {
-            update(&path, &workflow(uuid), "sqlite:////x.db", states, anew, 0).unwrap();
+        let write = |uuid, states, replace| {
+            let entry = Entry {
+                workflow: &workflow(uuid),
+                database_url: "sqlite:////x.db",
+                states,
+            };
+            update(&path, &entry, replace, 0).unwrap();
         };
         write("a", &states[..1], false);
         write("a", &states, false);
@@ -156,11 +186,16 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_that_says_where() {
+    fn an_error_names_the_file() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join(".pegasus"), "").unwrap();
         let path = home.path().join(".pegasus/workflow.db");
-        let reason = update(&path, &WorkflowRow::default(), "sqlite:////x.db", &[], false, 0).unwrap_err();
-        assert!(reason.contains(".pegasus: "), "{reason}");
+        let entry = Entry {
+            workflow: &WorkflowRow::default(),
+            database_url: "sqlite:////x.db",
+            states: &[],
+        };
+        let error = update(&path, &entry, false, 0).unwrap_err().to_string();
+        assert!(error.contains(".pegasus: "), "{error}");
     }
 }

@@ -1,71 +1,69 @@
-//! Where the rows go, and the URLs that name it: those of SQLAlchemy, as Pegasus' properties have them.
+//! Destinations of rows, and their URLs: those of SQLAlchemy, as in Pegasus' properties.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use monitord_compat::properties::Properties;
 
-use crate::client::Tls;
+use crate::ssl::{SslError, Tls};
 
-/// Where the rows go.
+/// Destination of the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Destination {
-    /// To where the properties of the run say (`pegasus.catalog.workflow.url`), else into the database
-    /// beside the log.
+    /// The database in the properties of the run (`pegasus.catalog.workflow.url`), else the one beside the
+    /// log.
     #[default]
     AsPlanned,
-    /// Into the database beside the log.
+    /// The database beside the log.
     BesideLog,
-    /// Into this database.
+    /// A database in a file.
     File(PathBuf),
-    /// Into this database of a server.
+    /// A database on a server.
     Server(Box<Server>),
-    /// Nowhere; only the log of states is written.
+    /// No database: only the log of states is written.
     Nowhere,
 }
 
 /// A database of a PostgreSQL server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Server {
-    /// Name or address, or the directory of its socket. None: the usual sockets of this machine.
+    /// Name or address, or the directory of its socket. `None`: the default sockets of this machine.
     pub host: Option<String>,
-    /// Port, 5432 if it is not named.
+    /// Port, by default 5432.
     pub port: u16,
-    /// Account on the server; that of the process if it is not named.
+    /// Account on the server, by default that of the process.
     pub user: Option<String>,
-    /// Password. It is never shown.
+    /// Password, which no message contains.
     pub password: Option<String>,
-    /// Database; that of the account's name if it is not named.
+    /// Database, by default with the name of the account.
     pub database: Option<String>,
-    /// How long to wait.
+    /// Time limits.
     pub limits: Limits,
-    /// Whether and how the connection is encrypted.
+    /// Settings for encryption.
     pub tls: Tls,
-    /// The URL as it was written.
+    /// The original URL.
     pub url: String,
 }
 
-/// How long to wait for a server, as far as the URL or the environment say so. Names in parentheses are those of
-/// PostgreSQL's client library.
+/// Time limits in the URL or the environment. Names in parentheses are those of PostgreSQL's client library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Seconds to wait for a connection, 0 for ever (`connect_timeout`).
+    /// Seconds to wait for a connection; 0: no limit (`connect_timeout`).
     pub connect: Option<u64>,
-    /// 0: the system does not ask whether the other host is still there (`keepalives`).
+    /// 0: no keepalive probes (`keepalives`).
     pub keepalives: Option<u32>,
-    /// Seconds of silence before it asks, 0 as the system has it (`keepalives_idle`).
+    /// Idle seconds before the first probe; 0: default of the system (`keepalives_idle`).
     pub idle: Option<u64>,
-    /// Seconds between two questions, 0 as the system has it (`keepalives_interval`).
+    /// Seconds between two probes; 0: default of the system (`keepalives_interval`).
     pub interval: Option<u64>,
-    /// Questions without an answer that end the connection, 0 as the system has it (`keepalives_count`).
+    /// Unanswered probes that end the connection; 0: default of the system (`keepalives_count`).
     pub count: Option<u32>,
-    /// Milliseconds for which what was sent may stay without acknowledgement, 0 as the system has it
-    /// (`tcp_user_timeout`).
+    /// Milliseconds that sent data may stay unacknowledged; 0: default of the system (`tcp_user_timeout`).
     pub acknowledged_ms: Option<u64>,
 }
 
-/// Port of a PostgreSQL server.
-const PORT: u16 = 5432;
+/// Default port of PostgreSQL.
+const DEFAULT_PORT: u16 = 5432;
 
 impl fmt::Display for Server {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,7 +75,7 @@ impl fmt::Display for Server {
             Some(host) if host.starts_with('/') => write!(out, "{host}:{}", self.port)?,
             Some(host) if host.contains(':') => write!(out, "[{host}]:{}", self.port)?,
             Some(host) => write!(out, "{host}:{}", self.port)?,
-            None if self.port == PORT => {}
+            None if self.port == DEFAULT_PORT => {}
             None => write!(out, ":{}", self.port)?,
         }
         write!(out, "/{}", self.database.as_deref().unwrap_or_default())
@@ -90,31 +88,64 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A URL that names no database to write to.
+/// A URL of no supported database.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// Another kind of database, or no database.
-    #[error("{0}: only sqlite:///PATH and postgresql://USER@HOST/DATABASE are written here")]
+    #[error("{0}: only sqlite:///PATH and postgresql://USER@HOST/DATABASE are supported")]
     Kind(String),
     /// MySQL and MariaDB.
     #[error(
-        "MySQL is not written here; use sqlite:///PATH, postgresql://USER@HOST/DATABASE, or pegasus-monitord"
+        "MySQL is not supported; use sqlite:///PATH, postgresql://USER@HOST/DATABASE, or pegasus-monitord"
     )]
     MySql,
-    /// Something in a URL of PostgreSQL.
+    /// An invalid URL of PostgreSQL.
     #[error("postgresql://…: {0}")]
-    Server(String),
-    /// The program cannot do it.
-    #[error("this program was built without the feature `postgresql`; use sqlite:///PATH")]
+    Server(#[from] ServerUrlError),
+    /// PostgreSQL is not compiled in.
+    #[error(
+        "this program was built without the feature `postgresql`; build it with `--features full`, or use \
+         sqlite:///PATH"
+    )]
     Feature,
 }
 
-/// Reads a URL: `sqlite:///PATH` (a path from the root has four slashes),
-/// `postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE`, also with the name of a Python driver,
-/// `postgresql+psycopg2://`. Where a socket is meant, its directory is the option `host`.
+/// An error in a URL of PostgreSQL. No message contains the password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each message describes it")]
+pub enum ServerUrlError {
+    #[error("two slashes follow the colon")]
+    Slashes,
+    #[error("no ] after the address")]
+    Bracket,
+    #[error(transparent)]
+    Number(#[from] NumberError),
+    #[error("sslmode: {0}")]
+    SslMode(SslError),
+    #[error("unknown option {0}")]
+    Option(String),
+    #[error("a percent sign is not followed by two hexadecimal digits (write the sign itself as %25)")]
+    Percent,
+    #[error("not UTF-8")]
+    NotUtf8,
+}
+
+/// A text that is no number.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} {text} is not a number, or too large")]
+pub struct NumberError {
+    /// Setting.
+    pub name: String,
+    /// Its value.
+    pub text: String,
+}
+
+/// Reads a URL: `sqlite:///PATH` (four slashes for an absolute path) or
+/// `postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE`. The name of a Python driver is allowed, as
+/// in `postgresql+psycopg2://`. The option `host` may be the directory of a socket.
 ///
 /// # Errors
-/// It names no such database. The text never holds the password.
+/// The URL is invalid, or its database is not supported. No message contains the password.
 pub fn read_url(url: &str) -> Result<Destination, UrlError> {
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(UrlError::Kind(url.to_owned()));
@@ -125,12 +156,9 @@ pub fn read_url(url: &str) -> Result<Destination, UrlError> {
             _ => Err(UrlError::Kind(url.to_owned())),
         },
         "postgresql" | "postgres" if !cfg!(feature = "postgresql") => Err(UrlError::Feature),
-        "postgresql" | "postgres" => {
-            let server = read_server(rest, url).map_err(UrlError::Server)?;
-            Ok(Destination::Server(Box::new(server)))
-        }
+        "postgresql" | "postgres" => Ok(Destination::Server(Box::new(read_server(rest, url)?))),
         "mysql" | "mariadb" => Err(UrlError::MySql),
-        // Whatever it is, what stands before an @ may be a password.
+        // Any URL may contain a password.
         _ => Err(UrlError::Kind(format!("{scheme}://…"))),
     }
 }
@@ -139,8 +167,8 @@ fn without_query(path: &str) -> &str {
     path.split_once('?').map_or(path, |(path, _)| path)
 }
 
-fn read_server(rest: &str, url: &str) -> Result<Server, String> {
-    let rest = rest.strip_prefix("//").ok_or("two slashes follow the colon")?;
+fn read_server(rest: &str, url: &str) -> Result<Server, ServerUrlError> {
+    let rest = rest.strip_prefix("//").ok_or(ServerUrlError::Slashes)?;
     let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (authority, database) = place.split_once('/').unwrap_or((place, ""));
     let (account, address) = match authority.rsplit_once('@') {
@@ -148,72 +176,74 @@ fn read_server(rest: &str, url: &str) -> Result<Server, String> {
         None => (None, authority),
     };
     let (user, password) = match account.map(|account| account.split_once(':').unwrap_or((account, ""))) {
-        Some((user, password)) => (decoded(user)?, decoded(password)?),
+        Some((user, password)) => (percent_decode(user)?, percent_decode(password)?),
         None => (String::new(), String::new()),
     };
     let (host, port) = match address.strip_prefix('[') {
         Some(v6) => {
-            let (host, port) = v6.split_once(']').ok_or("no ] after the address")?;
+            let (host, port) = v6.split_once(']').ok_or(ServerUrlError::Bracket)?;
             (host, port.strip_prefix(':').unwrap_or(port))
         }
         None => address.split_once(':').unwrap_or((address, "")),
     };
-    let given = |text: String| Some(text).filter(|text| !text.is_empty());
+    let non_empty = |text: String| Some(text).filter(|text| !text.is_empty());
     let mut server = Server {
-        host: given(decoded(host)?),
+        host: non_empty(percent_decode(host)?),
         port: if port.is_empty() {
-            PORT
+            DEFAULT_PORT
         } else {
-            number(port, "port")?
+            parse_number(port, "port")?
         },
-        user: given(user),
-        password: given(password),
-        database: given(decoded(database)?),
+        user: non_empty(user),
+        password: non_empty(password),
+        database: non_empty(percent_decode(database)?),
         limits: Limits::default(),
         tls: Tls::default(),
         url: url.to_owned(),
     };
     for option in query.split('&').filter(|option| !option.is_empty()) {
         let (key, value) = option.split_once('=').unwrap_or((option, ""));
-        let value = decoded(value)?;
+        let value = percent_decode(value)?;
         match key {
-            "host" => server.host = given(value),
-            "port" => server.port = number(&value, "port")?,
-            "user" => server.user = given(value),
-            "password" => server.password = given(value),
-            "dbname" => server.database = given(value),
-            "connect_timeout" => server.limits.connect = Some(seconds(&value, key)?),
-            "keepalives" => server.limits.keepalives = Some(number(&value, key)?),
-            "keepalives_idle" => server.limits.idle = Some(seconds(&value, key)?),
-            "keepalives_interval" => server.limits.interval = Some(seconds(&value, key)?),
-            "keepalives_count" => server.limits.count = Some(number(&value, key)?),
-            "tcp_user_timeout" => server.limits.acknowledged_ms = Some(seconds(&value, key)?),
-            "sslmode" => server.tls.mode = Some(value.parse().map_err(|error| format!("sslmode: {error}"))?),
-            "sslrootcert" => server.tls.roots = given(value).map(PathBuf::from),
-            "sslcert" => server.tls.certificate = given(value).map(PathBuf::from),
-            "sslkey" => server.tls.key = given(value).map(PathBuf::from),
-            "sslcrl" => server.tls.revoked = given(value).map(PathBuf::from),
-            // It says who is connected, and does so here, too.
+            "host" => server.host = non_empty(value),
+            "port" => server.port = parse_number(&value, "port")?,
+            "user" => server.user = non_empty(value),
+            "password" => server.password = non_empty(value),
+            "dbname" => server.database = non_empty(value),
+            "connect_timeout" => server.limits.connect = Some(parse_seconds(&value, key)?),
+            "keepalives" => server.limits.keepalives = Some(parse_number(&value, key)?),
+            "keepalives_idle" => server.limits.idle = Some(parse_seconds(&value, key)?),
+            "keepalives_interval" => server.limits.interval = Some(parse_seconds(&value, key)?),
+            "keepalives_count" => server.limits.count = Some(parse_number(&value, key)?),
+            "tcp_user_timeout" => server.limits.acknowledged_ms = Some(parse_seconds(&value, key)?),
+            "sslmode" => server.tls.mode = Some(value.parse().map_err(ServerUrlError::SslMode)?),
+            "sslrootcert" => server.tls.roots = non_empty(value).map(PathBuf::from),
+            "sslcert" => server.tls.certificate = non_empty(value).map(PathBuf::from),
+            "sslkey" => server.tls.key = non_empty(value).map(PathBuf::from),
+            "sslcrl" => server.tls.revoked = non_empty(value).map(PathBuf::from),
+            // This program sets it itself.
             "application_name" => {}
-            _ => return Err(format!("unknown option {key}")),
+            _ => return Err(ServerUrlError::Option(key.to_owned())),
         }
     }
     Ok(server)
 }
 
-fn number<N: std::str::FromStr>(text: &str, what: &str) -> Result<N, String> {
-    text.parse()
-        .map_err(|_| format!("{what} {text} is no number, or too large"))
+fn parse_number<N: std::str::FromStr>(text: &str, name: &str) -> Result<N, NumberError> {
+    text.parse().map_err(|_| NumberError {
+        name: name.to_owned(),
+        text: text.to_owned(),
+    })
 }
 
-/// A number of seconds or the like; those below zero are as good as zero.
-pub(crate) fn seconds(text: &str, what: &str) -> Result<u64, String> {
-    let count: i64 = number(text, what)?;
+/// Parses a time; a negative one is zero.
+pub(crate) fn parse_seconds(text: &str, name: &str) -> Result<u64, NumberError> {
+    let count: i64 = parse_number(text, name)?;
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// Resolves `%XX`.
-fn decoded(text: &str) -> Result<String, String> {
+/// Decodes `%XX`.
+fn percent_decode(text: &str) -> Result<String, ServerUrlError> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((byte, after)) = rest.split_first() {
@@ -222,34 +252,31 @@ fn decoded(text: &str) -> Result<String, String> {
             bytes.push(*byte);
             continue;
         }
-        // Not said which: it may be in the password.
-        let wrong =
-            || "a percent sign is not followed by two hexadecimal digits (itself it is %25)".to_owned();
         let digits = rest.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
         let value = digits
             .and_then(|digits| u8::from_str_radix(digits, 16).ok())
-            .ok_or_else(wrong)?;
+            .ok_or(ServerUrlError::Percent)?;
         bytes.push(value);
         rest = &rest[2..];
     }
-    String::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())
+    String::from_utf8(bytes).map_err(|_| ServerUrlError::NotUtf8)
 }
 
-/// What the settings of a run say about its databases.
+/// URLs of databases in the properties of a run, each with its property.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Planned {
+pub struct DatabaseUrls {
     /// The database of the workflow.
     pub workflow: Option<(&'static str, String)>,
     /// The list of all workflows.
     pub dashboard: Option<(&'static str, String)>,
 }
 
-impl Planned {
-    /// Reads a file of properties.
+impl DatabaseUrls {
+    /// Reads the text of a file of properties.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let properties = Properties::parse(text);
-        // The older name is still common.
+        // The second, older name is still common.
         let first = |keys: [&'static str; 2]| {
             keys.into_iter()
                 .find_map(|key| Some((key, properties.get(key)?.to_owned())))
@@ -261,7 +288,7 @@ impl Planned {
     }
 }
 
-/// The URL of a database in a file, as the dashboard's list has it.
+/// Returns the URL of a database in a file.
 #[must_use]
 pub fn url_of(path: &Path) -> String {
     format!("sqlite:///{}", path.display())
@@ -271,7 +298,7 @@ pub fn url_of(path: &Path) -> String {
 mod tests {
     use super::*;
     #[cfg(feature = "postgresql")]
-    use crate::client::SslMode;
+    use crate::ssl::SslMode;
 
     #[cfg(feature = "postgresql")]
     fn server(url: &str) -> Server {
@@ -282,16 +309,26 @@ mod tests {
     }
 
     #[test]
-    fn files() {
+    fn urls_of_files() {
         let file = |path: &str| Ok(Destination::File(PathBuf::from(path)));
         assert_eq!(read_url("sqlite:////a/b.db"), file("/a/b.db"));
         assert_eq!(read_url("sqlite:///b.db?timeout=5"), file("b.db"));
         assert!(matches!(read_url("sqlite://"), Err(UrlError::Kind(_))));
     }
 
+    #[cfg(not(feature = "postgresql"))]
+    #[test]
+    fn a_missing_feature_is_named() {
+        let error = read_url("postgresql://h/d").unwrap_err().to_string();
+        assert!(
+            error.contains("`postgresql`") && error.contains("--features full"),
+            "{error}"
+        );
+    }
+
     #[cfg(feature = "postgresql")]
     #[test]
-    fn servers() {
+    fn urls_of_servers() {
         let all = server(
             "postgresql+psycopg2://me:p%40ss:w@db.example.org:5433/runs?connect_timeout=7&sslmode=prefer",
         );
@@ -320,40 +357,40 @@ mod tests {
 
     #[cfg(feature = "postgresql")]
     #[test]
-    fn what_is_refused_keeps_the_password() {
+    fn errors_do_not_contain_the_password() {
         for (url, what) in [
             ("postgresql:db", "two slashes"),
-            ("postgresql://u:secret@h:x/d", "port x is no number"),
+            ("postgresql://u:secret@h:x/d", "port x is not a number"),
             ("postgresql://u:secret%zz@h/d", "percent sign"),
             (
                 "postgresql://u:secret@h/d?sslmode=on",
                 "sslmode: on is none of disable, allow",
             ),
             ("postgresql://u:secret@h/d?speed=high", "unknown option speed"),
-            ("mysql+pymysql://u:secret@h/d", "MySQL is not written"),
+            ("mysql+pymysql://u:secret@h/d", "MySQL is not supported"),
             ("amqp://u:secret@h/x", "amqp://…: only sqlite"),
             ("file", "file: only sqlite"),
         ] {
-            let said = read_url(url).unwrap_err().to_string();
-            assert!(said.contains(what) && !said.contains("secret"), "{url}: {said}");
+            let error = read_url(url).unwrap_err().to_string();
+            assert!(
+                error.contains(what) && !error.contains("secret"),
+                "{url}: {error}"
+            );
         }
     }
 
     #[test]
-    fn settings_of_a_run() {
-        let planned = Planned::read("pegasus.monitord.output = a\npegasus.catalog.workflow.url=b\n");
+    fn properties_name_databases() {
+        let urls = DatabaseUrls::read("pegasus.monitord.output = a\npegasus.catalog.workflow.url=b\n");
         assert_eq!(
-            planned.workflow,
+            urls.workflow,
             Some(("pegasus.catalog.workflow.url", "b".to_owned()))
         );
-        assert_eq!(Planned::read("x=y").workflow, None);
-        let planned = Planned::read("pegasus.monitord.output = a\npegasus.catalog.master.url: m");
+        assert_eq!(DatabaseUrls::read("x=y").workflow, None);
+        let urls = DatabaseUrls::read("pegasus.monitord.output = a\npegasus.catalog.master.url: m");
+        assert_eq!(urls.workflow, Some(("pegasus.monitord.output", "a".to_owned())));
         assert_eq!(
-            planned.workflow,
-            Some(("pegasus.monitord.output", "a".to_owned()))
-        );
-        assert_eq!(
-            planned.dashboard,
+            urls.dashboard,
             Some(("pegasus.catalog.master.url", "m".to_owned()))
         );
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, and what is only worth telling.
+//! Errors, and notices about problems that do not end loading.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,13 +6,15 @@ use std::path::PathBuf;
 use monitord_compat::braindump_reader::BraindumpError;
 use monitord_compat::record_reader::RecordError;
 
+use crate::client::ClientError;
 use crate::destination::UrlError;
+use crate::pgpass::PasswordFileError;
 use crate::store::StoreError;
 
-/// Loading cannot go on.
+/// An error that ends loading.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A file that is needed cannot be read.
+    /// A required file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// File.
@@ -28,7 +30,7 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
-    /// The name of the log is not that of one.
+    /// The name of a file is not that of a log.
     #[error("{}: not the log of a workflow; its name ends in .dag.dagman.out", path.display())]
     LogName {
         /// File.
@@ -39,7 +41,7 @@ pub enum LoadError {
     Braindump {
         /// File.
         path: PathBuf,
-        /// What is wrong.
+        /// Why.
         source: BraindumpError,
     },
     /// `braindump.yml` lacks a value.
@@ -67,21 +69,21 @@ pub enum LoadError {
     /// The database cannot be written.
     #[error("cannot write the database {0}")]
     Store(#[from] StoreError),
-    /// The settings of the run name no database that can be written.
+    /// The properties of the run name a database that is not supported.
     #[error("{}: {key}: {source}", path.display())]
     Url {
-        /// File of the settings.
+        /// File of the properties.
         path: PathBuf,
-        /// Setting.
+        /// Property.
         key: &'static str,
-        /// What is wrong.
+        /// Why.
         source: UrlError,
     },
-    /// The environment names a way to connect that does not exist.
-    #[error("{0}")]
-    Client(String),
+    /// The environment has settings for PostgreSQL that are not supported.
+    #[error(transparent)]
+    Client(#[from] ClientError),
     /// Another loader is at work in the directory.
-    #[error("{} is followed already by process {holder}", dir.display())]
+    #[error("{} is being loaded by process {holder} already", dir.display())]
     Held {
         /// Submit directory.
         dir: PathBuf,
@@ -91,7 +93,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Whether another loader has the run.
+    /// Returns whether another loader holds the run.
     #[must_use]
     pub fn is_held(&self) -> bool {
         match self {
@@ -102,19 +104,19 @@ impl LoadError {
     }
 }
 
-/// Something that costs a record or a column, not the run.
+/// A problem that affects a record or a column only.
 #[derive(Debug, thiserror::Error)]
 pub enum Notice {
-    /// A line of the log says nothing.
-    #[error("{}:{line}: not a line of a log, left out", path.display())]
+    /// A line of the log has an unknown format.
+    #[error("{}:{line}: not a line of a log, skipped", path.display())]
     LogLine {
         /// Log.
         path: PathBuf,
         /// Line, counted from 1.
         line: u64,
     },
-    /// A line of the planner's events cannot be used.
-    #[error("{}:{line}: damaged or incomplete event, left out", path.display())]
+    /// An event of the planner is damaged.
+    #[error("{}:{line}: damaged or incomplete event, skipped", path.display())]
     StaticLine {
         /// File.
         path: PathBuf,
@@ -124,11 +126,11 @@ pub enum Notice {
     /// The file with passwords of servers is not used.
     #[error("passwords: {reason}")]
     Passwords {
-        /// File, and what is wrong.
-        reason: String,
+        /// Why.
+        reason: PasswordFileError,
     },
-    /// A job is in the log, but the planner did not write about it.
-    #[error("job {job} is in the log but not among the jobs that were planned; its kind is unknown")]
+    /// A job of the log is not in the plan.
+    #[error("job {job} is in the log but not in the plan; its kind is unknown")]
     UnknownJob {
         /// Job.
         job: String,
@@ -140,11 +142,11 @@ pub enum Notice {
         path: PathBuf,
         /// Line where the record begins.
         line: usize,
-        /// What is wrong.
+        /// Why.
         source: RecordError,
     },
-    /// An output file has lost its end.
-    #[error("{}: ends before the executor's record of the task; what is missing is not stored", path.display())]
+    /// An output file lacks its end.
+    #[error("{}: ends before the executor's record of the task; the rest is not stored", path.display())]
     Torn {
         /// Output file.
         path: PathBuf,
@@ -157,19 +159,19 @@ pub enum Notice {
         /// Why.
         source: io::Error,
     },
-    /// The log ends without an end of the run.
+    /// The log ends before the run does.
     #[error("{}: the log ends before the end of the run", path.display())]
     NoEnd {
         /// Log.
         path: PathBuf,
     },
-    /// The log was begun anew since the last time.
+    /// The log was replaced.
     #[error("{}: a new log; it is read from its beginning", path.display())]
     NewLog {
         /// Log.
         path: PathBuf,
     },
-    /// The list of all runs of this user was not updated.
+    /// The list of all workflows of this user was not updated.
     #[error("the dashboard's list of workflows was not updated: {reason}")]
     Dashboard {
         /// Why.
@@ -183,22 +185,22 @@ pub enum Notice {
         /// Why.
         source: io::Error,
     },
-    /// Something that only pegasus-monitord does is asked for.
+    /// The run needs something that only pegasus-monitord does.
     #[error("{what}")]
     Unsupported {
-        /// What is not done, and what instead.
+        /// The missing function, and what to use instead.
         what: String,
     },
-    /// The database cannot be reached any more; it is tried again.
-    #[error("{reason}; trying again, the log keeps what is missing")]
+    /// The connection to the database was lost.
+    #[error("{reason}; reconnecting; no data is lost, as the log keeps it")]
     Lost {
         /// Why.
         reason: String,
     },
     /// Texts did not fit into their columns.
-    #[error("{count} texts were longer than their columns and lost their ends")]
-    Cut {
-        /// How many.
+    #[error("{count} texts were longer than their columns and were truncated")]
+    Truncated {
+        /// Number of texts.
         count: u64,
     },
     /// The file system has no locks.

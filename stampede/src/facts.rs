@@ -1,4 +1,4 @@
-//! From the output of a try to the rows of its end.
+//! Turns the output of an attempt into the rows of its end.
 
 use std::collections::BTreeMap;
 
@@ -6,28 +6,28 @@ use monitord_compat::job_output_reader::JobOutput;
 use monitord_compat::record_reader::{OutputFile, Record};
 
 use crate::outcome_hints::OutcomeHint;
-use crate::rows::{HostRow, InvocationRow, TryEnd};
+use crate::rows::{AttemptEnd, HostRow, InvocationRow};
 use crate::text::{self, Column, Metric, MetricKind};
 
-/// The column of a try that printed nothing.
-const NOTHING: &str = "#@ 1 stdout%0A";
+/// Column `stdout_text` of an attempt that printed nothing.
+const EMPTY_STDOUT: &str = "#@ 1 stdout%0A";
 
-/// What the log and the planner know of a try, for the facts that its output does not tell.
+/// Facts of an attempt from the log and the plan, for those that its output lacks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Background {
     /// Raw wait status.
     pub status: i64,
-    /// When it was given to a worker, seconds since the epoch.
+    /// Start on a worker, seconds since the epoch.
     pub started: Option<i64>,
-    /// When it ended, seconds since the epoch.
+    /// End, seconds since the epoch.
     pub done: i64,
-    /// Who planned the workflow.
+    /// User who planned the workflow.
     pub user: Option<String>,
     /// The submit directory.
     pub submit_dir: Option<String>,
-    /// Site from the job's arguments.
+    /// Site in the arguments of the job.
     pub site: Option<String>,
-    /// Transformation of its task, or else its program.
+    /// Transformation of its task, else its program.
     pub transformation: String,
     /// Program of the job.
     pub executable: String,
@@ -35,29 +35,29 @@ pub struct Background {
     pub task: Option<String>,
 }
 
-/// Rows of the end of a try.
+/// Rows of the end of an attempt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
-    /// The try itself; names of files and columns of text are the caller's and [`stderr_text`]'s.
-    pub end: TryEnd,
+    /// The attempt. The caller fills in the names of its files.
+    pub end: AttemptEnd,
     /// Its invocations, numbered from 1.
     pub invocations: Vec<InvocationRow>,
-    /// Where it ran.
+    /// Its host.
     pub host: Option<HostRow>,
     /// Files that it wrote.
     pub outputs: Vec<OutputFile>,
-    /// Work on checksums by kind.
+    /// Checksum work by kind.
     pub metrics: BTreeMap<MetricKind, Metric>,
 }
 
-/// What of an error file is kept.
+/// Facts from an error file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ErrorText {
     /// The column.
     pub text: String,
-    /// Host that PegasusLite names.
+    /// Host in the messages of PegasusLite.
     pub host: Option<String>,
-    /// Work on checksums by kind.
+    /// Checksum work by kind.
     pub metrics: Vec<(MetricKind, Metric)>,
 }
 
@@ -85,15 +85,19 @@ impl ErrorText {
 }
 
 impl Facts {
-    /// Puts together what is known. `text` is the job's output, if it could be read, and `output` the
-    /// records in it.
+    /// Combines all sources. `text` is the output of the job, if it could be read, and `output` its records.
     #[must_use]
-    pub fn new(text: Option<&str>, output: JobOutput, errors: Option<ErrorText>, known: &Background) -> Self {
+    pub fn new(
+        text: Option<&str>,
+        output: JobOutput,
+        errors: Option<ErrorText>,
+        background: &Background,
+    ) -> Self {
         let mut facts = Self {
-            end: TryEnd {
-                local_duration: known.started.map(|started| known.done - started),
-                exitcode: known.status,
-                ..TryEnd::default()
+            end: AttemptEnd {
+                local_duration: background.started.map(|started| background.done - started),
+                exitcode: background.status,
+                ..AttemptEnd::default()
             },
             ..Self::default()
         };
@@ -101,14 +105,14 @@ impl Facts {
             facts.end.cluster_start = summary.start;
             facts.end.cluster_duration = summary.duration;
         }
-        facts.place(&output, errors.as_ref(), known);
+        facts.place(&output, errors.as_ref(), background);
         let mut stdout = Column::default();
         if output.invocations.is_empty() {
-            facts.without_record(&output, text, known, &mut stdout);
+            facts.without_record(&output, text, background, &mut stdout);
         }
         for (seq, mut record) in (1..).zip(output.invocations) {
             facts.streams(seq, &mut record, &mut stdout);
-            facts.invocation(seq, record, known);
+            facts.invocation(seq, record, background);
         }
         facts.end.stdout_text = Some(stdout.finish());
         if let Some(integrity) = output.integrity {
@@ -131,8 +135,8 @@ impl Facts {
 
     /// Builds the same facts for an attempt without records that printed nothing.
     #[must_use]
-    pub fn from_hint(hint: &OutcomeHint, known: Background) -> Self {
-        let site = known.site;
+    pub fn from_hint(hint: &OutcomeHint, background: Background) -> Self {
+        let site = background.site;
         let host = HostRow {
             site: site.clone().unwrap_or_else(unknown),
             hostname: (*hint.host).to_owned(),
@@ -143,22 +147,22 @@ impl Facts {
             task_submit_seq: 1,
             start_time: hint.start(),
             remote_duration: hint.duration(),
-            exitcode: known.status,
-            transformation: known.transformation,
+            exitcode: background.status,
+            transformation: background.transformation,
             executable: (*hint.program).to_owned(),
-            abs_task_id: known.task,
+            abs_task_id: background.task,
             ..InvocationRow::default()
         };
         Self {
-            end: TryEnd {
+            end: AttemptEnd {
                 site: site.unwrap_or_default(),
-                user: known.user,
-                work_dir: known.submit_dir,
-                local_duration: known.started.map(|started| known.done - started),
-                stdout_text: Some(NOTHING.to_owned()),
+                user: background.user,
+                work_dir: background.submit_dir,
+                local_duration: background.started.map(|started| background.done - started),
+                stdout_text: Some(EMPTY_STDOUT.to_owned()),
                 stderr_text: Some(String::new()),
-                exitcode: known.status,
-                ..TryEnd::default()
+                exitcode: background.status,
+                ..AttemptEnd::default()
             },
             invocations: vec![invocation],
             host: Some(host),
@@ -170,15 +174,15 @@ impl Facts {
         self.metrics.entry(kind).or_default().add(metric);
     }
 
-    /// Site, user, directory and host: of the first record, else of whoever else names them.
-    fn place(&mut self, output: &JobOutput, errors: Option<&ErrorText>, known: &Background) {
+    /// Sets site, user, directory and host from the first record, else from another source.
+    fn place(&mut self, output: &JobOutput, errors: Option<&ErrorText>, background: &Background) {
         let record = output.invocations.first();
         let of_record =
             |field: fn(&Record) -> &Option<String>| record.and_then(|record| field(record).clone());
-        let site = of_record(|record| &record.resource).or_else(|| known.site.clone());
-        self.end.user = of_record(|record| &record.user).or_else(|| known.user.clone());
-        self.end.work_dir = of_record(|record| &record.cwd).or_else(|| known.submit_dir.clone());
-        // The executor's own record is the last one.
+        let site = of_record(|record| &record.resource).or_else(|| background.site.clone());
+        self.end.user = of_record(|record| &record.user).or_else(|| background.user.clone());
+        self.end.work_dir = of_record(|record| &record.cwd).or_else(|| background.submit_dir.clone());
+        // The record of the executor is the last one.
         let of_executor = output.tasks.iter().rev().find_map(|task| task.hostname.clone());
         let host_name = of_record(|record| &record.host_name)
             .or(of_executor)
@@ -200,7 +204,7 @@ impl Facts {
         self.end.site = site.unwrap_or_default();
     }
 
-    /// Captured output of an invocation, with the marks by which the analyzer finds it.
+    /// Adds the captured output of an invocation, with the marks that the analyzer searches for.
     fn streams(&mut self, seq: i64, record: &mut Record, column: &mut Column) {
         let mut found = Vec::new();
         let mut clean =
@@ -209,7 +213,7 @@ impl Facts {
             column.push(&format!("#@ {seq} stdout\n{}\n", clean(text)));
         }
         let stderr = record.stderr.take().map(&mut clean);
-        // A blank stands for the line on a signal where there was none.
+        // A blank replaces the line about a signal if there was none.
         let killed = record.main.raw_status.and_then(signal).map(|signal| {
             let name = record.main.signal_name.as_deref().unwrap_or("unknown");
             format!("Job was killed with signal {signal} ({name})\n")
@@ -226,26 +230,26 @@ impl Facts {
             .for_each(|(kind, metric)| self.metric(kind, metric));
     }
 
-    fn invocation(&mut self, seq: i64, record: Record, known: &Background) {
+    fn invocation(&mut self, seq: i64, record: Record, background: &Background) {
         let main = record.main;
-        let duration = main.duration.unwrap_or_else(|| since(known));
+        let duration = main.duration.unwrap_or_else(|| duration_of(background));
         let cpu = match (main.user_time, main.system_time) {
             (Some(user), Some(system)) => Some(user + system),
             (time, other) => time.or(other),
         };
         self.invocations.push(InvocationRow {
             task_submit_seq: seq,
-            start_time: main.start.unwrap_or_else(|| begin(known)),
+            start_time: main.start.unwrap_or_else(|| start_of(background)),
             remote_duration: duration,
             remote_cpu_time: cpu,
-            exitcode: main.raw_status.unwrap_or(known.status),
+            exitcode: main.raw_status.unwrap_or(background.status),
             transformation: record
                 .transformation
-                .unwrap_or_else(|| known.transformation.clone()),
-            executable: main.executable.unwrap_or_else(|| known.executable.clone()),
+                .unwrap_or_else(|| background.transformation.clone()),
+            executable: main.executable.unwrap_or_else(|| background.executable.clone()),
             abs_task_id: match record.derivation {
                 Some(derivation) => Some(derivation).filter(|derivation| derivation != "null"),
-                None => known.task.clone(),
+                None => background.task.clone(),
             },
             maxrss: main.max_rss,
             avg_cpu: cpu.filter(|_| duration > 0.0).map(|cpu| cpu / duration),
@@ -269,27 +273,29 @@ impl Facts {
         }
     }
 
-    /// A job without kickstart, or one whose output is lost: what the executor measured.
+    /// Adds the invocation of a job without kickstart, or without output, as the executor measured it.
     fn without_record(
         &mut self,
         output: &JobOutput,
         text: Option<&str>,
-        known: &Background,
+        background: &Background,
         column: &mut Column,
     ) {
         let task = output.tasks.last();
         self.invocations.push(InvocationRow {
             task_submit_seq: 1,
-            start_time: task.and_then(|task| task.start).unwrap_or_else(|| begin(known)),
+            start_time: task
+                .and_then(|task| task.start)
+                .unwrap_or_else(|| start_of(background)),
             remote_duration: task
                 .and_then(|task| task.duration)
-                .unwrap_or_else(|| since(known)),
-            exitcode: known.status,
-            transformation: known.transformation.clone(),
+                .unwrap_or_else(|| duration_of(background)),
+            exitcode: background.status,
+            transformation: background.transformation.clone(),
             executable: task
                 .and_then(|task| task.app.clone())
-                .unwrap_or_else(|| known.executable.clone()),
-            abs_task_id: known.task.clone(),
+                .unwrap_or_else(|| background.executable.clone()),
+            abs_task_id: background.task.clone(),
             ..InvocationRow::default()
         });
         if let Some(text) = text {
@@ -308,7 +314,7 @@ fn unknown() -> String {
     "unknown".to_owned()
 }
 
-/// Number of the signal in a raw wait status.
+/// Returns the signal in a raw wait status.
 fn signal(raw: i64) -> Option<i64> {
     Some(raw & 0x7f).filter(|signal| raw > 0 && *signal != 0)
 }
@@ -317,20 +323,20 @@ fn signal(raw: i64) -> Option<i64> {
     clippy::cast_precision_loss,
     reason = "seconds since the epoch are far below 2^53"
 )]
-fn begin(known: &Background) -> f64 {
-    known.started.unwrap_or(known.done) as f64
+fn start_of(background: &Background) -> f64 {
+    background.started.unwrap_or(background.done) as f64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "seconds are far below 2^53")]
-fn since(known: &Background) -> f64 {
-    known.started.map_or(0, |started| known.done - started) as f64
+fn duration_of(background: &Background) -> f64 {
+    background.started.map_or(0, |started| background.done - started) as f64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn known() -> Background {
+    fn background() -> Background {
         Background {
             status: 9,
             started: Some(100),
@@ -356,20 +362,20 @@ mod tests {
         };
         let text = "[cluster-task name=a, start=\"2026-11-21T07:28:44.086+00:00\", duration=0.047, status=0, \
                     app=\"/bin/true\", hostname=\"n1\", slot=1, cpus=1, memory=0]\n";
-        let little = Background {
+        let minimal = Background {
             started: None,
             site: None,
             user: None,
-            ..known()
+            ..background()
         };
-        for known in [known(), little] {
+        for background in [background(), minimal] {
             let read = Facts::new(
                 Some(text),
                 JobOutput::read(text),
                 Some(ErrorText::read("")),
-                &known,
+                &background,
             );
-            assert_eq!(Facts::from_hint(&hint, known), read);
+            assert_eq!(Facts::from_hint(&hint, background), read);
         }
     }
 
@@ -381,12 +387,12 @@ mod tests {
             text,
             text.map(JobOutput::read).unwrap_or_default(),
             None,
-            &known(),
+            &background(),
         )
     }
 
     #[test]
-    fn nothing_but_the_log() {
+    fn the_log_replaces_missing_output() {
         let facts = facts(None);
         assert_eq!(facts.invocations.len(), 1);
         let row = &facts.invocations[0];
@@ -405,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_kickstart() {
+    fn the_executor_measures_a_job_without_kickstart() {
         let facts = facts(Some(&format!("hello\n{TASK}")));
         let row = &facts.invocations[0];
         assert_eq!((row.start_time, row.remote_duration), (100.5, 6.25));
@@ -419,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_job_with_a_record() {
+    fn the_record_of_a_killed_job_names_the_signal() {
         let record = "- invocation: True\n  transformation: \"t\"\n  derivation: \"null\"\n  resource: \"s\"\n  user: u\n  \
              hostname: h\n  mainjob:\n    start: 1970-01-01T00:01:40.125+00:00\n    duration: 2.000\n    usage:\n      \
              utime: 1.000\n      stime: 0.500\n    status:\n      raw: 9\n      signalled_name: \"Killed\"\n  cwd: /w\n  \
@@ -452,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn error_files() {
+    fn an_error_file_names_the_host() {
         let errors = ErrorText::read("2026 PegasusLite: Executing on host n9 IP=1\nfailed\n");
         assert_eq!(errors.host.as_deref(), Some("n9"));
         assert_eq!(

@@ -1,23 +1,23 @@
-//! Which journal a database can have where it lies.
+//! Chooses the journal of a database by its file system.
 
 use std::path::Path;
 
 use nix::sys::statfs::{self, FsType, statfs};
 
-/// How a database is kept whole.
+/// Journal of an SQLite database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Journal {
-    /// New pages go to a file beside it: readers never wait for the writer. All processes share memory,
-    /// which only works where all of them are on one machine.
+    /// New pages go to a separate file, so readers never wait for the writer. All processes share memory, so
+    /// they must be on one machine.
     WriteAhead,
-    /// Old pages are saved in a file beside it. Works wherever there are locks.
+    /// Old pages are saved in a separate file. Works with any file system that has locks.
     Rollback,
 }
 
 const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
 
-/// File systems of the machine itself. All others may be used by several: NFS, Lustre, GPFS, BeeGFS,
-/// CIFS, and what FUSE brings.
+/// File systems of one machine. Several machines may share all others: NFS, Lustre, GPFS, BeeGFS, CIFS, and
+/// those behind FUSE.
 const LOCAL: [FsType; 6] = [
     statfs::EXT4_SUPER_MAGIC,
     XFS_SUPER_MAGIC,
@@ -27,7 +27,7 @@ const LOCAL: [FsType; 6] = [
     statfs::OVERLAYFS_SUPER_MAGIC,
 ];
 
-/// The journal for a database in this directory.
+/// Returns the journal for a database in a directory.
 #[must_use]
 pub fn journal(dir: &Path) -> Journal {
     match statfs(dir) {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_memory_is_for_one_machine() {
+    fn only_local_file_systems_get_a_write_ahead_log() {
         const LUSTRE: FsType = FsType(0x0bd0_0bd0);
         for kind in [statfs::NFS_SUPER_MAGIC, statfs::SMB_SUPER_MAGIC, LUSTRE] {
             assert_eq!(of_type(kind), Journal::Rollback);

@@ -1,6 +1,6 @@
-//! A hash that stays what it is: it is kept in databases, and programs of different versions must agree on it.
+//! A hash that never changes: databases hold it, and programs of different versions must agree on it.
 
-/// FNV-1a with 64 bits, of the pieces one after another.
+/// Returns the hash FNV-1a, 64 bits, of the concatenated pieces.
 #[must_use]
 pub fn fnv1a(pieces: &[&[u8]]) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_values_that_others_compute() {
+    fn published_values_are_reproduced() {
         assert_eq!(fnv1a(&[]), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a(&[b"a"]), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(fnv1a(&[b"foo", b"bar"]), 0x8594_4171_f739_67e8);

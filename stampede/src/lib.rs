@@ -2,9 +2,12 @@
 //! `pegasus-analyzer` and the dashboard read.
 //!
 //! Rows come from the log of the executor (`.dagman.out`), the planner's events (`.static.bp`) and the
-//! output files of the jobs. [`session`] loads a whole directory; [`loader`] takes states one by one
-//! from whoever knows them.
+//! output files of the jobs. [`session`] loads a submit directory; [`loader`] turns single states into rows.
+//!
+//! Dependencies point one way: [`rows`], [`schema`] ← [`store`] ← [`loader`] ← [`session`].
 
+#[cfg(feature = "program")]
+pub mod cli;
 pub mod client;
 pub mod dashboard;
 pub mod destination;
@@ -12,17 +15,24 @@ pub mod error;
 pub mod facts;
 pub mod file_system;
 pub mod fixed_hash;
+mod job_command;
 pub mod loader;
 pub mod log_reader;
 pub mod markers;
 pub mod outcome_hints;
 pub mod outputs;
 pub mod pgpass;
+#[cfg(feature = "program")]
+mod program;
 pub mod rows;
 pub mod run;
 pub mod schema;
 pub mod session;
+pub mod ssl;
 pub mod state_log;
 pub mod static_part;
 pub mod store;
 pub mod text;
+
+#[cfg(feature = "program")]
+pub use program::main;

@@ -1,4 +1,4 @@
-//! Reads the lines of a growing log and knows where it is.
+//! Reads the lines of a growing log and keeps the position.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use crate::fixed_hash::fnv1a;
 use crate::store::Position;
 
-/// Read at a time.
+/// Bytes read at once.
 const CHUNK: usize = 1 << 18;
-/// A line is not longer; what is, is no line of a log.
-const LINE: usize = 1 << 20;
+/// Maximum length of a line of a log.
+const MAX_LINE: usize = 1 << 20;
 /// Bytes of the log that a fingerprint covers.
 const FINGERPRINT: u64 = 4096;
 
@@ -20,10 +20,10 @@ const FINGERPRINT: u64 = 4096;
 pub struct LogReader {
     file: File,
     path: PathBuf,
-    /// Bytes read that are no complete line yet, behind those consumed.
+    /// Bytes read; those before `consumed` were returned.
     buffer: Vec<u8>,
     consumed: usize,
-    /// Bytes and lines given out.
+    /// Bytes and lines returned.
     bytes: u64,
     lines: u64,
 }
@@ -32,7 +32,7 @@ impl LogReader {
     /// Opens a log at its beginning.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The log cannot be read.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
             file: File::open(path)?,
@@ -44,8 +44,8 @@ impl LogReader {
         })
     }
 
-    /// Goes to where an earlier reader was. False if this is another log than it read, and the reader
-    /// stays at the beginning.
+    /// Goes to the position of an earlier reader. Returns false, and stays at the beginning, if that reader
+    /// had another log.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -65,7 +65,7 @@ impl LogReader {
         Ok(true)
     }
 
-    /// Where the reader is; the length of the other log is not filled in.
+    /// Returns the position. The length of the log of states is not filled in.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -80,13 +80,13 @@ impl LogReader {
         })
     }
 
-    /// Number of the line given last, counted from 1.
+    /// Returns the number of the last line, counted from 1.
     #[must_use]
     pub fn line_number(&self) -> u64 {
         self.lines
     }
 
-    /// The next complete line with its line feed, `None` at the end of what is there.
+    /// Returns the next complete line with its line feed, `None` if there is none yet.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -102,8 +102,8 @@ impl LogReader {
             }
             self.buffer.drain(..self.consumed);
             self.consumed = 0;
-            if self.buffer.len() > LINE {
-                return Ok(Some(self.give_rest()));
+            if self.buffer.len() > MAX_LINE {
+                return Ok(Some(self.take_rest()));
             }
             searched = self.buffer.len();
             let mut chunk = (&mut self.file).take(CHUNK as u64);
@@ -113,34 +113,34 @@ impl LogReader {
         }
     }
 
-    /// What stands behind the last line feed, if the writer will not go on.
+    /// Returns the text after the last line feed. Call it when nothing more will be written.
     pub fn last_line(&mut self) -> Option<&[u8]> {
         self.buffer.drain(..self.consumed);
         self.consumed = 0;
         if self.buffer.is_empty() {
             return None;
         }
-        Some(self.give_rest())
+        Some(self.take_rest())
     }
 
-    fn give_rest(&mut self) -> &[u8] {
+    fn take_rest(&mut self) -> &[u8] {
         self.consumed = self.buffer.len();
         self.bytes += self.consumed as u64;
         self.lines += 1;
         &self.buffer
     }
 
-    /// Whether the path now names another file, or this one became shorter.
+    /// Returns whether the path names another file now, or the log became shorter.
     ///
     /// # Errors
-    /// The path cannot be looked at.
+    /// The status of a file cannot be read.
     pub fn was_replaced(&self) -> io::Result<bool> {
-        let (now, mine) = (std::fs::metadata(&self.path)?, self.file.metadata()?);
-        let same = (now.dev(), now.ino()) == (mine.dev(), mine.ino());
-        Ok(!same || now.len() < self.bytes)
+        let (now, own) = (std::fs::metadata(&self.path)?, self.file.metadata()?);
+        let is_same = (now.dev(), now.ino()) == (own.dev(), own.ino());
+        Ok(!is_same || now.len() < self.bytes)
     }
 
-    /// Of the beginning of the log and of what stands before `end`.
+    /// Returns fingerprints of the beginning of the log and of the bytes before `end`.
     fn fingerprints(&self, end: u64) -> io::Result<(i64, i64)> {
         let first = end.min(FINGERPRINT);
         Ok((self.fingerprint(0, first)?, self.fingerprint(end - first, end)?))
@@ -148,7 +148,7 @@ impl LogReader {
 
     fn fingerprint(&self, from: u64, to: u64) -> io::Result<i64> {
         let mut bytes = [0; FINGERPRINT as usize];
-        // At most the size of the array, by its callers.
+        // Callers ask for at most the size of the array.
         let part = usize::try_from(to - from).unwrap_or(usize::MAX).min(bytes.len());
         self.file.read_exact_at(&mut bytes[..part], from)?;
         Ok(fnv1a(&[&bytes[..part]]).cast_signed())
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_a_growing_file() {
+    fn only_complete_lines_are_returned() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let mut reader = LogReader::open(file.path()).unwrap();
         assert_eq!(reader.next_line().unwrap(), None);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn another_log_is_noticed() {
+    fn a_replaced_log_is_noticed() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"one\ntwo\n").unwrap();
         let mut reader = LogReader::open(file.path()).unwrap();
@@ -200,11 +200,16 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end() {
+    fn a_long_line_is_split() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(&vec![b'x'; 3 * LINE]).unwrap();
+        file.write_all(&vec![b'x'; 3 * MAX_LINE]).unwrap();
         let mut reader = LogReader::open(file.path()).unwrap();
-        assert!(reader.next_line().unwrap().is_some_and(|line| line.len() > LINE));
-        assert!(reader.buffer.len() < 2 * LINE);
+        assert!(
+            reader
+                .next_line()
+                .unwrap()
+                .is_some_and(|line| line.len() > MAX_LINE)
+        );
+        assert!(reader.buffer.len() < 2 * MAX_LINE);
     }
 }

@@ -1,4 +1,4 @@
-//! The small files beside the database by which other tools know what monitoring does.
+//! The small files beside the database that tell other tools about the loader.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write as _};
@@ -9,7 +9,17 @@ use chrono::{DateTime, Local};
 
 use crate::loader::Loader;
 
-/// The files of one loader.
+/// A file cannot be written or removed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {}: {source}", path.display())]
+pub struct MarkerError {
+    /// File.
+    pub path: PathBuf,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// Writes the files of one loader.
 #[derive(Clone, Debug)]
 pub struct Markers {
     dir: PathBuf,
@@ -17,8 +27,7 @@ pub struct Markers {
 }
 
 impl Markers {
-    /// Files in the submit directory, or elsewhere, where their names begin with the workflow's
-    /// identifier.
+    /// Writes into the submit directory, or `elsewhere` with the UUID of the workflow before each name.
     #[must_use]
     pub fn new(submit_dir: &Path, elsewhere: Option<&Path>, uuid: &str) -> Self {
         match elsewhere {
@@ -33,52 +42,51 @@ impl Markers {
         }
     }
 
-    /// Path of a file of this kind.
+    /// Returns the path of a file with this name.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{}{name}", self.prefix))
     }
 
-    /// The loader begins. `monitord.recover` makes Pegasus' own monitoring, should it be started after
-    /// this one was killed, load everything anew.
+    /// The loader begins. If it is killed, `monitord.recover` makes Pegasus' own monitoring start anew.
     ///
     /// # Errors
-    /// The path that cannot be written, and why.
-    pub fn started(&self, now: DateTime<Local>) -> Result<(), (PathBuf, io::Error)> {
-        let text = format!("pid {}\ntimestamp {}\n", std::process::id(), stamp(now));
+    /// A file cannot be written.
+    pub fn started(&self, now: DateTime<Local>) -> Result<(), MarkerError> {
+        let text = format!("pid {}\ntimestamp {}\n", std::process::id(), timestamp(now));
         self.put("monitord.started", |out| out.write_all(text.as_bytes()))?;
         self.put("monitord.recover", |out| out.write_all(b"line_processed 0\n"))?;
         self.remove("monitord.done")
     }
 
-    /// What Pegasus' own monitoring would go on with: `monitord.info`. `lines` is the number of lines of
-    /// the log.
+    /// Writes `monitord.info`, from which Pegasus' own monitoring would continue. `lines` is the number of
+    /// lines of the log.
     ///
     /// # Errors
-    /// The path that cannot be written, and why.
-    pub fn info(&self, loader: &Loader, lines: u64) -> Result<(), (PathBuf, io::Error)> {
+    /// The file cannot be written.
+    pub fn info(&self, loader: &Loader, lines: u64) -> Result<(), MarkerError> {
         self.put("monitord.info", |out| {
             writeln!(out, "monitord_job_sequence {}", loader.last_sequence() + 1)?;
             writeln!(out, "monitord_dagman_out_sequence {lines}")?;
             writeln!(out, "monitord_workflow_restart_count {}", loader.starts())?;
             let mut result = Ok(());
-            let all = loader.tries_by_job(&mut |job, tries| {
+            let all = loader.store().attempts_by_job(&mut |job, attempts| {
                 if result.is_ok() {
-                    result = writeln!(out, "{job} {}", tries - 1);
+                    result = writeln!(out, "{job} {}", attempts - 1);
                 }
             });
             all.map_err(io::Error::other).and(result)
         })
     }
 
-    /// All is loaded and on disk. `seconds` is the time the loader was at work.
+    /// Everything is loaded and on disk. `seconds` is how long the loader ran.
     ///
     /// # Errors
-    /// The path that cannot be written, and why.
-    pub fn done(&self, now: DateTime<Local>, seconds: f64) -> Result<(), (PathBuf, io::Error)> {
+    /// A file cannot be written.
+    pub fn done(&self, now: DateTime<Local>, seconds: f64) -> Result<(), MarkerError> {
         self.remove("monitord.recover")?;
         self.put("monitord.done", |out| {
-            writeln!(out, "{} {seconds:.3}", stamp(now))
+            writeln!(out, "{} {seconds:.3}", timestamp(now))
         })
     }
 
@@ -86,47 +94,46 @@ impl Markers {
         &self,
         name: &str,
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-    ) -> Result<(), (PathBuf, io::Error)> {
+    ) -> Result<(), MarkerError> {
         let path = self.path(name);
         let part = self.path(&format!("{name}.part"));
-        let all = || {
+        let write_all = || {
             let mut out = BufWriter::new(File::create(&part)?);
             write(&mut out)?;
             out.flush()?;
             fs::rename(&part, &path)
         };
-        all().map_err(|error| {
+        write_all().map_err(|source| {
             let _ = fs::remove_file(&part);
-            (path, error)
+            MarkerError { path, source }
         })
     }
 
-    fn remove(&self, name: &str) -> Result<(), (PathBuf, io::Error)> {
+    fn remove(&self, name: &str) -> Result<(), MarkerError> {
         let path = self.path(name);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err((path, error)),
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(MarkerError { path, source }),
             _ => Ok(()),
         }
     }
 }
 
-/// `2026-11-21T06:11:18+0000`.
+/// Formats a time as `2026-11-21T06:11:18+0000`.
 #[must_use]
-pub fn stamp(now: DateTime<Local>) -> String {
+pub fn timestamp(now: DateTime<Local>) -> String {
     now.format("%Y-%m-%dT%H:%M:%S%z").to_string()
 }
 
-/// Renames a file to the next free of `.000`, `.001`, …, unless it is the one that standard error goes
-/// to.
+/// Renames a file to the next free of `.000`, `.001`, …, unless standard error goes to it.
 ///
 /// # Errors
-/// It cannot be renamed.
+/// The file cannot be renamed.
 pub fn rotate(path: &Path) -> io::Result<()> {
     let Ok(old) = fs::metadata(path) else {
         return Ok(());
     };
-    let mine = fs::metadata("/dev/stderr");
-    if mine.is_ok_and(|mine| (mine.dev(), mine.ino()) == (old.dev(), old.ino())) {
+    let stderr = fs::metadata("/dev/stderr");
+    if stderr.is_ok_and(|stderr| (stderr.dev(), stderr.ino()) == (old.dev(), old.ino())) {
         return Ok(());
     }
     for number in 0_u32.. {
@@ -144,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_by_rotating() {
+    fn rotated_files_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.log");
         rotate(&path).unwrap();

@@ -1,4 +1,5 @@
-//! Outcomes that the writer of a log hands to its loader, so that the loader need not read the files of those attempts.
+//! Outcomes that the writer of a log hands to its loader, so that the loader need not read the files of those
+//! attempts.
 
 use std::hash::Hasher as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

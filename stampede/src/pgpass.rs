@@ -1,34 +1,53 @@
-//! Passwords of PostgreSQL servers, from the file that PostgreSQL's own programs read (`.pgpass`).
+//! Reads passwords of PostgreSQL servers from `.pgpass`, the file of PostgreSQL's own programs.
 //!
-//! A line is `HOST:PORT:DATABASE:USER:PASSWORD`; each of the first four may be `*`, and a colon or a backslash
-//! in a field follows a backslash. The first line that fits counts.
+//! A line is `HOST:PORT:DATABASE:USER:PASSWORD`. Each of the first four fields may be `*`. A backslash
+//! escapes a colon or backslash. The first matching line counts.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::destination::Server;
 
-/// The password for a server, if the file names one. `user` is the account if the URL names none.
+/// Why a file of passwords is not used. PostgreSQL's programs do not use it either.
+#[derive(Debug, thiserror::Error)]
+pub enum PasswordFileError {
+    /// It cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// File.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is a directory or the like.
+    #[error("{}: not a file", .0.display())]
+    NotAFile(PathBuf),
+    /// Other users may read it.
+    #[error("{}: not used, as others may read it; chmod 0600 it", .0.display())]
+    Exposed(PathBuf),
+}
+
+/// Returns the password for a server, if the file has one. `user` is the account for a URL without one.
 ///
 /// # Errors
-/// A text that says why the file is not used: PostgreSQL's programs do not either.
-pub fn password(path: &Path, server: &Server, user: &str) -> Result<Option<String>, String> {
-    let unreadable = |error: io::Error| format!("{}: {error}", path.display());
+/// The file cannot be used.
+pub fn password(path: &Path, server: &Server, user: &str) -> Result<Option<String>, PasswordFileError> {
+    let unreadable = |source: io::Error| PasswordFileError::Read {
+        path: path.to_owned(),
+        source,
+    };
     let data = match fs::metadata(path) {
         Ok(data) => data,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error)),
     };
     if !data.is_file() {
-        return Err(format!("{}: not a file", path.display()));
+        return Err(PasswordFileError::NotAFile(path.to_owned()));
     }
     if data.permissions().mode() & 0o077 != 0 {
-        return Err(format!(
-            "{}: others may read it, so it is not used; chmod 0600 it",
-            path.display()
-        ));
+        return Err(PasswordFileError::Exposed(path.to_owned()));
     }
     let bytes = fs::read(path).map_err(unreadable)?;
     Ok(find(&String::from_utf8_lossy(&bytes), server, user))
@@ -36,21 +55,21 @@ pub fn password(path: &Path, server: &Server, user: &str) -> Result<Option<Strin
 
 fn find(text: &str, server: &Server, user: &str) -> Option<String> {
     let host = match server.host.as_deref() {
-        // The sockets of this machine go by this name.
+        // The name for sockets of this machine.
         None | Some("/var/run/postgresql" | "/run/postgresql" | "/tmp") => "localhost",
         Some(host) => host,
     };
     let port = server.port.to_string();
     let user = server.user.as_deref().unwrap_or(user);
-    let wanted = [host, &port, server.database.as_deref().unwrap_or(user), user];
+    let expected = [host, &port, server.database.as_deref().unwrap_or(user), user];
     text.lines()
         .filter(|line| !line.starts_with('#'))
         .find_map(|line| {
             let mut rest = line;
-            for wanted in wanted {
+            for expected in expected {
                 let (field, after) = field(rest);
                 rest = after?;
-                if field.plain != "*" && field.text != wanted {
+                if field.plain != "*" && field.text != expected {
                     return None;
                 }
             }
@@ -60,13 +79,13 @@ fn find(text: &str, server: &Server, user: &str) -> Option<String> {
 }
 
 struct Field<'t> {
-    /// As it stands there.
+    /// The original text.
     plain: &'t str,
-    /// Without the backslashes.
+    /// The text without escapes.
     text: String,
 }
 
-/// The first field, and what follows its colon if there is one.
+/// Returns the first field, and the rest after its colon.
 fn field(line: &str) -> (Field<'_>, Option<&str>) {
     let mut text = String::new();
     let mut letters = line.char_indices();
@@ -84,6 +103,7 @@ fn field(line: &str) -> (Field<'_>, Option<&str>) {
 }
 
 #[cfg(test)]
+#[cfg(feature = "postgresql")]
 mod tests {
     use std::fs::Permissions;
 
@@ -105,9 +125,8 @@ mod tests {
         *:*:*:odd\\:name:four\n\
         a:1:b:c:\n";
 
-    #[cfg(feature = "postgresql")]
     #[test]
-    fn the_first_line_that_fits() {
+    fn the_first_matching_line_counts() {
         for (url, expected) in [
             ("postgresql://me@db.example.org/runs", Some("one")),
             ("postgresql://me@db.example.org:5433/runs", Some("t:w\\o")),
@@ -127,9 +146,8 @@ mod tests {
         );
     }
 
-    #[cfg(feature = "postgresql")]
     #[test]
-    fn a_file_that_others_may_read_is_not_used() {
+    fn an_exposed_file_is_not_used() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), FILE).unwrap();
         let server = server("postgresql://me@db.example.org/runs");
@@ -138,6 +156,7 @@ mod tests {
         assert!(
             password(file.path(), &server, "x")
                 .unwrap_err()
+                .to_string()
                 .contains("chmod 0600")
         );
         mode(0o600);
@@ -145,11 +164,13 @@ mod tests {
             password(file.path(), &server, "x").unwrap().as_deref(),
             Some("one")
         );
-        assert_eq!(password(Path::new("/nowhere/at/all"), &server, "x"), Ok(None));
+        assert_eq!(
+            password(Path::new("/nowhere/at/all"), &server, "x").unwrap(),
+            None
+        );
     }
 
     proptest::proptest! {
-        #[cfg(feature = "postgresql")]
         #[test]
         fn any_text_is_read(text in "[a*:\\\\\n#5432é]{0,40}") {
             let _ = find(&text, &server("postgresql://a@a/a"), "a");

@@ -1,6 +1,6 @@
-//! Rows of the database, as far as the loader fills them.
+//! Rows of the database, with the columns that the loader fills.
 
-/// The workflow as its row has it.
+/// A row of `workflow`.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the columns of the table")]
 pub struct WorkflowRow {
@@ -25,13 +25,13 @@ pub struct WorkflowState {
     pub state: &'static str,
     /// Seconds since the epoch.
     pub timestamp: f64,
-    /// Runs before this one.
+    /// Number of earlier runs.
     pub restart_count: i64,
     /// Exit status, at the end.
     pub status: Option<i64>,
 }
 
-/// Columns of `job` that the log does not tell.
+/// A row of `job`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the columns of the table")]
 pub struct JobRow<'a> {
@@ -45,7 +45,7 @@ pub struct JobRow<'a> {
     pub task_count: i64,
 }
 
-/// An invocation.
+/// A row of `invocation`.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the columns of the table")]
 pub struct InvocationRow {
@@ -61,7 +61,7 @@ pub struct InvocationRow {
     pub avg_cpu: Option<f64>,
 }
 
-/// A host; the four texts make its key with the workflow.
+/// A row of `host`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the columns of the table")]
 pub struct HostRow {
@@ -72,10 +72,10 @@ pub struct HostRow {
     pub total_memory: Option<i64>,
 }
 
-/// What is known of a try at its end.
+/// Columns of `job_instance` that an attempt gets at its end.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the columns of the table")]
-pub struct TryEnd {
+pub struct AttemptEnd {
     pub site: String,
     pub user: Option<String>,
     pub work_dir: Option<String>,
@@ -89,10 +89,10 @@ pub struct TryEnd {
     pub exitcode: i64,
 }
 
-/// A try in the database.
+/// An attempt in the database (`job_instance`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the columns of the table")]
-pub struct TryRow {
+pub struct StoredAttempt {
     pub job_instance_id: i64,
     pub job_submit_seq: i64,
     pub sched_id: Option<String>,

@@ -1,4 +1,4 @@
-//! Where the files of a planned workflow are, and what `braindump.yml` says about it.
+//! Finds the files of a workflow and reads its `braindump.yml`.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,12 +11,12 @@ use chrono::DateTime;
 use monitord_compat::braindump_reader::Braindump;
 use nix::unistd::{User, getuid};
 
-use crate::destination::{self, Destination, Planned};
+use crate::destination::{self, DatabaseUrls, Destination};
 use crate::error::{LoadError, Notice};
 use crate::rows::WorkflowRow;
 use crate::store::Sqlite;
 
-const LOG_END: &str = ".dag.dagman.out";
+const LOG_SUFFIX: &str = ".dag.dagman.out";
 
 /// A submit directory.
 #[derive(Clone, Debug)]
@@ -29,26 +29,26 @@ pub struct Run {
     pub log: PathBuf,
     /// The DAG.
     pub dag: PathBuf,
-    /// What the planner wrote about jobs and tasks.
+    /// The events of the planner about jobs and tasks.
     pub static_events: PathBuf,
     /// The database.
     pub database: PathBuf,
     /// Columns of the workflow.
     pub workflow: WorkflowRow,
-    /// A file with commands to run at events; nobody does.
+    /// File of notifications, which this loader does not send.
     pub notify: Option<String>,
-    /// The settings that it was planned with.
+    /// Properties of the plan.
     pub properties: Option<PathBuf>,
-    /// Whether the planner made it. Of a DAG from elsewhere, only the DAG itself is known.
+    /// True if the planner made it. Otherwise only the DAG is known.
     pub planned: bool,
 }
 
 impl Run {
-    /// As [`Run::locate`]; where there is no `braindump.yml`, the run is that of a DAG that was not
+    /// Finds a run as [`Run::locate`] does, or, without `braindump.yml`, the run of a DAG that was not
     /// planned.
     ///
     /// # Errors
-    /// As [`Run::locate`], or there is no DAG either.
+    /// As [`Run::locate`], or the DAG is missing, too.
     pub fn find(log: &Path) -> Result<Self, LoadError> {
         match Self::locate(log) {
             Err(LoadError::Read { path, source }) if source.kind() == ErrorKind::NotFound => {
@@ -60,19 +60,19 @@ impl Run {
     }
 
     fn unplanned(log: &str) -> Option<Self> {
-        let dag = fs::canonicalize(log.strip_suffix(LOG_END.strip_prefix(".dag")?)?).ok()?;
+        let dag = fs::canonicalize(log.strip_suffix(LOG_SUFFIX.strip_prefix(".dag")?)?).ok()?;
         let data = dag.metadata().ok()?;
         let time = data.modified().ok()?;
         let name = dag.file_stem()?.to_str()?.to_owned();
         let dir = dag.parent()?.to_owned();
         let beside = |end: &str| dir.join(format!("{name}{end}"));
         let database = beside(".stampede.db");
-        // Later runs of the same DAG are those of the same workflow.
-        let known = Sqlite::workflow_of(&database);
+        // Later runs of a DAG belong to the same workflow.
+        let existing = Sqlite::workflow_of(&database);
         let text = |path: &Path| Some(path.display().to_string());
         Some(Self {
             workflow: WorkflowRow {
-                wf_uuid: known.unwrap_or_else(|| of_dag(&dag, &data)),
+                wf_uuid: existing.unwrap_or_else(|| uuid_of_dag(&dag, &data)),
                 dag_file_name: dag.file_name()?.to_str().map(str::to_owned),
                 timestamp: DateTime::<chrono::Utc>::from(time).timestamp(),
                 submit_hostname: gethostname::gethostname().into_string().ok(),
@@ -82,7 +82,7 @@ impl Run {
                 ..WorkflowRow::default()
             },
             static_events: beside(".static.bp"),
-            log: beside(LOG_END),
+            log: beside(LOG_SUFFIX),
             database,
             notify: None,
             properties: None,
@@ -93,16 +93,16 @@ impl Run {
         })
     }
 
-    /// Finds the files of the run that `log` belongs to. The files beside the log are taken; only
-    /// where there are none, those that `braindump.yml` names. So a copied directory is complete.
+    /// Finds the files of the run that `log` belongs to. Files beside the log are preferred to those that
+    /// `braindump.yml` names, so that a copied directory is complete.
     ///
     /// # Errors
-    /// It is not the name of a log, or `braindump.yml` is missing, damaged or not complete.
+    /// `log` has no name of a log, or `braindump.yml` is missing, damaged or incomplete.
     pub fn locate(log: &Path) -> Result<Self, LoadError> {
         let not_a_log = || LoadError::LogName { path: log.to_owned() };
         let name = log.file_name().and_then(OsStr::to_str).ok_or_else(not_a_log)?;
         let name = name
-            .strip_suffix(LOG_END)
+            .strip_suffix(LOG_SUFFIX)
             .filter(|name| !name.is_empty())
             .ok_or_else(not_a_log)?;
         let parent = log
@@ -114,15 +114,7 @@ impl Run {
             source,
         })?;
         let path = dir.join("braindump.yml");
-        let bytes = fs::read(&path).map_err(|source| LoadError::Read {
-            path: path.clone(),
-            source,
-        })?;
-        let braindump =
-            Braindump::read(&String::from_utf8_lossy(&bytes)).map_err(|source| LoadError::Braindump {
-                path: path.clone(),
-                source,
-            })?;
+        let braindump = read_braindump(&path)?;
         let need = |key: &'static str| {
             let missing = || LoadError::BraindumpKey {
                 path: path.clone(),
@@ -142,21 +134,7 @@ impl Run {
             }
         };
         let get = |key: &str| braindump.get(key).map(str::to_owned);
-        let workflow = WorkflowRow {
-            wf_uuid: uuid,
-            dag_file_name: Some(planned_dag),
-            timestamp: get("timestamp").and_then(|text| planned_at(&text)).unwrap_or(0),
-            submit_hostname: get("submit_hostname"),
-            submit_dir: get("submit_dir"),
-            // They stand in quotes of their own.
-            planner_arguments: get("planner_arguments").map(|text| text.trim_matches([' ', '"']).to_owned()),
-            user: get("user"),
-            grid_dn: get("grid_dn"),
-            planner_version: get("planner_version").or_else(|| get("pegasus_version")),
-            dax_label: get("dax_label").or_else(|| get("label")),
-            dax_version: get("dax_version"),
-            dax_file: get("dax"),
-        };
+        let workflow = workflow_row(&braindump, uuid, planned_dag);
         let dag = choose(".dag");
         if is_for_htcondor(&dag) {
             return Err(LoadError::HtCondor { path: dag });
@@ -165,7 +143,7 @@ impl Run {
             dag,
             static_events: choose(".static.bp"),
             database: beside(".stampede.db"),
-            log: dir.join(format!("{name}{LOG_END}")),
+            log: dir.join(format!("{name}{LOG_SUFFIX}")),
             notify: get("notify"),
             properties: get("properties").map(|name| {
                 let here = dir.join(Path::new(&name).file_name().unwrap_or_default());
@@ -184,15 +162,18 @@ impl Run {
 }
 
 impl Run {
-    /// What the settings of the run say, or those of `conf`.
-    fn settings(&self, conf: Option<&Path>) -> Result<(PathBuf, Planned), LoadError> {
+    /// Reads the database URLs from the properties of the run, or from `conf`. Returns the file, too.
+    fn database_urls(&self, conf: Option<&Path>) -> Result<(PathBuf, DatabaseUrls), LoadError> {
         match conf.or(self.properties.as_deref()) {
-            None => Ok((PathBuf::new(), Planned::default())),
+            None => Ok((PathBuf::new(), DatabaseUrls::default())),
             Some(path) => match fs::read(path) {
-                Ok(bytes) => Ok((path.to_owned(), Planned::read(&String::from_utf8_lossy(&bytes)))),
-                // A directory that was copied without them; but a file that was asked for must be there.
+                Ok(bytes) => Ok((
+                    path.to_owned(),
+                    DatabaseUrls::read(&String::from_utf8_lossy(&bytes)),
+                )),
+                // A copied directory may lack its properties, but an explicit file must exist.
                 Err(source) if source.kind() == ErrorKind::NotFound && conf.is_none() => {
-                    Ok((path.to_owned(), Planned::default()))
+                    Ok((path.to_owned(), DatabaseUrls::default()))
                 }
                 Err(source) => Err(LoadError::Read {
                     path: path.to_owned(),
@@ -202,16 +183,20 @@ impl Run {
         }
     }
 
-    /// Where the rows go if `wanted` leaves it to the settings.
+    /// Replaces [`Destination::AsPlanned`] by the destination in the properties.
     ///
     /// # Errors
-    /// The settings cannot be read, or name what cannot be written.
-    pub fn destination(&self, wanted: &Destination, conf: Option<&Path>) -> Result<Destination, LoadError> {
-        if *wanted != Destination::AsPlanned {
-            return Ok(wanted.clone());
+    /// The properties cannot be read, or their URL is not supported.
+    pub fn destination(
+        &self,
+        requested: &Destination,
+        conf: Option<&Path>,
+    ) -> Result<Destination, LoadError> {
+        if *requested != Destination::AsPlanned {
+            return Ok(requested.clone());
         }
-        let (path, planned) = self.settings(conf)?;
-        match planned.workflow {
+        let (path, urls) = self.database_urls(conf)?;
+        match urls.workflow {
             None => Ok(Destination::BesideLog),
             Some((key, url)) => {
                 destination::read_url(&url).map_err(|source| LoadError::Url { path, key, source })
@@ -219,40 +204,64 @@ impl Run {
         }
     }
 
-    /// The list of all workflows: the `usual` one unless the settings name another.
+    /// Returns the list of all workflows: `default` unless the properties name another.
     #[must_use]
     pub fn dashboard(
         &self,
-        usual: &Path,
+        default: &Path,
         conf: Option<&Path>,
         notice: &mut dyn FnMut(Notice),
     ) -> Option<PathBuf> {
-        let planned = self
-            .settings(conf)
-            .map(|(_, planned)| planned)
-            .unwrap_or_default();
-        let Some((key, url)) = planned.dashboard else {
-            return Some(usual.to_owned());
+        let urls = self.database_urls(conf).map(|(_, urls)| urls).unwrap_or_default();
+        let Some((key, url)) = urls.dashboard else {
+            return Some(default.to_owned());
         };
-        match destination::read_url(&url) {
-            Ok(Destination::File(path)) => Some(path),
-            Ok(_) => {
-                let reason = format!("{key}: the list is written to sqlite:///PATH only");
-                notice(Notice::Dashboard { reason });
-                None
-            }
-            Err(error) => {
-                let reason = format!("{key}: {error}");
-                notice(Notice::Dashboard { reason });
-                None
-            }
-        }
+        let reason = match destination::read_url(&url) {
+            Ok(Destination::File(path)) => return Some(path),
+            Ok(_) => format!("{key}: the list is written to sqlite:///PATH only"),
+            Err(error) => format!("{key}: {error}"),
+        };
+        notice(Notice::Dashboard { reason });
+        None
     }
 }
 
-/// An identifier for the workflow of a DAG that was not planned: the same each time, so that a database
-/// on a server has it once.
-fn of_dag(dag: &Path, data: &fs::Metadata) -> String {
+/// Reads `braindump.yml`.
+fn read_braindump(path: &Path) -> Result<Braindump, LoadError> {
+    let bytes = fs::read(path).map_err(|source| LoadError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    Braindump::read(&String::from_utf8_lossy(&bytes)).map_err(|source| LoadError::Braindump {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn workflow_row(braindump: &Braindump, uuid: String, dag: String) -> WorkflowRow {
+    let get = |key: &str| braindump.get(key).map(str::to_owned);
+    WorkflowRow {
+        wf_uuid: uuid,
+        dag_file_name: Some(dag),
+        timestamp: get("timestamp")
+            .and_then(|text| parse_timestamp(&text))
+            .unwrap_or(0),
+        submit_hostname: get("submit_hostname"),
+        submit_dir: get("submit_dir"),
+        // The planner adds quotes.
+        planner_arguments: get("planner_arguments").map(|text| text.trim_matches([' ', '"']).to_owned()),
+        user: get("user"),
+        grid_dn: get("grid_dn"),
+        planner_version: get("planner_version").or_else(|| get("pegasus_version")),
+        dax_label: get("dax_label").or_else(|| get("label")),
+        dax_version: get("dax_version"),
+        dax_file: get("dax"),
+    }
+}
+
+/// Returns a UUID for a DAG that was not planned. It is the same each time, so that a database on a server
+/// has the workflow once.
+fn uuid_of_dag(dag: &Path, data: &fs::Metadata) -> String {
     let half = |part: &str| {
         let mut hasher = DefaultHasher::new();
         let host = gethostname::gethostname();
@@ -265,7 +274,7 @@ fn of_dag(dag: &Path, data: &fs::Metadata) -> String {
         .to_string()
 }
 
-/// Whether the first job of a DAG is one of HTCondor. A DAG that cannot be read is not needed either.
+/// Returns whether the first job of a DAG is one of HTCondor. False for a DAG that cannot be read.
 fn is_for_htcondor(dag: &Path) -> bool {
     let Ok(file) = File::open(dag) else {
         return false;
@@ -279,8 +288,8 @@ fn is_for_htcondor(dag: &Path) -> bool {
     first.is_some_and(|word| word != b"TASK")
 }
 
-/// `20261121T072841+0000` to seconds since the epoch.
-fn planned_at(text: &str) -> Option<i64> {
+/// Converts `20261121T072841+0000` to seconds since the epoch.
+fn parse_timestamp(text: &str) -> Option<i64> {
     let time = DateTime::parse_from_str(text, "%Y%m%dT%H%M%S%z");
     time.or_else(|_| DateTime::parse_from_rfc3339(text))
         .ok()
@@ -309,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dag_that_was_not_planned() {
+    fn a_dag_without_braindump_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("x.dag.dagman.out");
         assert!(Run::find(&log).unwrap_err().to_string().contains("braindump.yml"));
@@ -323,21 +332,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn other_files_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let said = |name: &str| Run::locate(&dir.path().join(name)).unwrap_err().to_string();
+        let error = |name: &str| Run::locate(&dir.path().join(name)).unwrap_err().to_string();
         assert!(
-            said("x.dag").ends_with("/x.dag: not the log of a workflow; its name ends in .dag.dagman.out")
+            error("x.dag").ends_with("/x.dag: not the log of a workflow; its name ends in .dag.dagman.out")
         );
-        assert!(said("x.dag.dagman.out").contains("braindump.yml: No such file"));
+        assert!(error("x.dag.dagman.out").contains("braindump.yml: No such file"));
         fs::write(dir.path().join("braindump.yml"), "dag: x\n").unwrap();
-        assert!(said("x.dag.dagman.out").contains("no wf_uuid"));
+        assert!(error("x.dag.dagman.out").contains("no wf_uuid"));
         fs::write(dir.path().join("braindump.yml"), "wf_uuid: u\ndag: x.dag\n").unwrap();
         fs::write(dir.path().join("x.dag"), "# JOB\n\n JOB a a.sub\n").unwrap();
         assert!(
-            said("x.dag.dagman.out").ends_with("x.dag: a DAG for HTCondor; pegasus-monitord loads its runs")
+            error("x.dag.dagman.out").ends_with("x.dag: a DAG for HTCondor; pegasus-monitord loads its runs")
         );
         fs::write(dir.path().join("braindump.yml"), "dag: [\n").unwrap();
-        assert!(said("x.dag.dagman.out").contains("braindump.yml: line "));
+        assert!(error("x.dag.dagman.out").contains("braindump.yml: line "));
     }
 }

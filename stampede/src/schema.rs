@@ -1,7 +1,7 @@
-//! Makes the tables of the STAMPEDE database.
+//! Creates the tables of the STAMPEDE database.
 //!
-//! They are those of Pegasus ([`monitord_compat::database`]). What this loader needs to go on after an
-//! interruption is in two more, `pmc_loader` and `pmc_queued`, that no reader looks at.
+//! They are those of Pegasus ([`monitord_compat::database`]) and two more, `pmc_loader` and `pmc_queued`,
+//! from which this loader continues after an interruption. Readers ignore these.
 
 pub use monitord_compat::database::VERSION;
 use monitord_compat::database::{INDEXES, INSERT_VERSION, TABLES};
@@ -19,8 +19,8 @@ CREATE TABLE IF NOT EXISTS pmc_queued (
     wf_id INTEGER NOT NULL REFERENCES workflow (wf_id) ON DELETE CASCADE, tries TEXT NOT NULL);
 ";
 
-/// Makes the tables, without the indexes that only readers use, and notes the version. `now` is the
-/// time in seconds since the epoch.
+/// Creates the tables without the indexes for readers, and stores the version. `now` is in seconds since the
+/// epoch.
 ///
 /// # Errors
 /// The database cannot be written.
@@ -30,7 +30,7 @@ pub fn create_tables(connection: &Connection, now: i64) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Makes the table that holds the loader's position.
+/// Creates the table with the position of the loader.
 ///
 /// # Errors
 /// The database cannot be written.
@@ -38,7 +38,7 @@ pub fn create_position(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(LOADER)
 }
 
-/// Makes the table of tries that are not written yet, unless it is there.
+/// Creates the table of attempts that have not begun, unless it exists.
 ///
 /// # Errors
 /// The database cannot be written.
@@ -46,7 +46,7 @@ pub fn create_queue(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(QUEUE)
 }
 
-/// Makes the indexes that only readers use, unless they are there.
+/// Creates the indexes for readers, unless they exist.
 ///
 /// # Errors
 /// The database cannot be written.

@@ -1,6 +1,5 @@
-//! Loads what the planner wrote about the workflow: `*.static.bp`.
+//! Loads the plan of a workflow: the events of the planner (`*.static.bp`), or the DAG itself.
 
-use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -11,13 +10,13 @@ use pmc_dag::words::Words;
 use pmc_dag::{Dag, TaskId};
 
 use crate::error::{LoadError, Notice};
-use crate::loader::{base_name, option_of_kickstart};
+use crate::job_command::{base_name, kickstart_option};
 use crate::rows::JobRow;
 use crate::store::{Store, StoreError};
 use crate::text;
 
-/// Kinds of jobs that the column takes.
-const KINDS: [&str; 12] = [
+/// Values of the column `type_desc` of a job.
+const JOB_TYPES: [&str; 12] = [
     "unknown",
     "compute",
     "stage-in-tx",
@@ -32,10 +31,10 @@ const KINDS: [&str; 12] = [
     "dag",
 ];
 
-/// Reads the events of the file into the database, within the caller's transaction.
+/// Inserts the events of a file.
 ///
 /// # Errors
-/// The file cannot be read, or the database not be written.
+/// The file cannot be read, or the database cannot be written.
 pub fn load(path: &Path, store: &dyn Store, notice: &mut dyn FnMut(Notice)) -> Result<(), LoadError> {
     let unreadable = |source| LoadError::Read {
         path: path.to_owned(),
@@ -53,11 +52,11 @@ pub fn load(path: &Path, store: &dyn Store, notice: &mut dyn FnMut(Notice)) -> R
         if text.is_empty() {
             continue;
         }
-        let known = match Event::read(text) {
+        let inserted = match Event::read(text) {
             Some(event) => insert(&event, store)?,
             None => None,
         };
-        if known.is_none() {
+        if inserted.is_none() {
             notice(Notice::StaticLine {
                 path: path.to_owned(),
                 line: number,
@@ -67,47 +66,37 @@ pub fn load(path: &Path, store: &dyn Store, notice: &mut dyn FnMut(Notice)) -> R
     Ok(())
 }
 
-/// A task of a DAG that was not planned: a job and the task in it.
+/// A job of a DAG that was not planned, with its only task.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnTask {
-    /// Program of the job.
-    pub program: String,
-    /// Its arguments, if there are any.
-    pub argv: Option<String>,
-    /// Transformation of the task.
-    pub transformation: String,
-    /// Name of the task, if it is not that of the job.
-    pub task: Option<String>,
+struct UnplannedJob {
+    program: String,
+    argv: Option<String>,
+    transformation: String,
+    /// Id of the task, if it is not the name of the job.
+    task: Option<String>,
 }
 
-impl OwnTask {
-    /// What the line of a task tells.
-    pub fn of(dag: &Dag, id: TaskId) -> Self {
-        let mut words = Words::new(dag.task(id).command).map(lossy);
+impl UnplannedJob {
+    /// Reads the command of a task of the DAG.
+    fn new(dag: &Dag, id: TaskId) -> Self {
+        let mut words = Words::new(dag.task(id).command).map(|word| text::into_lossy(word.into_owned()));
         let program = words.next().unwrap_or_default();
         let arguments: Vec<_> = words.collect();
         let arguments = arguments.join(" ");
-        let transformation = option_of_kickstart(&arguments, "-n");
+        let transformation = kickstart_option(&arguments, "-n");
         Self {
             transformation: transformation.unwrap_or_else(|| base_name(&program).to_owned()),
-            task: option_of_kickstart(&arguments, "-N"),
+            task: kickstart_option(&arguments, "-N"),
             argv: Some(arguments).filter(|argv| !argv.is_empty()),
             program,
         }
     }
 }
 
-fn lossy(word: Cow<'_, [u8]>) -> String {
-    match String::from_utf8(word.into_owned()) {
-        Ok(word) => word,
-        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
-    }
-}
-
 /// Reads a DAG that was not planned.
 ///
 /// # Errors
-/// It cannot be read.
+/// The DAG cannot be read.
 pub fn open_dag(path: &Path) -> Result<Dag, LoadError> {
     Dag::open(path).map_err(|source| LoadError::Dag {
         path: path.to_owned(),
@@ -115,7 +104,7 @@ pub fn open_dag(path: &Path) -> Result<Dag, LoadError> {
     })
 }
 
-/// What a DAG that was not planned tells. In an empty database the numbers of its jobs are those of its tasks, from 1.
+/// Inserts the jobs of a DAG that was not planned.
 ///
 /// # Errors
 /// The database cannot be written.
@@ -123,50 +112,54 @@ pub fn load_dag(dag: &Dag, store: &dyn Store) -> Result<(), StoreError> {
     let text = String::from_utf8_lossy;
     for id in dag.ids() {
         let name = text(dag.name(id));
-        let own = OwnTask::of(dag, id);
+        let command = UnplannedJob::new(dag, id);
         let job = JobRow {
             exec_job_id: &name,
             type_desc: "compute",
-            executable: &own.program,
-            argv: own.argv.as_deref(),
+            executable: &command.program,
+            argv: command.argv.as_deref(),
             task_count: 1,
             ..JobRow::default()
         };
-        store.planned(&job, own.task.as_deref().unwrap_or(&name), &own.transformation)?;
+        store.insert_job_with_task(
+            &job,
+            command.task.as_deref().unwrap_or(&name),
+            &command.transformation,
+        )?;
         for child in dag.children(id) {
-            store.job_edge(&name, &text(dag.name(*child)))?;
+            store.insert_job_edge(&name, &text(dag.name(*child)))?;
         }
     }
     Ok(())
 }
 
-/// Inserts an event. `None` if it lacks something or speaks of what is not there.
+/// Inserts an event. `None` if an attribute is missing, or the event refers to an unknown job or task.
 fn insert(event: &Event<'_>, store: &dyn Store) -> Result<Option<()>, StoreError> {
     let get = |key| event.get(key);
     let argv = || get("argv").map(text::argv);
     let number = |key| get(key).and_then(|value| value.parse::<i64>().ok());
-    // The closure ends at the first attribute that is missing.
+    // The closure returns at the first missing attribute.
     let inserted = || -> Option<Result<bool, StoreError>> {
         let done = |result: Result<(), StoreError>| Some(result.map(|()| true));
         match &*event.name {
             "task.info" => {
                 let kind = get("type_desc").unwrap_or("unknown");
-                done(store.task(get("task.id")?, get("transformation")?, argv().as_deref(), kind))
+                done(store.insert_task(get("task.id")?, get("transformation")?, argv().as_deref(), kind))
             }
-            "task.edge" => done(store.task_edge(get("parent.task.id")?, get("child.task.id")?)),
-            "xwf.meta" => done(store.workflow_meta(get("key")?, get("value")?)),
-            "task.meta" => Some(store.task_meta(get("task.id")?, get("key")?, get("value")?)),
+            "task.edge" => done(store.insert_task_edge(get("parent.task.id")?, get("child.task.id")?)),
+            "xwf.meta" => done(store.set_workflow_meta(get("key")?, get("value")?)),
+            "task.meta" => Some(store.set_task_meta(get("task.id")?, get("key")?, get("value")?)),
             "rc.meta" => {
                 let (lfn, key, value) = (get("lfn.id")?, get("key")?, get("value")?);
-                done(store.file(lfn, &[(key, value)]))
+                done(store.set_file_meta(lfn, &[(key, value)]))
             }
-            "wf.map.file" => Some(store.workflow_file(get("task.id")?, get("lfn.id")?)),
+            "wf.map.file" => Some(store.insert_workflow_file(get("task.id")?, get("lfn.id")?)),
             "job.info" => done(
-                store.job(&JobRow {
+                store.insert_job(&JobRow {
                     exec_job_id: get("job.id")?,
                     submit_file: get("submit_file").unwrap_or_default(),
                     type_desc: get("type_desc")
-                        .filter(|kind| KINDS.contains(kind))
+                        .filter(|kind| JOB_TYPES.contains(kind))
                         .unwrap_or("unknown"),
                     clustered: get("clustered") == Some("1"),
                     max_retries: number("max_retries").unwrap_or(0),
@@ -175,14 +168,14 @@ fn insert(event: &Event<'_>, store: &dyn Store) -> Result<Option<()>, StoreError
                     task_count: number("task_count").unwrap_or(0),
                 }),
             ),
-            "wf.map.task_job" => Some(store.task_of_job(get("task.id")?, get("job.id")?)),
-            "job.edge" => done(store.job_edge(get("parent.job.id")?, get("child.job.id")?)),
-            // Marks between the parts, and events of versions to come.
+            "wf.map.task_job" => Some(store.assign_task(get("task.id")?, get("job.id")?)),
+            "job.edge" => done(store.insert_job_edge(get("parent.job.id")?, get("child.job.id")?)),
+            // Marks between the parts, and events of later versions.
             _ => Some(Ok(true)),
         }
     };
     match inserted() {
-        Some(Ok(known)) => Ok(known.then_some(())),
+        Some(Ok(is_known)) => Ok(is_known.then_some(())),
         Some(Err(error)) => Err(error),
         None => Ok(None),
     }
@@ -195,13 +188,13 @@ mod tests {
     use crate::store::{Lookup as _, Purpose, Sqlite};
 
     #[test]
-    fn tasks_of_a_dag() {
+    fn a_dag_that_was_not_planned_is_loaded() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.dag");
         let dag = "TASK a -c 2 /bin/echo one \"two three\"\nTASK b /bin/pegasus-kickstart -n ns::b -N ID7 /bin/b\nEDGE a b\n";
         std::fs::write(&path, dag).unwrap();
         let mut store = Sqlite::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
-        store.workflow(&WorkflowRow::default()).unwrap();
+        store.insert_workflow(&WorkflowRow::default()).unwrap();
         load_dag(&open_dag(&path).unwrap(), &store).unwrap();
         let job = |name| store.job_id(name).unwrap();
         assert_eq!(
@@ -222,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_lines_cost_themselves() {
+    fn damaged_lines_are_skipped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.static.bp");
         let text = "\
@@ -236,7 +229,7 @@ event=xwf.meta key=\"a\" \n\
 event=of.a.later.version x=\"y\" \n";
         std::fs::write(&path, text).unwrap();
         let mut store = Sqlite::create(&dir.path().join("x.db"), Purpose::Bulk, 0).unwrap();
-        store.workflow(&WorkflowRow::default()).unwrap();
+        store.insert_workflow(&WorkflowRow::default()).unwrap();
         let mut lines = Vec::new();
         load(&path, &store, &mut |notice| match notice {
             Notice::StaticLine { line, .. } => lines.push(line),

@@ -1,16 +1,14 @@
-//! Output of jobs as the columns `stdout_text` and `stderr_text` hold it.
-
-use std::borrow::Cow;
+//! Output of jobs in the columns `stdout_text` and `stderr_text`.
 
 use serde_json::Value;
 
-/// Characters in a column, which some databases limit to 64 KiB.
-const COLUMN: usize = 65_535;
+/// Maximum characters of a column; some databases limit it to 64 KiB.
+const MAX_COLUMN: usize = 65_535;
 
 const PAYLOAD_START: &str = "@@@MONITORING_PAYLOAD - START@@@";
 const PAYLOAD_END: &str = "@@@MONITORING_PAYLOAD - END@@@";
 
-/// Sums of one kind of work on checksums.
+/// Sums of one kind of checksum work.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Metric {
     /// Files.
@@ -22,7 +20,7 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// Adds another one.
+    /// Adds another metric.
     pub fn add(&mut self, other: Self) {
         self.count = self.count.saturating_add(other.count);
         self.failed = self.failed.saturating_add(other.failed);
@@ -30,25 +28,20 @@ impl Metric {
     }
 }
 
-/// What a metric is about, as the columns name it: `check` or `compute`, `input` or `output`.
+/// Columns `type` and `file_type` of a metric: `check` or `compute`, `input` or `output`.
 pub type MetricKind = (&'static str, &'static str);
 
-/// Bytes as text; what is none is replaced. Faster than the library's for short texts without a fault.
-pub fn lossy(bytes: &[u8]) -> Cow<'_, str> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Cow::Borrowed(text),
-        Err(_) => String::from_utf8_lossy(bytes),
-    }
+/// Converts bytes to text. Bytes that are no UTF-8 are replaced.
+#[must_use]
+pub fn into_lossy(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// Text without the blocks that tell monitoring something; their metrics go to `take`.
+/// Removes the blocks for monitoring from a text. Calls `take` with their metrics.
 pub fn without_payloads(text: &str, mut take: impl FnMut(MetricKind, Metric)) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    // To search for a text is prepared even where there is nothing to search in.
-    while rest.len() >= PAYLOAD_START.len()
-        && let Some((before, after)) = rest.split_once(PAYLOAD_START)
-    {
+    while let Some((before, after)) = rest.split_once(PAYLOAD_START) {
         let Some((payload, after)) = after.split_once(PAYLOAD_END) else {
             break;
         };
@@ -79,10 +72,7 @@ fn metrics(payload: &str, take: &mut impl FnMut(MetricKind, Metric)) {
             let value = item.get(key)?;
             value.as_f64().or_else(|| value.as_str()?.parse().ok())
         };
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "saturates, which is as good as any wrong count"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "a wrong count may saturate")]
         let count = |key: &str| number(key).map_or(0, |value| value as i64);
         let kind = match text("event") {
             "check" => "check",
@@ -113,21 +103,21 @@ fn metrics(payload: &str, take: &mut impl FnMut(MetricKind, Metric)) {
     }
 }
 
-/// A column being filled, piece by piece.
+/// The text of a column, encoded piece by piece.
 #[derive(Clone, Debug, Default)]
 pub struct Column(String);
 
 impl Column {
-    /// The finished column.
+    /// Returns the finished column.
     #[must_use]
     pub fn finish(self) -> String {
         self.0
     }
 
-    /// Adds a text, encoded. If it does not fit, its middle is left out: what failed stands at the end.
+    /// Encodes and adds a text. A text that does not fit loses its middle, as errors stand at the end.
     pub fn push(&mut self, text: &str) {
         const GAP: &str = "%0A[...]%0A";
-        let room = COLUMN.saturating_sub(self.0.len());
+        let room = MAX_COLUMN.saturating_sub(self.0.len());
         let size = encoded_len(text);
         if size <= room {
             self.0.reserve(size);
@@ -135,7 +125,7 @@ impl Column {
         } else if let Some(room) = room.checked_sub(GAP.len()) {
             let head = fitting(text.bytes(), room / 2);
             let tail = fitting(text.bytes().rev(), room - room / 2);
-            // Not in the middle of a character.
+            // Do not split a character.
             let head = text.floor_char_boundary(head);
             let tail = text.ceil_char_boundary(text.len() - tail);
             text[..head].bytes().for_each(|byte| encode(&mut self.0, byte));
@@ -145,7 +135,7 @@ impl Column {
     }
 }
 
-/// Number of bytes whose encoding fits.
+/// Returns the number of bytes whose encoding fits.
 fn fitting(bytes: impl Iterator<Item = u8>, room: usize) -> usize {
     let mut left = room;
     bytes
@@ -180,7 +170,7 @@ fn encode(out: &mut String, byte: u8) {
     }
 }
 
-/// Arguments as the columns `argv` hold them: with the escapes of an SQL text.
+/// Escapes arguments for a column `argv`, as in an SQL text.
 #[must_use]
 pub fn argv(text: &str) -> String {
     text.replace('\\', "\\\\").replace('\'', "\\'")
@@ -199,17 +189,17 @@ mod tests {
     }
 
     #[test]
-    fn encoding() {
+    fn special_characters_are_encoded() {
         assert_eq!(column("a+b & 50%\n\"é'~\x7f"), "a+b & 50%25%0A%22%C3%A9%27~%7F");
         assert_eq!(argv(r"a\ 'b'"), r"a\\ \'b\'");
     }
 
     #[test]
-    fn a_long_text_keeps_its_ends() {
+    fn a_long_text_keeps_its_beginning_and_end() {
         let text = format!("begin{}end", "\n".repeat(50_000));
         let column = column(&text);
         assert!(
-            column.len() <= COLUMN && column.len() > COLUMN - 10,
+            column.len() <= MAX_COLUMN && column.len() > MAX_COLUMN - 10,
             "{}",
             column.len()
         );
@@ -217,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads() {
+    fn payloads_become_metrics() {
         let block = |body: &str| format!("{PAYLOAD_START}{body}{PAYLOAD_END}");
         let text = format!(
             "a{}b{}c{PAYLOAD_START}",
@@ -251,7 +241,7 @@ mod tests {
             column.push(&"x".repeat(first));
             column.push(&text.repeat(times));
             let column = column.finish();
-            prop_assert!(column.len() <= COLUMN);
+            prop_assert!(column.len() <= MAX_COLUMN);
             let mut rest = column.as_str();
             while let Some(at) = rest.find('%') {
                 let code = rest.get(at + 1..at + 3);

@@ -1,21 +1,20 @@
-//! Tasks that can never run because they wait for themselves.
+//! Finds tasks that can never run because they wait for themselves.
 //!
-//! The original does not look for cycles: what can run runs, and the run ends as failed. This
-//! module is for telling the user why.
+//! Like the original, the executor does not check for cycles before a run: it runs the other tasks, and the
+//! run fails. This module explains why.
 
 use crate::{Dag, TaskId};
 
-/// What is wrong with a DAG that has a cycle.
+/// A cycle of a DAG.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cycle {
-    /// One cycle: each task is a parent of the next one, the last of the first.
+    /// The tasks of one cycle: each is a parent of the next, and the last is a parent of the first.
     pub tasks: Vec<TaskId>,
-    /// All tasks that can never run: those on any cycle and those behind one, in the order of the
-    /// file.
+    /// All tasks that can never run, in the order of the file: those on a cycle and their descendants.
     pub blocked: Vec<TaskId>,
 }
 
-/// Looks for cycles; nothing if every task can run. Linear in tasks and edges.
+/// Finds a cycle. Returns `None` if every task can run. Linear in tasks and edges.
 #[must_use]
 pub fn find(dag: &Dag) -> Option<Cycle> {
     let mut parents: Vec<u32> = dag.ids().map(|task| dag.parent_count(task)).collect();
@@ -31,7 +30,7 @@ pub fn find(dag: &Dag) -> Option<Cycle> {
     let blocked: Vec<TaskId> = dag.ids().filter(|task| parents[task.index()] > 0).collect();
     let first = *blocked.first()?;
 
-    // Every blocked task has a blocked parent: walking up must come back to a task already seen.
+    // Every blocked task has a blocked parent, so a walk from parent to parent returns to a task.
     let mut parent_of = vec![TaskId(u32::MAX); dag.len()];
     for parent in &blocked {
         for child in dag.children(*parent) {
@@ -63,14 +62,14 @@ mod tests {
     }
 
     #[test]
-    fn a_diamond_has_none() {
+    fn a_diamond_has_no_cycle() {
         let dag = dag("TASK a x\nTASK b x\nTASK c x\nTASK d x\nEDGE a b\nEDGE a c\nEDGE b d\nEDGE c d\n");
         assert_eq!(find(&dag), None);
         assert_eq!(find(&Dag::parse(Vec::new()).unwrap()), None);
     }
 
     #[test]
-    fn names_one_cycle_and_all_behind_it() {
+    fn one_cycle_and_all_blocked_tasks_are_found() {
         let dag = dag("TASK free x\nTASK behind x\nTASK b x\nTASK c x\nTASK d x\n\
              EDGE free b\nEDGE b c\nEDGE c d\nEDGE d b\nEDGE d behind\n");
         let cycle = find(&dag).unwrap();
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_may_wait_for_itself() {
+    fn a_task_that_waits_for_itself_is_a_cycle() {
         let cycle = find(&dag("TASK a x\nEDGE a a\n")).unwrap();
         assert_eq!(cycle.tasks, [TaskId(0)]);
     }

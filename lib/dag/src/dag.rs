@@ -15,12 +15,11 @@ pub type Forward = (Vec<u8>, Vec<u8>);
 
 /// A DAG, as read from its file.
 ///
-/// Everything is an index: names and commands are ranges of the file's text, options are numbers
-/// of the few different sets of options, children are one array with offsets. A task costs 60 to
-/// 70 bytes besides its text, an edge 4.
+/// Names and commands are ranges of the file's text, options are numbers of distinct sets of options, and
+/// children are one array with offsets. A task needs 60 to 70 bytes besides its text, an edge 4.
 ///
-/// The file is read into memory, not mapped: a mapped file that somebody truncates during the run
-/// would kill the master with SIGBUS, and a copy costs no more memory than the mapping's pages.
+/// The file is read into memory, not mapped: truncating a mapped file during the run would kill the master
+/// with SIGBUS, and a copy needs no more memory than the pages of the mapping.
 pub struct Dag {
     pub(crate) text: Vec<u8>,
     pub(crate) entries: Vec<Entry>,
@@ -31,57 +30,57 @@ pub struct Dag {
     pub(crate) parent_counts: Vec<u32>,
 }
 
-/// Where the parts of a task are in the text; half a cache line.
+/// Positions of a task's parts in the text, in half a cache line.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(crate) struct Entry {
     pub(crate) name: usize,
-    /// Distance from the beginning of the identifier to that of the name.
+    /// Distance from the start of the identifier to the start of the name.
     pub(crate) id_before: u32,
     pub(crate) name_len: u32,
-    /// `u32::MAX` where there is no `#@` line.
+    /// [`NO_ID`] if there is no `#@` line.
     pub(crate) id_len: u32,
-    /// Distance from the beginning of the name.
+    /// Distance from the start of the name.
     pub(crate) command: u32,
     pub(crate) command_len: u32,
-    /// Index into the sets of options; 0 is that of a task without any.
+    /// Index into the sets of options; 0 is the set without options.
     pub(crate) options: u32,
 }
 
 /// `id_len` of a task without identifier.
 pub(crate) const NO_ID: u32 = u32::MAX;
 
-/// What a task asks of a host.
+/// Resources that a task requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Request {
     /// GPUs.
     pub gpus: u32,
     /// CPUs.
     pub cpus: u32,
-    /// Memory in MB; 0 if it does not matter.
+    /// Memory in MB; 0 if not requested.
     pub memory_mb: u64,
 }
 
-/// One task with all that its line says.
+/// Everything in the line of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task<'a> {
-    /// Name: any bytes but blanks.
+    /// Name: any bytes except blanks.
     pub name: &'a [u8],
-    /// Second word of the `#@` line before the task, if there was one.
+    /// Second word of the `#@` line before the task, if there is one.
     pub id: Option<&'a [u8]>,
-    /// Program and arguments, not yet split into words.
+    /// Program and arguments, not split into words.
     pub command: &'a [u8],
-    /// Memory asked for in MB; 0 if it does not matter.
+    /// Requested memory in MB; 0 if not requested.
     pub memory_mb: u64,
-    /// CPUs asked for; 1 unless the task says otherwise.
+    /// Requested CPUs, by default 1.
     pub cpus: u32,
-    /// GPUs asked for.
+    /// Requested GPUs.
     pub gpus: u32,
-    /// How often to try, if the task says so. 0 means once, too.
+    /// Maximum attempts, if set. 0 means one.
     pub tries: Option<u32>,
-    /// Larger values first; 0 unless the task says otherwise.
+    /// Priority, by default 0. Larger values first.
     pub priority: i64,
-    /// How long a try may take, if the task says so; zero for as long as it wants.
+    /// Limit of an attempt's run time, if set; zero means no limit.
     pub runtime_limit: Option<Duration>,
     /// `-f VAR=PATH`, sorted by variable.
     pub pipe_forwards: &'a [Forward],
@@ -93,7 +92,7 @@ impl Dag {
     /// Reads a DAG file.
     ///
     /// # Errors
-    /// The file cannot be read, or is no DAG.
+    /// The file cannot be read or is invalid.
     pub fn open(path: &Path) -> Result<Self, DagError> {
         let text = std::fs::read(path).map_err(|source| DagErrorKind::Read {
             path: path.display().to_string(),
@@ -105,7 +104,7 @@ impl Dag {
     /// Reads a DAG from the content of its file.
     ///
     /// # Errors
-    /// It is no DAG; the error says where.
+    /// The content is invalid; the error names the line.
     pub fn parse(text: Vec<u8>) -> Result<Self, DagError> {
         reader::read(text)
     }
@@ -116,7 +115,7 @@ impl Dag {
         self.entries.len()
     }
 
-    /// There are no tasks.
+    /// True if there are no tasks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -124,11 +123,11 @@ impl Dag {
 
     /// All tasks, in the order of their lines.
     pub fn ids(&self) -> impl ExactSizeIterator<Item = TaskId> + use<> {
-        // The reader keeps the number below u32::MAX.
+        // The reader keeps the number of tasks below u32::MAX.
         (0..self.entries.len() as u32).map(TaskId)
     }
 
-    /// Number of edges; equal ones count once.
+    /// Number of edges without duplicates.
     #[must_use]
     pub fn edge_count(&self) -> usize {
         self.children.len()
@@ -140,7 +139,7 @@ impl Dag {
         self.entries[task.index()].name(&self.text)
     }
 
-    /// The task of this name.
+    /// Finds a task by name.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<TaskId> {
         self.names.find(names::hash(name), |task| self.name(task) == name)
@@ -153,13 +152,13 @@ impl Dag {
         &self.children[range]
     }
 
-    /// Number of different parents of a task.
+    /// Number of distinct parents of a task.
     #[must_use]
     pub fn parent_count(&self, task: TaskId) -> u32 {
         self.parent_counts[task.index()]
     }
 
-    /// Tasks with equal options have the same number here, an index into [`Dag::option_sets`].
+    /// Index of a task's options in [`Dag::option_sets`]. Tasks with equal options share a set.
     #[must_use]
     pub fn option_set(&self, task: TaskId) -> usize {
         self.entries[task.index()].options as usize
@@ -170,19 +169,19 @@ impl Dag {
         self.options.iter().map(|set| (set.request(), set.priority))
     }
 
-    /// What a task asks for.
+    /// Resources that a task requests.
     #[must_use]
     pub fn request(&self, task: TaskId) -> Request {
         self.options(task).request()
     }
 
-    /// Memory in MB that a task asks for; 0 if it does not matter.
+    /// Memory in MB that a task requests; 0 if none.
     #[must_use]
     pub fn memory_mb(&self, task: TaskId) -> u64 {
         u64::from(self.options(task).memory_mb)
     }
 
-    /// CPUs that a task asks for.
+    /// CPUs that a task requests.
     #[must_use]
     pub fn cpus(&self, task: TaskId) -> u32 {
         self.options(task).cpus
@@ -194,13 +193,13 @@ impl Dag {
         self.options(task).priority
     }
 
-    /// How often to try a task, if it says so.
+    /// Maximum attempts of a task, if set.
     #[must_use]
     pub fn tries(&self, task: TaskId) -> Option<u32> {
         self.options(task).tries
     }
 
-    /// A task with all that its line says.
+    /// Returns everything in the line of a task.
     #[must_use]
     pub fn task(&self, task: TaskId) -> Task<'_> {
         let entry = &self.entries[task.index()];
@@ -227,8 +226,8 @@ impl Dag {
         if tasks.is_sorted_by(|a, b| self.name(*a) <= self.name(*b)) {
             return;
         }
-        // Names of a workflow tend to begin alike. The eight bytes after what all have in common
-        // decide nearly always, and comparing them touches no text.
+        // Names of a workflow share a prefix. The eight bytes after it nearly always decide the order, and
+        // comparing them does not access the text.
         let shared = self.shared_prefix(tasks);
         let mut keyed: Vec<(u64, TaskId)> = tasks
             .iter()
@@ -278,7 +277,7 @@ fn range(text: &[u8], start: usize, len: u32) -> &[u8] {
     &text[start..start + len as usize]
 }
 
-/// First eight bytes as a number that orders as they do; missing ones count as 0.
+/// Returns the first eight bytes as a number with the same order; missing bytes count as 0.
 fn eight_bytes(name: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let len = name.len().min(8);

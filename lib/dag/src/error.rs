@@ -6,8 +6,8 @@ use thiserror::Error;
 
 /// Why a DAG was refused.
 ///
-/// `Display` gives exactly the text of the original pegasus-mpi-cluster, which some scripts look
-/// for; four of these texts end with a line feed. [`DagError::line`] says where in the file.
+/// `Display` is exactly the text of the original pegasus-mpi-cluster, because scripts search for it. Four of
+/// these texts end with a line feed.
 #[derive(Debug, Error)]
 #[error("{kind}")]
 pub struct DagError {
@@ -23,13 +23,13 @@ impl DagError {
         }
     }
 
-    /// Line of the DAG file, counted from 1; nothing where the file could not be read at all.
+    /// Line of the DAG file, counted from 1; `None` if the file could not be read.
     #[must_use]
     pub fn line(&self) -> Option<u64> {
         self.line
     }
 
-    /// What is wrong.
+    /// Kind of error.
     #[must_use]
     pub fn kind(&self) -> &DagErrorKind {
         &self.kind
@@ -42,7 +42,7 @@ impl From<DagErrorKind> for DagError {
     }
 }
 
-/// What is wrong with a DAG file.
+/// Kinds of errors in a DAG file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message says it")]
@@ -92,7 +92,7 @@ pub enum DagErrorKind {
     LineTooLong,
 }
 
-/// The reason for a failed system call alone, without the number that `io::Error` adds.
+/// Returns the text of an error without the number that `io::Error` adds.
 #[must_use]
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();

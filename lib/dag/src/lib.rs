@@ -8,12 +8,9 @@
 //! EDGE preprocess_ID0000001 findrange_ID0000002
 //! ```
 //!
-//! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks
-//! costs little more memory than its file. [`words`] cuts a command into arguments, [`write`]
-//! produces the lines, [`rescue`] keeps the list of finished tasks, and [`cycle`] tells which
-//! tasks can never run.
-//!
-//! The crate knows nothing about running tasks.
+//! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs
+//! little more memory than its file. [`words`] splits a command into arguments, [`write`] writes the lines,
+//! [`rescue`] keeps the list of done tasks, and [`cycle`] finds tasks that can never run.
 
 pub mod cycle;
 mod dag;
@@ -36,7 +33,7 @@ pub use error::{DagError, DagErrorKind, reason};
 pub struct TaskId(pub u32);
 
 impl TaskId {
-    /// The number as an index into arrays over all tasks.
+    /// Returns the number as an index into arrays over all tasks.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize

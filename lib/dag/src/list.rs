@@ -1,19 +1,19 @@
 //! Lists of commands, as `pegasus-cluster` reads them: one command a line, quoted as in a shell.
 //!
-//! `'…'` holds everything as it is, `"…"` all but backslashes before `"`, `\`, `$` and `` ` ``, which take the
-//! next character literally; outside of quotes a backslash takes any next character literally. Variables and
-//! patterns are not expanded. A `#` at the beginning of a word begins a comment. Unlike in a DAG
-//! ([`crate::words`]), text beside a quoted part belongs to the same word, and the two quotes differ.
+//! `'…'` quotes everything. `"…"` quotes everything except backslashes before `"`, `\`, `$` and `` ` ``,
+//! which make the next character literal. Outside quotes, a backslash makes any next character literal.
+//! Variables and patterns are not expanded. A `#` at the start of a word begins a comment. Unlike in a DAG
+//! ([`crate::words`]), text next to a quoted part belongs to the same word, and the two quotes differ.
 
 use std::borrow::Cow;
 
 use thiserror::Error;
 
-/// Why a line is no command.
+/// Why a line is not a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ListError {
-    /// A quote has no other end.
+    /// A quote is not closed.
     #[error("the quote {0} is never closed")]
     Unclosed(char),
 }
@@ -22,10 +22,10 @@ fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }
 
-/// Splits a line into words; none if it is empty or a comment.
+/// Splits a line into words. An empty line or comment has none.
 ///
 /// # Errors
-/// A quote that is not closed.
+/// A quote is not closed.
 pub fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, ListError> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -35,7 +35,7 @@ pub fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, ListError> {
             b'#' if word.is_none() => break,
             _ if is_blank(byte) => words.extend(word.take()),
             b'\\' => {
-                // At the very end of the line it stays what it is.
+                // At the end of the line, the backslash is literal.
                 let next = bytes.next().unwrap_or(b'\\');
                 word.get_or_insert_default().push(next);
             }
@@ -70,8 +70,8 @@ pub fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, ListError> {
     Ok(words)
 }
 
-/// Writes a word so that [`split`] and a POSIX shell's quoting rules give it back. Plain words stay as they are.
-/// A line feed cannot be written.
+/// Quotes a word for [`split`] and for the quoting rules of a POSIX shell. Plain words are unchanged. A line
+/// feed cannot be quoted.
 #[must_use]
 pub fn quote(word: &[u8]) -> Cow<'_, [u8]> {
     let is_special = |b: &u8| is_blank(*b) || matches!(b, b'\'' | b'"' | b'\\' | b'#');
@@ -83,7 +83,7 @@ pub fn quote(word: &[u8]) -> Cow<'_, [u8]> {
     }
     let mut quoted = Vec::with_capacity(word.len() + 4);
     if word.iter().any(|b| matches!(b, b'\'' | b'"' | b'\\')) {
-        // A backslash outside of quotes means the same to every reader.
+        // A backslash outside quotes means the same to every reader.
         for &byte in word {
             if is_special(&byte) {
                 quoted.push(b'\\');
@@ -98,7 +98,7 @@ pub fn quote(word: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(quoted)
 }
 
-/// Appends a command that is written as in a DAG ([`crate::words`]) as a line of a list.
+/// Appends a command in the syntax of a DAG ([`crate::words`]) as a line of a list.
 pub fn translate(command: &str, out: &mut String) {
     for (n, word) in crate::words::Words::new(command.as_bytes()).enumerate() {
         if n > 0 {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn quoting_is_that_of_a_shell() {
+    fn quoting_follows_the_shell() {
         let cases: &[(&str, &[&str])] = &[
             ("a  b\tc", &["a", "b", "c"]),
             (r#"'a b'"c d"e\ f"#, &["a bc de f"]),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_a_dag_become_lines() {
+    fn commands_of_a_dag_are_translated() {
         let mut text = String::new();
         translate(r#"/bin/echo "a b" it\'s "" #5 pre"x y""#, &mut text);
         assert_eq!(text, "/bin/echo \"a b\" it\\'s \"\" \"#5\" \"prex y\"\n");
@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn words_survive(words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..8), 1..6)) {
+        fn quoted_words_are_split_again(words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..8), 1..6)) {
             let words: Vec<Vec<u8>> = words
                 .into_iter()
                 .map(|word| word.into_iter().filter(|b| *b != b'\n' && *b != 0).collect())
@@ -162,7 +162,7 @@ mod tests {
         }
 
         #[test]
-        fn any_line_is_split_or_refused(line in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn arbitrary_lines_do_not_panic(line in prop::collection::vec(any::<u8>(), 0..60)) {
             let _ = split(&line);
         }
     }

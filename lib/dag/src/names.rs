@@ -1,4 +1,4 @@
-//! Index from names to task numbers that keeps no copy of the names.
+//! Index from names to task numbers, without copies of the names.
 
 use std::hash::Hasher;
 use std::hint::black_box;
@@ -9,8 +9,8 @@ use crate::TaskId;
 
 const EMPTY: u64 = 0;
 
-/// Open addressing with linear probing. A slot holds 32 bits of the hash and the task number plus
-/// one; names themselves are compared by the caller, in the buffer of the DAG.
+/// A hash table with open addressing and linear probing. A slot holds 32 bits of the hash and the task number
+/// plus one. The caller compares names in the text of the DAG.
 #[derive(Default)]
 pub(crate) struct NameIndex {
     slots: Vec<u64>,
@@ -25,8 +25,8 @@ pub(crate) fn hash(name: &[u8]) -> u32 {
 }
 
 impl NameIndex {
-    /// The task with this hash for which `is_it` is true.
-    pub(crate) fn find(&self, hash: u32, mut is_it: impl FnMut(TaskId) -> bool) -> Option<TaskId> {
+    /// Returns the task with this hash for which `is_match` is true.
+    pub(crate) fn find(&self, hash: u32, mut is_match: impl FnMut(TaskId) -> bool) -> Option<TaskId> {
         if self.slots.is_empty() {
             return None;
         }
@@ -39,7 +39,7 @@ impl NameIndex {
             }
             if (slot >> 32) as u32 == hash {
                 let task = TaskId(slot as u32 - 1);
-                if is_it(task) {
+                if is_match(task) {
                     return Some(task);
                 }
             }
@@ -47,7 +47,7 @@ impl NameIndex {
         }
     }
 
-    /// Makes room for so many more tasks.
+    /// Makes room for `more` tasks.
     pub(crate) fn reserve(&mut self, more: usize) {
         // At most two thirds full, so that probing stays short.
         while (self.used + more) * 3 >= self.slots.len() * 2 {
@@ -55,20 +55,20 @@ impl NameIndex {
         }
     }
 
-    /// Reads the first slot of this hash, without waiting for it: a number of such reads in a row
-    /// overlap, and find the slots in the cache when it comes to [`NameIndex::find`].
+    /// Reads the first slot of this hash. The cache misses of several such reads overlap, and later calls of
+    /// [`NameIndex::find`] find the slots in the cache.
     pub(crate) fn touch(&self, hash: u32) {
         if let Some(slot) = self.slots.get(hash as usize & (self.slots.len().wrapping_sub(1))) {
             black_box(*slot);
         }
     }
 
-    /// The first task with this hash, whatever its name.
+    /// Returns the first task with this hash.
     pub(crate) fn guess(&self, hash: u32) -> Option<TaskId> {
         self.find(hash, |_| true)
     }
 
-    /// Adds a task whose name is not there yet. The task's number must be below `u32::MAX`.
+    /// Adds a task with a new name. Its number must be below `u32::MAX`.
     pub(crate) fn insert(&mut self, hash: u32, task: TaskId) {
         self.reserve(1);
         place(&mut self.slots, u64::from(hash) << 32 | u64::from(task.0 + 1));
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_was_inserted_also_among_equal_hashes() {
+    fn tasks_with_equal_hashes_are_found() {
         let mut index = NameIndex::default();
         for id in 0..1000 {
             index.insert(id / 10, TaskId(id));

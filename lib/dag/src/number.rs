@@ -1,7 +1,7 @@
-//! Numbers as the C library's `sscanf` reads them, which is what users' DAG files rely on: blanks
-//! in front are skipped and whatever follows the number is ignored, so `12MB` is 12.
+//! Numbers as `sscanf` of the C library reads them, because DAG files rely on it: leading blanks are skipped,
+//! and text after the number is ignored, so `12MB` is 12.
 
-/// The text without the blanks in front, as C counts blanks.
+/// Removes leading blanks, by the definition of C.
 #[must_use]
 pub fn skip_blanks(text: &[u8]) -> &[u8] {
     let start = text
@@ -15,14 +15,14 @@ fn digits(text: &[u8]) -> usize {
     text.iter().take_while(|b| b.is_ascii_digit()).count()
 }
 
-/// Length of a sign and digits, and of the digits alone.
+/// Returns the length of an optional sign with digits, and of the digits.
 fn signed_digits(text: &[u8]) -> (usize, usize) {
     let sign = usize::from(matches!(text.first(), Some(b'+' | b'-')));
     let digits = digits(&text[sign..]);
     (sign + digits, digits)
 }
 
-/// The text of the decimal integer that this begins with.
+/// Returns the decimal integer at the start of the text.
 #[must_use]
 fn integer_text(text: &[u8]) -> Option<&str> {
     let text = skip_blanks(text);
@@ -30,8 +30,8 @@ fn integer_text(text: &[u8]) -> Option<&str> {
     (digits > 0).then(|| std::str::from_utf8(&text[..end]).ok())?
 }
 
-/// The text of the decimal number, with fraction and exponent, that this begins with. Infinity,
-/// not-a-number and hexadecimal are no numbers here.
+/// Returns the decimal number at the start of the text, with fraction and exponent. Infinity, not-a-number
+/// and hexadecimal numbers are not accepted.
 #[must_use]
 pub fn decimal_text(text: &[u8]) -> Option<&str> {
     let text = skip_blanks(text);
@@ -53,12 +53,12 @@ pub fn decimal_text(text: &[u8]) -> Option<&str> {
     std::str::from_utf8(&text[..end]).ok()
 }
 
-/// `%f`: decimal number in single precision.
+/// `%f`: a decimal number in single precision.
 pub(crate) fn float(text: &[u8]) -> Option<f32> {
     decimal_text(text)?.parse().ok()
 }
 
-/// `%d`: decimal integer. Out of range is the nearest one.
+/// `%d`: a decimal integer. Values out of range become the nearest one.
 #[must_use]
 pub fn integer(text: &[u8]) -> Option<i64> {
     let text = integer_text(text)?;

@@ -8,7 +8,7 @@ use crate::number;
 use crate::text::lossy;
 use crate::words::Words;
 
-/// What the options of one task ask for: a cache line, as each task may have its own.
+/// Options of a task, in one cache line, because each task may have its own set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[repr(align(64))]
 pub(crate) struct Options {
@@ -18,11 +18,11 @@ pub(crate) struct Options {
     pub(crate) tries: Option<u32>,
     pub(crate) priority: i64,
     pub(crate) runtime_limit: Option<Duration>,
-    // Boxed, because few tasks have any.
+    // Boxed, because few tasks forward data.
     pub(crate) forwards: Option<Box<Forwards>>,
 }
 
-/// Files that a task writes into through the master, sorted by variable or source name.
+/// Forwards of a task, sorted by variable or source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Forwards {
     pub(crate) pipes: Vec<Forward>,
@@ -56,10 +56,9 @@ impl Default for Options {
 const PIPE: (&str, &str) = ("-f/--pipe-forward", "VAR=PATH");
 const FILE: (&str, &str) = ("-F/--file-forward", "SRC=DEST");
 
-/// Reads options from the front of `rest`, the part of a TASK line after the name.
+/// Parses the options at the start of `rest`, the part of a TASK line after the name.
 ///
-/// Gives the options and the command: the remainder from the first word on that does not begin
-/// with `-`, as it was written.
+/// Returns the options and the command: the unchanged rest from the first word that does not begin with `-`.
 pub(crate) fn parse<'a>(name: &[u8], rest: &'a [u8]) -> Result<(Options, &'a [u8]), DagErrorKind> {
     let mut options = Options::default();
     let mut words = Words::new(rest);
@@ -147,8 +146,8 @@ fn invalid(what: &'static str, value: &[u8], name: &[u8]) -> DagErrorKind {
     }
 }
 
-/// Memory in MB or a number of CPUs or GPUs: single precision, rounded up. The limit of 32 bits is ours;
-/// beyond it the original's conversion is undefined.
+/// Parses memory in MB or a number of CPUs or GPUs: in single precision, rounded up, at most 32 bits. Beyond
+/// that, the original's conversion is undefined.
 fn request(what: &'static str, value: &[u8], name: &[u8]) -> Result<u32, DagErrorKind> {
     let number = number::float(value).ok_or_else(|| invalid(what, value, name))?;
     if number < 0.0 {
@@ -164,7 +163,7 @@ fn request(what: &'static str, value: &[u8], name: &[u8]) -> Result<u32, DagErro
     Ok(number as u32)
 }
 
-/// A time in seconds, to the millisecond.
+/// Parses a time in seconds, rounded to milliseconds.
 fn seconds(what: &'static str, value: &[u8], name: &[u8]) -> Result<Duration, DagErrorKind> {
     let number = number::float(value).ok_or_else(|| invalid(what, value, name))?;
     if number < 0.0 {
@@ -177,12 +176,12 @@ fn seconds(what: &'static str, value: &[u8], name: &[u8]) -> Result<Duration, Da
     if milliseconds > f64::from(u32::MAX) * 1000.0 {
         return Err(invalid(what, value, name));
     }
-    // Zero is no limit; the shortest one is not.
-    let shortest = u64::from(number > 0.0);
-    Ok(Duration::from_millis((milliseconds as u64).max(shortest)))
+    // Zero means no limit, so a tiny limit must not become zero.
+    let min = u64::from(number > 0.0);
+    Ok(Duration::from_millis((milliseconds as u64).max(min)))
 }
 
-/// Splits at the first `=`; of several with the same left side the last one counts.
+/// Adds a forward, split at the first `=`. The last of several with the same key wins.
 fn add(
     forwards: &mut Vec<Forward>,
     (option, format): (&'static str, &'static str),
@@ -210,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runtime_limits() {
+    fn runtime_limits_are_parsed() {
         let limit = |rest: &str| {
             let parsed = parse(b"t", rest.as_bytes());
             parsed

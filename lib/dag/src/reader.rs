@@ -12,10 +12,9 @@ use crate::names::{self, NameIndex};
 use crate::options::{self, Options};
 use crate::text::{cut, lossy, trim};
 
-/// Names are looked up in blocks of so many: first all slots of the index are read, then all
-/// tasks, then all texts. In a large DAG each of these reads misses the cache, and misses that do
-/// not depend on each other overlap.
-const BLOCK: usize = 64;
+/// Number of names that are looked up together: first the slots of the index are read, then the tasks, then
+/// the texts. In a large DAG each of these reads misses the cache, and independent misses overlap.
+const BLOCK_SIZE: usize = 64;
 
 pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
     let mut reader = Reader::new(&text);
@@ -24,7 +23,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         reader.number += 1;
         let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |len| start + len);
         if let Err(error) = reader.line(trim(&text[start..end])) {
-            // An earlier line may be wrong, too, and comes first.
+            // The first error is reported, and an earlier line may have one.
             reader.flush()?;
             return Err(error);
         }
@@ -56,14 +55,14 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
 
 struct Reader<'a> {
     text: &'a [u8],
-    /// Number of the line that is being read, from 1.
+    /// Number of the current line, from 1.
     number: u64,
     entries: Vec<Entry>,
     names: NameIndex,
-    /// Hashes and line numbers of the last tasks, whose names are not in the index yet.
+    /// Hashes and line numbers of the latest tasks, whose names are not in the index yet.
     new_names: Vec<(u32, u64)>,
     edges: Vec<(TaskId, TaskId)>,
-    /// Edges whose ends have not been looked up yet.
+    /// Edges whose tasks have not been looked up yet.
     new_edges: Vec<NewEdge<'a>>,
     /// Identifier of the last `#@` line, for the next task.
     id: Option<&'a [u8]>,
@@ -84,9 +83,9 @@ impl<'a> Reader<'a> {
             number: 0,
             entries: Vec::new(),
             names: NameIndex::default(),
-            new_names: Vec::with_capacity(BLOCK),
+            new_names: Vec::with_capacity(BLOCK_SIZE),
             edges: Vec::new(),
-            new_edges: Vec::with_capacity(BLOCK),
+            new_edges: Vec::with_capacity(BLOCK_SIZE),
             id: None,
             option_sets: vec![Options::default()],
             known_sets: FxHashMap::from_iter([(Options::default(), 0)]),
@@ -97,7 +96,7 @@ impl<'a> Reader<'a> {
         if line.len() >= u32::MAX as usize {
             return Err(self.error(DagErrorKind::LineTooLong));
         }
-        // The keyword is only a prefix, as in the original: `TASKS a cmd` is a task.
+        // As in the original, the keyword is only a prefix: `TASKS a cmd` is a task.
         if line.starts_with(b"TASK") {
             self.task(line)
         } else if line.starts_with(b"EDGE") {
@@ -120,7 +119,7 @@ impl<'a> Reader<'a> {
         if rest.is_empty() {
             return Err(self.error(DagErrorKind::TaskRecord(lossy(line))));
         }
-        if !self.new_edges.is_empty() || self.new_names.len() == BLOCK {
+        if !self.new_edges.is_empty() || self.new_names.len() == BLOCK_SIZE {
             self.flush()?;
         }
         let hash = names::hash(name);
@@ -162,7 +161,7 @@ impl<'a> Reader<'a> {
         if child.is_empty() {
             return Err(self.error(DagErrorKind::EdgeRecord(lossy(line))));
         }
-        if !self.new_names.is_empty() || self.new_edges.len() == BLOCK {
+        if !self.new_names.is_empty() || self.new_edges.len() == BLOCK_SIZE {
             self.flush()?;
         }
         let ends = [parent, child].map(|name| (names::hash(name), name));
@@ -173,7 +172,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Works off the names or edges that wait; there are never both.
+    /// Handles the pending names or edges; there are never both.
     fn flush(&mut self) -> Result<(), DagError> {
         self.flush_names()?;
         self.flush_edges()
@@ -187,7 +186,7 @@ impl<'a> Reader<'a> {
         }
         let first = self.entries.len() - new.len();
         for (at, (hash, line)) in (first..).zip(new.drain(..)) {
-            // Fits, as the number was checked when the entry was made.
+            // Fits, because the number was checked when the entry was added.
             let task = TaskId(at as u32);
             let name = self.name(task);
             if self.names.find(hash, |other| self.name(other) == name).is_some() {
@@ -205,7 +204,7 @@ impl<'a> Reader<'a> {
         for (hash, _) in ends() {
             self.names.touch(*hash);
         }
-        let mut guesses = [0; 2 * BLOCK];
+        let mut guesses = [0; 2 * BLOCK_SIZE];
         for ((hash, _), guess) in ends().zip(&mut guesses) {
             *guess = self
                 .names
@@ -255,13 +254,13 @@ impl<'a> Reader<'a> {
         Ok(number)
     }
 
-    /// Where in the text a part of it begins.
+    /// Returns the position of a part of the text.
     fn offset(&self, part: &[u8]) -> usize {
         part.as_ptr() as usize - self.text.as_ptr() as usize
     }
 }
 
-/// Numbers stay below `u32::MAX`, which is used for "none".
+/// Returns the next number. Numbers stay below `u32::MAX`, which stands for none.
 fn new_number(count: usize, what: &'static str) -> Result<u32, DagErrorKind> {
     u32::try_from(count)
         .ok()
@@ -275,10 +274,9 @@ struct Edges {
     parent_counts: Vec<u32>,
 }
 
-/// Sorts edges by parent, keeping their order, and drops repeated ones.
+/// Sorts edges by parent, keeping their order, and removes duplicates.
 fn collect(edges: &[(TaskId, TaskId)], tasks: usize) -> Edges {
-    // A counting sort: afterwards `first_child[p]` is where the children of p end, which is where
-    // those of p + 1 begin.
+    // A counting sort. Afterwards `end[p + 1]` is where the children of p end and those of p + 1 begin.
     let mut end = vec![0_u32; tasks + 1];
     for (parent, _) in edges {
         end[parent.index() + 1] += 1;
@@ -295,7 +293,7 @@ fn collect(edges: &[(TaskId, TaskId)], tasks: usize) -> Edges {
     }
 
     let mut parent_counts = vec![0_u32; tasks];
-    // The array is no longer needed as cursor: now it holds the last parent seen of each child.
+    // Reuses the array for the latest parent of each child.
     let mut last_parent = next;
     last_parent.fill(u32::MAX);
     let mut kept = 0;

@@ -1,26 +1,24 @@
-//! The rescue file: names of the tasks that have finished.
+//! The rescue file: names of the tasks that are done.
 //!
-//! A record is a line feed, `DONE `, and the name. So the file begins with an empty line and does
-//! not end with a line feed. It is only ever appended to, also when an old one is not used. At
-//! the start of a run all finished tasks are written once more, in byte order of their names.
+//! A record is a line feed, `DONE `, and the name. So the file begins with an empty line and does not end
+//! with a line feed. The file is only appended to, even by a run that ignores its content. At the start of a
+//! run, all done tasks are written once more, in byte order of their names.
 //!
 //! # After a crash
 //!
-//! The format has one weakness: without a line feed at the end, `DONE t1` may be the record of
-//! `t1`, or what a crash or a full disk left of `DONE t10`. The bytes must stay those of the
-//! original, so the doubt is resolved when reading, for the last line only, if it has no line
-//! feed:
+//! The format has a weakness: without a line feed at the end, `DONE t1` may be the record of `t1`, or what a
+//! crash or a full disk left of `DONE t10`. The bytes must be those of the original, so the reader resolves
+//! the ambiguity. It affects only the last line, if it has no line feed:
 //!
-//! * It is the beginning of a record of some task, but not a whole one (`DON`, or `DONE t` where
-//!   there is no task `t`): it was torn, and counts as nothing instead of an error.
-//! * It is a whole record of a task whose name is the beginning of another task's name: it counts
-//!   as torn if the file's length is a multiple of 512. A record of a few bytes goes to the kernel
-//!   in one call; the kernel and the disk divide it at the boundaries of pages or sectors only,
-//!   which are multiples of 512. Where a record really ends there (one file in 512 with such
-//!   names), a finished task runs once more, which is what the user would have to do with a torn
-//!   one, too. Without this restriction every orderly end with such a task would repeat it.
-//! * [`Writer`] cuts a record off again that it could not write in full, and cuts off what the
-//!   reader took for torn before it appends, so that the next record does not complete it.
+//! * If it is an incomplete record of some task (`DON`, or `DONE t` without a task `t`), it is torn and is
+//!   ignored.
+//! * If it is a complete record of a task whose name is a prefix of another name, it counts as torn if the
+//!   length of the file is a multiple of 512. A short record goes to the kernel in one call; kernel and disk
+//!   divide it only at the boundaries of pages or sectors. If a record really ends there (one file in 512
+//!   with such names), a done task runs once more. Without this restriction, every orderly end with such a
+//!   task would repeat it.
+//! * [`Writer`] removes a record that it could not write completely, and removes a torn record before it
+//!   appends, so that the next record does not complete it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -32,26 +30,26 @@ use crate::error::reason;
 use crate::text::{cut, lossy, trim};
 use crate::{Dag, TaskId};
 
-/// Smallest unit in which disks and kernels divide a write.
+/// Smallest unit in which kernels and disks divide a write.
 const SECTOR: usize = 512;
 
-/// Which tasks of a DAG have finished.
+/// A set of tasks that are done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DoneSet {
     bits: Vec<u64>,
     len: usize,
-    /// Where a torn record at the end of the rescue file begins.
+    /// Position of a torn record at the end of the rescue file.
     torn_at: Option<u64>,
 }
 
 impl DoneSet {
-    /// No task has finished.
+    /// Creates an empty set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The task has finished.
+    /// True if the task is done.
     #[must_use]
     pub fn contains(&self, task: TaskId) -> bool {
         self.bits
@@ -59,7 +57,7 @@ impl DoneSet {
             .is_some_and(|bits| bits >> (task.index() % 64) & 1 == 1)
     }
 
-    /// Adds a task; false if it was there already.
+    /// Adds a task. Returns false if it is already in the set.
     pub fn insert(&mut self, task: TaskId) -> bool {
         let (word, bit) = (task.index() / 64, 1 << (task.index() % 64));
         if word >= self.bits.len() {
@@ -71,19 +69,19 @@ impl DoneSet {
         new
     }
 
-    /// Number of tasks that have finished.
+    /// Number of tasks in the set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// No task has finished.
+    /// True if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The tasks in the order of the DAG file.
+    /// Tasks in the order of the DAG file.
     pub fn ids(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.bits.iter().enumerate().flat_map(|(word, bits)| {
             let mut left = *bits;
@@ -95,14 +93,14 @@ impl DoneSet {
         })
     }
 
-    /// The last record of the file was not written in full: the run before was interrupted there.
+    /// True if the last record of the file is torn.
     #[must_use]
     pub fn is_torn(&self) -> bool {
         self.torn_at.is_some()
     }
 }
 
-/// Why a rescue file was refused. `Display` gives the text of the original.
+/// Why a rescue file was refused. `Display` is the text of the original.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message says it")]
@@ -132,10 +130,10 @@ impl RescueError {
     }
 }
 
-/// Reads a rescue file. One that does not exist is as good as an empty one.
+/// Reads a rescue file. A missing file counts as empty.
 ///
 /// # Errors
-/// The file cannot be read, a line is no record, or a task is not in the DAG.
+/// The file cannot be read, a line is not a record, or a task is not in the DAG.
 pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -153,7 +151,7 @@ pub fn read(path: &Path, dag: &Dag) -> Result<DoneSet, RescueError> {
 /// Reads the content of a rescue file.
 ///
 /// # Errors
-/// A line is no record, or a task is not in the DAG.
+/// A line is not a record, or a task is not in the DAG.
 pub fn parse(text: &[u8], dag: &Dag) -> Result<DoneSet, RescueError> {
     let mut done = DoneSet::new();
     let torn_at = torn_at(text, dag);
@@ -164,7 +162,7 @@ pub fn parse(text: &[u8], dag: &Dag) -> Result<DoneSet, RescueError> {
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
-        // As with the DAG, the keyword is only a prefix and the name is the whole rest.
+        // As in the DAG, the keyword is only a prefix, and the name is the rest of the line.
         if !line.starts_with(b"DONE") {
             return Err(RescueError::Record {
                 text: lossy(line),
@@ -189,9 +187,8 @@ pub fn parse(text: &[u8], dag: &Dag) -> Result<DoneSet, RescueError> {
     Ok(done)
 }
 
-/// For a run that does not use the rescue file although it will append to it: no task is done, but
-/// a torn record is still cut off, so that the run after this one does not stumble over it. A file
-/// that cannot be read has nothing to cut off.
+/// Returns the empty set for a run that ignores the rescue file but appends to it. A torn record is still
+/// found, so that [`Writer`] removes it. A file that cannot be read has none.
 #[must_use]
 pub fn skip(path: &Path, dag: &Dag) -> DoneSet {
     let text = std::fs::read(path).unwrap_or_default();
@@ -201,13 +198,13 @@ pub fn skip(path: &Path, dag: &Dag) -> DoneSet {
     }
 }
 
-/// Where a torn record at the end of the file begins, with the line feed before it.
+/// Returns the position of a torn record at the end of the file, including the line feed before it.
 fn torn_at(text: &[u8], dag: &Dag) -> Option<usize> {
     let last = memchr::memrchr(b'\n', text).map_or(0, |at| at + 1);
     is_torn(&text[last..], text.len(), dag).then(|| last.saturating_sub(1))
 }
 
-/// Whether the last line, which has no line feed, is what a crash left of a longer record.
+/// True if the last line, which has no line feed, is torn.
 fn is_torn(line: &[u8], file_len: usize, dag: &Dag) -> bool {
     const KEYWORD: &[u8] = b"DONE ";
     if line.is_empty() {
@@ -216,8 +213,8 @@ fn is_torn(line: &[u8], file_len: usize, dag: &Dag) -> bool {
     let Some(name) = line.strip_prefix(KEYWORD) else {
         return KEYWORD.starts_with(line) && !dag.is_empty();
     };
-    let whole = dag.find(name).is_some();
-    if whole && !file_len.is_multiple_of(SECTOR) {
+    let is_complete = dag.find(name).is_some();
+    if is_complete && !file_len.is_multiple_of(SECTOR) {
         return false;
     }
     dag.ids()
@@ -228,17 +225,17 @@ fn is_torn(line: &[u8], file_len: usize, dag: &Dag) -> bool {
 #[derive(Debug)]
 pub struct Writer {
     file: File,
-    /// Length of the file up to the last whole record.
+    /// Length of the file up to the last complete record.
     len: u64,
     pending: Vec<u8>,
 }
 
 impl Writer {
-    /// Opens the file for appending; creates it if it is not there. A torn record that was found
-    /// when `done` was read is cut off.
+    /// Opens the file for appending, and creates it if it is missing. Removes a torn record that was found
+    /// when `done` was read.
     ///
     /// # Errors
-    /// The file cannot be opened or cut.
+    /// The file cannot be opened or truncated.
     pub fn open_append(path: &Path, done: &DoneSet) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create(true).open(path)?;
         let mut len = file.metadata()?.len();
@@ -253,7 +250,7 @@ impl Writer {
         })
     }
 
-    /// Writes the records of all tasks that are done already, in byte order of their names.
+    /// Writes the records of all tasks that are already done, in byte order of their names.
     ///
     /// # Errors
     /// As [`Writer::flush`].
@@ -266,8 +263,8 @@ impl Writer {
         self.flush()
     }
 
-    /// Writes the record of a task that has just finished; it has reached the kernel when this
-    /// returns, and survives the end of the process.
+    /// Writes the record of a task. When this returns, the record is in the kernel and survives the end of
+    /// the process.
     ///
     /// # Errors
     /// As [`Writer::flush`].
@@ -276,23 +273,23 @@ impl Writer {
         self.flush()
     }
 
-    /// Notes a record for the next [`Writer::flush`].
+    /// Adds a record for the next [`Writer::flush`].
     pub fn push(&mut self, name: &[u8]) {
         self.pending.extend_from_slice(b"\nDONE ");
         self.pending.extend_from_slice(name);
     }
 
-    /// Hands the noted records to the kernel.
+    /// Writes the added records to the kernel.
     ///
     /// # Errors
-    /// They could not be written, because the disk is full, say. The file is as it was before,
-    /// and the records are still noted.
+    /// The records could not be written, for example because the disk is full. The file is unchanged, and the
+    /// records are still pending.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }
         if let Err(error) = self.file.write_all(&self.pending) {
-            // If even cutting fails, the reader will recognise the torn end.
+            // If truncating fails, too, the reader recognizes the torn record.
             let _ = self.file.set_len(self.len);
             return Err(error);
         }
@@ -301,9 +298,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Length of the file up to the last record that was handed to the kernel.
+    /// Length of the file up to the last flushed record.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "this is no collection")]
+    #[expect(clippy::len_without_is_empty, reason = "not a collection")]
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -314,10 +311,10 @@ impl Writer {
         &self.file
     }
 
-    /// Waits until everything handed to the kernel is on the disk (`fdatasync`).
+    /// Syncs flushed records to the disk (`fdatasync`).
     ///
     /// # Errors
-    /// The disk reports an error; records since the last success may be lost.
+    /// The disk reports an error. Records since the last success may be lost.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }

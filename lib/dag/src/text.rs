@@ -1,11 +1,11 @@
-//! Cutting of lines, as the DAG file and the rescue file share it.
+//! Splitting of lines, for the DAG file and the rescue file.
 
-/// Blanks at the ends of a line and between the first words of a record.
+/// True for blanks at the ends of a line and between the first words of a record.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// Without the blanks at both ends.
+/// Removes blanks at both ends.
 pub(crate) fn trim(mut line: &[u8]) -> &[u8] {
     while let [first, rest @ ..] = line
         && is_blank(*first)
@@ -20,14 +20,14 @@ pub(crate) fn trim(mut line: &[u8]) -> &[u8] {
     line
 }
 
-/// First word of a trimmed text and the rest without leading blanks (empty if there is none).
+/// Returns the first word of a trimmed text and the rest without leading blanks.
 pub(crate) fn cut(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text.iter().position(|b| is_blank(*b)).unwrap_or(text.len());
     let (word, rest) = text.split_at(end);
     (word, trim(rest))
 }
 
-/// Text for a message: bytes that are no UTF-8 become replacement characters.
+/// Converts text for a message. Bytes that are not UTF-8 become replacement characters.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

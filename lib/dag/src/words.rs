@@ -1,10 +1,10 @@
 //! Word splitting of a command, and its inverse.
 //!
-//! No variables, no globbing. `'` and `"` are the same thing: the first one opens, the next one of
-//! either kind closes. Opening does not end the current word, closing always does, even an empty
-//! one: `pre"a b"post` gives `prea b` and `post`. A backslash takes the next character literally,
-//! inside and outside quotes. Blanks outside quotes separate. A quote that is never closed holds
-//! the rest of the line as one word, unless that is empty.
+//! Variables and patterns are not expanded. `'` and `"` are equivalent: the first one opens a quote, the next
+//! one of either kind closes it. Opening does not end the current word, but closing does, even if the word is
+//! empty: `pre"a b"post` gives `prea b` and `post`. A backslash makes the next character literal, inside and
+//! outside quotes. Blanks outside quotes separate words. A quote that is not closed contains the rest of the
+//! line as one word, unless the rest is empty.
 
 use std::borrow::Cow;
 
@@ -12,23 +12,23 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | 0x0b | 0x0c)
 }
 
-/// The words of a text, one after the other.
+/// An iterator over the words of a text.
 ///
-/// [`Words::rest`] gives what has not been looked at: an options parser takes words from the front
-/// and keeps the remainder as it is.
+/// [`Words::rest`] returns the unread part, so that a parser of options can take words from the front and
+/// keep the rest unchanged.
 #[derive(Clone, Debug)]
 pub struct Words<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Words<'a> {
-    /// Splits `text`.
+    /// Creates an iterator over the words of `text`.
     #[must_use]
     pub fn new(text: &'a [u8]) -> Self {
         Self { rest: text }
     }
 
-    /// The part not yet split, without blanks in front.
+    /// Returns the unread part without leading blanks.
     #[must_use]
     pub fn rest(&self) -> &'a [u8] {
         let start = self
@@ -45,7 +45,7 @@ impl<'a> Iterator for Words<'a> {
 
     fn next(&mut self) -> Option<Cow<'a, [u8]>> {
         let text = self.rest();
-        // Most words have nothing to unquote and need no copy.
+        // Most words have no quotes and need no copy.
         let plain = text
             .iter()
             .position(|b| is_blank(*b) || matches!(b, b'\'' | b'"' | b'\\'));
@@ -61,7 +61,7 @@ impl<'a> Iterator for Words<'a> {
             at += 1;
             match byte {
                 b'\\' => {
-                    // At the very end of the text it stays what it is.
+                    // At the end of the text, the backslash is literal.
                     word.push(text.get(at).copied().unwrap_or(b'\\'));
                     at = text.len().min(at + 1);
                 }
@@ -82,21 +82,21 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// All words of a text.
+/// Returns all words of a text.
 #[must_use]
 pub fn split(text: &[u8]) -> Vec<Vec<u8>> {
     Words::new(text).map(Cow::into_owned).collect()
 }
 
-/// Writes a word so that [`split`] gives back exactly this one word, also between others and at
-/// the end of a line whose blanks are cut.
+/// Quotes a word so that [`split`] returns exactly this word, also between other words and at the end of a
+/// trimmed line.
 ///
-/// Words without blanks, quotes and backslashes stay as they are. Line feeds cannot be written at
-/// all in a DAG file; [`crate::write`] refuses them.
+/// Words without blanks, quotes and backslashes are unchanged. A DAG file cannot contain line feeds in words;
+/// [`crate::write`] refuses them.
 #[must_use]
 pub fn quote(word: &[u8]) -> Cow<'_, [u8]> {
     let special = |b: u8| is_blank(b) | matches!(b, b'\'' | b'"' | b'\\' | b'\r' | b'\n');
-    // Most words are plain; without a way out the loop takes many bytes at a time.
+    // Most words are plain. Without an early exit, the compiler can vectorize the loop.
     if !word.is_empty() && !word.iter().fold(false, |found, &b| found | special(b)) {
         return Cow::Borrowed(word);
     }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_is_left_as_it_was() {
+    fn the_rest_is_unchanged() {
         let mut words = Words::new(br#"-m  "1 2"   prog  'a  b' "#);
         assert_eq!(words.next().as_deref(), Some(&b"-m"[..]));
         assert_eq!(words.next().as_deref(), Some(&b"1 2"[..]));
@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn quoting_is_undone_by_splitting(words in proptest::collection::vec(any::<Vec<u8>>(), 0..6)) {
+        fn quoted_words_are_split_again(words in proptest::collection::vec(any::<Vec<u8>>(), 0..6)) {
             let line = words.iter().map(|w| quote(w).into_owned()).collect::<Vec<_>>().join(&b' ');
             prop_assert_eq!(split(&line), words);
         }
@@ -199,7 +199,7 @@ mod tests {
         }
 
         #[test]
-        fn splitting_ends_and_loses_no_word(text in any::<Vec<u8>>()) {
+        fn splitting_ends_and_reads_the_whole_text(text in any::<Vec<u8>>()) {
             let mut words = Words::new(&text);
             let mut count = 0;
             while words.next().is_some() {

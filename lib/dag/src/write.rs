@@ -1,8 +1,7 @@
 //! Writes the lines of a DAG file, for the planner.
 //!
-//! Layout as Pegasus' planner writes it, because its monitoring daemon reads these lines, too: the
-//! `#@` line ends with a blank, and exactly one blank stands between the name of a task and the
-//! next word.
+//! The layout is that of Pegasus' planner, because Pegasus' monitoring daemon reads these lines, too: the
+//! `#@` line ends with a blank, and exactly one blank separates the name of a task from the next word.
 
 use std::fmt::Write as _;
 
@@ -10,19 +9,19 @@ use thiserror::Error;
 
 use crate::options;
 
-/// Why something cannot be written into a DAG file.
+/// Why a line cannot be written into a DAG file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// Names and identifiers end at the first blank.
+    /// A name or identifier contains a blank or is empty.
     #[error("{what} '{value}' is empty or contains a blank, which a DAG file cannot express")]
     Name {
-        /// Name of what.
+        /// Kind of name.
         what: &'static str,
         /// The name.
         value: String,
     },
-    /// A record is one line.
+    /// A text contains a line break.
     #[error("the {what} of task {task} contains a line break, which a DAG file cannot express")]
     LineBreak {
         /// Which part of the line.
@@ -30,14 +29,14 @@ pub enum WriteError {
         /// Name of the task.
         task: String,
     },
-    /// Read back, the line would not give what was to be written.
+    /// The reader would not return what was written.
     #[error("the {what} of task {task} cannot be written into a DAG file: {reason}")]
     Unreadable {
         /// Which part of the line.
         what: &'static str,
         /// Name of the task.
         task: String,
-        /// What the reader says.
+        /// Message of the reader.
         reason: String,
     },
 }
@@ -55,17 +54,17 @@ pub struct TaskLine<'a> {
     pub gpus: Option<u32>,
     /// `-p`: priority.
     pub priority: Option<i64>,
-    /// More options, as they are written in the line; may be empty.
+    /// More options, in the syntax of the line; may be empty.
     pub options: &'a str,
-    /// Program and arguments as they are written in the line, quoted with
-    /// [`words::quote`](crate::words::quote) where necessary.
+    /// Program and arguments in the syntax of the line, quoted with [`words::quote`](crate::words::quote) if
+    /// necessary.
     pub command: &'a str,
 }
 
-/// Adds the line that names transformation and identifier of the next task.
+/// Adds the line with transformation and identifier of the next task.
 ///
 /// # Errors
-/// `transformation` or `id` is empty or has blanks.
+/// `transformation` or `id` is empty or contains a blank.
 pub fn comment(out: &mut String, number: u64, transformation: &str, id: &str) -> Result<(), WriteError> {
     check_name("transformation", transformation)?;
     check_name("job identifier", id)?;
@@ -80,16 +79,15 @@ pub fn comment(out: &mut String, number: u64, transformation: &str, id: &str) ->
 /// Adds a TASK line.
 ///
 /// # Errors
-/// The reader would not get back what is to be written; nothing is added then.
+/// The reader would not return what was written. Nothing is added then.
 pub fn task(out: &mut String, line: &TaskLine<'_>) -> Result<(), WriteError> {
     task_in_parts(out, line, &[])
 }
 
-/// As [`task`], with a command that is `line.command` and `more` one after the other, so that nobody has to put
-/// it together before.
+/// Like [`task`], but the command is the concatenation of `line.command` and `more`.
 ///
 /// # Errors
-/// The reader would not get back what is to be written; nothing is added then.
+/// The reader would not return what was written. Nothing is added then.
 pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Result<(), WriteError> {
     let task = || line.name.to_owned();
     check_name("task name", line.name)?;
@@ -130,11 +128,11 @@ pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Re
         out.push('\n');
         return Ok(());
     }
-    // Only reading it back tells whether quotes in the options swallow the program, or the
-    // program looks like an option.
+    // Quotes in the options may include the program, or the program may look like an option: reads the line
+    // back.
     let read_back = options::parse(line.name.as_bytes(), &out.as_bytes()[rest..]);
     let problem = match read_back {
-        // Both are ends of one text.
+        // Both end at the end of the text.
         Ok((_, read)) if read.len() == out.len() - command => None,
         Ok(_) => Some(("command", "it would begin at another word".to_owned())),
         Err(kind) => Some(("options or command", kind.to_string())),
@@ -151,8 +149,8 @@ pub fn task_in_parts(out: &mut String, line: &TaskLine<'_>, more: &[&str]) -> Re
     Ok(())
 }
 
-/// Whether it is plain to see that a line is read as it was meant: its options are small numbers, and the program begins
-/// with what begins no option and needs no quotes.
+/// True if the line is certainly read back correctly: its options are small numbers, and the program begins
+/// with a character that begins no option and needs no quotes.
 fn is_plain(line: &TaskLine<'_>, more: &[&str]) -> bool {
     const SMALL: u64 = 1 << 20;
     let numbers = [
@@ -171,7 +169,7 @@ fn is_plain(line: &TaskLine<'_>, more: &[&str]) -> bool {
 /// Adds an EDGE line. Both tasks must have been written before it.
 ///
 /// # Errors
-/// A name is empty or has blanks.
+/// A name is empty or contains a blank.
 pub fn edge(out: &mut String, parent: &str, child: &str) -> Result<(), WriteError> {
     edges(out, parent, [child])
 }
@@ -179,7 +177,7 @@ pub fn edge(out: &mut String, parent: &str, child: &str) -> Result<(), WriteErro
 /// Adds an EDGE line for each child of a task. All tasks must have been written before.
 ///
 /// # Errors
-/// A name is empty or has blanks.
+/// A name is empty or contains a blank.
 pub fn edges<'n>(
     out: &mut String,
     parent: &str,
@@ -196,8 +194,8 @@ pub fn edges<'n>(
 }
 
 fn check_name(what: &'static str, value: &str) -> Result<(), WriteError> {
-    // All white space, not only the reader's four blanks: the monitoring daemon's idea is wider. Most names are
-    // plain, and to look at all of their bytes is faster than to stop at the first odd one.
+    // Refuses all white space, because the monitoring daemon knows more blanks than the reader. Checking all
+    // bytes of a plain name is faster than stopping at the first special one.
     let plain = value
         .bytes()
         .fold(true, |plain, b| plain & (b > b' ') & b.is_ascii());
@@ -218,7 +216,7 @@ mod tests {
     use crate::{Dag, TaskId, words};
 
     #[test]
-    fn layout_is_that_of_the_planner() {
+    fn the_layout_is_that_of_pegasus() {
         let mut out = String::new();
         comment(&mut out, 7, "gen:4.0", "ID01").unwrap();
         let line = TaskLine {
@@ -251,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_cannot_be_read_back() {
+    fn lines_that_cannot_be_read_back_are_refused() {
         let refused = |line: TaskLine<'_>| {
             let mut out = "before\n".to_owned();
             let error = task(&mut out, &line).unwrap_err();
@@ -328,8 +326,8 @@ mod tests {
             task_in_parts(&mut out, &line, &[&more]).unwrap();
             let text = out.strip_prefix("TASK t ").and_then(|rest| rest.strip_suffix('\n')).unwrap();
             let (_, command) = options::parse(b"t", text.as_bytes()).unwrap();
-            let meant = format!("{first}{more}");
-            prop_assert_eq!(command, meant.as_bytes());
+            let expected = format!("{first}{more}");
+            prop_assert_eq!(command, expected.as_bytes());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The DAG reader: what it forgives, what it refuses, and that it finds all edges.
+//! The DAG reader: which input it accepts, which it refuses, and that it finds all edges.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -29,7 +29,7 @@ fn children(dag: &Dag, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn forgives_blanks_comments_and_longer_keywords() {
+fn blanks_comments_and_longer_keywords_are_accepted() {
     let dag = read(concat!(
         "# a comment in the first column\n   # and one that is not\n \t \r\n\n",
         "TASK plain /bin/echo plain\n",
@@ -55,7 +55,7 @@ fn forgives_blanks_comments_and_longer_keywords() {
     assert_eq!(command(&dag, "last"), "/bin/echo last # not a comment");
     assert_eq!(children(&dag, "plain"), ["indented", "last"]);
     assert_eq!(children(&dag, "tabbed"), ["spaced"]);
-    assert_eq!(dag.find(b"nobody"), None);
+    assert_eq!(dag.find(b"missing"), None);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn an_empty_file_has_no_tasks() {
 }
 
 #[test]
-fn reads_all_options() {
+fn all_options_are_read() {
     let task = |options: &str| {
         let dag = read(&format!("TASK t {options} /bin/x -m 9"));
         let task = dag.task(TaskId(0));
@@ -127,7 +127,8 @@ fn identifiers_belong_to_the_next_task_only() {
 }
 
 #[test]
-fn refuses_with_the_words_of_the_original() {
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
+fn error_messages_are_those_of_the_original() {
     let cases = [
         (
             "TASK one /bin/true\nTASK one /bin/echo again",
@@ -246,7 +247,7 @@ fn refuses_with_the_words_of_the_original() {
     }
 }
 
-/// Names are looked up later than they are read; the first wrong line must be reported all the same.
+/// Names are looked up later than they are read. Still, the first invalid line is reported.
 #[test]
 fn the_first_of_several_errors_is_reported() {
     let many: String = (0..200).map(|task| format!("TASK t{task} x\n")).collect();
@@ -281,7 +282,7 @@ fn the_first_of_several_errors_is_reported() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named_with_the_reason() {
+fn an_unreadable_file_is_reported_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("missing.dag");
     let error = Dag::open(&path).unwrap_err();
@@ -309,7 +310,7 @@ fn lines_may_be_long() {
 }
 
 #[test]
-fn sorts_by_bytes_of_names() {
+fn tasks_are_sorted_by_the_bytes_of_their_names() {
     let names = [
         "x_10",
         "x_9",
@@ -333,12 +334,12 @@ fn sorts_by_bytes_of_names() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_survived(text in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn arbitrary_bytes_do_not_panic(text in proptest::collection::vec(any::<u8>(), 0..400)) {
         let _ = Dag::parse(text);
     }
 
     #[test]
-    fn any_records_are_survived(
+    fn arbitrary_records_do_not_panic(
         lines in proptest::collection::vec("(TASK|EDGE|#@|DONE)?[ \t]?[ab]?[ \t]?(-[mctpfF])?[ '\"=0-9.\\\\ab-]{0,12}", 0..12)
     ) {
         if let Ok(dag) = Dag::parse(lines.join("\n").into_bytes()) {

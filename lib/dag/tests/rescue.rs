@@ -1,4 +1,4 @@
-//! The rescue file: its bytes, its messages, and what is left of it after a crash.
+//! The rescue file: its bytes, its error messages, and its state after a crash.
 
 #![expect(clippy::unwrap_used, reason = "a test that fails may panic")]
 
@@ -31,7 +31,7 @@ fn refuse(dag: &Dag, text: &str) -> RescueError {
 }
 
 #[test]
-fn reads_what_people_write_by_hand() {
+fn files_written_by_hand_are_read() {
     let dag = dag(&["a", "b", "c", "d"]);
     let text = "# written by hand\n\nDONE a\n  DONE   b  \nDONE a\r\n   # indented comment\nDONEX c";
     assert_eq!(done(&dag, text), ["a", "b", "c"]);
@@ -40,7 +40,7 @@ fn reads_what_people_write_by_hand() {
 }
 
 #[test]
-fn refuses_with_the_words_of_the_original() {
+fn error_messages_are_those_of_the_original() {
     let dag = dag(&["a", "b"]);
     for (text, message, line) in [
         (
@@ -60,7 +60,7 @@ fn refuses_with_the_words_of_the_original() {
 }
 
 #[test]
-fn a_missing_file_is_fine_and_a_folder_is_not() {
+fn a_missing_file_is_empty_and_a_directory_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let dag = dag(&["a"]);
     assert_eq!(
@@ -73,7 +73,7 @@ fn a_missing_file_is_fine_and_a_folder_is_not() {
 }
 
 #[test]
-fn appends_the_bytes_of_the_original() {
+fn appended_bytes_are_those_of_the_original() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rescue");
     let dag = dag(&["d", "c", "b", "a"]);
@@ -101,7 +101,7 @@ fn appends_the_bytes_of_the_original() {
 }
 
 #[test]
-fn a_torn_record_of_no_task_counts_as_nothing_and_is_cut_off() {
+fn a_torn_record_is_ignored_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rescue");
     let dag = dag(&["task1", "task22"]);
@@ -121,7 +121,7 @@ fn a_torn_record_of_no_task_counts_as_nothing_and_is_cut_off() {
             "{torn:?}"
         );
     }
-    // Also where the file is not used.
+    // Also if the run ignores the file.
     fs::write(&path, "DONE nonsense\nDONE tas").unwrap();
     let skipped = rescue::skip(&path, &dag);
     assert!(skipped.is_empty() && skipped.is_torn());
@@ -130,14 +130,14 @@ fn a_torn_record_of_no_task_counts_as_nothing_and_is_cut_off() {
         .done(b"task1")
         .unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "DONE nonsense\nDONE task1");
-    // With a line feed somebody has written it so, and must be told.
+    // With a line feed, the record was written like this, which is an error.
     assert!(rescue::parse(b"DONE tas\n", &dag).is_err());
 }
 
 #[test]
-fn a_torn_record_that_is_another_task_counts_as_nothing_where_writes_are_divided() {
+fn a_record_that_is_a_prefix_of_another_is_torn_at_sector_boundaries() {
     let dag = dag(&["t1", "t10", "filler"]);
-    // At an odd place the kernel would have written all of it: t1 it is.
+    // Elsewhere, the kernel would have written the whole record, so it is t1.
     assert_eq!(done(&dag, "\nDONE filler\nDONE t1"), ["t1", "filler"]);
     let text = |len: usize| {
         let comment = "#".repeat(len - "\nDONE t1".len());
@@ -156,14 +156,14 @@ fn a_torn_record_that_is_another_task_counts_as_nothing_where_writes_are_divided
 }
 
 #[test]
-fn a_full_disk_leaves_whole_records_only() {
+fn a_full_disk_leaves_only_complete_records() {
     let full = std::path::Path::new("/dev/full");
     let mut writer = Writer::open_append(full, &DoneSet::new()).unwrap();
     assert!(writer.done(b"a").is_err());
 }
 
 #[test]
-fn sets_hold_what_was_put_in() {
+fn sets_contain_inserted_tasks() {
     let mut done = DoneSet::new();
     assert!(done.is_empty() && !done.contains(TaskId(1000)));
     for task in [5, 64, 0, 63, 200] {
@@ -177,14 +177,14 @@ fn sets_hold_what_was_put_in() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_survived(text in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_do_not_panic(text in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = rescue::parse(&text, &dag(&["a", "b", "ab"]));
     }
 
-    /// Cut anywhere, a file of ours gives only tasks whose records are in it, unless the rest of
-    /// a record is the name of another task; that is left to the boundaries of sectors.
+    /// A truncated file names only tasks whose records are in it, unless the rest of a record is the name of
+    /// another task, which the rule of sector boundaries covers.
     #[test]
-    fn a_file_cut_anywhere_is_readable(order in proptest::collection::vec(0_usize..4, 0..12), cut: prop::sample::Index) {
+    fn a_truncated_file_is_readable(order in proptest::collection::vec(0_usize..4, 0..12), cut: prop::sample::Index) {
         let tasks = ["alpha", "beta", "gamma", "delta"];
         let dag = dag(&tasks);
         let text: String = order.iter().map(|task| format!("\nDONE {}", tasks[*task])).collect();

@@ -1,4 +1,4 @@
-//! The text of the record.
+//! Writes the text of a record.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use chrono::{Datelike, Timelike};
 
 use super::{
-    FileEntry, Identity, IdentityLines, Invocation, Job, JobIds, Limit, Machine, MachineFacts, MachineLines,
-    Output, Source, Stamp, Stat, StatLines, Status, Usage, VERSION,
+    ChecksummedFile, FileEntry, Identity, IdentityLines, Invocation, Job, JobIds, Limit, Machine,
+    MachineFacts, MachineLines, Source, Stamp, Stat, StatLines, Status, Usage, VERSION,
 };
 use crate::yaml::{Emitter, KeyStyle};
 
 /// Words that readers search for without parsing; see [`Emitter::with_guards`].
-const SEARCHED: &[&str] = &["raw:", "integrity_error:"];
+const SEARCHED_WORDS: &[&str] = &["raw:", "integrity_error:"];
 
 impl Invocation<'_> {
     /// Writes the record.
     pub fn write_to(&self, out: impl Write) -> io::Result<()> {
-        let mut out = Emitter::new(out).with_guards(SEARCHED);
+        let mut out = Emitter::new(out).with_guards(SEARCHED_WORDS);
         out.raw(b"- invocation: True\n")?;
         out.nested(|out| self.fields(out))
     }
@@ -92,10 +92,10 @@ impl From<&Identity> for IdentityLines {
     }
 }
 
-/// What is written, indented by so much.
+/// Returns the text that `write` writes at this indentation.
 fn lines(indent: usize, write: impl FnOnce(&mut Emitter<Vec<u8>>) -> io::Result<()>) -> Arc<[u8]> {
     let mut out = Emitter::new(Vec::with_capacity(512)).at(indent);
-    // A vector takes everything.
+    // Writing to memory does not fail.
     let _ = write(&mut out);
     out.into_inner().into()
 }
@@ -174,7 +174,7 @@ impl Status {
             Self::Exited { code } => out.number("regular_exitcode", *code),
             Self::Signalled { signal, name, core } => {
                 out.verbatim("signalled_signal", signal)?;
-                // The original writes the first, misspelt key; its parser looks for the second.
+                // Pegasus' kickstart writes the first, misspelt key; its parser reads the second.
                 out.quoted(KeyStyle::Auto, b"singalled_name", name.as_bytes())?;
                 out.quoted(KeyStyle::Auto, b"signalled_name", name.as_bytes())?;
                 out.verbatim("corefile", core)
@@ -287,12 +287,12 @@ impl FileEntry<'_> {
         }
         match &self.output {
             None => {}
-            Some(Output::NotRegular) => out.verbatim("output", "True")?,
-            Some(Output::Unreadable) => {
+            Some(ChecksummedFile::NotRegular) => out.verbatim("output", "True")?,
+            Some(ChecksummedFile::Unreadable) => {
                 out.verbatim("output", "True")?;
                 out.verbatim("integrity_error", "failed creating a checksum")?;
             }
-            Some(Output::Checksum { sha256, took }) => {
+            Some(ChecksummedFile::Checksum { sha256, took }) => {
                 out.verbatim("output", "True")?;
                 out.quoted_if_number("sha256", sha256)?;
                 out.verbatim("checksum_timing", format_args!("{:.2}", took.as_secs_f64()))?;
@@ -307,7 +307,7 @@ impl FileEntry<'_> {
 }
 
 impl<W: Write> Emitter<W> {
-    /// A checksum may be all digits, or digits around one `e`: such a one is a number unless quoted.
+    /// Quotes a checksum that looks like a number: all digits, or digits around one `e`.
     fn quoted_if_number(&mut self, key: &'static str, value: &str) -> io::Result<()> {
         let letters = value.bytes().filter(u8::is_ascii_alphabetic).count();
         if letters > 1 {
@@ -318,7 +318,7 @@ impl<W: Write> Emitter<W> {
     }
 }
 
-/// Blanks before the lines of [`StatLines`]: entries of `files` and programs of jobs are equally deep.
+/// Blanks before the lines of [`StatLines`], both in `files` and in jobs.
 const STAT_INDENT: usize = 6;
 
 impl From<&Stat> for StatLines {
@@ -388,8 +388,8 @@ fn write_limits<W: Write>(out: &mut Emitter<W>, limits: &[Limit]) -> io::Result<
     Ok(())
 }
 
-/// A time as `2026-11-21T07:13:11.630+05:30`, or without the milliseconds. A record has some twenty, and formatting
-/// them by a pattern takes as long as all the rest.
+/// Writes a time as `2026-11-21T07:13:11.630+05:30`, or without milliseconds. A record has about twenty
+/// times. Formatting them by a pattern would take as long as all the rest.
 fn write_time<W: Write>(
     out: &mut Emitter<W>,
     key: &'static str,
@@ -399,7 +399,7 @@ fn write_time<W: Write>(
     let local = stamp.naive_local();
     let offset = stamp.offset().local_minus_utc();
     let year = u32::try_from(local.year()).ok().filter(|year| *year <= 9999);
-    // The pattern knows what to do with other years, odd offsets and leap seconds.
+    // The pattern handles other years, odd offsets and leap seconds.
     let (Some(year), 0, ..1_000_000_000) = (year, offset % 60, local.nanosecond()) else {
         let pattern = if milliseconds {
             "%Y-%m-%dT%H:%M:%S%.3f%:z"
@@ -409,17 +409,17 @@ fn write_time<W: Write>(
         return out.verbatim(key, stamp.format(pattern));
     };
     let mut text = *b"0000-00-00T00:00:00.000+00:00";
-    put(&mut text[0..4], year);
-    put(&mut text[5..7], local.month());
-    put(&mut text[8..10], local.day());
-    put(&mut text[11..13], local.hour());
-    put(&mut text[14..16], local.minute());
-    put(&mut text[17..19], local.second());
-    put(&mut text[20..23], local.nanosecond() / 1_000_000);
+    write_digits(&mut text[0..4], year);
+    write_digits(&mut text[5..7], local.month());
+    write_digits(&mut text[8..10], local.day());
+    write_digits(&mut text[11..13], local.hour());
+    write_digits(&mut text[14..16], local.minute());
+    write_digits(&mut text[17..19], local.second());
+    write_digits(&mut text[20..23], local.nanosecond() / 1_000_000);
     let minutes = offset.unsigned_abs() / 60;
     text[23] = if offset < 0 { b'-' } else { b'+' };
-    put(&mut text[24..26], minutes / 60);
-    put(&mut text[27..29], minutes % 60);
+    write_digits(&mut text[24..26], minutes / 60);
+    write_digits(&mut text[27..29], minutes % 60);
     if milliseconds {
         return out.ready(key, &text);
     }
@@ -427,266 +427,23 @@ fn write_time<W: Write>(
     out.ready(key, &text[..25])
 }
 
-/// The last decimal digits of a number, as many as there is room for.
-fn put(digits: &mut [u8], mut number: u32) {
+/// Fills `digits` with the last decimal digits of a number.
+fn write_digits(digits: &mut [u8], mut number: u32) {
     for digit in digits.iter_mut().rev() {
         *digit = b'0' + (number % 10) as u8;
         number /= 10;
     }
 }
 
-/// A load average, in parts of 65,536, with two decimal places.
+/// Writes a load average, given in parts of 65,536, with two decimals.
 fn write_load<W: Write>(out: &mut Emitter<W>, key: &'static str, load: u64) -> io::Result<()> {
-    const ONE: u64 = 1 << 16;
-    let (whole, beyond) = (load / ONE, load % ONE * 100);
-    if beyond % ONE == ONE / 2 || whole >= 1 << 32 {
-        // As a binary fraction is rounded.
-        return out.verbatim(key, format_args!("{:.2}", load as f64 / ONE as f64));
-    }
-    let hundredths = whole * 100 + (beyond + ONE / 2) / ONE;
-    let mut digits = itoa::Buffer::new();
-    let digits = digits.format(hundredths / 100).as_bytes();
-    // Ten digits at most, the point and two more.
-    let mut text = [b'.'; 13];
-    text[..digits.len()].copy_from_slice(digits);
-    let length = digits.len() + 3;
-    put(&mut text[length - 2..length], (hundredths % 100) as u32);
-    out.ready(key, &text[..length])
+    out.verbatim(key, format_args!("{:.2}", load as f64 / 65536.0))
 }
 
-/// Seconds with three decimal places.
+/// Writes seconds with three decimals.
 fn write_seconds<W: Write>(out: &mut Emitter<W>, key: &'static str, time: Duration) -> io::Result<()> {
-    let beyond = time.subsec_nanos() % 1_000_000;
-    if beyond == 500_000 || time.as_secs() >= 1 << 32 {
-        // As the nearest binary fraction is rounded.
-        return out.verbatim(key, format_args!("{:.3}", time.as_secs_f64()));
-    }
-    let whole =
-        Duration::from_millis(u64::from(beyond > 500_000)) + (time - Duration::from_nanos(beyond.into()));
-    let mut digits = itoa::Buffer::new();
-    let digits = digits.format(whole.as_secs()).as_bytes();
-    // Ten digits at most, as checked above, the point and three more.
-    let mut text = [b'.'; 14];
-    text[..digits.len()].copy_from_slice(digits);
-    let length = digits.len() + 4;
-    put(&mut text[length - 3..length], whole.subsec_millis());
-    out.ready(key, &text[..length])
+    out.verbatim(key, format_args!("{:.3}", time.as_secs_f64()))
 }
 
 #[cfg(test)]
-mod tests {
-    use std::borrow::Cow;
-
-    use chrono::DateTime;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::invocation_record::{Payload, Stage};
-
-    /// The value of the line `k: value`.
-    fn line(write: impl Fn(&mut Emitter<Vec<u8>>) -> io::Result<()>) -> String {
-        let mut out = Emitter::new(Vec::new());
-        write(&mut out).unwrap();
-        let line = String::from_utf8(out.into_inner()).unwrap();
-        line.strip_prefix("k: ").unwrap().trim_end().to_owned()
-    }
-
-    proptest! {
-        #[test]
-        fn loads_are_rounded_as_floating_point_numbers(
-            load in prop_oneof![0..1_u64 << 20, 0..1_u64 << 50, (0..1_u64 << 20).prop_map(|odd| odd * 8192)],
-        ) {
-            let expected = format!("{:.2}", load as f64 / 65536.0);
-            prop_assert_eq!(line(|out| write_load(out, "k", load)), expected);
-        }
-
-        #[test]
-        fn times_are_those_of_the_pattern(
-            seconds in prop_oneof![0..4_000_000_000_i64, -100_000_000_000..300_000_000_000_i64],
-            nanoseconds in 0..1_000_000_000_u32,
-            offset in prop_oneof![(-14 * 4..14 * 4).prop_map(|quarter| quarter * 900), -80_000..80_000],
-        ) {
-            let zone = chrono::FixedOffset::east_opt(offset).unwrap();
-            let stamp = DateTime::from_timestamp(seconds, nanoseconds).unwrap().with_timezone(&zone);
-            let pattern = stamp.format("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string();
-            prop_assert_eq!(line(|out| write_time(out, "k", &stamp, true)), pattern);
-            let pattern = stamp.format("%Y-%m-%dT%H:%M:%S%:z").to_string();
-            prop_assert_eq!(line(|out| write_time(out, "k", &stamp, false)), pattern);
-        }
-
-        #[test]
-        fn durations_are_rounded_as_floating_point_numbers(
-            seconds in prop_oneof![0..100_u64, 0..200_000_u64],
-            micros in 0..1_000_000_u32,
-            nanos in prop_oneof![Just(0), 0..1000_u32],
-        ) {
-            let duration = Duration::new(seconds, micros * 1000 + nanos);
-            let expected = format!("{:.3}", duration.as_secs_f64());
-            prop_assert_eq!(line(|out| write_seconds(out, "k", duration)), expected);
-        }
-    }
-
-    fn stamp() -> Stamp {
-        DateTime::parse_from_rfc3339("2026-11-21T07:13:11.6309+05:30").unwrap()
-    }
-
-    fn file(key: &str, source: Source) -> FileEntry<'static> {
-        let stat = Stat {
-            mode: 0o100_644,
-            size: 5,
-            inode: 7,
-            links: 1,
-            block_size: 4096,
-            blocks: 8,
-            modified: stamp(),
-            accessed: stamp(),
-            changed: stamp(),
-            uid: 1000,
-            user: Some(b"u".to_vec()),
-            gid: 100,
-            group: None,
-        };
-        let key = key.as_bytes().to_vec();
-        FileEntry {
-            key,
-            lfn: None,
-            note: None,
-            source,
-            stat: Ok((&stat).into()),
-            output: None,
-            payload: None,
-        }
-    }
-
-    fn invocation() -> Invocation<'static> {
-        Invocation {
-            start: stamp(),
-            duration: Duration::from_millis(8),
-            transformation: Some(b"ns::tr:1.0".to_vec()),
-            derivation: Some(b"ID1".to_vec()),
-            resource: Some(Vec::new()),
-            wf_label: None,
-            wf_stamp: None,
-            identity: (&Identity {
-                host_address: "192.0.2.2".into(),
-                umask: 0o22,
-                pid: 9,
-                user: Some(b"123".to_vec()),
-                ..Identity::default()
-            })
-                .into(),
-            jobs: vec![(
-                Stage::Main,
-                Job {
-                    start: stamp(),
-                    duration: Duration::ZERO,
-                    pid: Some(10),
-                    usage: Usage {
-                        user_time: Duration::from_millis(3),
-                        max_rss_kib: 1612,
-                        ..Usage::default()
-                    },
-                    status: Status::Exited { code: 3 },
-                    executable: file("", Source::Name(b"/usr/bin/a: b".to_vec())),
-                    arguments: vec![b"-c".to_vec(), b"a \"b\"\\\n\xff".to_vec()],
-                },
-            )],
-            job_ids: JobIds::default(),
-            cwd: b"/scratch/run".to_vec(),
-            usage: Usage::default(),
-            machine: None,
-            files: vec![
-                file("*x", Source::Name(b"/f".to_vec())),
-                file("stdin", Source::Descriptor(0)),
-            ],
-            integrity_data: Cow::Borrowed(b"    k:\n      size: 6\n"),
-            environment: Some(vec![(b"A\"B".to_vec(), b"c\\d".to_vec())]),
-            limits: Some(vec![("RLIMIT_CORE".into(), Some(0), None)]),
-        }
-    }
-
-    fn text(invocation: &Invocation<'_>) -> String {
-        let mut out = Vec::new();
-        invocation.write_to(&mut out).unwrap();
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn fields_are_formatted_as_readers_expect() {
-        let text = text(&invocation());
-        for lines in [
-            "- invocation: True\n  version: 3.0\n  start: 2026-11-21T07:13:11.630+05:30\n  duration: 0.008\n",
-            "  derivation: \"ID1\"\n  hostaddr: 192.0.2.2\n  pid: 9\n  uid: 0\n  user: \"123\"\n  gid: 0\n  umask: 0o0022\n",
-            "    duration: 0.003\n    pid: 10\n    usage:\n      utime: 0.003\n      stime: 0.000\n      maxrss: 1612\n",
-            "    status:\n      raw: 768\n      regular_exitcode: 3\n    executable:\n      file_name: \"/usr/bin/a: b\"\n",
-            "      mode: 0o100644\n      size: 5\n      inode: 7\n      nlink: 1\n      blksize: 4096\n      blocks: 8\n",
-            "      mtime: 2026-11-21T07:13:11+05:30\n",
-            "    argument_vector:\n      - \"-c\"\n      - \"a \\\"b\\\"\\\\\\n\u{fffd}\"\n    procs:\n  jobids:\n",
-            "  files:\n    \"*x\":\n      file_name: /f\n",
-            "      gid: 100\n    k:\n      size: 6\n    stdin:\n      descriptor_number: 0\n",
-            "  environment:\n    \"A\\\"B\": \"c\\\\d\"\n  limits:\n    RLIMIT_CORE_soft: 0\n    RLIMIT_CORE_hard: unlimited\n",
-        ] {
-            assert!(text.contains(lines), "{lines}\nnot in\n{text}");
-        }
-        assert!(text.lines().skip(1).all(|line| line.starts_with("  ")));
-    }
-
-    #[test]
-    fn statuses_are_encoded_like_wait_does() {
-        let killed = Status::Signalled {
-            signal: 11,
-            name: "Segmentation fault".into(),
-            core: true,
-        };
-        assert_eq!(killed.raw(), 139);
-        let failed = Status::Failed {
-            raw: -127,
-            errno: 2,
-            text: "No such file or directory".into(),
-        };
-        let mut invocation = invocation();
-        for (status, lines) in [
-            (
-                killed,
-                "raw: 139\n      signalled_signal: 11\n      singalled_name: \"Segmentation fault\"\n",
-            ),
-            (
-                failed,
-                "raw: -127\n      failure_error: 2   No such file or directory\n",
-            ),
-        ] {
-            invocation.jobs[0].1.status = status;
-            assert!(text(&invocation).contains(lines), "{lines}");
-        }
-    }
-
-    #[test]
-    fn outputs_have_checksums_and_streams_text() {
-        let mut invocation = invocation();
-        let checksum = |sha256: &str| {
-            Some(Output::Checksum {
-                sha256: sha256.into(),
-                took: Duration::from_millis(14),
-            })
-        };
-        invocation.files[0].output = checksum("5891b5b522d5df08");
-        invocation.files[1].payload = Some(Payload {
-            truncated: false,
-            text: "a\n b\n".into(),
-        });
-        let plain = text(&invocation);
-        assert!(
-            plain.contains(
-                "      output: True\n      sha256: 5891b5b522d5df08\n      checksum_timing: 0.01\n"
-            )
-        );
-        assert!(
-            plain.contains("      data_truncated: false\n      data: |\n        a\n         b\n"),
-            "{plain}"
-        );
-        invocation.files[0].output = checksum("12e4");
-        assert!(text(&invocation).contains("sha256: \"12e4\"\n"));
-        invocation.files[0].output = Some(Output::Unreadable);
-        assert!(text(&invocation).contains("integrity_error: failed creating a checksum\n"));
-    }
-}
+mod tests;

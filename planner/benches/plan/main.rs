@@ -1,9 +1,9 @@
 //! How long planning takes, compared with merely parsing the workflow file.
 //!
-//! `cargo bench -p pmc-plan --bench plan` writes workflows of 10,000, 100,000 and a million jobs in three levels
-//! into a temporary folder (`TMPDIR` says where; a folder in memory keeps the disk out of the figures) and plans
-//! them. `PMC_BENCH_JOBS` names other sizes (`10000,100000`). Each measurement is a process of its own, so
-//! that its peak of memory is its own; the best of several rounds counts.
+//! `cargo bench -p pmc-plan --bench plan` writes workflows of 10,000, 100,000 and a million jobs in three
+//! levels into a temporary folder (`TMPDIR` says where; a folder in memory keeps the disk out of the figures)
+//! and plans them. `PMC_BENCH_JOBS` names other sizes (`10000,100000`). Each measurement is a process of its
+//! own, so that its peak of memory is its own; the best of several rounds counts.
 
 mod inputs;
 
@@ -184,14 +184,15 @@ fn parse(file: &Path) {
 fn read(file: &Path) {
     let env = pmc_plan::expand::ExpandEnv::default();
     let workflow = pmc_plan::input::read_workflow(file, &env, &pmc_plan::input::ReadOptions::default())
-        .expect("the file is right");
+        .expect("the file is right")
+        .workflow;
     assert!(!workflow.jobs.is_empty());
 }
 
 /// The whole program.
 fn plan(file: &Path) {
     let directory = file.parent().expect("a file in a directory");
-    let status = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+    let status = Command::new(testutils::programs::path("pmc-plan"))
         .args([
             "-q",
             "--dir",

@@ -22,6 +22,33 @@ pub struct Loaded<T> {
     pub path: Option<PathBuf>,
 }
 
+/// Properties of a catalog that is a single file.
+struct CatalogSource<'a> {
+    properties: &'a Properties,
+    /// Property with the type.
+    key: &'a str,
+    default_names: &'a [&'a str],
+    working_dir: &'a Path,
+}
+
+impl CatalogSource<'_> {
+    /// Reads the catalog. Without a file, it is empty.
+    fn load<T: Default>(
+        &self,
+        env: &ExpandEnv,
+        load: impl FnOnce(&Path, Option<&str>, &ExpandEnv) -> Result<T, InputErrors>,
+    ) -> Result<Loaded<T>, InputErrors> {
+        let Some(path) = locate(self.properties, self.key, self.working_dir, self.default_names) else {
+            return Ok(Loaded::default());
+        };
+        let env = expansion(self.properties, self.key, env)?;
+        Ok(Loaded {
+            catalog: load(&path, self.properties.get(self.key), &env)?,
+            path: Some(path),
+        })
+    }
+}
+
 /// Returns the file of a catalog: that of the property `<key>.file`, else the first default name that exists
 /// in the working directory.
 fn locate(properties: &Properties, key: &str, working_dir: &Path, defaults: &[&str]) -> Option<PathBuf> {
@@ -40,10 +67,10 @@ fn read(path: &Path, env: &ExpandEnv) -> Result<String, InputErrors> {
     Ok(expand(path, &text, env)?.into_owned())
 }
 
-/// Returns whether variables are expanded: true unless the property `<key>.expand` is false.
+/// Returns the variables to expand: none if the property `<key>.expand` is false.
 fn expansion(properties: &Properties, key: &str, env: &ExpandEnv) -> Result<ExpandEnv, InputErrors> {
-    let wanted = properties.get_bool(&format!("{key}.expand"), true)?;
-    Ok(if wanted { env.clone() } else { ExpandEnv::off() })
+    let expands = properties.get_bool(&format!("{key}.expand"), true)?;
+    Ok(if expands { env.clone() } else { ExpandEnv::off() })
 }
 
 /// Syntax of a catalog file.
@@ -56,7 +83,7 @@ enum Syntax {
 
 /// Detects the syntax: XML by the first character, YAML by the file name or a mapping at the start, else
 /// text.
-fn guess(path: &Path, text: &str) -> Syntax {
+fn detect_syntax(path: &Path, text: &str) -> Syntax {
     if text::is_xml(text) {
         return Syntax::Xml;
     }
@@ -78,7 +105,7 @@ fn is_yaml_mapping(path: &Path, text: &str) -> bool {
 
 /// Returns an error about an unknown type of catalog.
 fn unknown_kind(path: &Path, kind: &str, catalog: &str, known: &str) -> InputErrors {
-    InputError::file(path, format!("`{kind}` is no type of a {catalog} catalog"))
+    InputError::file(path, format!("`{kind}` is not a type of {catalog} catalog"))
         .with_hint(format!("types are {known}"))
         .into()
 }

@@ -160,8 +160,8 @@ pub(super) struct Options {
     /// Prints the version
     #[arg(short = 'V', long)]
     pub(super) version: bool,
-    /// Schedulers to write scripts for beside the .pbs for Torque and the .sbatch for Slurm, the preferred one
-    /// first: torque, slurm, pbspro (replaces the .pbs), lsf, flux, cobalt
+    /// Schedulers to write scripts for beside the .pbs for Torque and the .sbatch for Slurm, the preferred
+    /// one first: torque, slurm, pbspro (replaces the .pbs), lsf, flux, cobalt
     #[arg(
         long,
         value_name = "SCHEDULER,…",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{ReadOptions, graph};
+use super::{Embedded, ReadOptions, graph};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::model::{
     FileId, FileKind, FileUse, Job, JobIndex, Link, Position, TransferFlag, TransformationName, Workflow,
@@ -35,6 +35,8 @@ struct Pending {
 pub(crate) struct Builder {
     file: PathBuf,
     pub(crate) workflow: Workflow,
+    /// Catalogs inside the file.
+    pub(crate) embedded: Embedded,
     pub(crate) problems: Vec<InputError>,
     pub(crate) checker: Checker,
     ids: Interner,
@@ -104,6 +106,7 @@ impl Builder {
                 mtime: std::fs::metadata(file).and_then(|m| m.modified()).ok(),
                 ..Workflow::default()
             },
+            embedded: Embedded::default(),
             problems: Vec::new(),
             checker: Checker::default(),
             ids: Interner::default(),
@@ -146,7 +149,7 @@ impl Builder {
             self.problem(
                 position,
                 format!(
-                    "{what}, `{beginning}…`, has {} bytes; names of files are made of it, so {longest} are the most",
+                    "{what}, `{beginning}…`, has {} bytes; file names contain it, so the maximum is {longest}",
                     name.len()
                 ),
             );
@@ -172,7 +175,7 @@ impl Builder {
                 self.problem(
                     position,
                     format!(
-                        "the file name `{}` holds a control character",
+                        "the file name `{}` contains a control character",
                         name.escape_debug()
                     ),
                 );
@@ -310,7 +313,7 @@ impl Builder {
     }
 
     fn report_self_dependency(&mut self, id: &str, position: Position) {
-        let message = format!("the dependency {id} -> {id} has the job wait for itself");
+        let message = format!("the dependency {id} -> {id} makes the job depend on itself");
         self.problems
             .push(InputError::at(&self.file, position, message).with_hint("take it out"));
     }
@@ -371,7 +374,7 @@ impl Builder {
             graph::infer_edges(&mut self.workflow, &producers);
         }
         drop(producers);
-        graph::normalise_edges(&mut self.workflow);
+        graph::normalize_edges(&mut self.workflow);
         // A cycle in a graph with missing or repeated jobs is misleading.
         if self.problems.is_empty()
             && let Some(error) = graph::find_cycle(&self.workflow, &self.file)
@@ -385,11 +388,11 @@ impl Builder {
 
 /// Returns whether a file name is certainly valid.
 fn is_harmless(name: &str) -> bool {
-    let odd = |b: u8| b.is_ascii_control() | !b.is_ascii();
+    let special = |b: u8| b.is_ascii_control() | !b.is_ascii();
     !name.is_empty()
         && name.len() <= MAX_COMPONENT
         && !name.starts_with('/')
-        && !name.bytes().fold(false, |found, b| found | odd(b))
+        && !name.bytes().fold(false, |found, b| found | special(b))
         && !name.contains("..")
 }
 

@@ -42,7 +42,7 @@ impl Version {
 
 /// Reader for jobs and dependencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ReaderMode {
     /// The fast reader where elements are regular, else the full reader.
     Fast,
     /// The full reader only.
@@ -51,16 +51,18 @@ pub(super) enum Way {
 }
 
 /// Reads the whole file into the builder.
-pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptions, way: Way) -> Result<()> {
+pub(super) fn read(
+    xml: &mut Xml<'_>,
+    builder: &mut Builder,
+    options: &ReadOptions,
+    mode: ReaderMode,
+) -> Result<()> {
     let Some(root) = xml.element()? else {
-        xml.problem(Position { line: 1, column: 1 }, "the file holds no element");
+        xml.problem(Position { line: 1, column: 1 }, "the file contains no element");
         return Ok(());
     };
     if root.name() != "adag" {
-        let message = format!(
-            "this is no workflow: the element adag is expected, not {}",
-            root.name()
-        );
+        let message = format!("not a workflow: expected the element adag, not {}", root.name());
         xml.problem(root.position, message);
         return Ok(());
     }
@@ -68,7 +70,7 @@ pub(super) fn read(xml: &mut Xml<'_>, builder: &mut Builder, options: &ReadOptio
         xml,
         builder,
         version: NEWEST,
-        way,
+        mode,
         rules: job::Rules::default(),
         chunk: String::new(),
         use_name: TransformationName::default(),
@@ -86,7 +88,7 @@ struct Dax<'r, 'a> {
     xml: &'r mut Xml<'a>,
     builder: &'r mut Builder,
     version: Version,
-    way: Way,
+    mode: ReaderMode,
     rules: job::Rules,
     /// Buffer for arguments.
     chunk: String,
@@ -121,7 +123,7 @@ impl<'a> Dax<'_, 'a> {
         let Some(version) = version.or(schema) else {
             let file = self.xml.file();
             self.builder.workflow.warnings.push(
-                InputError::at(file, root.position, "the workflow does not say its version")
+                InputError::at(file, root.position, "the workflow has no version")
                     .with_hint("3.6 is assumed; add version=\"3.6\" to adag"),
             );
             return Ok(());
@@ -139,7 +141,7 @@ impl<'a> Dax<'_, 'a> {
 
     fn content(&mut self) -> Result<()> {
         loop {
-            if self.way == Way::Fast {
+            if self.mode == ReaderMode::Fast {
                 self.regular();
             }
             let Some(element) = self.xml.element()? else {
@@ -191,7 +193,7 @@ impl<'a> Dax<'_, 'a> {
         let when = self.xml.attribute(element, "when")?.unwrap_or_default();
         let command = self.xml.text()?;
         if !Hook::EVENTS.contains(&when.as_str()) {
-            let message = format!("`{when}` is no event of an invoke element");
+            let message = format!("`{when}` is not an event of an invoke element");
             self.xml.problems.push(
                 InputError::at(self.xml.file(), element.position, message)
                     .with_hint(format!("events are {}", Hook::EVENTS.join(", "))),

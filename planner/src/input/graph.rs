@@ -46,10 +46,7 @@ pub(super) fn producers(workflow: &Workflow, file: &Path, problems: &mut Vec<Inp
             ),
         };
         let position = workflow.jobs[jobs[1] as usize].position;
-        problems.push(
-            InputError::at(file, position, message)
-                .with_hint("each job must give its outputs names of their own"),
-        );
+        problems.push(InputError::at(file, position, message).with_hint("give each output a different name"));
     }
     producers
 }
@@ -67,7 +64,7 @@ pub(super) fn infer_edges(workflow: &mut Workflow, producers: &[u32]) {
 }
 
 /// Sorts edges, drops repeated ones and those from a job to itself.
-pub(super) fn normalise_edges(workflow: &mut Workflow) {
+pub(super) fn normalize_edges(workflow: &mut Workflow) {
     let edges = &mut workflow.edges;
     edges.retain(|(parent, child)| parent != child);
     let jobs = workflow.jobs.len();
@@ -186,6 +183,6 @@ pub(super) fn find_cycle(workflow: &Workflow, file: &Path) -> Option<InputError>
             position,
             format!("Abstract Workflow has cycles: {}", names.join(" -> ")),
         )
-        .with_hint("each of these jobs waits for the one before it, through a dependency or a file"),
+        .with_hint("each of these jobs depends on the one before it, through a dependency or a file"),
     )
 }

@@ -9,6 +9,9 @@ use std::path::Path;
 
 use builder::Builder;
 
+use crate::catalog::replica::ReplicaCatalog;
+use crate::catalog::site::SiteCatalog;
+use crate::catalog::transformation::TransformationCatalog;
 use crate::error::{InputError, InputErrors};
 use crate::expand::{ExpandEnv, expand};
 use crate::model::{Arguments, Workflow};
@@ -60,11 +63,35 @@ impl ReadOptions {
     }
 }
 
+/// What a workflow file holds.
+#[derive(Clone, Debug)]
+pub struct ParsedWorkflow {
+    /// The workflow.
+    pub workflow: Workflow,
+    /// Catalogs inside the file.
+    pub embedded: Embedded,
+}
+
+/// Catalog entries in the workflow file itself.
+#[derive(Clone, Debug, Default)]
+pub struct Embedded {
+    /// Sites, which override those of the site catalog file.
+    pub sites: Option<SiteCatalog>,
+    /// Transformations.
+    pub transformations: Option<TransformationCatalog>,
+    /// Replicas.
+    pub replicas: Option<ReplicaCatalog>,
+}
+
 /// Reads a workflow: expands its variables, checks its consistency, derives edges from files.
 ///
 /// # Errors
 /// All problems of the file.
-pub fn read_workflow(path: &Path, env: &ExpandEnv, options: &ReadOptions) -> Result<Workflow, InputErrors> {
+pub fn read_workflow(
+    path: &Path,
+    env: &ExpandEnv,
+    options: &ReadOptions,
+) -> Result<ParsedWorkflow, InputErrors> {
     let text = text::load(path)?;
     let text = expand(path, &text, env)?;
     read_text(path, &text, options)
@@ -74,15 +101,20 @@ pub fn read_workflow(path: &Path, env: &ExpandEnv, options: &ReadOptions) -> Res
 ///
 /// # Errors
 /// All problems of the text.
-pub fn read_text(path: &Path, text: &str, options: &ReadOptions) -> Result<Workflow, InputErrors> {
-    read_in(path, text, options, dax::Way::Fast)
+pub fn read_text(path: &Path, text: &str, options: &ReadOptions) -> Result<ParsedWorkflow, InputErrors> {
+    read_in(path, text, options, dax::ReaderMode::Fast)
 }
 
-fn read_in(path: &Path, text: &str, options: &ReadOptions, way: dax::Way) -> Result<Workflow, InputErrors> {
+fn read_in(
+    path: &Path,
+    text: &str,
+    options: &ReadOptions,
+    mode: dax::ReaderMode,
+) -> Result<ParsedWorkflow, InputErrors> {
     let mut builder = Builder::new(path);
     let stop = if text::is_xml(text) {
         let mut xml = xml::Xml::new(path, text);
-        let stop = dax::read(&mut xml, &mut builder, options, way).err();
+        let stop = dax::read(&mut xml, &mut builder, options, mode).err();
         builder.problems.append(&mut xml.problems);
         stop
     } else {
@@ -108,6 +140,7 @@ fn read_in(path: &Path, text: &str, options: &ReadOptions, way: dax::Way) -> Res
     builder
         .problems
         .sort_by_key(|p| p.position.map(|p| (p.line, p.column)));
+    let embedded = std::mem::take(&mut builder.embedded);
     let mut workflow = builder.finish(options)?;
     if options.split_arguments {
         for job in &mut workflow.jobs {
@@ -117,7 +150,7 @@ fn read_in(path: &Path, text: &str, options: &ReadOptions, way: dax::Way) -> Res
             }
         }
     }
-    Ok(workflow)
+    Ok(ParsedWorkflow { workflow, embedded })
 }
 
 #[cfg(test)]

@@ -57,8 +57,8 @@ pub(super) fn read(yaml: &mut Yaml<'_>, builder: &mut Builder) -> Result<()> {
     if !matches!(root, Node::Mapping(_)) {
         yaml.problem_with_hint(
             root.position(),
-            "this is no workflow: a mapping with the keys name and jobs is expected",
-            "workflows are YAML as Pegasus 5 writes it, or DAX XML",
+            "not a workflow: expected a mapping with the keys name and jobs",
+            "a workflow is YAML in the format of Pegasus 5, or DAX XML",
         );
         return Ok(());
     }
@@ -92,15 +92,15 @@ impl<'a> Reader<'_, 'a> {
                 "metadata" => self.yaml.metadata(&mut self.builder.workflow.metadata)?,
                 "siteCatalog" => {
                     let read = catalog::site::yaml::read(self.yaml)?;
-                    self.builder.workflow.embedded.sites = Some(read);
+                    self.builder.embedded.sites = Some(read);
                 }
                 "replicaCatalog" => {
                     let read = catalog::replica::yaml::read(self.yaml)?;
-                    self.builder.workflow.embedded.replicas = Some(read);
+                    self.builder.embedded.replicas = Some(read);
                 }
                 "transformationCatalog" => {
                     let read = catalog::transformation::yaml::read(self.yaml)?;
-                    self.builder.workflow.embedded.transformations = Some(read);
+                    self.builder.embedded.transformations = Some(read);
                 }
                 "hooks" => self.yaml.hooks(&mut self.builder.workflow.hooks)?,
                 "jobs" => self.jobs()?,
@@ -183,7 +183,7 @@ impl<'a> Reader<'_, 'a> {
                     self.builder.problem(
                         position,
                         format!(
-                            "job {} has no name: it does not say which transformation it runs",
+                            "job {} has no name, which says the transformation it runs",
                             job.id
                         ),
                     );
@@ -198,10 +198,7 @@ impl<'a> Reader<'_, 'a> {
                 if job.file.is_none() {
                     self.builder.problem(
                         position,
-                        format!(
-                            "job {} has no file: it does not say which workflow it runs",
-                            job.id
-                        ),
+                        format!("job {} has no file, which says the workflow it runs", job.id),
                     );
                 }
                 kind.planner_name()
@@ -223,7 +220,7 @@ impl<'a> Reader<'_, 'a> {
             "pegasusWorkflow" => JobKind::SubWorkflow,
             "condorWorkflow" => JobKind::SubDag,
             other => {
-                let message = format!("`{other}` is no type of a job");
+                let message = format!("`{other}` is not a type of job");
                 self.yaml.problem_with_hint(
                     kind.position,
                     message,
@@ -250,7 +247,7 @@ impl<'a> Reader<'_, 'a> {
                     if word.text.contains('\0') {
                         self.builder.problem(
                             word.position,
-                            "an argument holds a NUL character, which no program can be given",
+                            "an argument contains a NUL character, which no program can receive",
                         );
                     }
                     words.push(&word.text);
@@ -344,7 +341,7 @@ impl<'a> Reader<'_, 'a> {
                 Link::Checkpoint
             }
             other => {
-                let message = format!("`{other}` is no type of a file use");
+                let message = format!("`{other}` is not a type of file use");
                 self.yaml.problem_with_hint(
                     link.position,
                     message,

@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use pmc_dag::list;
-use pmc_dag::write::{self, TaskLine, WriteError};
+use pmc_dag::write::{self, WriteError};
 
 use crate::exec::{Aggregator, Cluster};
 use crate::exec::{JobId, Task};
@@ -15,7 +15,7 @@ use crate::profiles::{Namespace, Profiles};
 
 use super::Plan;
 use super::command::{self, Command, environment, is_wrapped, quote};
-use super::dag::blank_free;
+use super::dag::replace_spaces;
 use super::limits;
 
 /// Variables that would make pegasus-mpi-cluster join the MPI job in which it runs.
@@ -117,7 +117,7 @@ impl Needs {
 /// Invalid profiles.
 pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>> {
     let Some(cluster) = cluster(plan, id) else {
-        return Err(vec![format!("the job {} is no cluster", plan.job(id).name)]);
+        return Err(vec![format!("the job {} is not a cluster", plan.job(id).name)]);
     };
     let setup = &plan.exec.setups[plan.job(id).setup as usize];
     let mut problems = Vec::new();
@@ -252,10 +252,10 @@ fn is_several(number: &str) -> bool {
 }
 
 /// Returns the minutes that a run inside a cluster may take.
-fn wall_time(own: &Profiles, of_all: &Profiles) -> Option<u64> {
+fn wall_time(job: &Profiles, defaults: &Profiles) -> Option<u64> {
     let number =
         |profiles: &Profiles, namespace, key| profiles.get(namespace, key)?.trim().parse::<u64>().ok();
-    let minutes = [own, of_all].iter().find_map(|profiles| {
+    let minutes = [job, defaults].iter().find_map(|profiles| {
         number(profiles, Namespace::Pegasus, "maxwalltime")
             .or_else(|| number(profiles, Namespace::Globus, "maxwalltime"))
             .or_else(|| number(profiles, Namespace::Pegasus, "runtime").map(|seconds| seconds / 60))
@@ -318,8 +318,8 @@ fn entry(
     write::comment(
         text,
         number,
-        &blank_free(&transformation),
-        &blank_free(plan.logical_id(job)),
+        &replace_spaces(&transformation),
+        &replace_spaces(plan.logical_id(job)),
     )?;
     let line = format!("{}{} {}", command.environment, command.program, command.arguments);
     let line = line.trim_end_matches([' ', '\t']);
@@ -334,18 +334,7 @@ fn entry(
             list::translate(line, text);
             Ok(())
         }
-        Aggregator::MpiExec => write::task(
-            text,
-            &TaskLine {
-                name: &job.name,
-                memory_mb: command.memory_mb,
-                cpus: command.cpus,
-                gpus: command.gpus,
-                priority: command.priority,
-                options: &command.options,
-                command: line,
-            },
-        ),
+        Aggregator::MpiExec => write::task(text, &command.task_line(&job.name, line)),
     }
 }
 

@@ -8,6 +8,8 @@ mod quoting;
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use pmc_dag::write::TaskLine;
+
 use crate::exec::{JobId, Setup, SiteId, Task};
 use crate::model::JobIndex;
 use crate::profiles::{Namespace, Profiles};
@@ -16,10 +18,10 @@ use crate::refine::settings::Generator;
 use super::{Plan, limits};
 
 use arguments::{argument_words, arguments};
-use places::{has_input_file, has_outputs, input, is_elsewhere, part};
+use places::{has_input_file, has_outputs, input, needs_no_work_dir, part};
 use quoting::{push_word, spaced};
 
-pub(crate) use places::{makes_dir, work_dir};
+pub(crate) use places::{creates_work_dir, work_dir};
 pub(crate) use quoting::{quote, shell_quote};
 
 /// Parts of the TASK line of one job.
@@ -57,6 +59,19 @@ pub(crate) fn command(plan: &Plan<'_>, id: JobId) -> Result<Command, Vec<String>
 }
 
 impl Command {
+    /// Returns a TASK line that starts with this part of the command.
+    pub(crate) fn task_line<'a>(&'a self, name: &'a str, command: &'a str) -> TaskLine<'a> {
+        TaskLine {
+            name,
+            memory_mb: self.memory_mb,
+            cpus: self.cpus,
+            gpus: self.gpus,
+            priority: self.priority,
+            options: &self.options,
+            command,
+        }
+    }
+
     /// Clears the command and keeps its memory.
     fn clear(&mut self) {
         for text in [
@@ -74,7 +89,7 @@ impl Command {
 
 /// Parts shared by the commands of jobs with the same key.
 #[derive(Debug)]
-struct Common {
+struct CommonParts {
     key: Key,
     /// Resources and options.
     resources: Command,
@@ -97,7 +112,7 @@ const CACHE_SIZE: usize = 16;
 /// Builder of commands with a cache of common parts and a buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
-    common: Vec<Common>,
+    common: Vec<CommonParts>,
     /// Index of the next entry to be replaced.
     oldest: usize,
     text: String,
@@ -175,13 +190,13 @@ impl Commands {
             job.site,
             job.staging,
             matches!(job.task, Task::Compute(_)),
-            is_elsewhere(plan, id),
+            needs_no_work_dir(plan, id),
             is_called_by_script(plan, id),
         );
         if let Some(at) = self.common.iter().position(|common| common.key == key) {
             return Some(at);
         }
-        let common = Common::new(plan, id, key, problems);
+        let common = CommonParts::new(plan, id, key, problems);
         if !problems.is_empty() {
             return None;
         }
@@ -196,14 +211,14 @@ impl Commands {
     }
 }
 
-impl Common {
+impl CommonParts {
     fn new(plan: &Plan<'_>, id: JobId, key: Key, problems: &mut Vec<String>) -> Self {
         let job = plan.job(id);
         let setup = &plan.exec.setups[job.setup as usize];
         let mut resources = Command::default();
         limits::resources(plan, id, &mut resources, problems);
         if let Some(other) = setup.profiles.pegasus("gridstart").map(str::trim)
-            && !GRIDSTARTS.iter().any(|known| known.eq_ignore_ascii_case(other))
+            && !WRAPPERS.iter().any(|known| known.eq_ignore_ascii_case(other))
         {
             problems.push(format!(
                 "the profile pegasus::gridstart of the job {} must be Kickstart or None, not `{other}`",
@@ -213,7 +228,7 @@ impl Common {
         let mut place = String::new();
         // Writing into a String cannot fail.
         let _ = write!(place, "-R {} ", quote(&plan.sites.get(job.site).name));
-        let option = if makes_dir(plan, id) { "-W" } else { "-w" };
+        let option = if creates_work_dir(plan, id) { "-W" } else { "-w" };
         // The script of the generator Shell changes into an existing directory itself.
         if option == "-W" || !is_called_by_script(plan, id) {
             let _ = write!(place, " {option} {} ", quote(work_dir(plan, id)));
@@ -244,7 +259,7 @@ impl Common {
                 Err(problem) => problems.push(format!("job {}: {problem}", job.name)),
             }
         }
-        Common {
+        CommonParts {
             key,
             resources,
             environment: environment(&setup.profiles),
@@ -261,7 +276,7 @@ fn is_called_by_script(plan: &Plan<'_>, id: JobId) -> bool {
 }
 
 /// Known wrappers. PegasusLite is ignored, since jobs share the work directory.
-const GRIDSTARTS: &[&str] = &["", "Kickstart", "None", "PegasusLite"];
+const WRAPPERS: &[&str] = &["", "Kickstart", "None", "PegasusLite"];
 
 /// Returns whether kickstart wraps the program.
 pub(crate) fn is_wrapped(plan: &Plan<'_>, id: JobId) -> bool {
@@ -287,7 +302,14 @@ fn kickstart(plan: &Plan<'_>, id: JobId, setup: &Setup) -> String {
 }
 
 /// Appends the options of kickstart and the program.
-fn wrap(plan: &Plan<'_>, id: JobId, setup: &Setup, common: &Common, arguments: &str, command: &mut Command) {
+fn wrap(
+    plan: &Plan<'_>,
+    id: JobId,
+    setup: &Setup,
+    common: &CommonParts,
+    arguments: &str,
+    command: &mut Command,
+) {
     let job = plan.job(id);
     let by_script = is_called_by_script(plan, id);
     let mut line = std::mem::take(&mut command.arguments);

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-use pmc_dag::write::{self, TaskLine};
+use pmc_dag::write;
 
 use crate::error::PlanError;
 use crate::graph::Adjacency;
@@ -173,7 +173,7 @@ pub(crate) fn positions(plan: &Plan<'_>) -> Vec<u32> {
 }
 
 /// Replaces white space in a name.
-pub(super) fn blank_free(name: &str) -> Cow<'_, str> {
+pub(super) fn replace_spaces(name: &str) -> Cow<'_, str> {
     if name.contains(char::is_whitespace) {
         Cow::Owned(name.replace(char::is_whitespace, "_"))
     } else {
@@ -194,21 +194,18 @@ fn task(
     scratch.clear();
     plan.push_transformation(job, scratch);
     let start = text.len();
-    write::comment(text, n, &blank_free(scratch), &blank_free(plan.logical_id(job)))?;
+    write::comment(
+        text,
+        n,
+        &replace_spaces(scratch),
+        &replace_spaces(plan.logical_id(job)),
+    )?;
     let arguments = command.arguments.trim_end_matches(BLANKS);
-    let more: [&str; 3] = if arguments.is_empty() {
+    let rest: [&str; 3] = if arguments.is_empty() {
         [command.program.trim_end_matches(BLANKS), "", ""]
     } else {
         [&command.program, " ", arguments]
     };
-    let line = TaskLine {
-        name: &job.name,
-        memory_mb: command.memory_mb,
-        cpus: command.cpus,
-        gpus: command.gpus,
-        priority: command.priority,
-        options: &command.options,
-        command: &command.environment,
-    };
-    write::task_in_parts(text, &line, &more).inspect_err(|_| text.truncate(start))
+    let line = command.task_line(&job.name, &command.environment);
+    write::task_in_parts(text, &line, &rest).inspect_err(|_| text.truncate(start))
 }

@@ -286,13 +286,13 @@ impl Prefixes {
             return;
         }
         let mut all: Vec<(&str, &str)> = Vec::new();
-        let own = job.metadata.iter().map(|(k, v)| (k as &str, v as &str));
+        let job_metadata = job.metadata.iter().map(|(k, v)| (k as &str, v as &str));
         let profiles = job.profiles.of(Namespace::Metadata);
         let program = entry
             .iter()
             .flat_map(|e| e.metadata.iter())
             .map(|(k, v)| (k as &str, v as &str));
-        for (key, value) in own.chain(profiles).chain(program) {
+        for (key, value) in job_metadata.chain(profiles).chain(program) {
             if !all.iter().any(|(k, _)| *k == key) {
                 all.push((key, value));
             }

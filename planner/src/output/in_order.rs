@@ -45,7 +45,7 @@ pub(crate) fn in_order<S, E: Send>(
         failed: None,
         stopped: false,
     });
-    let turned = Condvar::new();
+    let changed = Condvar::new();
     let thread = || {
         let mut state = new();
         loop {
@@ -54,14 +54,14 @@ pub(crate) fn in_order<S, E: Send>(
                 return;
             }
             // If this thread panics, the others must not wait forever.
-            let alarm = Alarm {
+            let stop = StopOnDrop {
                 turn: &turn,
-                turned: &turned,
+                changed: &changed,
             };
             work(&mut state, chunk * size..count.min((chunk + 1) * size));
             let mut now = lock(&turn);
             while now.chunk != chunk && !now.stopped {
-                now = turned.wait(now).unwrap_or_else(PoisonError::into_inner);
+                now = changed.wait(now).unwrap_or_else(PoisonError::into_inner);
             }
             if now.stopped {
                 return;
@@ -72,8 +72,8 @@ pub(crate) fn in_order<S, E: Send>(
             }
             now.chunk += 1;
             drop(now);
-            std::mem::forget(alarm);
-            turned.notify_all();
+            std::mem::forget(stop);
+            changed.notify_all();
         }
     };
     std::thread::scope(|scope| {
@@ -87,15 +87,15 @@ pub(crate) fn in_order<S, E: Send>(
 }
 
 /// Ends the work if a chunk is abandoned. Must be dropped after the guard of the turn.
-struct Alarm<'a, T, E> {
+struct StopOnDrop<'a, T, E> {
     turn: &'a Mutex<Turn<T, E>>,
-    turned: &'a Condvar,
+    changed: &'a Condvar,
 }
 
-impl<T, E> Drop for Alarm<'_, T, E> {
+impl<T, E> Drop for StopOnDrop<'_, T, E> {
     fn drop(&mut self) {
         lock(self.turn).stopped = true;
-        self.turned.notify_all();
+        self.changed.notify_all();
     }
 }
 

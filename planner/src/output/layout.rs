@@ -54,8 +54,8 @@ impl Layout {
         for (n, job) in exec.jobs.iter().enumerate() {
             if let Task::Cluster(cluster, _) = job.task {
                 let members = &exec.clusters[cluster as usize].members;
-                let own = this.of_job[n];
-                this.of_job[jobs + members.start as usize..jobs + members.end as usize].fill(own);
+                let directory = this.of_job[n];
+                this.of_job[jobs + members.start as usize..jobs + members.end as usize].fill(directory);
             }
         }
         this
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashed_directories() {
+    fn hashed_directories_are_numbered() {
         assert_eq!(hashed(0, 2, 5), "00/00");
         assert_eq!(hashed(44, 2, 5), "00/00");
         assert_eq!(hashed(45, 2, 5), "00/01");

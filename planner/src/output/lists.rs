@@ -19,14 +19,14 @@ const MAX_SHOWN: usize = 20;
 
 /// Locations of work lists that are not in a file in the job's directory.
 #[derive(Debug, Default)]
-pub(crate) struct Orders {
+pub(crate) struct WorkLists {
     /// Offset and length in the shared file; length 0 for other jobs.
     parts: Vec<(u64, u32)>,
     /// Jobs whose list is beside the DAG.
     beside: FxHashSet<JobId>,
 }
 
-impl Orders {
+impl WorkLists {
     /// Returns offset and length of a job's list in the shared file of a large plan.
     pub(crate) fn part(&self, id: JobId) -> Option<(u64, u32)> {
         self.parts
@@ -80,7 +80,7 @@ const DIRECTORY_CHUNK: usize = 64;
 ///
 /// # Errors
 /// A failed write.
-pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<Orders, PlanError> {
+pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<WorkLists, PlanError> {
     let directories: Vec<&str> = plan.layout.directories().collect();
     in_order(
         directories.len(),
@@ -94,8 +94,8 @@ pub(crate) fn write(plan: &Plan<'_>, dir: &Path) -> Result<Orders, PlanError> {
         },
         |made| std::mem::replace(made, Ok(())),
     )?;
-    let mut places = Orders::default();
-    let path = dir.join(Orders::file_name(&plan.base));
+    let mut places = WorkLists::default();
+    let path = dir.join(WorkLists::file_name(&plan.base));
     let failed = |e| PlanError::io("write", &path, e);
     let mut shared: Option<File> = None;
     let mut at = 0;
@@ -160,7 +160,7 @@ fn files_of(plan: &Plan<'_>, dir: &Path, id: JobId, rendered: &mut Rendered) -> 
         &mut *text
     };
     let start = out.len();
-    orders(plan, id, out);
+    append_list(plan, id, out);
     if matches!(task, Task::Cluster(..)) {
         if let Err(more) = super::cluster::list(plan, id, out) {
             out.truncate(start);
@@ -177,7 +177,7 @@ fn files_of(plan: &Plan<'_>, dir: &Path, id: JobId, rendered: &mut Rendered) -> 
     } else if is_shared {
         parts.push((id, length));
     } else if matches!(task, Task::Register(_)) && monitoring_can_read(text) {
-        if registration_orders(plan, dir, id, text)? {
+        if append_registrations(plan, dir, id, text)? {
             rendered.beside.push(id);
         }
     } else {
@@ -191,7 +191,7 @@ fn files_of(plan: &Plan<'_>, dir: &Path, id: JobId, rendered: &mut Rendered) -> 
 
 /// Puts a registration list beside the DAG, where the monitoring daemon expects it. Small plans have the list
 /// in the job's directory as in Pegasus, and a link. Returns whether the list itself is beside the DAG.
-fn registration_orders(plan: &Plan<'_>, dir: &Path, id: JobId, text: &str) -> Result<bool, PlanError> {
+fn append_registrations(plan: &Plan<'_>, dir: &Path, id: JobId, text: &str) -> Result<bool, PlanError> {
     if plan.files_apart {
         put(plan, dir, id, ".in", text)?;
         return link_for_monitoring(plan, dir, id).map(|()| false);
@@ -233,7 +233,7 @@ fn link_for_monitoring(plan: &Plan<'_>, dir: &Path, id: JobId) -> Result<(), Pla
 }
 
 /// Appends the work list of an auxiliary job; nothing for other jobs.
-fn orders(plan: &Plan<'_>, id: JobId, text: &mut String) {
+fn append_list(plan: &Plan<'_>, id: JobId, text: &mut String) {
     let job = plan.job(id);
     match job.task {
         Task::StageIn(n) | Task::StageOut(n) | Task::InterSite(n) => {
@@ -419,7 +419,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registrations_that_the_monitoring_would_choke_on() {
+    fn registrations_unreadable_for_monitoring_are_detected() {
         assert!(monitoring_can_read("a file:///a site=\"local\" k=\"v\"\n"));
         assert!(monitoring_can_read("a file:///a site=\"local\" k=\"v w\"\n"));
         for bad in [

@@ -48,7 +48,7 @@ pub(crate) struct Plan<'a> {
     /// Each job has separate files for its lists, as in Pegasus.
     pub(crate) files_apart: bool,
     /// Locations of work lists, set after they are written.
-    pub(crate) orders: std::sync::OnceLock<lists::Orders>,
+    pub(crate) orders: std::sync::OnceLock<lists::WorkLists>,
     /// Jobs in topological order.
     pub(crate) order: Vec<JobId>,
 }

@@ -10,9 +10,9 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use crate::error::PlanError;
+use crate::exec::Counts;
 use crate::exec::{Exec, ExecJob, Place, Task};
 use crate::model::{Hook, Link, Workflow};
-use crate::plan::Counts;
 use crate::properties::Properties;
 use crate::refine::settings::Generator;
 use crate::request::Request;
@@ -251,13 +251,13 @@ pub(crate) fn notify(plan: &Plan<'_>) -> String {
     );
     let mut of_job = |job: &ExecJob, head: &dyn Fn() -> String| {
         let Task::Compute(n) = job.task else { return };
-        let own = &plan.workflow.jobs[n.0 as usize].hooks;
+        let hooks_of_job = &plan.workflow.jobs[n.0 as usize].hooks;
         let entry = plan.exec.setups[job.setup as usize].entry;
         let program = entry.map(|e| &plan.catalog.entries[e as usize].hooks);
-        if own.is_empty() && program.is_none_or(|hooks| hooks.is_empty()) {
+        if hooks_of_job.is_empty() && program.is_none_or(|hooks| hooks.is_empty()) {
             return;
         }
-        let mut hooks = own.iter().chain(program.into_iter().flatten());
+        let mut hooks = hooks_of_job.iter().chain(program.into_iter().flatten());
         add(&head(), &mut hooks, true);
     };
     for job in &plan.exec.jobs {
@@ -288,7 +288,7 @@ pub(crate) fn properties(
     site_file: Option<&Path>,
     transformation_file: Option<&Path>,
 ) -> String {
-    const KEPT: &[&str] = &[
+    const COPIED_PREFIXES: &[&str] = &[
         "pegasus.",
         "env.",
         "condor.",
@@ -299,7 +299,7 @@ pub(crate) fn properties(
     ];
     let mut all: std::collections::BTreeMap<String, String> = properties
         .iter()
-        .filter(|(key, _)| KEPT.iter().any(|prefix| key.starts_with(prefix)))
+        .filter(|(key, _)| COPIED_PREFIXES.iter().any(|prefix| key.starts_with(prefix)))
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
     if !all
@@ -385,7 +385,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn properties_are_read_as_they_were(
+        fn properties_are_read_back_unchanged(
             pairs in proptest::collection::btree_map("[a-z.=:# \\\\é!]{1,8}", "[^$\\x00-\\x1f]{0,12}", 0..6),
         ) {
             let mut text = String::new();

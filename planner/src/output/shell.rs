@@ -13,7 +13,7 @@ use crate::exec::{JobId, Task};
 use crate::profiles::Namespace;
 
 use super::Plan;
-use super::command::{Command, command, is_wrapped, makes_dir, shell_quote, work_dir};
+use super::command::{Command, command, creates_work_dir, is_wrapped, shell_quote, work_dir};
 use super::events::JobEvents;
 
 /// File with the functions, beside the script.
@@ -36,7 +36,7 @@ pub(crate) fn write(
     path: Option<&str>,
     events: &mut JobEvents<'_>,
 ) -> Result<String, PlanError> {
-    all_are_local(plan)?;
+    check_sites(plan)?;
     let functions = dir.join(FUNCTIONS.0);
     fs::write(&functions, FUNCTIONS.1).map_err(|e| PlanError::io("write", &functions, e))?;
     let name = format!("{}.sh", plan.run_label);
@@ -49,8 +49,8 @@ pub(crate) fn write(
         let job = plan.job(id);
         let command = match command(plan, id) {
             Ok(command) => command,
-            Err(more) => {
-                problems.extend(more);
+            Err(rest) => {
+                problems.extend(rest);
                 if problems.len() > MAX_SHOWN {
                     break;
                 }
@@ -79,18 +79,18 @@ pub(crate) fn write(
 }
 
 /// Refuses jobs of other sites: the script runs all jobs on this machine.
-fn all_are_local(plan: &Plan<'_>) -> Result<(), PlanError> {
+fn check_sites(plan: &Plan<'_>) -> Result<(), PlanError> {
     let local = plan.sites.local();
     let mut elsewhere = plan.exec.jobs.iter().filter(|job| job.site != local);
     let Some(first) = elsewhere.next() else {
         return Ok(());
     };
-    let more = match elsewhere.count() {
+    let rest = match elsewhere.count() {
         0 => String::new(),
-        more => format!(" and {more} more jobs"),
+        count => format!(" and {count} more jobs"),
     };
     Err(PlanError::Code(vec![format!(
-        "the code generator Shell runs jobs on the site local only, and the job {}{more} would run on {}: plan with \
+        "the code generator Shell runs jobs on the site local only, but the job {}{rest} would run on {}: plan with \
          --sites local, or use the code generator PMC",
         first.name,
         plan.sites.get(first.site).name
@@ -127,7 +127,7 @@ fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> R
             | Task::CreateDir
             | Task::NoOp
     );
-    let directory = if elsewhere || makes_dir(plan, id) {
+    let directory = if elsewhere || creates_work_dir(plan, id) {
         files.as_str()
     } else {
         work_dir(plan, id)
@@ -170,7 +170,7 @@ fn calls(plan: &Plan<'_>, id: JobId, command: &Command, path: Option<&str>) -> R
         let _ = writeln!(text, "check_exitcode {} JOB $?", shell_quote(&job.name));
     }
     if text.contains('\0') {
-        return Err(format!("job {}: its command has a NUL", job.name));
+        return Err(format!("job {}: its command contains a NUL character", job.name));
     }
     Ok(text)
 }

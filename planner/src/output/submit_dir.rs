@@ -17,7 +17,7 @@ pub(crate) struct SubmitDir {
     /// Temporary path of the content, beside the final path.
     staging: PathBuf,
     /// Directories that did not exist before, innermost first.
-    made: Vec<PathBuf>,
+    created: Vec<PathBuf>,
     published: bool,
 }
 
@@ -31,17 +31,17 @@ impl SubmitDir {
     /// # Errors
     /// A directory that cannot be created.
     pub(crate) fn next_run(parent: &Path) -> Result<Self, PlanError> {
-        let mut made = make_dirs(parent)?;
+        let mut created = make_dirs(parent)?;
         let mut number = match last_run(parent) {
             Ok(last) => last + 1,
             Err(e) => {
-                remove_all(&made);
+                remove_all(&created);
                 return Err(PlanError::io("read the directory", parent, e));
             }
         };
         loop {
             if number > MAX_RUN {
-                remove_all(&made);
+                remove_all(&created);
                 return Err(PlanError::refinement(format!(
                     "{} has a run{MAX_RUN} already: remove old runs or choose another --dir",
                     parent.display()
@@ -50,12 +50,12 @@ impl SubmitDir {
             let path = parent.join(format!("run{number:04}"));
             match fs::create_dir(&path) {
                 Ok(()) => {
-                    made.insert(0, path.clone());
-                    return Self::stage(path, made);
+                    created.insert(0, path.clone());
+                    return Self::stage(path, created);
                 }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => number += 1,
                 Err(e) => {
-                    remove_all(&made);
+                    remove_all(&created);
                     return Err(PlanError::io("make the directory", &path, e));
                 }
             }
@@ -73,11 +73,11 @@ impl SubmitDir {
     /// # Errors
     /// A directory that cannot be created.
     pub(crate) fn named(path: &Path) -> Result<Self, PlanError> {
-        let made = make_dirs(path)?;
-        Self::stage(path.to_owned(), made)
+        let created = make_dirs(path)?;
+        Self::stage(path.to_owned(), created)
     }
 
-    fn stage(path: PathBuf, made: Vec<PathBuf>) -> Result<Self, PlanError> {
+    fn stage(path: PathBuf, created: Vec<PathBuf>) -> Result<Self, PlanError> {
         let parent = path.parent().unwrap_or(&path).to_owned();
         let staged = tempfile::Builder::new()
             .prefix(".plan-")
@@ -87,11 +87,11 @@ impl SubmitDir {
             Ok(directory) => Ok(SubmitDir {
                 path,
                 staging: directory.keep(),
-                made,
+                created,
                 published: false,
             }),
             Err(e) => {
-                remove_all(&made);
+                remove_all(&created);
                 Err(PlanError::io("write into the directory", &parent, e))
             }
         }
@@ -123,7 +123,7 @@ impl SubmitDir {
             if entry.file_type().map_err(failed)?.is_file() {
                 let path = entry.path();
                 let file = fs::File::open(&path).map_err(written(&path))?;
-                begin_to_write(&file);
+                start_sync(&file);
                 files.push((path, file));
             }
         }
@@ -158,22 +158,22 @@ impl Drop for SubmitDir {
         if !self.published {
             // A drop cannot report errors, and leftovers do no harm.
             let _ = fs::remove_dir_all(&self.staging);
-            remove_all(&self.made);
+            remove_all(&self.created);
         }
     }
 }
 
 /// Starts to sync a file without waiting. Starting several files before waiting for the first halves the
 /// time, since they share the writes of the file system.
-fn begin_to_write(file: &fs::File) {
+fn start_sync(file: &fs::File) {
     #[expect(unsafe_code, reason = "the call takes a descriptor and numbers")]
     // SAFETY: the descriptor is open. An error here occurs again, and is reported, when the file is synced.
     let _ = unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 /// Removes empty directories.
-fn remove_all(made: &[PathBuf]) {
-    for directory in made {
+fn remove_all(created: &[PathBuf]) {
+    for directory in created {
         let _ = fs::remove_dir(directory);
     }
 }
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_on_and_failures_leave_nothing() -> Result<(), Box<dyn std::error::Error>> {
+    fn run_numbers_increase_and_failures_leave_no_files() -> Result<(), Box<dyn std::error::Error>> {
         let base = tempfile::tempdir()?;
         let parent = base.path().join("u/pegasus/wf");
         let first = SubmitDir::next_run(&parent)?;

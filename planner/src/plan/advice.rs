@@ -28,8 +28,8 @@ pub(super) fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites)
 
 /// Returns a warning about arguments that contain blanks or quotes.
 ///
-/// Pegasus joins the arguments of a job and splits the result at blanks. Here an argument stays one word unless the
-/// property says otherwise. With the property set, the user has decided, so there is no warning.
+/// Pegasus joins the arguments of a job and splits the result at blanks. Here an argument stays one word
+/// unless the property says otherwise. With the property set, the user has decided, so there is no warning.
 pub(super) fn arguments_with_blanks(workflow: &Workflow, properties: &Properties) -> Option<String> {
     if properties.get(SPLIT_ARGUMENTS).is_some() {
         return None;

@@ -37,8 +37,8 @@ pub fn plan(request: &Request) -> Result<Planned, PlanError> {
     build(request, inputs, directory.path(), &mut |_| {})?.write(directory)
 }
 
-/// Plans without writing anything but pictures. Returns the figures of the plan and explanations of some jobs.
-/// `submit` is the submit directory that the plan is for, if it exists already.
+/// Plans without writing anything but pictures. Returns the figures of the plan and explanations of some
+/// jobs. `submit` is the submit directory that the plan is for, if it exists already.
 ///
 /// # Errors
 /// Everything that prevents a plan, and jobs that are not in it.
@@ -48,8 +48,8 @@ pub fn preview(request: &Request, submit: Option<&Path>, jobs: &[String]) -> Res
     build(request, inputs, &directory, &mut |_| {})?.preview(jobs)
 }
 
-/// Builds a plan in memory for measurements, and returns its numbers of jobs. `step` is called with the name of each
-/// step when it ends.
+/// Builds a plan in memory for measurements, and returns its numbers of jobs. `step` is called with the name
+/// of each step when it ends.
 ///
 /// # Errors
 /// Everything that prevents a plan.
@@ -261,7 +261,7 @@ impl BuiltPlan<'_> {
         for job in jobs {
             match explainer.explain(job) {
                 Ok(text) => explanations.push(text),
-                Err(problem) => problems.push(problem),
+                Err(problem) => problems.push(problem.to_string()),
             }
         }
         if !problems.is_empty() {

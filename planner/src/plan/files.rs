@@ -193,7 +193,8 @@ fn priorities<'p>(plan: &'p Plan<'_>) -> FxHashMap<(&'p str, &'p str, &'p str), 
     found
 }
 
-/// Locations in the workflow as a text replica catalog, with the priority of those that inputs are taken from.
+/// Locations in the workflow as a text replica catalog, with the priority of those that inputs are taken
+/// from.
 fn replica_store(plan: &Plan<'_>, catalog: &ReplicaCatalog, time: &str) -> String {
     use crate::output::lists::{catalog_value, catalog_word};
     use std::fmt::Write as _;

@@ -9,7 +9,7 @@ use crate::catalog::{Loaded, replica, site, transformation};
 use crate::diagnostic::Diagnostic;
 use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
-use crate::input::{ReadOptions, read_workflow};
+use crate::input::{ParsedWorkflow, ReadOptions, read_workflow};
 use crate::model::Workflow;
 use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
@@ -71,13 +71,17 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         let directory = directory.display().to_string();
         variables.entry(WORKFLOW_DIR.into()).or_insert(directory);
     }
-    let env = ExpandEnv::new(&variables).with_properties(&properties);
+    let env = ExpandEnv::new(&variables).with_variables(properties.with_prefix("env."));
     let options = ReadOptions::from_properties(&properties)?;
-    let mut workflow = match read_workflow(&request.workflow, &env, &options) {
-        Ok(workflow) => workflow,
+    let parsed = match read_workflow(&request.workflow, &env, &options) {
+        Ok(parsed) => parsed,
         Err(problems) if is_broken_xml(&request.workflow) => return Err(PlanError::BadXml(problems)),
         Err(problems) => return Err(problems.into()),
     };
+    let ParsedWorkflow {
+        mut workflow,
+        embedded,
+    } = parsed;
     let mut problems: Option<InputErrors> = None;
     let mut keep = |error: InputErrors| match &mut problems {
         Some(all) => all.extend(error),
@@ -88,7 +92,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         keep(e);
         Loaded::default()
     });
-    if let Some(embedded) = workflow.embedded.sites.take() {
+    if let Some(embedded) = embedded.sites {
         sites.catalog.replace_with(embedded);
     }
     let all_sites = &mut sites.catalog.sites;
@@ -103,7 +107,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
             keep(e);
             Loaded::default()
         });
-    if let Some(embedded) = workflow.embedded.transformations.take() {
+    if let Some(embedded) = embedded.transformations {
         transformations.catalog.extend(embedded);
     }
     let names = &workflow.files;
@@ -112,7 +116,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         replica::Source::default()
     });
     let mut replicas = Replicas {
-        embedded: workflow.embedded.replicas.take(),
+        embedded: embedded.replicas,
         catalog: catalog.catalog,
         cache_adds: settings.cache_adds,
         workflow_adds: settings.workflow_adds,
@@ -151,7 +155,7 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     if let Some(problems) = problems {
         return Err(problems.into());
     }
-    let around = subworkflow::Surrounding {
+    let around = subworkflow::OuterWorkflow {
         request,
         properties: &properties,
         options: &options,

@@ -1,6 +1,6 @@
-//! Clean-up: files are removed from the work directories while the workflow runs (section 6.9 of the planner's
-//! specification). [`add`] removes each file after its last use; [`constraint`] removes what a bound on space
-//! needs removed.
+//! Clean-up: removes files from the work directories while the workflow runs (section 6.9 of the planner's
+//! specification). [`add_in_place`] removes each file after its last use. [`constraint`] removes files only
+//! as far as a bound on space requires.
 
 pub(crate) mod constraint;
 pub(crate) mod space;
@@ -15,30 +15,31 @@ use super::{Refinement, java_hash_order};
 use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
 use crate::graph::{Adjacency, Graph, by_depth};
 
-/// A job that leaves files to be removed, and where these end in the list of its level; they begin where those of
-/// the one before end.
+/// A job that leaves files to remove. Its files are a slice of the list of its level; the slice starts at the
+/// end of the previous one.
 struct Node {
     job: JobId,
     end: usize,
 }
 
-/// Nodes per clean-up job, when nothing else is set.
+/// Default number of nodes per clean-up job.
 const NODES_PER_JOB: usize = 5;
 /// No clean-up job.
 const NONE: u32 = u32::MAX;
 
-/// What the clean-up of every site looks at.
+/// Input of the clean-up of every site.
 struct Uses<'a> {
     workflow: &'a Workflow,
     graph: &'a Graph,
     depths: &'a [u32],
     levels: &'a [Vec<u32>],
-    /// Files that stay, see [`staying`].
+    /// Files to keep, see [`staying`].
     staying: &'a [bool],
 }
 
-/// Files that must not be removed: outputs that the user wants of jobs without a stage-out job, those that are
-/// said to stay, and those whose names match one of the patterns `kept`, in which `*` stands for anything.
+/// Returns the files that must not be removed: outputs of jobs without a stage-out job that the user asks
+/// for, files in [`Exec::staying`], and files whose names match a pattern in `kept`. In a pattern, `*` stands
+/// for any text.
 pub(crate) fn staying(workflow: &Workflow, exec: &Exec, graph: &Graph, kept: &[String]) -> Vec<bool> {
     let mut staying = vec![false; workflow.files.len()];
     if !kept.is_empty() {
@@ -66,7 +67,7 @@ pub(crate) fn staying(workflow: &Workflow, exec: &Exec, graph: &Graph, kept: &[S
     staying
 }
 
-/// Whether a name matches a pattern in which `*` stands for anything.
+/// Returns whether a name matches a pattern in which `*` stands for any text.
 fn matches(pattern: &str, name: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else {
         return pattern == name;
@@ -108,7 +109,7 @@ pub(super) fn add_cleanup(refinement: &mut Refinement<'_, '_>) -> Result<(), Pla
     Ok(())
 }
 
-/// Adds clean-up jobs for every site, but none for files that stay.
+/// Adds clean-up jobs for every site, except for files to keep.
 fn add_in_place(refinement: &mut Refinement<'_, '_>, staying: &[bool], graph: &Graph) {
     let Refinement {
         workflow,
@@ -134,7 +135,7 @@ fn add_in_place(refinement: &mut Refinement<'_, '_>, staying: &[bool], graph: &G
 }
 
 fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site: SiteId) {
-    // Per file the number of the node that removes it; per node the clean-up job it went into.
+    // For each file, the node that removes it; for each node, its clean-up job.
     let mut owner = vec![NONE; uses.workflow.files.len()];
     let mut cleanup_of: Vec<JobId> = Vec::new();
     let mut later: Vec<(JobId, u32)> = Vec::new();
@@ -164,7 +165,7 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
                     _ => {}
                 }
             }
-            // Only files that are used further down make no node.
+            // No node if later jobs use all the files.
             if shares || left.len() > before {
                 nodes.push(Node { job, end: left.len() });
             }
@@ -196,7 +197,7 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
             .into_iter()
             .map(|(job, node)| (cleanup_of[node as usize], job)),
     );
-    // By clean-up job; only those of one are put in order.
+    // Grouped by clean-up job; sorted only within a group.
     let earliest = parents
         .iter()
         .map(|&(cleanup, _)| cleanup)
@@ -224,15 +225,15 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
     }
 }
 
-/// Files that clean-up may remove after each job, as far as the job goes, in one piece of memory: levels are gone
-/// through in an order that would lead all over the jobs.
+/// Files that clean-up may remove after each job, in one array. Levels visit jobs in an order that would be
+/// slow with one list per job.
 struct Files {
     start: Vec<u32>,
     all: Vec<FileId>,
 }
 
 impl Files {
-    /// Of the work directory of a site.
+    /// For the work directory of a site.
     fn new(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Self {
         let mut this = Files {
             start: Vec::with_capacity(uses.graph.len() + 1),
@@ -251,8 +252,8 @@ impl Files {
     }
 }
 
-/// Jobs of a site by depth, each level in the order in which clean-up jobs are shared: that of a table of the
-/// level, filled from a table of the site.
+/// Returns the jobs of a site by depth. The order within a level is that of a Java hash table of the level,
+/// filled from a hash table of the site.
 fn levels_of_site(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Vec<Vec<JobId>> {
     let of_site = |jobs: &Vec<JobId>| -> Vec<JobId> {
         jobs.iter()
@@ -269,7 +270,7 @@ fn levels_of_site(uses: &Uses<'_>, exec: &Exec, site: SiteId) -> Vec<Vec<JobId>>
     levels
 }
 
-/// Whether a job counts as one of a site: for what it reads there, else since it runs there.
+/// Returns whether a job belongs to a site: because it reads files there, else because it runs there.
 fn is_of_site(exec: &Exec, job: JobId, site: SiteId) -> bool {
     let this = &exec.jobs[job as usize];
     match this.task {
@@ -283,7 +284,7 @@ fn is_of_site(exec: &Exec, job: JobId, site: SiteId) -> bool {
     }
 }
 
-/// Nodes per clean-up job of a level: as a profile of the site says, else a property.
+/// Returns the number of nodes per clean-up job of a level, from a profile of the site or a property.
 fn cluster_size(nodes: usize, mapper: &Mapper<'_>, site: SiteId) -> usize {
     let settings = mapper.settings;
     let profiles = &mapper.sites.get(site).profiles;
@@ -304,7 +305,7 @@ fn cluster_size(nodes: usize, mapper: &Mapper<'_>, site: SiteId) -> usize {
     size.max(1)
 }
 
-/// Site on which the clean-up jobs of a site run.
+/// Returns the site on which the clean-up jobs of a site run.
 fn runs_on(mapper: &Mapper<'_>, site: SiteId) -> SiteId {
     if mapper.sites.get(site).visible {
         mapper.sites.local()
@@ -334,7 +335,7 @@ fn add_job(
     })
 }
 
-/// Tells `each` the files in the work directory of a site that are of no use after a job, as far as the job goes.
+/// Calls `each` with the files of a job in the work directory of a site that the job needs or makes.
 fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId, each: impl FnMut(FileId)) {
     let may_go = |file: FileId| !uses.staying[file.0 as usize] && !exec.in_place.contains(&(file, site));
     let this = &exec.jobs[job as usize];

@@ -8,7 +8,7 @@ use crate::exec::{Exec, ExecJob, JobId, Place, SiteId, Task};
 use crate::model::Workflow;
 use crate::request::CleanupStrategy;
 
-/// Whether a job works in the work directory of its staging site.
+/// Returns whether a job works in the work directory of its staging site.
 fn works_there(task: Task) -> bool {
     match task {
         Task::Compute(_)
@@ -22,7 +22,7 @@ fn works_there(task: Task) -> bool {
     }
 }
 
-/// Whether a job copies files from the work directory of a site to that of another.
+/// Returns whether a job copies files from the work directory of a site to that of another.
 fn takes_from(exec: &Exec, job: JobId, site: SiteId) -> bool {
     match exec.jobs[job as usize].task {
         Task::InterSite(n) => exec.transfers[n as usize]
@@ -34,7 +34,7 @@ fn takes_from(exec: &Exec, job: JobId, site: SiteId) -> bool {
     }
 }
 
-/// Side on which directories of a site are made and removed.
+/// Returns the site that makes and removes the directories of a site.
 fn runs_on(mapper: &Mapper<'_>, site: SiteId) -> SiteId {
     if mapper.sites.get(site).visible {
         mapper.sites.local()
@@ -54,7 +54,7 @@ pub(super) fn create_directories(refinement: &mut Refinement<'_, '_>) -> Result<
     let names: &Workflow = workflow;
     let graph = exec.graph();
     let order = graph.order().unwrap_or_default();
-    // Outputs of deleted jobs are delivered from elsewhere to elsewhere: no work directory is needed.
+    // Outputs of deleted jobs never pass through the work directory.
     let is_counted = |exec: &Exec, job: JobId| {
         let task = exec.jobs[job as usize].task;
         works_there(task) && !(matches!(task, Task::StageOut(_)) && graph.parents(job).is_empty())
@@ -139,7 +139,7 @@ pub(super) fn remove_directories(refinement: &mut Refinement<'_, '_>) -> Result<
     let with_registration = mapper.settings.cleanup != CleanupStrategy::InPlace;
     let graph = exec.graph();
     let order = graph.order().unwrap_or_default();
-    // A directory that the user names may hold more than this run.
+    // A directory named by the user may hold files of others.
     for &site in sites
         .iter()
         .filter(|&&site| mapper.sites.get(site).workdir.is_none())

@@ -1,4 +1,4 @@
-//! Which files each job of the executable workflow reads and writes in which work directory.
+//! Files that each job of the executable workflow reads and writes, by work directory.
 
 use crate::model::{FileId, Workflow};
 
@@ -7,9 +7,9 @@ use crate::exec::{Exec, JobId, Place, SiteId, Task};
 /// One file of a job in a work directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// Which file.
+    /// The file.
     pub(crate) file: FileId,
-    /// In the work directory of this site.
+    /// Site of the work directory.
     pub(crate) site: SiteId,
     /// The job needs the file.
     pub(crate) reads: bool,
@@ -17,7 +17,7 @@ pub(crate) struct Access {
     pub(crate) writes: bool,
 }
 
-/// Tells `each` about every file in a work directory that a job needs or makes; a file may come twice.
+/// Calls `each` with every file in a work directory that a job needs or makes. A file may occur twice.
 pub(crate) fn of_job(workflow: &Workflow, exec: &Exec, job: JobId, mut each: impl FnMut(Access)) {
     let this = &exec.jobs[job as usize];
     let access = |file, site, reads, writes| Access {
@@ -51,7 +51,7 @@ pub(crate) fn of_job(workflow: &Workflow, exec: &Exec, job: JobId, mut each: imp
                 each(access(file, this.staging, true, false));
             }
         }
-        // Registration enters names only.
+        // Registration needs names only.
         Task::Register(_) | Task::CreateDir | Task::CleanUp(_) | Task::RemoveDir | Task::NoOp => {}
     }
 }

@@ -1,23 +1,22 @@
-//! Order of a hash table over names.
+//! Iteration order of Java's hash tables over names.
 //!
-//! Where several jobs share a level's work, it is of no importance which of them gets what, but it decides
-//! how many jobs and edges there are. The order in which work is shared out is that of Pegasus, which takes
-//! it from hash tables of the Java library, so that a plan has the same jobs and edges. Like any fixed order
-//! it depends on the names alone.
+//! Pegasus distributes the work of a level over jobs in this order. The order decides how many jobs and edges
+//! a plan has. With the same order, plans have the same jobs and edges as those of Pegasus. It depends on the
+//! names only.
 
-/// Sorts entries of a table that had `size` of them by bucket; entries of one bucket stay in the order in which they
-/// came in. `hash` gives the hashes of their names.
+/// Sorts entries of a table with `size` entries by bucket. Entries of one bucket keep their order. `hash`
+/// returns the hash of an entry's name.
 pub(crate) fn sort_hashed<T: Copy>(entries: &mut [T], size: usize, hash: impl Fn(&T) -> u32) {
     let buckets = buckets(size);
     let bucket = |entry: &T| hash(entry) & (buckets - 1);
     match entries.len() {
         0 | 1 => {}
-        2..=FEW => sort_few(entries, bucket),
+        2..=MAX_INSERTION_SORT => sort_few(entries, bucket),
         _ => sort_many(entries, buckets.trailing_zeros(), bucket),
     }
 }
 
-/// Sorts entries of a table of `size`, and then as a table of their own, in one go.
+/// Sorts entries as a table of `size` entries, and then as a table of these entries only, in one pass.
 pub(crate) fn sort_by_buckets<'n, T: Copy>(entries: &mut [T], size: usize, name: impl Fn(&T) -> &'n str) {
     let then = buckets(entries.len());
     let (then_bits, first_bits) = (then.trailing_zeros(), buckets(size).max(then).trailing_zeros());
@@ -29,21 +28,21 @@ pub(crate) fn sort_by_buckets<'n, T: Copy>(entries: &mut [T], size: usize, name:
     });
 }
 
-/// From so many entries on, sorting by digits takes less time than by comparison; it is linear.
-const MANY: usize = 4096;
+/// Entries from which on radix sort is faster than sorting by comparison.
+const MIN_RADIX_SORT: usize = 4096;
 /// Bits of a digit.
-const DIGIT: u32 = 11;
+const DIGIT_BITS: u32 = 11;
 
-/// Stable sort by keys of so many bits.
+/// Sorts stably by keys with this number of bits.
 fn sort_many<T: Copy>(entries: &mut [T], bits: u32, key: impl Fn(&T) -> u32) {
-    if entries.len() < MANY {
+    if entries.len() < MIN_RADIX_SORT {
         return entries.sort_by_cached_key(key);
     }
     let mut keyed: Vec<(u32, T)> = entries.iter().map(|entry| (key(entry), *entry)).collect();
     let mut sorted = keyed.clone();
-    for shift in (0..bits).step_by(DIGIT as usize) {
-        let digit = |key: u32| (key >> shift) as usize & ((1 << DIGIT) - 1);
-        let mut places = [0usize; 1 << DIGIT];
+    for shift in (0..bits).step_by(DIGIT_BITS as usize) {
+        let digit = |key: u32| (key >> shift) as usize & ((1 << DIGIT_BITS) - 1);
+        let mut places = [0usize; 1 << DIGIT_BITS];
         for &(key, _) in &keyed {
             places[digit(key)] += 1;
         }
@@ -63,12 +62,12 @@ fn sort_many<T: Copy>(entries: &mut [T], bits: u32, key: impl Fn(&T) -> u32) {
     }
 }
 
-/// Tables of most jobs: a few files or children.
-const FEW: usize = 8;
+/// Entries up to which insertion sort is used. Most jobs have few files and children.
+const MAX_INSERTION_SORT: usize = 8;
 
-/// Stable insertion sort that needs no memory of its own.
+/// Stable insertion sort without allocation.
 fn sort_few<T>(entries: &mut [T], key: impl Fn(&T) -> u32) {
-    let mut keys = [0; FEW];
+    let mut keys = [0; MAX_INSERTION_SORT];
     for n in 0..entries.len() {
         keys[n] = key(&entries[n]);
         let mut at = n;
@@ -80,7 +79,7 @@ fn sort_few<T>(entries: &mut [T], key: impl Fn(&T) -> u32) {
     }
 }
 
-/// Hash of a name over its UTF-16 units, its halves combined.
+/// Hash of a name as Java computes it, over UTF-16 units, with its halves combined.
 pub(crate) fn hash(name: &str) -> u32 {
     let add = |hash: u32, unit: u32| hash.wrapping_mul(31).wrapping_add(unit);
     let hash = if name.is_ascii() {
@@ -92,7 +91,7 @@ pub(crate) fn hash(name: &str) -> u32 {
     hash ^ (hash >> 16)
 }
 
-/// Buckets of a table that is filled to three quarters at most: a power of two.
+/// Returns the number of buckets, a power of two, with a load factor of at most three quarters.
 fn buckets(entries: usize) -> u32 {
     let needed = u32::try_from(entries)
         .unwrap_or(u32::MAX / 2)
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_an_order_of_their_own() {
+    fn names_are_sorted_by_bucket() {
         let mut names = ["part_F1", "part_F2", "part_F3", "part_F4", "part_F5", "part_F6"];
         sort(&mut names, |name| name);
         assert_eq!(
@@ -126,10 +125,10 @@ mod tests {
 
     #[test]
     fn few_entries_are_sorted_like_many() {
-        let names: Vec<String> = (0..FEW)
+        let names: Vec<String> = (0..MAX_INSERTION_SORT)
             .map(|n| format!("file.{}.{}", n * 7919 % 13, n % 3))
             .collect();
-        for length in 0..=FEW {
+        for length in 0..=MAX_INSERTION_SORT {
             let mut few: Vec<&str> = names[..length].iter().map(String::as_str).collect();
             let mut many = few.clone();
             many.sort_by_key(|name| bucket(name, 16));
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sorts_in_one_go() {
+    fn one_pass_equals_two_sorts() {
         let names: Vec<String> = (0..9000).map(|n| format!("job_ID{}", n * 7919 % 9000)).collect();
         for length in [0, 1, 5, 100, 1000, 9000] {
             for size in [length, 20_000, 1_000_000] {
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_filled_to_three_quarters() {
+    fn load_factor_is_three_quarters() {
         assert_eq!(
             [0, 12, 13, 24, 25, 96, 97].map(buckets),
             [16, 16, 32, 32, 64, 128, 256]
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_one_bucket_stay_in_order() {
+    fn entries_of_one_bucket_keep_their_order() {
         // The first two have the same hash.
         let mut names = ["BB", "Aa", "AaAa", "BBBB", "AaBB"];
         let spots = names.map(|name| bucket(name, 16));

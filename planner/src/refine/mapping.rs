@@ -1,4 +1,4 @@
-//! What follows from site selection for each job: its program and profiles.
+//! Site, program and profiles of each job.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use super::sites::selection::{self, Placed, fixed_site, named_program};
 use super::sites::{Sites, WorkSite};
 use crate::exec::{Exec, ExecJob, Setup, SiteId, Task};
 
-/// Resources of a compute job when nobody says anything: MB of memory, cores, MB of disk.
+/// Default resources of a compute job: MB of memory, cores, MB of disk.
 const DEFAULTS: &[(&str, &str)] = &[("memory", "2048"), ("cores", "1"), ("diskspace", "5120")];
 
 /// Step: chooses a site and a program for every kept job.
@@ -47,23 +47,23 @@ pub(super) fn map_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanEr
     Ok(())
 }
 
-/// Name of each program that the workflow stages, and where it comes from.
+/// Programs that the workflow stages.
 #[derive(Debug, Default)]
 pub(crate) struct StagedPrograms {
     /// Catalog entry of each staged file.
     pub(crate) entries: FxHashMap<FileId, u32>,
 }
 
-/// What became of the abstract jobs.
+/// Result of the mapping.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
-    /// Number of each in the executable workflow, `u32::MAX` for deleted ones.
+    /// Number of each abstract job in the executable workflow; `u32::MAX` for deleted jobs.
     pub(crate) numbers: Vec<u32>,
-    /// Programs that became inputs of their jobs.
+    /// Programs that are inputs of their jobs.
     pub(crate) staged: StagedPrograms,
 }
 
-/// Where jobs go, and how they are called.
+/// Maps jobs onto sites and programs.
 pub(crate) struct Mapper<'a> {
     pub(crate) sites: &'a Sites,
     pub(crate) programs: &'a Programs<'a>,
@@ -83,7 +83,7 @@ enum Program {
 }
 
 impl<'a> Mapper<'a> {
-    /// For a run.
+    /// Creates a mapper for a run.
     pub(crate) fn new(
         sites: &'a Sites,
         programs: &'a Programs<'a>,
@@ -147,7 +147,7 @@ impl<'a> Mapper<'a> {
         }
     }
 
-    /// Site and program of every kept job.
+    /// Returns site and program of every kept job.
     fn choose_sites(
         &self,
         workflow: &Workflow,
@@ -194,7 +194,7 @@ impl<'a> Mapper<'a> {
         }
     }
 
-    /// Site and program of a job whose profiles fix the site.
+    /// Returns site and program of a job whose profiles fix the site.
     fn pinned(&self, job: &Job) -> Result<(SiteId, Program), String> {
         let name = fixed_site(job).unwrap_or_default();
         let site = self.sites.find(name).ok_or_else(|| {
@@ -219,7 +219,7 @@ impl<'a> Mapper<'a> {
         }
     }
 
-    /// The program that a profile of the job names.
+    /// Returns the program that a profile of the job names.
     fn named_program(&self, job: &Job, site: SiteId) -> Result<(SiteId, Program), String> {
         let pfn = named_program(job).unwrap_or_default();
         let path = pfn.strip_prefix("file://").unwrap_or(pfn);
@@ -234,7 +234,7 @@ impl<'a> Mapper<'a> {
         }
     }
 
-    /// Program and profiles of a compute job; jobs without profiles of their own share them.
+    /// Returns program and profiles of a compute job. Jobs without own profiles share them.
     fn setup(
         &mut self,
         workflow: &mut Workflow,
@@ -309,8 +309,8 @@ impl<'a> Mapper<'a> {
         Ok(number)
     }
 
-    /// Transformations that a job lists among the files it reads. They are staged with a program that is staged;
-    /// what is installed needs none.
+    /// Removes and returns the transformations that a job lists among its input files. They are staged
+    /// together with a staged program; installed programs do not need them.
     fn declared_programs(&self, uses: &mut Vec<FileUse>, files: &Files) -> Vec<TransformationName> {
         let is_program = |u: &FileUse| u.kind == FileKind::Executable && u.link == Link::Input;
         if !uses.iter().any(is_program) {
@@ -328,13 +328,14 @@ impl<'a> Mapper<'a> {
         found
     }
 
-    /// Jobs pass files on in the one work directory of their site; no job can have another one.
+    /// Refuses a job with its own work directory: jobs exchange files in the one work directory of their
+    /// site.
     fn check_workdir(&self, job: &Job, site: SiteId, profiles: &Profiles) -> Result<(), String> {
-        let wanted = profiles
+        let requested = profiles
             .pegasus("workdir")
             .map(|dir| dir.trim().trim_end_matches('/'));
         let place = self.sites.get(site);
-        if wanted == place.workdir.as_deref() {
+        if requested == place.workdir.as_deref() {
             return Ok(());
         }
         let directory = place.scratch.as_ref().map_or("", |s| s.path.as_str());
@@ -344,7 +345,7 @@ impl<'a> Mapper<'a> {
              pegasus.workdir",
             job.id,
             job.transformation,
-            wanted.unwrap_or_default(),
+            requested.unwrap_or_default(),
             place.name
         ))
     }
@@ -379,14 +380,14 @@ impl<'a> Mapper<'a> {
         file
     }
 
-    /// The catalog's entry for an auxiliary job on a site, if there is one.
+    /// Returns the catalog entry for an auxiliary job on a site, if there is one.
     pub(crate) fn auxiliary_entry(&self, task: Task, site: SiteId) -> Option<&'a TransformationEntry> {
         let name = auxiliary_name(task.transformation());
         let entry = self.programs.usable(&name, self.sites.get(site))?;
         Some(self.programs.entry(entry))
     }
 
-    /// Path of kickstart on each site.
+    /// Returns the path of kickstart on each site.
     pub(crate) fn kickstarts(&self) -> Vec<String> {
         let name = "pegasus::kickstart";
         let path = |site: &WorkSite| {
@@ -399,7 +400,7 @@ impl<'a> Mapper<'a> {
         self.sites.all().iter().map(path).collect()
     }
 
-    /// Program and profiles of an auxiliary job on a site.
+    /// Returns program and profiles of an auxiliary job on a site.
     pub(crate) fn auxiliary_setup(&mut self, task: Task, site: SiteId, exec: &mut Exec) -> u32 {
         let transformation = task.transformation();
         let site_of_run = site;
@@ -430,7 +431,7 @@ impl<'a> Mapper<'a> {
     }
 }
 
-/// Name of a staged program in the work directory.
+/// Returns the name of a staged program in the work directory.
 pub(crate) fn staged_name(name: &TransformationName, delimiter: &str) -> String {
     let mut text = String::new();
     if let Some(namespace) = &name.namespace {
@@ -445,7 +446,7 @@ pub(crate) fn staged_name(name: &TransformationName, delimiter: &str) -> String 
     text
 }
 
-/// Name of a job: no character that a path, the DAG or the monitoring would stumble over.
+/// Returns the name of a job, without characters that are unsafe in paths, the DAG or logs.
 pub(crate) fn job_name(prefix: &str, transformation: &str, id: &str) -> Box<str> {
     let mut name = String::with_capacity(prefix.len() + transformation.len() + 1 + id.len());
     let plain = |b: u8| b.is_ascii_alphanumeric() | (b == b'_') | (b == b'-');

@@ -1,6 +1,7 @@
 //! Refinement: from the abstract to the executable workflow.
 //!
-//! Each step is a function over [`Refinement`], linear in jobs, edges and file uses. [`STEPS`] lists them in order.
+//! Each step is a function over [`Refinement`], linear in jobs, edges and file uses. [`STEPS`] lists them in
+//! order.
 
 pub(crate) mod cleanup;
 pub(crate) mod cluster;
@@ -135,7 +136,8 @@ fn finish(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
     check_names(exec)
 }
 
-/// Returns further problems of a plan whose sites cannot be found. `programs` come with the names of the sites.
+/// Returns further problems of a plan whose sites cannot be found. `programs` come with the names of the
+/// sites.
 pub(crate) fn further_problems(
     workflow: &Workflow,
     programs: Option<(&programs::Programs<'_>, &[&str])>,
@@ -187,8 +189,8 @@ fn check_names(exec: &Exec) -> Result<(), PlanError> {
 
 /// Returns whether two hashes are equal.
 ///
-/// The hashes are split into heaps, and each heap is sorted. This is linear and stays in the processor's cache; a
-/// hash table of all of them would not.
+/// The hashes are split into heaps, and each heap is sorted. This is linear and stays in the processor's
+/// cache; a hash table of all of them would not.
 fn has_equal(hashes: &[u64]) -> bool {
     const HEAP: usize = 1024;
     let heaps = (hashes.len() / HEAP).next_power_of_two();

@@ -1,4 +1,4 @@
-//! Which catalog entry a job uses on a site, and the programs of auxiliary jobs.
+//! Programs: the catalog entry that a job uses on a site, and the programs of auxiliary jobs.
 
 use rustc_hash::FxHashMap;
 
@@ -17,7 +17,7 @@ pub(crate) struct Programs<'c> {
 }
 
 impl<'c> Programs<'c> {
-    /// Sorts the catalog.
+    /// Indexes the catalog by name.
     pub(crate) fn new(catalog: &'c TransformationCatalog, choice: TransformationChoice) -> Self {
         let mut by_name: FxHashMap<&TransformationName, Vec<u32>> = FxHashMap::default();
         for (n, entry) in catalog.entries.iter().enumerate() {
@@ -35,15 +35,16 @@ impl<'c> Programs<'c> {
             choice,
         }
     }
-    /// An entry.
+    /// Returns an entry.
     pub(crate) fn entry(&self, number: u32) -> &'c TransformationEntry {
         &self.catalog.entries[number as usize]
     }
-    /// Whether there is an entry for a name.
+    /// Returns whether there is an entry for a name.
     pub(crate) fn knows(&self, name: &TransformationName) -> bool {
         self.by_name.contains_key(name)
     }
-    /// The entry to use on a site: one at the site itself, else the first stageable one whose system fits.
+    /// Returns the entry to use on a site: one at the site itself, else the first stageable one for its
+    /// system.
     pub(crate) fn usable(&self, name: &TransformationName, site: &WorkSite) -> Option<u32> {
         let fits = |entry: &TransformationEntry| {
             entry.sysinfo == site.sysinfo
@@ -69,11 +70,11 @@ impl<'c> Programs<'c> {
             .find(|&n| self.entry(n).site == site.name)
             .or_else(|| usable.next())
     }
-    /// Programs that a compound transformation needs beside its own.
+    /// Returns the further programs that a compound transformation needs.
     pub(crate) fn requires(&self, name: &TransformationName) -> &'c [TransformationName] {
         self.compounds.get(name).copied().unwrap_or_default()
     }
-    /// Why no site can run a transformation, and what there is instead.
+    /// Explains why no site can run a transformation, and lists alternatives.
     pub(crate) fn missing(&self, name: &TransformationName, sites: &[&str]) -> String {
         let mut text = format!(
             "There are no entries for the transformation \"{name}\" in the TC for sites [{}]",
@@ -129,7 +130,7 @@ impl<'c> Programs<'c> {
     }
 }
 
-/// The program of an auxiliary job when the catalog does not name one.
+/// Returns the program of an auxiliary job without a catalog entry.
 pub(crate) fn default_program(transformation: &str, site_tools: &str, own_tools: &str) -> String {
     match transformation {
         "pegasus::rc-client" => format!("{own_tools}/pegasus-rc-client"),
@@ -142,7 +143,7 @@ pub(crate) fn default_program(transformation: &str, site_tools: &str, own_tools:
     }
 }
 
-/// Namespace and name of an auxiliary transformation as the catalog would have it.
+/// Returns namespace and name of an auxiliary transformation, as in the catalog.
 pub(crate) fn auxiliary_name(transformation: &str) -> TransformationName {
     match transformation.split_once("::") {
         Some((namespace, name)) => TransformationName {

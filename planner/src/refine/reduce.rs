@@ -1,19 +1,19 @@
-//! Superfluous parents of clean-up jobs.
+//! Transitive reduction: removes redundant parents of clean-up jobs.
 
 use crate::graph::Graph;
 
-/// How thoroughly the search goes up.
+/// Generations that the search compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// It looks at every second generation only, as Pegasus does: some edges stay that another path makes
-    /// superfluous. They do no harm, and the edges are those of Pegasus.
+    /// Every second generation, as in Pegasus. Some redundant edges stay, and the edges equal those of
+    /// Pegasus.
     Second,
-    /// It looks at every generation.
+    /// Every generation.
     Every,
 }
 
-/// Drops parents that are found above another parent. Memory is linear in the nodes of the graph, time in the
-/// parents.
+/// Drops parents that are ancestors of another parent. Memory is linear in the nodes of the graph, time in
+/// the parents.
 pub(crate) struct Reduction<'g> {
     graph: &'g Graph,
     depths: &'g [u32],
@@ -24,12 +24,12 @@ pub(crate) struct Reduction<'g> {
     needed: Vec<u32>,
 }
 
-/// Rounds in which something was last true of a node.
+/// For each node, the last round in which a statement was true.
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
     /// It is a parent of the clean-up job.
     parent: u32,
-    /// It is above a parent, and no needed parent itself.
+    /// It is an ancestor of a parent, and not needed.
     dropped: u32,
     /// Its parents are compared.
     reached: u32,
@@ -37,12 +37,12 @@ struct Marks {
     passed: u32,
 }
 
-/// Edges that are looked at per parent. A redundant edge does no harm, so a search that would cost more is
-/// given up; this keeps the step linear.
+/// Maximum edges visited per parent. A redundant edge is harmless, so longer searches stop; the step stays
+/// linear.
 const SEARCH_PER_PARENT: usize = 256;
 
 impl<'g> Reduction<'g> {
-    /// For a graph and the depths of its nodes.
+    /// Creates a reduction for a graph and the depths of its nodes.
     pub(crate) fn new(graph: &'g Graph, depths: &'g [u32], depth: Depth) -> Self {
         Reduction {
             graph,
@@ -54,7 +54,7 @@ impl<'g> Reduction<'g> {
             needed: Vec::new(),
         }
     }
-    /// The parents that are needed, in order.
+    /// Returns the needed parents, in order.
     pub(crate) fn needed(&mut self, parents: &[u32]) -> &[u32] {
         self.needed.clear();
         if let [parent] = parents {
@@ -103,7 +103,7 @@ impl<'g> Reduction<'g> {
         self.needed.extend(parents.iter().copied().filter(is_needed));
         &self.needed
     }
-    /// Goes on from a node, unless nothing of interest can be above it.
+    /// Visits the parents of a node, unless none of them can matter.
     fn reach(&mut self, node: u32, top: u32) {
         let marks = &mut self.marks[node as usize];
         if marks.reached != self.round && self.depths[node as usize] > top {

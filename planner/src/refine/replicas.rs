@@ -1,4 +1,4 @@
-//! Locations of files from all sources, strongest first (section 4.4 of the planner's specification).
+//! Locations of files from all sources, highest priority first (section 4.4 of the planner's specification).
 
 use rustc_hash::FxHashMap;
 
@@ -8,7 +8,7 @@ use crate::model::{FileId, Job, Link, Metadata, Workflow};
 
 use super::mapping::job_name;
 
-/// Where one file is.
+/// Locations of one file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Locations {
     /// Locations in the order of their source.
@@ -17,12 +17,12 @@ pub(crate) struct Locations {
     pub(crate) metadata: Metadata,
 }
 
-/// Sources in the order in which they are asked.
+/// Sources, highest priority first.
 #[derive(Debug, Default)]
 pub(crate) struct Replicas {
     /// Cache files, unless they only add.
     pub(crate) caches: Vec<ReplicaCatalog>,
-    /// What the runs of `--reuse` have registered.
+    /// Files registered by the runs of `--reuse`.
     pub(crate) runs: Vec<ReplicaCatalog>,
     /// `--input-dir`.
     pub(crate) directories: Vec<ReplicaCatalog>,
@@ -32,11 +32,11 @@ pub(crate) struct Replicas {
     pub(crate) inherited: Vec<ReplicaCatalog>,
     /// The replica catalog.
     pub(crate) catalog: ReplicaCatalog,
-    /// Where outputs go, for the storage mapper Replica; not asked for inputs.
+    /// Output locations for the storage mapper Replica; not used for inputs.
     pub(crate) storage: ReplicaCatalog,
     /// Caches add to the other sources instead of overriding them.
     pub(crate) cache_adds: bool,
-    /// So does the catalog in the workflow.
+    /// The catalog in the workflow adds as well.
     pub(crate) workflow_adds: bool,
 }
 
@@ -55,12 +55,12 @@ impl Replicas {
         let embedded = self.embedded.iter().filter(|_| self.workflow_adds);
         caches.chain(embedded)
     }
-    /// Whether any source knows the file.
+    /// Returns whether any source knows the file.
     pub(crate) fn knows(&self, lfn: &str) -> bool {
         self.all().any(|source| source.knows(lfn))
     }
-    /// Locations of a file: of the first source that knows it; sources that add are merged with the
-    /// replica catalog.
+    /// Returns the locations of a file from the first source that knows it. Sources that add are merged with
+    /// the replica catalog.
     pub(crate) fn lookup(&self, lfn: &str) -> Option<Locations> {
         let mut sources = self.overriding().filter_map(|source| source.lookup(lfn));
         if let Some(found) = sources.find(|found| !found.replicas.is_empty()) {
@@ -89,10 +89,10 @@ impl Replicas {
     fn all(&self) -> impl Iterator<Item = &ReplicaCatalog> {
         self.overriding().chain(self.adding()).chain([&self.catalog])
     }
-    /// What to do about a file that no source knows, if it is not the same as for the files before, of
-    /// which there are `before`.
+    /// Returns advice about a file that no source knows. `before` is the number of such files already
+    /// reported.
     pub(crate) fn advice(&self, lfn: &str, before: usize) -> Option<String> {
-        /// In larger catalogs, looking for a name that is nearly the same takes too long.
+        /// Searching larger catalogs for similar names takes too long.
         const SEARCHED: usize = 100_000;
         if self.all().all(ReplicaCatalog::is_empty) {
             return (before == 0).then_some(
@@ -113,7 +113,7 @@ impl Replicas {
     }
 }
 
-/// The message about a file that is nowhere.
+/// Returns the message about a file without location.
 pub(crate) fn missing_text(lfn: &str, job: &str, others: usize, hint: Option<&str>) -> String {
     let mut text = format!("Can't determine a location to transfer input file for lfn {lfn} for job {job}");
     if others > 0 {
@@ -125,11 +125,11 @@ pub(crate) fn missing_text(lfn: &str, job: &str, others: usize, hint: Option<&st
     text
 }
 
-/// Advice takes a search through the catalogs, and after so many files nobody reads it.
+/// Maximum missing files for which similar names are searched.
 pub(crate) const ADVISED: usize = 50;
 
-/// Inputs that no job writes and no source knows, when planning ends before they are looked for: so that the user
-/// hears of them in the same message.
+/// Returns the inputs that no job writes and no source knows. Used when planning fails before the transfers
+/// are added, so that one message lists all problems.
 pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, prefix: &str) -> Vec<String> {
     let mut written = vec![false; workflow.files.len()];
     for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {

@@ -1,5 +1,4 @@
-//! Data reuse: jobs whose outputs exist already need not run (section 6.2 of the planner's
-//! specification).
+//! Data reuse: removes jobs whose outputs exist (section 6.2 of the planner's specification).
 
 use crate::model::{FileId, JobIndex, Link, TransferFlag, Workflow};
 use crate::profiles::parse_bool;
@@ -10,19 +9,19 @@ use super::settings::ReuseScope;
 use crate::error::PlanError;
 use crate::graph::Graph;
 
-/// What is left of the abstract workflow.
+/// The abstract workflow after data reuse.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reduced {
     /// Whether each job is kept.
     pub(crate) kept: Vec<bool>,
-    /// Edges between kept jobs, those through deleted jobs included; sorted, no duplicates.
+    /// Edges between kept jobs, including paths through deleted jobs; sorted, no duplicates.
     pub(crate) edges: Vec<(u32, u32)>,
-    /// Files of deleted jobs that the user is to have: job and position in its uses.
+    /// Outputs of deleted jobs to deliver: job and index in its uses.
     pub(crate) owed: Vec<(JobIndex, u32)>,
 }
 
-/// Bridges over deleted jobs are only about order, since their files exist; past this many (parents times
-/// children of one job) they are left out.
+/// Maximum bridges over one deleted job, parents times children. Bridges only keep an order, since the files
+/// exist; beyond this number they are left out.
 const BRIDGES: usize = 1 << 20;
 
 /// Step: removes the jobs whose outputs exist.
@@ -78,7 +77,7 @@ pub(crate) fn reduce(
         }
         let mut files = outputs.of(n).iter().peekable();
         *kept = files.peek().is_none()
-            || !files.all(|u| known.output(u) || (!u.wanted && !is_read[u.file.0 as usize]));
+            || !files.all(|u| known.output(u) || (!u.delivered && !is_read[u.file.0 as usize]));
     }
     for &node in order.iter().rev() {
         let n = node as usize;
@@ -87,7 +86,7 @@ pub(crate) fn reduce(
         }
         let mut files = outputs.of(n).iter().peekable();
         kept[n] = files.peek().is_none()
-            || files.any(|u| u.wanted && (scope == ReuseScope::Partial || !known.output(u)));
+            || files.any(|u| u.delivered && (scope == ReuseScope::Partial || !known.output(u)));
     }
     if kept.iter().all(|&k| k) {
         return Reduced {
@@ -116,9 +115,9 @@ pub(crate) fn reduce(
 #[derive(Clone, Copy, Debug)]
 struct Output {
     file: FileId,
-    /// The user is to have it.
-    wanted: bool,
-    /// The job reads it as well: a location is that of the file before the job changed it.
+    /// It is delivered to the user.
+    delivered: bool,
+    /// The job reads it as well, so a known location holds the unchanged file.
     changed: bool,
 }
 
@@ -143,7 +142,7 @@ impl Outputs {
                 if u.link.writes() {
                     this.all.push(Output {
                         file: u.file,
-                        wanted: u.transfer != TransferFlag::Not,
+                        delivered: u.transfer != TransferFlag::Not,
                         changed: u.link == Link::InOut,
                     });
                 }

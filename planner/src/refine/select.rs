@@ -1,5 +1,5 @@
-//! Replica selection: which locations of a file a stage-in job is given, best first, and on which side
-//! the job runs (sections 6.6.1 and 6.7 of the planner's specification).
+//! Replica selection: the locations of a file for a stage-in job, best first, and the side
+//! on which the job runs (sections 6.6.1 and 6.7 of the planner's specification).
 
 pub(crate) mod ranking;
 
@@ -11,7 +11,7 @@ use super::settings::Settings;
 use super::sites::Sites;
 use crate::exec::SiteId;
 
-/// What a transfer is for.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// Into the work directory.
@@ -32,7 +32,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// As job names have it.
+    /// Returns the name used in job names.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Side::Local => "local",
@@ -48,11 +48,11 @@ pub(crate) struct Selected {
     pub(crate) sources: Vec<(String, String, u32)>,
     /// Where the job runs.
     pub(crate) side: Side,
-    /// A symbolic link will do.
+    /// A symbolic link suffices.
     pub(crate) link: bool,
 }
 
-/// Where a transfer from or to the work directory of a site runs.
+/// Returns the side of a transfer from or to the work directory of a site.
 pub(crate) fn side(settings: &Settings, sites: &Sites, site: SiteId, direction: Direction) -> Side {
     let place = sites.get(site);
     if site == sites.local() || place.visible {
@@ -80,17 +80,17 @@ pub(crate) fn side(settings: &Settings, sites: &Sites, site: SiteId, direction: 
     }
 }
 
-/// Locations that were left out, of all files: how many, and one of them.
+/// Locations that are not used: their number and an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// Those that name no site.
+    /// Locations without a site.
     siteless: (usize, String),
-    /// Those that the selector rates at nothing.
+    /// Locations that the selector excludes.
     unwanted: (usize, String),
 }
 
 impl LeftOut {
-    /// What the user should know.
+    /// Returns warnings about these locations.
     pub(crate) fn warnings(&self, settings: &Settings) -> Vec<String> {
         let mut warnings = Vec::new();
         let (count, first) = &self.siteless;
@@ -117,7 +117,7 @@ fn count(of: &mut (usize, String), pfn: &str) {
     of.0 += 1;
 }
 
-/// Orders the locations of a file for a job on `site`; `None` if none can be used.
+/// Returns the locations of a file for a job on `site`, best first; `None` if none can be used.
 pub(crate) fn select(
     settings: &Settings,
     sites: &Sites,
@@ -142,8 +142,8 @@ pub(crate) fn select(
         if !replica.pfn.starts_with("file://") || at == place.name || (at == "local" && runs == Side::Local) {
             sources.push(source(priority));
         } else if at == "local" {
-            // Every job of the plan runs in the allocation. Whether it sees the file systems of the
-            // submit host is not known here; without any other location that is the best guess.
+            // Jobs run inside the allocation, which may not see the file systems of the submit host. Without
+            // another location, this one is used.
             elsewhere.push(source(10));
         }
     }
@@ -154,7 +154,7 @@ pub(crate) fn select(
     let link = linkable
         && settings.links
         && sources.first().is_some_and(|(url, at, _)| {
-            // Nothing but a path can be linked to.
+            // Only paths can be linked to.
             *at == place.name && (url.starts_with("file://") || !url.contains("://"))
         });
     if link {

@@ -1,4 +1,4 @@
-//! Sites of the run: work directories, storage, tools, and which sites may run jobs.
+//! Sites of the run: work directories, storage, tools, and candidate execution sites.
 
 pub(crate) mod callout;
 mod group;
@@ -30,15 +30,15 @@ pub(crate) struct WorkSite {
     pub(crate) name: String,
     /// System, compared with that of programs.
     pub(crate) sysinfo: SysInfo,
-    /// Profiles of the site without `PEGASUS_HOME`, which is for the planner, not for jobs.
+    /// Profiles of the site without `PEGASUS_HOME`, which only the planner uses.
     pub(crate) profiles: Profiles,
     /// Directory of the tools (kickstart, transfer…) on the site.
     pub(crate) tools: String,
     /// Its file system is visible on the submit host (profile `auxillary.local`).
     pub(crate) visible: bool,
-    /// Work directory of the run; absent if the site has no shared scratch directory.
+    /// Work directory of the run; `None` without a shared scratch directory.
     pub(crate) scratch: Option<Scratch>,
-    /// The profile `pegasus::workdir`, which names the work directory: it is not the run's own.
+    /// The profile `pegasus::workdir`: a work directory that the run does not own.
     pub(crate) workdir: Option<String>,
     /// Processors for estimates: idle nodes, else nodes, else ten.
     pub(crate) processors: u32,
@@ -46,7 +46,7 @@ pub(crate) struct WorkSite {
     pub(crate) servers: Vec<String>,
 }
 
-/// Processors of a site that says nothing about its nodes.
+/// Processors of a site without information about its nodes.
 const PROCESSORS: u32 = 10;
 
 /// The work directory of the run on a site.
@@ -58,7 +58,7 @@ pub(crate) struct Scratch {
     pub(crate) url: String,
 }
 
-/// All sites, those that may run jobs, and those that receive outputs.
+/// All sites, candidate execution sites, and output sites.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sites {
     sites: Vec<WorkSite>,
@@ -70,32 +70,32 @@ pub(crate) struct Sites {
 }
 
 impl Sites {
-    /// A site.
+    /// Returns a site.
     pub(crate) fn get(&self, id: SiteId) -> &WorkSite {
         &self.sites[usize::from(id.0)]
     }
-    /// All sites, by number.
+    /// Returns all sites, by number.
     pub(crate) fn all(&self) -> &[WorkSite] {
         &self.sites
     }
-    /// The number of a site.
+    /// Returns the number of a site.
     pub(crate) fn find(&self, name: &str) -> Option<SiteId> {
         self.by_name.get(name).copied()
     }
-    /// How many sites there are.
+    /// Returns the number of sites.
     pub(crate) fn len(&self) -> usize {
         self.sites.len()
     }
-    /// Names of some sites.
+    /// Returns the names of some sites.
     pub(crate) fn names(&self, ids: &[SiteId]) -> Vec<&str> {
         ids.iter().map(|&id| self.get(id).name.as_str()).collect()
     }
-    /// The site of the submit host.
+    /// Returns the site of the submit host.
     pub(crate) fn local(&self) -> SiteId {
         self.find("local").expect("the site local is always made")
     }
-    /// The first candidate that has the same work directory: two names for one directory must not lead to files
-    /// being removed under one name while they are needed under the other.
+    /// Returns the first candidate with the same work directory. Otherwise files might be removed under one
+    /// name of the directory while they are needed under the other.
     pub(crate) fn directory_of(&self, id: SiteId) -> SiteId {
         let Some(scratch) = &self.get(id).scratch else {
             return id;
@@ -115,7 +115,7 @@ impl Sites {
         format!("{base}/./{lfn}")
     }
 
-    /// Works out all sites of a run.
+    /// Finds all sites of a run.
     ///
     /// `exec_rel` is the relative run directory on the sites.
     ///
@@ -160,7 +160,7 @@ impl Sites {
         names.join(", ")
     }
 
-    /// The site that a user who wrote `name` may have meant, and what there is.
+    /// Returns a hint: the site with a similar name, and all sites.
     pub(crate) fn meant(&self, name: &str) -> String {
         let known = format!(
             "sites are {}",
@@ -172,7 +172,7 @@ impl Sites {
         }
     }
 
-    /// The problem of a site that there is not.
+    /// Returns the problem of an unknown site.
     fn unknown(&self, what: &str, name: &str) -> String {
         let mut text = format!(
             "{what} site {name} not loaded into site store. Loaded sites are [{}]",
@@ -190,7 +190,7 @@ impl Sites {
 
     fn choose_candidates(&self, request: &Request, problems: &mut Vec<String>) -> Vec<SiteId> {
         let mut candidates = Vec::new();
-        // Sites that only store files are not meant unless they are named.
+        // Storage-only sites count only if the user names them.
         let all = || {
             self.by_name
                 .iter()
@@ -202,7 +202,7 @@ impl Sites {
                 Some(id) => candidates.push(id),
                 None => candidates.extend(all()),
             }
-            // A new user has no site catalog: the machine itself is meant.
+            // Without a site catalog, jobs run on this machine.
             if candidates.is_empty() {
                 candidates.push(self.local());
             }
@@ -299,7 +299,7 @@ impl Sites {
     }
 }
 
-/// The site `local` when the catalog has none: directories beside the base submit directory.
+/// Returns the site `local` for catalogs without one: directories next to the base submit directory.
 pub(crate) fn made_local(request: &Request) -> Site {
     let base = if request.dir_given {
         request.dir.parent().unwrap_or(&request.dir)
@@ -352,7 +352,7 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
             }
             let exec_rel = workdir.as_deref().unwrap_or(exec_rel);
             let path = join(&within(&directory.path), exec_rel);
-            // All jobs of the plan run where the path is visible, so other protocols are never needed.
+            // All jobs of the plan see the path, so no other protocol is needed.
             let url = match directory.url(Operation::Put) {
                 Some(url) if url.starts_with("file://") => {
                     let mount = url.trim_start_matches("file://");
@@ -380,8 +380,8 @@ fn work_site(site: &Site, request: &Request, settings: &Settings, exec_rel: &str
     }
 }
 
-/// Directory of the tools: of the site's `PEGASUS_HOME`, else of that in the environment, else of the
-/// running program.
+/// Returns the directory of the tools: from the site's `PEGASUS_HOME`, else from the environment, else that
+/// of the running program.
 fn tools_of(site: &Site, request: &Request) -> String {
     match site.profiles.get(Namespace::Env, "PEGASUS_HOME").map(str::trim) {
         Some(home) if !home.is_empty() => format!("{}/bin", home.trim_end_matches('/')),
@@ -389,7 +389,7 @@ fn tools_of(site: &Site, request: &Request) -> String {
     }
 }
 
-/// Directory of the tools of the planner's own installation.
+/// Returns the directory of the tools of the planner's installation.
 pub(crate) fn own_tools(request: &Request) -> String {
     let environment = &request.environment;
     match environment.variables.get("PEGASUS_HOME").map(String::as_str) {
@@ -410,7 +410,7 @@ fn join(base: &str, relative: &str) -> String {
     }
 }
 
-/// Protocol and host of a URL, and its path.
+/// Splits a URL into protocol with host, and path.
 pub(crate) fn split_url(url: &str) -> (&str, &str) {
     let Some(host) = url.find("://").map(|n| n + 3) else {
         return ("", url);

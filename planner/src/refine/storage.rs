@@ -1,4 +1,4 @@
-//! Where each output goes on the output sites: `pegasus.dir.storage.mapper` (section 6.6.6 of the planner's
+//! Locations of outputs on the output sites: `pegasus.dir.storage.mapper` (section 6.6.6 of the planner's
 //! specification).
 
 use rustc_hash::FxHashMap;
@@ -21,7 +21,7 @@ const OFFSET: u64 = 30;
 /// See [`OFFSET`].
 const PER_FILE: u64 = 16;
 
-/// How outputs are laid out on the output site.
+/// Layout of outputs on the output site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StorageMapper {
     /// By name, in the storage directory.
@@ -30,14 +30,14 @@ pub(crate) enum StorageMapper {
     Fixed(String),
     /// Spread over numbered directories.
     Hashed,
-    /// Where a replica catalog says; with `lenient`, outputs that it does not know stay.
+    /// Locations of a replica catalog; with `lenient`, unknown outputs stay in the work directory.
     Replica {
         /// `pegasus.dir.storage.mapper.replica.disable.exceptions`.
         lenient: bool,
     },
 }
 
-/// The mapper that the properties ask for.
+/// Returns the mapper of the properties.
 pub(crate) fn mapper(properties: &Properties, problems: &mut Vec<InputError>) -> StorageMapper {
     let name = properties.get(KEY).unwrap_or_default().trim();
     match name.to_ascii_lowercase().as_str() {
@@ -85,18 +85,18 @@ pub(crate) fn mapper(properties: &Properties, problems: &mut Vec<InputError>) ->
     }
 }
 
-/// Where one output goes on one output site.
+/// Location of one output on one output site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The URL to write to.
     pub(crate) url: String,
     /// The place to write to.
     pub(crate) put: Place,
-    /// Where it can be read.
+    /// The URL to read from.
     pub(crate) get: Place,
 }
 
-/// Outputs and where they go.
+/// Locations of all outputs.
 pub(crate) struct Storage<'a> {
     sites: &'a Sites,
     mapper: &'a StorageMapper,
@@ -104,12 +104,12 @@ pub(crate) struct Storage<'a> {
     /// Number of each output in the workflow, for Hashed.
     numbers: FxHashMap<FileId, u64>,
     levels: u32,
-    /// Outputs that the catalog of the mapper Replica does not know.
+    /// Outputs without a location in the catalog of the mapper Replica.
     unknown: Vec<(FileId, u16)>,
 }
 
 impl<'a> Storage<'a> {
-    /// For a workflow.
+    /// Creates the locations for a workflow.
     pub(crate) fn new(
         workflow: &Workflow,
         sites: &'a Sites,
@@ -118,7 +118,7 @@ impl<'a> Storage<'a> {
     ) -> Self {
         let mut numbers = FxHashMap::default();
         if *mapper == StorageMapper::Hashed {
-            // Jobs that need not run count, too: a file's directory is the same in every plan.
+            // Deleted jobs count as well, so that a file has the same directory in every plan.
             for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
                 if file_use.link.writes() && (file_use.transfer != TransferFlag::Not || file_use.register) {
                     let next = numbers.len() as u64;
@@ -136,8 +136,8 @@ impl<'a> Storage<'a> {
         }
     }
 
-    /// Where a file goes on an output site; `None` stands for its name below the storage directory, which is
-    /// what most plans have.
+    /// Returns the location of a file on an output site. `None` stands for its name in the storage directory,
+    /// the usual case.
     pub(crate) fn targets(&mut self, file: FileId, lfn: &str, output: u16) -> Option<Vec<Target>> {
         let storage = &self.sites.outputs[usize::from(output)];
         let place = |url: &str| Place::Url(url.into(), storage.name.as_str().into());
@@ -176,7 +176,7 @@ impl<'a> Storage<'a> {
         }
     }
 
-    /// What the mapper Replica did not find: problems, or a warning if the user wants it so.
+    /// Reports outputs that the mapper Replica does not know: as problems, or as a warning if `lenient`.
     pub(crate) fn unknown(&self, workflow: &Workflow) -> (Vec<String>, Option<String>) {
         const KEY: &str = "pegasus.dir.storage.mapper.replica.file";
         let Some((first, _)) = self.unknown.first() else {
@@ -201,7 +201,7 @@ impl<'a> Storage<'a> {
     }
 }
 
-/// Levels of directories for so many files.
+/// Returns the levels of directories for a number of files.
 fn levels(files: u64) -> u32 {
     let mut total = files.saturating_mul(PER_FILE).saturating_add(OFFSET);
     let mut levels = 0;
@@ -212,7 +212,7 @@ fn levels(files: u64) -> u32 {
     levels
 }
 
-/// The directory of a file, with a slash at its end; nothing without levels.
+/// Returns the directory of a file with a trailing slash; empty without levels.
 fn directory(number: u64, levels: u32) -> String {
     let mut rest = number + OFFSET;
     let mut parts = Vec::new();

@@ -24,13 +24,13 @@ use crate::exec::{
 };
 use crate::graph::Graph;
 
-use partitioner::{DELETED_LEVEL, Dealers, Flow};
-use uses::DealtUses;
+use partitioner::{DELETED_LEVEL, Flow, JobPartitioner};
+use uses::OrderedUses;
 
 /// How a file came into a work directory.
 #[derive(Clone, Copy, Debug)]
 struct Staged {
-    /// Its transfer job; `None` if it was there already.
+    /// Its transfer job; `None` if the file was already there.
     transfer: Option<JobId>,
     /// Makes it executable.
     chmod: Option<JobId>,
@@ -45,25 +45,25 @@ struct Builder<'a, 'm> {
     staged_programs: &'a StagedPrograms,
     /// Number of each abstract job in the executable workflow.
     numbers: &'a [u32],
-    /// Job that writes each file, if it is kept.
+    /// Kept job that writes each file.
     producers: Vec<u32>,
     staged: FxHashMap<(FileId, SiteId), Staged>,
-    dealers: Dealers<'m>,
+    partitioner: JobPartitioner<'m>,
     /// All jobs work in one directory.
     one_site: bool,
-    /// The inter-site job of the compute job that had one last.
+    /// The latest compute job with an inter-site job, and that job.
     inter: Option<(JobId, JobId)>,
     missing: Vec<Missing>,
     missing_files: FxHashMap<FileId, usize>,
     left_out: LeftOut,
     storage: Storage<'a>,
-    /// Whether the job that is looked at has outputs to be delivered.
+    /// The current job has outputs to deliver.
     delivers: bool,
-    /// Jobs that register its outputs where they are.
+    /// Jobs that register outputs of the current job in place.
     registered: Vec<JobId>,
 }
 
-/// A file that is nowhere.
+/// A file without location.
 struct Missing {
     file: FileId,
     /// The first job that reads it.
@@ -75,7 +75,7 @@ struct Missing {
 /// Step: adds stage-in, inter-site, stage-out, registration and chmod jobs.
 ///
 /// # Errors
-/// All files that have no usable location, at once.
+/// All files without a usable location.
 pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
     let Refinement {
         workflow,
@@ -96,7 +96,7 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
     let roots = (0..graph.len() as u32)
         .filter(|&n| reduced.kept[n as usize] && graph.parents(n).is_empty())
         .collect();
-    // Looked up once for each edge, in an order that would lead all over the names.
+    // Hashes are needed once per edge, in random order, so they are computed in advance.
     let hashes: Vec<u32> = (mapped.numbers.iter().zip(&reduced.kept))
         .map(|(&number, kept)| match kept {
             true => java_hash_order::hash(&exec.jobs[number as usize].name),
@@ -113,10 +113,10 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
         exec.edges
             .push((mapped.numbers[p as usize], mapped.numbers[c as usize]));
     }
-    let (uses, producers) = DealtUses::new(workflow, exec, &reduced.kept, &mapped.numbers);
+    let (uses, producers) = OrderedUses::new(workflow, exec, &reduced.kept, &mapped.numbers);
     exec.cache.reserve(workflow.files.len());
     let one_site = exec.jobs.windows(2).all(|two| two[0].staging == two[1].staging);
-    let dealers = Dealers::new(mapper.settings, mapper.sites);
+    let partitioner = JobPartitioner::new(mapper.settings, mapper.sites);
     let mapping = &mapper.settings.storage_mapper;
     let storage = Storage::new(workflow, mapper.sites, mapping, &replicas.storage);
     let mut builder = Builder {
@@ -128,7 +128,7 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
         numbers: &mapped.numbers,
         producers,
         staged: FxHashMap::default(),
-        dealers,
+        partitioner,
         one_site,
         inter: None,
         missing: Vec::new(),
@@ -149,9 +149,9 @@ pub(super) fn add_transfers(refinement: &mut Refinement<'_, '_>) -> Result<(), P
     builder.finish()
 }
 
-/// Jobs by depth, each level in the order in which its files are dealt: that of a search from the roots that
-/// goes on to a job when all its parents are done. `entries` are the children of each job before data reuse:
-/// a table does not shrink. `hashes` are those of the names.
+/// Returns the jobs by depth, each level in the order in which its files are distributed: that of a search
+/// from the roots that visits a job after all its parents. `entries` are the numbers of children before data
+/// reuse, since Java tables do not shrink. `hashes` are those of the names.
 fn levels(graph: &Graph, mut roots: Vec<u32>, entries: &[u32], hashes: &[u32]) -> Vec<Vec<u32>> {
     let hash = |n: &u32| hashes[*n as usize];
     let mut waiting: Vec<u32> = (0..graph.len() as u32)
@@ -202,8 +202,8 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// All transfers of one compute job.
-    fn stage_job(&mut self, n: u32, level: u32, width: u32, graph: &Graph, uses: &DealtUses) {
+    /// Adds all transfers of one compute job.
+    fn stage_job(&mut self, n: u32, level: u32, width: u32, graph: &Graph, uses: &OrderedUses) {
         let job = self.numbers[n as usize];
         let site = self.exec.jobs[job as usize].staging;
         if self.mapper.settings.refiner == Refiner::Empty {
@@ -212,32 +212,32 @@ impl Builder<'_, '_> {
         let mut programs = Vec::new();
         let first_edge = self.exec.edges.len();
         let mut dropped = Vec::new();
-        for dealt in uses.inputs(n) {
-            if self.is_coming(n, job, site, graph, dealt.file) {
+        for ordered in uses.inputs(n) {
+            if self.is_coming(n, job, site, graph, ordered.file) {
                 continue;
             }
-            let file_use = self.uses_of(n)[dealt.at as usize].clone();
+            let file_use = self.uses_of(n)[ordered.at as usize].clone();
             if !self.stage_input(n, job, site, level, width, &file_use, &mut programs) {
-                dropped.push(dealt.file);
+                dropped.push(ordered.file);
             }
         }
         if self.add_chmod(job, site, &programs) && self.mapper.settings.refiner == Refiner::Basic {
-            // The one transfer of the job is above its chmod job.
+            // The job's only transfer precedes its chmod job.
             let mut edges = self.exec.edges.split_off(first_edge);
             edges.retain(|&(before, after)| {
                 after != job || !programs.iter().any(|&(_, transfer)| transfer == before)
             });
             self.exec.edges.append(&mut edges);
         }
-        for (dealt, is_stored) in uses.outputs(n) {
-            if dropped.contains(&dealt.file) {
+        for (ordered, is_stored) in uses.outputs(n) {
+            if dropped.contains(&ordered.file) {
                 continue;
             }
-            self.exec.cache.push((dealt.file, site));
+            self.exec.cache.push((ordered.file, site));
             if !is_stored || self.mapper.sites.outputs.is_empty() {
                 continue;
             }
-            let file_use = self.uses_of(n)[dealt.at as usize].clone();
+            let file_use = self.uses_of(n)[ordered.at as usize].clone();
             for output in 0..self.mapper.sites.outputs.len() {
                 self.stage_output(job, site, level, width, &file_use, output as u16);
             }
@@ -248,29 +248,29 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// With the refiner Empty whoever runs the plan sees to it that inputs are in the work directory; they and the
-    /// outputs that are wanted stay there.
-    fn leave_in_place(&mut self, n: u32, site: SiteId, uses: &DealtUses) {
-        for dealt in uses.inputs(n) {
-            self.exec.cache.push((dealt.file, site));
-            if self.producers[dealt.file.0 as usize] == u32::MAX {
-                self.exec.in_place.insert((dealt.file, site));
-                self.exec.staying.insert(dealt.file);
+    /// Records the files that stay with the refiner Empty: the user provides inputs in the work directory,
+    /// and outputs stay there.
+    fn leave_in_place(&mut self, n: u32, site: SiteId, uses: &OrderedUses) {
+        for ordered in uses.inputs(n) {
+            self.exec.cache.push((ordered.file, site));
+            if self.producers[ordered.file.0 as usize] == u32::MAX {
+                self.exec.in_place.insert((ordered.file, site));
+                self.exec.staying.insert(ordered.file);
             }
         }
         let outputs = uses.outputs(n);
         self.exec
             .cache
-            .extend(outputs.map(|(dealt, _)| (dealt.file, site)));
+            .extend(outputs.map(|(ordered, _)| (ordered.file, site)));
     }
 
-    /// Files that a job of the graph uses, which may be a cluster.
+    /// Returns the files that a job or cluster uses.
     fn uses_of(&self, n: u32) -> &[FileUse] {
         let job = &self.exec.jobs[self.numbers[n as usize] as usize];
         self.exec.uses(self.workflow, job.task)
     }
 
-    /// Takes inputs that are nowhere from a job, or from the jobs of a cluster.
+    /// Removes inputs without location from a job, or from the jobs of a cluster.
     fn forget(&mut self, job: JobId, files: &[FileId]) {
         let task = self.exec.jobs[job as usize].task;
         let jobs = match task {
@@ -300,7 +300,7 @@ impl Builder<'_, '_> {
         &mut self.exec.transfers[number as usize]
     }
 
-    /// A file of a parent on another site comes over in a job of its own.
+    /// Copies a file of a parent from another site in an inter-site job.
     fn inter_site(&mut self, job: JobId, site: SiteId, producer: u32, file: FileId) {
         if self.one_site {
             return;
@@ -380,7 +380,7 @@ impl Builder<'_, '_> {
     }
 }
 
-/// File uses but those of some files.
+/// Returns the file uses without those of some files.
 fn without(uses: &[FileUse], files: &[FileId]) -> Vec<FileUse> {
     uses.iter()
         .filter(|u| !files.contains(&u.file))
@@ -388,7 +388,7 @@ fn without(uses: &[FileUse], files: &[FileId]) -> Vec<FileUse> {
         .collect()
 }
 
-/// Metadata of a file as its user or producer gives it.
+/// Returns the metadata that a user or producer of a file gives.
 fn attributes(file_use: &FileUse) -> Attributes {
     let all: Vec<(String, String)> = file_use
         .metadata
@@ -398,7 +398,7 @@ fn attributes(file_use: &FileUse) -> Attributes {
     (!all.is_empty()).then(|| all.into_boxed_slice())
 }
 
-/// Whether two URLs or paths name one file on a file system.
+/// Returns whether two URLs or paths name the same file.
 fn same_place(a: &str, b: &str) -> bool {
     fn parts(url: &str) -> impl Iterator<Item = &str> {
         url.strip_prefix("file://")

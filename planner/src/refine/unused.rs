@@ -1,8 +1,8 @@
-//! Properties that Pegasus knows and that change nothing here: whoever sets one is told.
+//! Warnings about Pegasus properties that have no effect here.
 
 use crate::properties::Properties;
 
-/// A property, the values for which it changes nothing Pegasus would not do, and why it changes nothing here.
+/// A property, the values that equal the behaviour here, and why it has no effect.
 type Unused = (&'static str, &'static [&'static str], &'static str);
 
 const UNUSED: &[Unused] = &[
@@ -38,7 +38,7 @@ const UNUSED: &[Unused] = &[
     ),
 ];
 
-/// A warning for each such property that is set to something else.
+/// Returns a warning for each of these properties with another value.
 pub(crate) fn warnings(properties: &Properties) -> Vec<String> {
     let is_set = |key: &str, idle: &[&str]| {
         let value = properties
@@ -48,11 +48,11 @@ pub(crate) fn warnings(properties: &Properties) -> Vec<String> {
         let is_idle = idle.iter().any(|same| same.eq_ignore_ascii_case(value));
         (!is_idle).then_some(value)
     };
-    let told = |&(key, idle, why): &Unused| {
+    let warnings = |&(key, idle, why): &Unused| {
         let value = is_set(key, idle)?;
         Some(format!("the property {key} = {value} has no effect: {why}"))
     };
-    UNUSED.iter().filter_map(told).collect()
+    UNUSED.iter().filter_map(warnings).collect()
 }
 
 #[cfg(test)]
@@ -71,11 +71,11 @@ mod tests {
         ] {
             properties.set(key, value);
         }
-        let told = warnings(&properties);
-        assert_eq!(told.len(), 2, "{told:?}");
+        let warnings = warnings(&properties);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
         assert!(
-            told[0].starts_with("the property pegasus.dir.staging.mapper = Hashed has no effect"),
-            "{told:?}"
+            warnings[0].starts_with("the property pegasus.dir.staging.mapper = Hashed has no effect"),
+            "{warnings:?}"
         );
     }
 }

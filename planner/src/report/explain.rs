@@ -18,6 +18,15 @@ use crate::refine::settings::ReuseScope;
 /// Maximum entries of a list that are shown.
 const MAX_SHOWN: usize = 12;
 
+/// A name that neither the workflow nor the plan has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no job {name} in the workflow or the plan{hint}")]
+pub(crate) struct UnknownJob {
+    name: String,
+    /// Suggestion, or empty.
+    hint: String,
+}
+
 /// A plan and the data it was made from.
 pub(crate) struct View<'a, 'm> {
     pub(crate) plan: &'a Plan<'a>,
@@ -93,7 +102,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
     ///
     /// # Errors
     /// An unknown job. The message suggests a similar name.
-    pub(crate) fn explain(&self, name: &str) -> Result<String, String> {
+    pub(crate) fn explain(&self, name: &str) -> Result<String, UnknownJob> {
         let exec = self.view.plan.exec;
         let is_id = |n: JobIndex| self.workflow().jobs[n.0 as usize].id == name;
         let found = exec.jobs.iter().position(|job| match job.task {
@@ -120,9 +129,9 @@ impl<'a, 'm> Explainer<'a, 'm> {
         }
         let ids = self.workflow().jobs.iter().map(|job| job.id.as_str());
         let all = ids.chain(exec.jobs.iter().map(|job| &*job.name));
-        Err(match near_spelling(name, all) {
-            Some(near) => format!("there is no job {name} in the workflow or the plan; did you mean {near}?"),
-            None => format!("there is no job {name} in the workflow or the plan"),
+        Err(UnknownJob {
+            name: name.to_owned(),
+            hint: near_spelling(name, all).map_or(String::new(), |near| format!("; did you mean {near}?")),
         })
     }
 
@@ -132,14 +141,14 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let mut page = Page::default();
         let what = match job.task {
             Task::Compute(n) => {
-                let own = &self.workflow().jobs[n.0 as usize];
+                let abstract_job = &self.workflow().jobs[n.0 as usize];
                 let file = plan.workflow.path.file_name().unwrap_or_default();
                 format!(
                     "runs {} (job {}, {}:{})",
-                    own.transformation,
-                    own.id,
+                    abstract_job.transformation,
+                    abstract_job.id,
                     file.to_string_lossy(),
-                    own.position.line
+                    abstract_job.position.line
                 )
             }
             Task::Cluster(n, aggregator) => format!(
@@ -222,17 +231,21 @@ impl<'a, 'm> Explainer<'a, 'm> {
 
     /// Explains the choice of a job's site.
     fn explain_site(&self, site: SiteId, n: JobIndex) -> String {
-        let own = &self.workflow().jobs[n.0 as usize];
+        let abstract_job = &self.workflow().jobs[n.0 as usize];
         let mapper = self.view.mapper;
         let name = self.site(site);
-        if own.profiles.get(Namespace::Selector, "execution.site").is_some() {
+        if abstract_job
+            .profiles
+            .get(Namespace::Selector, "execution.site")
+            .is_some()
+        {
             return format!("{name}, set by the job's profile selector::execution.site");
         }
         let candidates = &mapper.sites.candidates;
         let usable = |site: SiteId| {
             mapper
                 .programs
-                .usable(&own.transformation, mapper.sites.get(site))
+                .usable(&abstract_job.transformation, mapper.sites.get(site))
                 .is_some()
         };
         let (able, unable): (Vec<SiteId>, Vec<SiteId>) = candidates.iter().partition(|&&site| usable(site));
@@ -247,7 +260,12 @@ impl<'a, 'm> Explainer<'a, 'm> {
             ),
         };
         if !unable.is_empty() && candidates.len() > 1 {
-            let _ = write!(text, "; {} not usable on {}", own.transformation, list(&unable));
+            let _ = write!(
+                text,
+                "; {} not usable on {}",
+                abstract_job.transformation,
+                list(&unable)
+            );
         }
         text
     }
@@ -489,12 +507,12 @@ impl<'a, 'm> Explainer<'a, 'm> {
 
     /// Explains why data reuse removed a job.
     fn pruned(&self, n: usize) -> String {
-        let own = &self.workflow().jobs[n];
+        let abstract_job = &self.workflow().jobs[n];
         let mut page = Page::default();
         let _ = writeln!(
             page.text,
             "{} ({}): does not run, since its outputs exist or are not needed (data reuse; --force runs it)",
-            own.id, own.transformation
+            abstract_job.id, abstract_job.transformation
         );
         let partial = self.view.mapper.settings.reuse == ReuseScope::Partial;
         let mut running: Vec<u32> = self.view.plan.exec.computing().map(|(_, n)| n.0).collect();
@@ -502,7 +520,7 @@ impl<'a, 'm> Explainer<'a, 'm> {
         let runs = |n: u32| running.binary_search(&n).is_ok();
         page.lines(
             "makes",
-            own.uses.iter().filter(|u| u.link.writes()).map(|u| {
+            abstract_job.uses.iter().filter(|u| u.link.writes()).map(|u| {
                 let lfn = self.file(u.file);
                 match self
                     .view

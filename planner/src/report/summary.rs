@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
+use crate::exec::Counts;
 use crate::exec::{Task, TransferSet};
 use crate::graph::{Graph, by_depth};
 use crate::output::Plan;
-use crate::plan::Counts;
 use crate::refine::cleanup::space::{Sizes, short_bytes};
 
 /// Summary of a plan.

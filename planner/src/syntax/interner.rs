@@ -52,9 +52,10 @@ impl Interner {
     }
     /// Returns the number of a known text.
     pub fn find(&self, name: &str) -> Option<u32> {
-        let wanted = hash(name);
-        let is_it = |&(hash, n): &(u32, u32)| hash == wanted && slice(&self.text, &self.ends, n) == name;
-        self.numbers.find(spread(wanted), is_it).map(|&(_, n)| n)
+        let hash_of_name = hash(name);
+        let is_it =
+            |&(hash, n): &(u32, u32)| hash == hash_of_name && slice(&self.text, &self.ends, n) == name;
+        self.numbers.find(spread(hash_of_name), is_it).map(|&(_, n)| n)
     }
     /// Returns the text with a number from [`Interner::intern`].
     pub fn name(&self, number: u32) -> &str {
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_count_first_mentions() {
+    fn numbers_follow_first_mentions() {
         let mut names = Interner::default();
         assert_eq!(names.intern("a"), (0, true));
         assert_eq!(names.intern(""), (1, true));

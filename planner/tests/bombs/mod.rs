@@ -48,7 +48,7 @@ fn refused(files: &[(&str, String)], line: &str) -> String {
         .arg(format!(
             "ulimit -v {MAX_MEMORY_KIB}; ulimit -t {MAX_CPU_SECONDS}; exec \"$0\" --sites local --dir submit {line}"
         ))
-        .arg(env!("CARGO_BIN_EXE_pmc-plan"))
+        .arg(testutils::programs::path("pmc-plan"))
         .current_dir(case.path())
         .env("HOME", case.path())
         .output()
@@ -80,7 +80,7 @@ fn overlong_names_are_refused() {
         (long(1, MANY, 1, 1), "the name of the job"),
         (long(1, 1, MANY, 1), "the file name"),
         (long(1, 1, 300, 1), "a part of a file name"),
-        (long(1, 1, 1, MANY), "no program can be given more"),
+        (long(1, 1, 1, MANY), "the limit for one argument"),
     ] {
         let printed = refused(&[("workflow.yml", workflow)], "");
         assert!(printed.contains(part), "{part}: {printed}");

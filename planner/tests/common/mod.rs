@@ -148,6 +148,16 @@ impl Plan {
             .map(|word| String::from_utf8(word).unwrap())
             .collect()
     }
+    /// Fails unless these edges from parent to child exist.
+    pub fn assert_edges(&self, edges: &[(&str, &str)]) {
+        for (parent, child) in edges {
+            assert!(
+                self.has_edge(parent, child),
+                "{parent} -> {child}: {:?}",
+                self.edges
+            );
+        }
+    }
     pub fn has_edge(&self, parent: &str, child: &str) -> bool {
         self.edges.contains(&(parent.to_owned(), child.to_owned()))
     }

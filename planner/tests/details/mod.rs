@@ -84,12 +84,12 @@ fn kickstart_comes_from_the_catalog() -> Result<(), Box<dyn Error>> {
 
 #[test]
 fn contradictory_input_is_refused() {
-    let wrong = chain(USES, ", profiles: {pegasus: {gridstart: Frob}}").fail(LINE);
+    let message = chain(USES, ", profiles: {pegasus: {gridstart: Frob}}").fail(LINE);
     assert!(
-        wrong.contains(
+        message.contains(
             "the profile pegasus::gridstart of the job gen_A must be Kickstart or None, not `Frob`"
         ),
-        "{wrong}"
+        "{message}"
     );
     let case = chain(USES, "");
     let path = case.path().join("workflow.yml");
@@ -98,19 +98,19 @@ fn contradictory_input_is_refused() {
         "workflow.yml",
         &format!("{text}jobDependencies:\n- {{id: A, children: [A]}}\n"),
     );
-    let wrong = case.fail(LINE);
+    let message = case.fail(LINE);
     assert!(
-        wrong.contains("the dependency A -> A has the job wait for itself"),
-        "{wrong}"
+        message.contains("the dependency A -> A makes the job depend on itself"),
+        "{message}"
     );
     case.put(
         "w.dax",
         "<adag version=\"3.6\" name=\"x\"><job id=\"A\" name=\"gen\"/><child ref=\"A\"><parent ref=\"A\"/></child></adag>",
     );
-    let wrong = case.fail(&format!("{LINE} w.dax"));
+    let message = case.fail(&format!("{LINE} w.dax"));
     assert!(
-        wrong.contains("the dependency A -> A has the job wait for itself"),
-        "{wrong}"
+        message.contains("the dependency A -> A makes the job depend on itself"),
+        "{message}"
     );
 }
 

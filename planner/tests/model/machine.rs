@@ -85,16 +85,16 @@ fn jobs_of(plan: &Plan, task: &str) -> Vec<usize> {
         .filter_map(|line| line.strip_prefix("EDGE work_J")?.split_once(" work_J"))
         .map(|(parent, child)| (number(parent), number(child)))
         .collect();
-    let (mut left, mut order) = (jobs, Vec::new());
-    while let Some(at) = left
+    let (mut remaining, mut order) = (jobs, Vec::new());
+    while let Some(at) = remaining
         .iter()
         .rposition(|job| edges.iter().all(|(_, child)| child != job))
     {
-        let job = left.remove(at);
+        let job = remaining.remove(at);
         edges.retain(|(parent, _)| *parent != job);
         order.push(job);
     }
-    assert!(left.is_empty(), "{task} has a cycle");
+    assert!(remaining.is_empty(), "{task} has a cycle");
     order
 }
 
@@ -395,10 +395,13 @@ impl<'a> Machine<'a> {
             .filter(|(_, output)| output.wanted)
             .map(|(name, _)| (name.clone(), contents[&name]))
             .collect();
-        let left: BTreeMap<String, u64> = self.scratch.values().flat_map(|d| below(d)).collect();
+        let remaining: BTreeMap<String, u64> = self.scratch.values().flat_map(|d| below(d)).collect();
         if delivered {
             prop_assert_eq!(below(&self.storage), expected);
-            prop_assert!(cleanup == "none" || left.is_empty(), "left: {left:?}");
+            prop_assert!(
+                cleanup == "none" || remaining.is_empty(),
+                "remaining: {remaining:?}"
+            );
             return Ok(());
         }
         for (name, content) in &expected {
@@ -409,17 +412,17 @@ impl<'a> Machine<'a> {
                 .unwrap_or_default();
             let runs = self.jobs.iter().any(|jobs| jobs.contains(&job));
             prop_assert!(
-                !runs || left.get(name) == Some(content),
-                "{name} is lost: {left:?}"
+                !runs || remaining.get(name) == Some(content),
+                "{name} is lost: {remaining:?}"
             );
             let stored = self.files.get(&format!("/store/{name}"));
             prop_assert!(runs || stored == Some(&Some(*content)), "{name} is nowhere");
         }
         if matches!(cleanup, "inplace" | "constraint") {
-            for name in left.keys() {
+            for name in remaining.keys() {
                 prop_assert!(
                     expected.contains_key(name) || self.placed.contains(name),
-                    "{name} is left"
+                    "{name} remains"
                 );
             }
         }

@@ -111,8 +111,8 @@ fn names_outside_the_work_directory_are_refused() {
         ("a/../../x", "leads out of the work directory"),
         ("..", "leads out of the work directory"),
         ("/etc/passwd", "leads out of the work directory"),
-        ("a\nb", "holds a control character"),
-        ("a\u{7f}", "holds a control character"),
+        ("a\nb", "contains a control character"),
+        ("a\u{7f}", "contains a control character"),
         ("", "a file name is empty"),
     ] {
         let case = Case::new(&workflow(name));

@@ -99,9 +99,9 @@ struct Effects {
     delivered: BTreeSet<String>,
 }
 
-fn check(plan: &Plan, made: &BTreeMap<String, bool>, outputs: bool) -> Result<(), TestCaseError> {
-    let tasks = plan.tasks();
-    let number: BTreeMap<&str, usize> = tasks.iter().enumerate().map(|(n, t)| (t.as_str(), n)).collect();
+/// Returns the ancestors of each task. Fails if a task precedes its parent.
+fn ancestors(plan: &Plan, tasks: &[String]) -> Result<Vec<BTreeSet<usize>>, TestCaseError> {
+    let number = numbers(tasks);
     // Tasks are in topological order, so one pass finds all ancestors.
     let mut ancestors: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); tasks.len()];
     for (n, task) in tasks.iter().enumerate() {
@@ -117,6 +117,16 @@ fn check(plan: &Plan, made: &BTreeMap<String, bool>, outputs: bool) -> Result<()
             ancestors[n].extend(all);
         }
     }
+    Ok(ancestors)
+}
+
+/// Returns the number of each task.
+fn numbers(tasks: &[String]) -> BTreeMap<&str, usize> {
+    tasks.iter().enumerate().map(|(n, t)| (t.as_str(), n)).collect()
+}
+
+/// Returns the effects of all tasks. Fails if a file is staged or removed twice.
+fn effects(plan: &Plan, tasks: &[String]) -> Result<Effects, TestCaseError> {
     let mut effects = Effects::default();
     for (n, task) in tasks.iter().enumerate() {
         if task.starts_with("stage_in") {
@@ -161,6 +171,14 @@ fn check(plan: &Plan, made: &BTreeMap<String, bool>, outputs: bool) -> Result<()
             }
         }
     }
+    Ok(effects)
+}
+
+fn check(plan: &Plan, made: &BTreeMap<String, bool>, outputs: bool) -> Result<(), TestCaseError> {
+    let tasks = plan.tasks();
+    let number = numbers(&tasks);
+    let ancestors = ancestors(plan, &tasks)?;
+    let effects = effects(plan, &tasks)?;
     let create = number.get("create_dir_random_0_local").copied();
     let remove = number.get("cleanup_random_0_local").copied();
     for (reader, file) in &effects.reads {

@@ -61,7 +61,7 @@ fn unusable_databases_are_refused() -> Result<(), Box<dyn std::error::Error>> {
         ("", "JDBCRC needs the property pegasus.catalog.replica.db.url"),
         (
             "jdbc:mysql://h/db",
-            "must be jdbc:sqlite:PATH, other databases are not offered",
+            "must be jdbc:sqlite:PATH, other databases are not supported",
         ),
         ("jdbc:sqlite:none.db", "none.db: no such database"),
         (
@@ -79,7 +79,7 @@ fn unusable_databases_are_refused() -> Result<(), Box<dyn std::error::Error>> {
     assert!(!case.path().join("none.db").exists(), "no file is created");
     let message = case.fail(&format!("{JDBCRC} -Dpegasus.catalog.replica.db.driver=Postgres"));
     assert!(
-        message.contains("must be sqlite, other databases are not offered"),
+        message.contains("must be sqlite, other databases are not supported"),
         "{message}"
     );
     Ok(())
@@ -162,7 +162,10 @@ fn outputs_registered_by_an_earlier_run_are_reused() -> Result<(), Box<dyn std::
     let plan = case.plan("--sites local --output-sites local --dir third --reuse moved")?;
     assert_eq!(plan.planned.counts.deleted, 1);
     let message = case.fail("--sites local --reuse second,nothing");
-    assert!(message.contains("second: is no submit directory"), "{message}");
-    assert!(message.contains("nothing: is no submit directory"), "{message}");
+    assert!(message.contains("second: is not a submit directory"), "{message}");
+    assert!(
+        message.contains("nothing: is not a submit directory"),
+        "{message}"
+    );
     Ok(())
 }

@@ -148,18 +148,12 @@ fn files_are_copied_between_sites() -> Result<(), Box<dyn std::error::Error>> {
         "file:///b/tester/pegasus/w/run0001/./mid"
     );
     assert_eq!(orders[0]["dest_urls"][0]["site_label"], "b");
-    for (parent, child) in [
+    plan.assert_edges(&[
         ("x_A", inter),
         (inter, "y_B"),
         (inter, "y_C"),
         ("create_dir_w_0_b", inter),
-    ] {
-        assert!(
-            plan.has_edge(parent, child),
-            "{parent} -> {child}: {:?}",
-            plan.edges
-        );
-    }
+    ]);
     // A file is removed only after its last reader has it.
     let removing = plan
         .tasks()

@@ -183,7 +183,7 @@ fn metadata_beside_a_cache_file_is_used() -> Result<(), Box<dyn std::error::Erro
     case.put("a.cache.meta", "[{\"_id\": 1}]");
     let message = case.fail("--sites local -c a.cache");
     assert!(
-        message.contains("a.cache.meta:1:10: this is no metadata of files"),
+        message.contains("a.cache.meta:1:10: not a metadata file"),
         "{message}"
     );
     Ok(())

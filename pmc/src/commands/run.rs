@@ -9,7 +9,7 @@ use pmc_plan::catalog::site::{self, DirectoryKind};
 use pmc_plan::error::InputErrors;
 use pmc_plan::error::PlanError;
 use pmc_plan::expand::ExpandEnv;
-use pmc_plan::input::{ReadOptions, read_workflow};
+use pmc_plan::input::{ParsedWorkflow, ReadOptions, read_workflow};
 use pmc_plan::plan::{Planned, plan};
 use pmc_plan::properties::{Properties, PropertySources};
 use pmc_plan::request::{BatchOptions, CleanupStrategy, Environment, Request};
@@ -234,15 +234,16 @@ struct Facts {
 impl Facts {
     fn read(request: &Request) -> Result<Self, InputErrors> {
         let properties = Properties::load(&sources(request))?;
-        let environment = ExpandEnv::new(&request.environment.variables).with_properties(&properties);
-        let workflow = read_workflow(
+        let environment =
+            ExpandEnv::new(&request.environment.variables).with_variables(properties.with_prefix("env."));
+        let ParsedWorkflow { workflow, embedded } = read_workflow(
             &request.workflow,
             &environment,
             &ReadOptions::from_properties(&properties)?,
         )?;
         let mut sites =
             site::load_from_properties(&properties, &request.environment.working_dir, &environment)?.catalog;
-        if let Some(embedded) = workflow.embedded.sites {
+        if let Some(embedded) = embedded.sites {
             sites.replace_with(embedded);
         }
         let local = sites.get("local");

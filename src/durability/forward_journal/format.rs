@@ -1,12 +1,12 @@
-//! The bytes of the journal. Numbers are little endian.
+//! The format of the journal. Numbers are little-endian.
 //!
 //! ```text
-//! header   "PMCFWDJ1", u64 length of the rescue file, u32 CRC of its last bytes, u32 CRC of what
-//!          names the running system, u32 CRC of all these
+//! header   "PMCFWDJ1", u64 length of the rescue file, u32 CRC of its last bytes, u32 CRC of the
+//!          boot id, u32 CRC of all these
 //! record   u64 length of the body, u32 CRC of length and body, body
 //! body     u32 length and bytes of the task's name, u32 number of pieces, pieces
 //! piece    u32 length and bytes of the target's path, u8 kind, u64 offset, u64 length of the data,
-//!          data (kind 1: known offset), or nothing (kind 0: the file is left alone)
+//!          data (kind 1: known offset), or nothing (kind 0: recovery skips the file)
 //! ```
 
 /// First bytes of the file; the last one is the version.
@@ -22,13 +22,13 @@ const FRAME_LEN: usize = 12;
 pub struct Piece<'a> {
     /// Absolute path of the file.
     pub target: &'a [u8],
-    /// Where the data begins; nothing if others write the file, too, so that it is left alone.
+    /// Offset of the data; `None` if other programs write the file, too, so that recovery skips it.
     pub at: Option<u64>,
     /// The data; empty in a decoded piece without offset.
     pub data: &'a [u8],
 }
 
-/// What one task forwards.
+/// Data that one task forwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Name of the task.
@@ -37,42 +37,42 @@ pub struct Record<'a> {
     pub pieces: Vec<Piece<'a>>,
 }
 
-/// What a journal says about the moment when it was begun.
+/// State at the moment when the journal was begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Begin {
-    /// Length of the rescue file, all of which was on the disk.
+    /// Length of the rescue file, which was on the disk.
     pub rescue_len: u64,
     /// Checksum of its last bytes: see [`tail_checksum`].
     pub rescue_tail: u32,
-    /// Checksum of what names the running system; 0 if unknown.
+    /// Checksum of the boot id; 0 if unknown.
     pub system: u32,
 }
 
-/// Checksum of the last bytes before a position of the rescue file: tells whether somebody has edited
-/// the file, so that the position has lost its meaning.
+/// Returns the checksum of the last bytes before a position of the rescue file. It changes if the file has
+/// been edited, which makes the position meaningless.
 #[must_use]
 pub fn tail_checksum(before: &[u8]) -> u32 {
     crc32fast::hash(&before[before.len().saturating_sub(TAIL_LEN)..])
 }
 
-/// So many bytes count for [`tail_checksum`].
+/// Number of bytes in [`tail_checksum`].
 pub(crate) const TAIL_LEN: usize = 4096;
 
-/// A journal as it was found.
+/// A decoded journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content<'a> {
-    /// When the journal was begun.
+    /// State when the journal was begun.
     pub begin: Begin,
-    /// All whole records; a torn end is left out.
+    /// All complete records, without a torn end.
     pub records: Vec<Record<'a>>,
 }
 
-/// The file does not begin as a journal does.
+/// The file has no header of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this is no forward journal of a version that this program knows")]
 pub struct UnknownFormat;
 
-/// First bytes of a journal.
+/// Returns the header of a journal.
 #[must_use]
 pub fn header(begin: &Begin) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
@@ -105,10 +105,10 @@ pub fn encode(out: &mut Vec<u8>, task: &[u8], pieces: &[Piece<'_>]) {
     out[start + 8..start + FRAME_LEN].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Reads a journal up to the first record that is not whole.
+/// Decodes a journal up to the first incomplete record.
 ///
 /// # Errors
-/// It does not begin as a journal does.
+/// The header is invalid.
 pub fn decode(bytes: &[u8]) -> Result<Content<'_>, UnknownFormat> {
     let mut rest = Reader(bytes);
     let begin = rest.begin().filter(|begin| bytes.starts_with(&header(begin)));
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
         self.take(len.into())
     }
 
-    /// The header, unchecked.
+    /// Reads the header without checking it.
     fn begin(&mut self) -> Option<Begin> {
         self.u64()?;
         let begin = Begin {
@@ -166,7 +166,7 @@ impl<'a> Reader<'a> {
         Some(begin)
     }
 
-    /// The next whole record.
+    /// Reads the next complete record.
     fn record(&mut self) -> Option<Record<'a>> {
         let len = self.take(8)?;
         let crc = self.u32()?;
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
         let at = self.u64()?;
         let len = self.u64()?;
         let data = self.take(len)?;
-        // An end beyond what a file can have would overflow sums later on.
+        // Refuses offsets that no file can have, which would overflow later.
         at.checked_add(len).filter(|end| *end <= i64::MAX as u64)?;
         Some(Piece {
             target,
@@ -208,6 +208,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
+    use proptest::sample::Index;
 
     use super::*;
 
@@ -248,7 +249,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_torn_end_takes_only_its_record(records in records(), cut in any::<prop::sample::Index>(), len: u64) {
+        fn a_torn_end_loses_only_its_record(records in records(), cut in any::<Index>(), len: u64) {
             let (bytes, ends) = journal(&records, len);
             let cut = HEADER_LEN + cut.index(bytes.len() - HEADER_LEN + 1);
             let content = decode(&bytes[..cut]).unwrap();
@@ -262,7 +263,7 @@ mod tests {
         }
 
         #[test]
-        fn a_changed_byte_ends_the_reading(records in records(), at in any::<prop::sample::Index>(), change in 1_u8..) {
+        fn decoding_ends_at_a_changed_byte(records in records(), at in any::<Index>(), change in 1_u8..) {
             let (mut bytes, ends) = journal(&records, 7);
             let at = at.index(bytes.len());
             bytes[at] ^= change;
@@ -276,7 +277,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_may_follow_the_header(garbage in vec(any::<u8>(), 0..200)) {
+        fn garbage_after_the_header_is_ignored(garbage in vec(any::<u8>(), 0..200)) {
             let mut bytes = header(&begin(1)).to_vec();
             bytes.extend_from_slice(&garbage);
             prop_assert!(decode(&bytes).is_ok());

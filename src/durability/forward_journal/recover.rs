@@ -1,4 +1,4 @@
-//! What the next run does with the journal of one that was killed.
+//! Recovery: the next run completes the journal of a run that was killed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -14,25 +14,25 @@ use super::{JournalError, path_for, running_system};
 use crate::durability::lock::lock_if_possible;
 use crate::options::{folder, with_suffix};
 
-/// Unit in which a file system may have lost data of a file whose length it has kept.
+/// Unit in which a file system may lose data but keep the length of the file.
 const BLOCK: usize = 4096;
 
-/// What was found and done.
+/// Result of a recovery.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// Tasks that are done, whatever the rescue file says.
+    /// Tasks that are done, even if the rescue file does not name them.
     pub done: Vec<TaskId>,
-    /// Tasks whose lines were removed from the rescue file: it must be read again.
+    /// Tasks whose lines were removed from the rescue file. It must be read again.
     pub not_done: Vec<TaskId>,
     path: PathBuf,
 }
 
 impl Recovered {
-    /// Removes the journal, once the rescue file names the tasks that are done.
+    /// Removes the journal. The rescue file must name the tasks that are done.
     ///
     /// # Errors
-    /// It is still there.
-    pub fn forget(self) -> Result<(), JournalError> {
+    /// The journal cannot be removed.
+    pub fn remove_journal(self) -> Result<(), JournalError> {
         fs::remove_file(&self.path).map_err(|source| JournalError::Write {
             path: self.path,
             source,
@@ -40,11 +40,12 @@ impl Recovered {
     }
 }
 
-/// Completes the targets of the journal that belongs to a rescue file, and corrects the rescue
-/// file. Nothing if there is no journal.
+/// Completes the targets of the journal of a rescue file, and corrects the rescue file. Returns `None` if
+/// there is no journal.
 ///
 /// # Errors
-/// The journal cannot be read or is that of a run which goes on, or a file cannot be corrected. Nothing is lost: it can be tried again.
+/// The journal cannot be read or belongs to a live run, or a file cannot be corrected. Recovery can be
+/// repeated.
 pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalError> {
     let path = path_for(rescue);
     let read_error = |source| JournalError::Read {
@@ -57,7 +58,7 @@ pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalErr
         Err(error) => return Err(read_error(error)),
         Ok(data) if !data.is_file() => return Err(read_error(io::Error::other("Not a regular file"))),
         Ok(_) => {
-            // Held until the end, so that no other run does the same.
+            // Locked until the end, so that only one run recovers.
             journal = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -77,7 +78,7 @@ pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalErr
         content.records.len()
     );
     let targets = targets(&content);
-    for target in targets.values().filter(|target| target.whole) {
+    for target in targets.values().filter(|target| target.is_own) {
         target.complete()?;
     }
     let rescue_error = |source| JournalError::Rescue {
@@ -110,18 +111,18 @@ pub fn recover(rescue: &Path, dag: &Dag) -> Result<Option<Recovered>, JournalErr
     Ok(Some(recovered))
 }
 
-/// Where lines of the rescue file begin that the disk may have got without the record in the journal.
+/// Returns where lines of the rescue file begin whose record in the journal may have been lost.
 fn doubtful_from(begin: &Begin, text: &[u8]) -> Option<usize> {
     if begin.system != 0 && begin.system == running_system() {
         return None;
     }
     let tail = usize::try_from(begin.rescue_len).ok()?;
-    let unchanged = format::tail_checksum(text.get(..tail)?) == begin.rescue_tail;
-    unchanged.then_some(tail)
+    let is_unchanged = format::tail_checksum(text.get(..tail)?) == begin.rescue_tail;
+    is_unchanged.then_some(tail)
 }
 
-/// Removes the lines of tasks that were entered into the rescue file, but not into the journal: the
-/// machine died before their data was on the disk.
+/// Removes the lines of tasks that are in the rescue file, but not in the journal: the machine failed before
+/// their data was on the disk. Returns these tasks.
 fn correct(
     rescue: &Path,
     text: &[u8],
@@ -140,7 +141,7 @@ fn correct(
     };
     let mut lost = Vec::new();
     let mut kept = text[..tail].to_vec();
-    // The part behind the length begins with the line feed of its first record.
+    // The part after this length begins with the line feed of its first record.
     for (number, line) in text[tail..].split(|b| *b == b'\n').enumerate() {
         if let Some(task) = is_lost(line) {
             lost.push(task);
@@ -170,16 +171,16 @@ fn correct(
     Ok(lost)
 }
 
-/// A target and what the journal says about it.
+/// A target with its data in the journal.
 struct Target<'a> {
     path: PathBuf,
-    /// What is at `path` now; nothing if there is no file.
+    /// The file at `path`, if there is one.
     file: Option<File>,
     start: u64,
     end: u64,
     data: Vec<&'a [u8]>,
-    /// Nobody else has written to it, as far as the journal knows.
-    whole: bool,
+    /// False if the journal shows that other programs have written to it.
+    is_own: bool,
 }
 
 #[derive(PartialEq, Eq, Hash, Clone)]
@@ -188,21 +189,21 @@ enum Identity {
     Missing(Vec<u8>),
 }
 
-/// The pieces of each target; two names of one file are one target.
+/// Collects the pieces of each target. Two names of one file are one target.
 fn targets<'a>(content: &Content<'a>) -> FxHashMap<Identity, Target<'a>> {
     let mut by_name: FxHashMap<&[u8], Identity> = FxHashMap::default();
     let mut targets: FxHashMap<Identity, Target<'_>> = FxHashMap::default();
     for piece in content.records.iter().flat_map(|record| &record.pieces) {
         let identity = by_name.entry(piece.target).or_insert_with(|| {
             let path = Path::new(std::ffi::OsStr::from_bytes(piece.target));
-            let (identity, file, usable) = look_at(path);
+            let (identity, file, is_usable) = inspect(path);
             targets.entry(identity.clone()).or_insert_with(|| Target {
                 path: path.to_owned(),
                 file,
                 start: piece.at.unwrap_or(0),
                 end: piece.at.unwrap_or(0),
                 data: Vec::new(),
-                whole: usable,
+                is_own: is_usable,
             });
             identity
         });
@@ -213,54 +214,54 @@ fn targets<'a>(content: &Content<'a>) -> FxHashMap<Identity, Target<'a>> {
             target.end += piece.data.len() as u64;
             target.data.push(piece.data);
         } else {
-            target.whole = false;
+            target.is_own = false;
         }
     }
-    for target in targets.values().filter(|target| !target.whole) {
-        target.leave("others write to it, too");
+    for target in targets.values().filter(|target| !target.is_own) {
+        target.warn_skipped("others write to it, too");
     }
     targets
 }
 
-/// Opens a target. The last value says whether it may be touched.
-fn look_at(path: &Path) -> (Identity, Option<File>, bool) {
+/// Opens a target. The last value is true if recovery may write it.
+fn inspect(path: &Path) -> (Identity, Option<File>, bool) {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
-    // A pipe that somebody has put there must not stop the run.
+    // If the path is a pipe now, opening it must not block.
     options.custom_flags(libc::O_NONBLOCK);
     let by_name = || Identity::Missing(path.as_os_str().as_bytes().to_vec());
     match options.open(path).and_then(|file| Ok((file.metadata()?, file))) {
         Ok((data, file)) => {
-            let usable = data.is_file();
-            (Identity::File(data.dev(), data.ino()), Some(file), usable)
+            let is_usable = data.is_file();
+            (Identity::File(data.dev(), data.ino()), Some(file), is_usable)
         }
         Err(error) => (by_name(), None, error.kind() == io::ErrorKind::NotFound),
     }
 }
 
 impl Target<'_> {
-    fn leave(&self, why: &str) {
+    fn warn_skipped(&self, why: &str) {
         tracing::warn!(
             "Forwarded data in {} is not checked, and may be there twice or in part: {why}",
             self.path.display()
         );
     }
 
-    /// Writes what is missing.
+    /// Writes missing data.
     fn complete(&self) -> Result<(), JournalError> {
         let done = match &self.file {
             Some(file) => self.complete_in(file),
             None if self.start == 0 => {
-                let make = || {
+                let create = || {
                     fs::create_dir_all(folder(&self.path))?;
                     let mut options = OpenOptions::new();
                     options.read(true).write(true).create_new(true);
                     options.open(&self.path)
                 };
-                make().and_then(|file| self.complete_in(&file))
+                create().and_then(|file| self.complete_in(&file))
             }
             None => {
-                self.leave("the file is not there any more");
+                self.warn_skipped("the file is not there any more");
                 Ok(())
             }
         };
@@ -273,33 +274,33 @@ impl Target<'_> {
     fn complete_in(&self, file: &File) -> io::Result<()> {
         let len = file.metadata()?.len();
         if len < self.start || len > self.end {
-            self.leave("it is not as long as the last run left it");
+            self.warn_skipped("it is not as long as the last run left it");
             return Ok(());
         }
-        let wanted = self.data.concat();
+        let expected = self.data.concat();
         let mut found = vec![0; usize::try_from(len - self.start).map_err(io::Error::other)?];
         file.read_exact_at(&mut found, self.start)?;
-        if !can_be_left_of(&wanted, &found, self.start) {
-            self.leave("others have written to it since");
+        if !can_be_left_of(&expected, &found, self.start) {
+            self.warn_skipped("others have written to it since");
             return Ok(());
         }
-        if found != wanted {
-            file.write_all_at(&wanted, self.start)?;
+        if found != expected {
+            file.write_all_at(&expected, self.start)?;
             tracing::info!("Completed the forwarded data in {}", self.path.display());
         }
         file.sync_data()
     }
 }
 
-/// Whether `found`, which is not longer than `wanted`, can be what a crash has left of it: its
-/// beginning, in which blocks may be lost. `start` is the offset of both in the file.
-fn can_be_left_of(wanted: &[u8], found: &[u8], start: u64) -> bool {
+/// True if a crash can have left `found` of `expected`: its beginning, with lost blocks. `found` is not
+/// longer, and `start` is the offset of both in the file.
+fn can_be_left_of(expected: &[u8], found: &[u8], start: u64) -> bool {
     let mut at = 0;
     while at < found.len() {
         let into_block = (start % BLOCK as u64) as usize + at;
         let end = (at + BLOCK - into_block % BLOCK).min(found.len());
         let lost = found[at..end].iter().all(|byte| *byte == 0);
-        if found[at..end] != wanted[at..end] && !lost {
+        if found[at..end] != expected[at..end] && !lost {
             return false;
         }
         at = end;

@@ -16,8 +16,8 @@ use nix::unistd::Pid;
 use pmc_spawn::{Child, Spawn, Spawner};
 use pmc_wire::{self as wire, PipeEnds, Reply, SERVER_NAME};
 
+use crate::worker::ended::{Ended, reap};
 use crate::worker::kill::Leader;
-use crate::worker::process::{Ended, reap};
 
 /// Maximum time for the start of a server. Its program may be on a slow file system.
 const MAX_START_TIME: Duration = Duration::from_secs(20);

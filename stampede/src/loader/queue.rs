@@ -1,107 +1,110 @@
-//! Tries that were submitted and have not begun. They are written when they begin, with all that follows: rows of a
-//! try that are written at once lie beside each other, and none of them is changed.
+//! Attempts that were submitted and have not begun.
+//!
+//! They are inserted when they begin, with all later rows: rows of one attempt that are written together lie
+//! beside each other, and none of them is changed later.
 
 use std::fmt::Write as _;
 
 use rustc_hash::FxHashMap;
 
-/// A try that has not begun.
+/// An attempt that has not begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Queued {
-    /// Its place among all tries.
+    /// Sequence number among all attempts.
     pub seq: i64,
-    /// When it was submitted, seconds since the epoch.
+    /// Submission, seconds since the epoch.
     pub time: i64,
-    /// Number of the execution.
-    pub number: Box<str>,
+    /// Identifies the attempt in its run.
+    pub sched_id: Box<str>,
 }
 
-/// Tries that have not begun, by their jobs.
+/// Attempts that have not begun, by job.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    tries: FxHashMap<Box<str>, Queued>,
-    /// The last one that came.
+    attempts: FxHashMap<Box<str>, Queued>,
+    /// Largest sequence number so far.
     newest: i64,
-    /// [`Queue::take_new`] has told those up to this one.
-    told: i64,
-    /// Whether the store has some of them, or had.
-    stored: bool,
+    /// Largest sequence number that [`Queue::take_new`] has covered.
+    saved: i64,
+    /// True if the store may hold some of them.
+    is_stored: bool,
 }
 
 impl Queue {
-    /// Goes on with a text that a store kept; `is_written` tells of a number whether that try was written since.
-    pub fn read<E>(&mut self, text: &str, is_written: impl Fn(i64) -> Result<bool, E>) -> Result<(), E> {
-        self.stored = true;
+    /// Adds attempts from a text of [`Queue::take_new`]. `has_begun` returns whether the attempt with a
+    /// sequence number was inserted since.
+    pub fn read<E>(&mut self, text: &str, has_begun: impl Fn(i64) -> Result<bool, E>) -> Result<(), E> {
+        self.is_stored = true;
         for (job, queued) in text.split('\n').filter_map(read_line) {
-            self.told = self.told.max(queued.seq);
-            if !is_written(queued.seq)? {
-                self.tries.insert(job.into(), queued);
+            self.saved = self.saved.max(queued.seq);
+            if !has_begun(queued.seq)? {
+                self.attempts.insert(job.into(), queued);
             }
         }
         Ok(())
     }
 
     pub fn get(&self, job: &str) -> Option<&Queued> {
-        self.tries.get(job)
+        self.attempts.get(job)
     }
 
     pub fn insert(&mut self, job: &str, queued: Queued) {
         self.newest = self.newest.max(queued.seq);
-        self.tries.insert(job.into(), queued);
+        self.attempts.insert(job.into(), queued);
     }
 
     pub fn take(&mut self, job: &str) -> Option<Queued> {
-        self.tries.remove(job)
+        self.attempts.remove(job)
     }
 
-    /// All, in their order.
+    /// Removes all attempts and returns them in their order.
     pub fn take_all(&mut self) -> Vec<(Box<str>, Queued)> {
-        let mut all: Vec<_> = std::mem::take(&mut self.tries).into_iter().collect();
+        let mut all: Vec<_> = std::mem::take(&mut self.attempts).into_iter().collect();
         all.sort_by_key(|(_, queued)| queued.seq);
         all
     }
 
-    /// The largest number of a try.
+    /// Returns the largest sequence number in the queue, 0 if it is empty.
     pub fn last(&self) -> i64 {
-        self.tries.values().map(|queued| queued.seq).max().unwrap_or(0)
+        self.attempts.values().map(|queued| queued.seq).max().unwrap_or(0)
     }
 
-    /// Whether a store holds nothing but tries that were written since.
+    /// Returns whether the store holds only attempts that have begun since.
     pub fn is_stale(&self) -> bool {
-        self.stored && self.tries.is_empty()
+        self.is_stored && self.attempts.is_empty()
     }
 
-    /// The store has forgotten all.
-    pub fn forgotten(&mut self) {
-        self.stored = false;
+    /// Notes that the store holds no attempts any more.
+    pub fn set_cleared(&mut self) {
+        self.is_stored = false;
     }
 
-    /// What a store has to keep: tries that came since the last call and have not begun, a line each: place, time,
-    /// number of the execution, job.
+    /// Returns the text that a store has to save: attempts that came since the last call and have not begun,
+    /// one a line with sequence number, time, id in the run and job.
     pub fn take_new(&mut self) -> Option<String> {
-        // There may be many, and mostly none of them is new.
-        if self.newest <= self.told {
+        // The queue may be long, and usually none of it is new.
+        if self.newest <= self.saved {
             return None;
         }
         let mut text = String::new();
-        let told = std::mem::replace(&mut self.told, self.newest);
-        for (job, Queued { seq, time, number }) in &self.tries {
-            if *seq > told {
-                let _ = writeln!(text, "{seq} {time} {number} {job}");
+        let saved = std::mem::replace(&mut self.saved, self.newest);
+        for (job, Queued { seq, time, sched_id }) in &self.attempts {
+            if *seq > saved {
+                let _ = writeln!(text, "{seq} {time} {sched_id} {job}");
             }
         }
-        self.stored |= !text.is_empty();
+        self.is_stored |= !text.is_empty();
         Some(text).filter(|text| !text.is_empty())
     }
 }
 
 fn read_line(line: &str) -> Option<(&str, Queued)> {
-    // Words of the log have no blanks.
+    // Words of the log contain no blanks.
     let mut words = line.splitn(4, ' ');
     let queued = Queued {
         seq: words.next()?.parse().ok()?,
         time: words.next()?.parse().ok()?,
-        number: words.next()?.into(),
+        sched_id: words.next()?.into(),
     };
     Some((words.next()?, queued))
 }
@@ -113,11 +116,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_gets_those_that_wait_and_gives_them_back() {
+    fn a_saved_queue_reads_back() {
         let queued = |seq| Queued {
             seq,
             time: 1_772_600_767 + seq,
-            number: format!("{seq}.0").into(),
+            sched_id: format!("{seq}.0").into(),
         };
         let mut queue = Queue::default();
         ["a", "b", "c\r"]
@@ -142,7 +145,7 @@ mod tests {
         let expected = [("c\r".into(), queued(3)), ("d".into(), queued(4))];
         assert_eq!(all, expected);
         assert!(again.is_stale());
-        again.forgotten();
+        again.set_cleared();
         assert!(!again.is_stale());
     }
 }

@@ -1,4 +1,4 @@
-//! Follows a run while it goes on.
+//! Loads a run while it goes on.
 
 use std::fs;
 use std::path::Path;
@@ -14,8 +14,8 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use pmc_dag::Dag;
 
-use super::{BATCH, End, Live, Notices, Options, Session, Summary, cut, pause, write_error};
-use crate::destination::Destination;
+use super::context::{MAX_BATCH, Session, report_truncated, write_error};
+use super::{End, Live, Notices, Options, Summary};
 use crate::error::{LoadError, Notice};
 use crate::loader::Loader;
 use crate::log_reader::LogReader;
@@ -23,48 +23,35 @@ use crate::run::Run;
 use crate::state_log::StateLog;
 use crate::store::Position;
 
-/// Time between two commits while lines keep coming.
-const COMMIT: Duration = Duration::from_secs(1);
-/// Shortest pause between two looks at a log that this program writes.
-const LOOK: Duration = Duration::from_millis(100);
-/// Shortest and longest pause between two looks at the log.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// How long to wait for a next run when the last one is loaded already, or its executor is gone.
+/// Maximum time between two commits while lines arrive.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest and longest pause between two polls of the log.
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// How long to wait for another run if the last one is loaded already, or its executor is gone.
 const NEXT_RUN: Duration = Duration::from_secs(60);
 /// Longest pause between two attempts to reach a database.
-const RECONNECT: Duration = Duration::from_secs(30);
-/// A log that does not grow for this long is given up, as Pegasus' monitoring does.
-const IDLE: Duration = Duration::from_secs(48 * 3600);
+const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(30);
+/// A log that does not grow for this long is given up, as in Pegasus' monitoring.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(48 * 3600);
 
-/// Loads a run while it goes on, to its end. Waits for the files of a run that has not begun. `stop`
-/// ends it before; the next call goes on there.
+/// Loads a run while it goes on, to its end. Waits for the files of a run that has not begun. `stop` ends
+/// the session; the next one continues.
 ///
 /// # Errors
-/// As [`replay`]; what is in the database stays.
+/// As [`replay`](super::replay()); committed rows stay in the database.
 pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Result<Summary, LoadError> {
-    let began = Instant::now();
-    let stopped = Summary {
+    let start = Instant::now();
+    let stopped = || Summary {
         end: End::Interrupted,
         jobs: 0,
-        elapsed: began.elapsed(),
+        elapsed: start.elapsed(),
     };
-    let Some(run) = wait_for(stop, || match Run::locate(&options.log) {
-        Ok(run) => Ok(run.static_events.exists().then_some(run)),
-        Err(LoadError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            // A planner's files are there before a run begins.
-            match options.log.exists() {
-                true => Run::find(&options.log).map(Some),
-                false => Ok(None),
-            }
-        }
-        Err(error) => Err(error),
-    })?
-    else {
-        return Ok(stopped);
+    let Some(run) = wait_for(stop, || find_run(&options.log))? else {
+        return Ok(stopped());
     };
     let (session, loader, position) = begin(options, run, None, notice)?;
     let was_done = session.markers.path("monitord.done").exists();
-    session.started(notice);
+    session.mark_started(notice);
     let log_path = session.run.log.clone();
     let reader = wait_for(stop, || match LogReader::open(&log_path) {
         Ok(reader) => Ok(Some(reader)),
@@ -72,7 +59,7 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
         Err(error) => Err(session.read_error(error)),
     })?;
     let Some(reader) = reader else {
-        return Ok(stopped);
+        return Ok(stopped());
     };
     let mut follower = Follower::new(session, loader, reader);
     follower.resume(position, notice)?;
@@ -80,15 +67,14 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
     follower.finish(end, notice)
 }
 
-/// Loads a run whose log this program writes, in a thread of its own. `live` tells when the log is
-/// complete.
+/// Loads a run whose log this program writes, in a separate thread. `dag` is the path of the DAG, and the
+/// DAG.
 ///
-/// The log is the queue between the two: what is not loaded yet, if the program is killed, the next
-/// loader finds there. It takes no memory, and a slow database holds nobody up. `dag` is the file of the DAG, and the DAG in
-/// it.
+/// The log is the queue between writer and loader: it takes no memory, a slow database delays no task, and
+/// the next loader finds there what a killed program has not loaded.
 ///
 /// # Errors
-/// As [`replay`]; what is in the database stays.
+/// As [`replay`](super::replay()); committed rows stay in the database.
 pub fn follow_own(
     options: &Options,
     live: &Live,
@@ -97,27 +83,42 @@ pub fn follow_own(
 ) -> Result<Summary, LoadError> {
     let run = Run::find(&options.log)?;
     let (path, dag) = dag;
-    let same = fs::canonicalize(path).is_ok_and(|path| path == run.dag);
-    let dag = (same && !run.planned).then_some(dag);
-    let (session, mut loader, position) = begin(options, run, dag.as_ref(), notice)?;
+    let is_same = fs::canonicalize(path).is_ok_and(|path| path == run.dag);
+    let dag = (is_same && !run.planned).then_some(&*dag);
+    let (session, mut loader, position) = begin(options, run, dag, notice)?;
     loader.use_hints(Arc::clone(live.hints()));
-    session.started(notice);
+    session.mark_started(notice);
     let reader = LogReader::open(&session.run.log).map_err(|source| session.read_error(source))?;
     let mut follower = Follower::new(session, loader, reader);
     follower.resume(position, notice)?;
-    let end = follower.complete(live.stop(), notice, |this, notice| this.run_beside(live, notice))?;
+    let end = follower.complete(live.stop(), notice, |this, notice| this.run_live(live, notice))?;
     follower.finish(end, notice)
 }
 
-/// Takes the directory and goes on with the database, or begins it.
+/// Returns the run of a log once its files exist.
+fn find_run(log: &Path) -> Result<Option<Run>, LoadError> {
+    match Run::locate(log) {
+        Ok(run) => Ok(run.static_events.exists().then_some(run)),
+        // The files of a planner exist before a run begins. So a log without them was not planned.
+        Err(LoadError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            match log.exists() {
+                true => Run::find(log).map(Some),
+                false => Ok(None),
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Locks the directory and opens or creates the database.
 fn begin<'o>(
     options: &'o Options,
     run: Run,
-    dag: Option<&Arc<Dag>>,
+    dag: Option<&Dag>,
     notice: Notices<'_>,
 ) -> Result<(Session<'o>, Loader, Position), LoadError> {
     let session = Session::new(options, run, notice)?;
-    let (store, position) = session.open(dag.map(|dag| &**dag), notice)?;
+    let (store, position) = session.open(dag, notice)?;
     let state_log = session.state_log_path();
     let log =
         StateLog::open(&state_log, position.map(|at| at.jobstate_bytes)).map_err(write_error(&state_log))?;
@@ -125,29 +126,24 @@ fn begin<'o>(
     loader
         .log()
         .internal(Local::now().timestamp(), "MONITORD_STARTED", "");
-    // A server numbers the jobs of several workflows.
-    let of_its_own = !matches!(session.destination, Destination::Server(_));
-    if let (Some(dag), None, true) = (dag, position, of_its_own) {
-        loader.know(Arc::clone(dag));
-    }
     let position = position.unwrap_or_default();
     loader.commit(position)?;
-    session.list(loader.states(), false, notice);
+    session.update_dashboard(loader.states(), false, notice);
     Ok((session, loader, position))
 }
 
-/// Asks again and again, until there is an answer or `stop`.
+/// Polls until there is a value or `stop` is set.
 fn wait_for<T>(
     stop: &AtomicBool,
-    mut ask: impl FnMut() -> Result<Option<T>, LoadError>,
+    mut poll: impl FnMut() -> Result<Option<T>, LoadError>,
 ) -> Result<Option<T>, LoadError> {
-    let mut wait = PAUSE.0;
+    let mut pause = POLL_INTERVAL.0;
     while !stop.load(Ordering::Relaxed) {
-        if let Some(answer) = ask()? {
-            return Ok(Some(answer));
+        if let Some(value) = poll()? {
+            return Ok(Some(value));
         }
-        std::thread::sleep(wait);
-        wait = (wait * 3 / 2).min(PAUSE.1);
+        std::thread::sleep(pause);
+        pause = (pause * 3 / 2).min(POLL_INTERVAL.1);
     }
     Ok(None)
 }
@@ -156,12 +152,12 @@ struct Follower<'o> {
     session: Session<'o>,
     loader: Loader,
     reader: LogReader,
-    /// States that the list of workflows has.
+    /// Number of workflow states in the dashboard.
     listed: usize,
     committed: Instant,
     /// Lines since the last commit.
     lines: u64,
-    /// How long to wait for a next run.
+    /// How long to wait for another run.
     next_run: Duration,
 }
 
@@ -191,47 +187,48 @@ impl<'o> Follower<'o> {
         Ok(())
     }
 
+    /// Loads lines until the run has ended, its executor is gone, or `stop` is set.
     fn run(&mut self, stop: &AtomicBool, was_done: bool, notice: Notices<'_>) -> Result<End, LoadError> {
         let mut nothing_new = was_done;
         let mut executor_seen = false;
-        let mut wait = PAUSE.0;
-        let mut grew = Instant::now();
+        let mut pause = POLL_INTERVAL.0;
+        let mut last_growth = Instant::now();
         let mut process = None;
         loop {
             if stop.load(Ordering::Relaxed) {
                 return Ok(End::Interrupted);
             }
-            // Before reading: what is written between the two is read then. The original executor holds
-            // its lock only until it has read the DAG, before its log says anything.
-            let running = self.loader.is_running();
-            let locked = running.then(|| is_locked(&self.session.run.dag)).flatten();
+            // Before reading, so that lines written in between are read. The original executor holds its lock
+            // only until it has read the DAG, before it writes the log.
+            let is_running = self.loader.is_running();
+            let locked = is_running.then(|| is_locked(&self.session.run.dag)).flatten();
             let read = self.read(stop, notice)?;
             if read > 0 {
-                (wait, grew, nothing_new, process) = (PAUSE.0, Instant::now(), false, None);
+                (pause, last_growth, nothing_new, process) = (POLL_INTERVAL.0, Instant::now(), false, None);
                 continue;
             }
             if self.loader.was_started() && !self.loader.is_running() && !nothing_new {
                 return Ok(End::Complete);
             }
-            let gone = executor_seen
-                // It was killed before this loader began, if it is not one that has given the lock back.
-                || (locked == Some(false) && grew.elapsed() > self.next_run && !self.has_executor(&mut process)?);
+            let idle = last_growth.elapsed();
+            let is_gone = executor_seen
+                // It was killed before this loader began, unless it is one that has released its lock.
+                || (locked == Some(false) && idle > self.next_run && !self.has_executor(&mut process)?);
             if locked == Some(true) {
                 executor_seen = true;
-            } else if gone {
-                // It holds its DAG no more, or never did. A network file system shows what it wrote last
-                // when the log is opened again.
+            } else if is_gone {
+                // A network file system shows the last lines when the log is opened again.
                 self.reopen()?;
                 if self.read(stop, notice)? == 0 {
-                    return self.last_line(notice);
+                    return self.load_last_line(notice);
                 }
                 continue;
             }
-            if nothing_new && !executor_seen && grew.elapsed() > self.next_run {
+            if nothing_new && !executor_seen && idle > self.next_run {
                 return Ok(End::NothingNew);
             }
-            if grew.elapsed() > IDLE {
-                return self.last_line(notice);
+            if idle > IDLE_TIMEOUT {
+                return self.load_last_line(notice);
             }
             if self.reader.was_replaced().unwrap_or(false) {
                 let path = self.session.run.log.clone();
@@ -239,15 +236,15 @@ impl<'o> Follower<'o> {
                 notice(Notice::NewLog { path });
                 continue;
             }
-            std::thread::sleep(wait);
-            wait = (wait * 3 / 2).min(PAUSE.1);
+            std::thread::sleep(pause);
+            pause = (pause * 3 / 2).min(POLL_INTERVAL.1);
         }
     }
 
-    /// Whether there is, on this host, the process that the log says writes it; also if the log does not say. `known` is
-    /// what the log said before.
+    /// Returns whether the process that the log names exists on this host, or the log names none. `known`
+    /// keeps the process of earlier calls.
     fn has_executor(&self, known: &mut Option<Option<u32>>) -> Result<bool, LoadError> {
-        let last = || {
+        let last_process = || {
             let mut reader = LogReader::open(&self.session.run.log)?;
             let mut last = None;
             while let Some(line) = reader.next_line()? {
@@ -259,39 +256,39 @@ impl<'o> Follower<'o> {
         };
         let process = match *known {
             Some(process) => process,
-            None => *known.insert(last().map_err(|source| self.session.read_error(source))?),
+            None => *known.insert(last_process().map_err(|source| self.session.read_error(source))?),
         };
         let process = process.and_then(|process| i32::try_from(process).ok());
         Ok(process.is_none_or(|process| kill(Pid::from_raw(process), None) != Err(Errno::ESRCH)))
     }
 
-    /// As [`Follower::run`] for a log of this program.
-    fn run_beside(&mut self, live: &Live, notice: Notices<'_>) -> Result<End, LoadError> {
-        let mut wait = LOOK;
+    /// Like [`Follower::run`], for a log of this program.
+    fn run_live(&mut self, live: &Live, notice: Notices<'_>) -> Result<End, LoadError> {
+        let mut pause = POLL_INTERVAL.0;
         loop {
-            // Before reading: what is written between the two is read then.
-            let complete = live.is_complete();
-            // Little is left to do at the end if the log is read often.
-            match self.read_lines(live.stop(), notice)? {
-                0 => wait = (wait * 3 / 2).min(COMMIT),
-                _ => wait = LOOK,
-            }
+            // Before reading, so that lines written in between are read.
+            let is_complete = live.is_complete();
+            // Frequent reads leave little to do at the end.
+            pause = match self.read_lines(live.stop(), notice)? {
+                0 => (pause * 3 / 2).min(COMMIT_INTERVAL),
+                _ => POLL_INTERVAL.0,
+            };
             if live.stop().load(Ordering::Relaxed) {
                 return Ok(End::Interrupted);
             }
-            if complete {
-                return self.last_line(notice);
+            if is_complete {
+                return self.load_last_line(notice);
             }
-            if self.committed.elapsed() >= COMMIT {
+            if self.committed.elapsed() >= COMMIT_INTERVAL {
                 self.commit(notice)?;
             } else {
-                self.loader.store().advance()?;
+                self.loader.store().write_ended()?;
             }
-            live.pause(wait);
+            live.pause(pause);
         }
     }
 
-    /// Opens the log again where the reader is.
+    /// Opens the log again at the same position.
     fn reopen(&mut self) -> Result<(), LoadError> {
         let mut reopened = || {
             let mut reader = LogReader::open(&self.session.run.log)?;
@@ -303,14 +300,14 @@ impl<'o> Follower<'o> {
         reopened().map_err(|source| self.session.read_error(source))
     }
 
-    /// Reads to the end of what is there, and commits it; the number of lines.
+    /// Loads all complete lines and commits them. Returns the number of lines.
     fn read(&mut self, stop: &AtomicBool, notice: Notices<'_>) -> Result<u64, LoadError> {
         let read = self.read_lines(stop, notice)?;
         self.commit(notice)?;
         Ok(read)
     }
 
-    /// Reads to the end of what is there, and commits when it is time; the number of lines.
+    /// Loads all complete lines, with commits in between. Returns the number of lines.
     fn read_lines(&mut self, stop: &AtomicBool, notice: Notices<'_>) -> Result<u64, LoadError> {
         let mut read = 0;
         while !stop.load(Ordering::Relaxed) {
@@ -320,13 +317,12 @@ impl<'o> Follower<'o> {
                 .next_line()
                 .map_err(|source| self.session.read_error(source))?;
             let Some(line) = line else { break };
-            self.session.line(&mut self.loader, line, number, notice)?;
+            self.session.load_line(&mut self.loader, line, number, notice)?;
             read += 1;
             self.lines += 1;
-            if self.lines >= BATCH || self.committed.elapsed() >= COMMIT {
+            if self.lines >= MAX_BATCH || self.committed.elapsed() >= COMMIT_INTERVAL {
                 self.commit(notice)?;
             }
-            pause(self.session.options.slowly);
         }
         Ok(read)
     }
@@ -337,9 +333,9 @@ impl<'o> Follower<'o> {
             return Ok(());
         }
         self.lines = 0;
-        // First: should the loader be killed in between, it is written again, which changes nothing.
+        // Before the commit: if the loader is killed in between, the next one writes the same again.
         if self.listed != self.loader.states().len() {
-            self.session.list(self.loader.states(), false, notice);
+            self.session.update_dashboard(self.loader.states(), false, notice);
             self.listed = self.loader.states().len();
         }
         let position = self
@@ -349,25 +345,23 @@ impl<'o> Follower<'o> {
         self.loader.commit(position)
     }
 
-    /// The writer is gone: its last line may lack its line feed.
-    fn last_line(&mut self, notice: Notices<'_>) -> Result<End, LoadError> {
+    /// Loads the last line, which may lack its line feed, as nothing more will be written.
+    fn load_last_line(&mut self, notice: Notices<'_>) -> Result<End, LoadError> {
         let number = self.reader.line_number() + 1;
         if let Some(line) = self.reader.last_line() {
-            self.session.line(&mut self.loader, line, number, notice)?;
+            self.session.load_line(&mut self.loader, line, number, notice)?;
             self.lines += 1;
         }
         self.commit(notice)?;
         if self.loader.was_started() && !self.loader.is_running() {
             return Ok(End::Complete);
         }
-        notice(Notice::NoEnd {
-            path: self.session.run.log.clone(),
-        });
+        let path = self.session.run.log.clone();
+        notice(Notice::NoEnd { path });
         Ok(End::NoEnd)
     }
 
-    /// Does `load` to its end and commits that. If the database is lost in between, goes on when it is
-    /// there again.
+    /// Calls `load` and commits its end. Reconnects and calls it again if the database is lost in between.
     fn complete(
         &mut self,
         stop: &AtomicBool,
@@ -375,9 +369,9 @@ impl<'o> Follower<'o> {
         mut load: impl FnMut(&mut Self, Notices<'_>) -> Result<End, LoadError>,
     ) -> Result<End, LoadError> {
         loop {
-            let ended = load(self, notice).and_then(|end| self.last_commit(end, notice).map(|()| end));
+            let ended = load(self, notice).and_then(|end| self.commit_end(end, notice).map(|()| end));
             match ended {
-                Err(LoadError::Store(error)) if error.may_pass() => {
+                Err(LoadError::Store(error)) if error.is_transient() => {
                     notice(Notice::Lost {
                         reason: error.to_string(),
                     });
@@ -390,26 +384,26 @@ impl<'o> Follower<'o> {
         }
     }
 
-    /// Opens the database again, as soon as it can be, and goes to its position. False if it is time to
-    /// stop before.
+    /// Opens the database again as soon as possible, and resumes at its position. Returns false if `stop` is
+    /// set before.
     fn reconnect(&mut self, stop: &AtomicBool, notice: Notices<'_>) -> Result<bool, LoadError> {
-        let mut wait = PAUSE.0;
+        let mut pause = POLL_INTERVAL.0;
         while !stop.load(Ordering::Relaxed) {
-            match self.begin_again(notice) {
-                // The server may not know yet that the connection before is gone, which has the lock.
-                Err(LoadError::Store(error)) if error.may_pass() || error.is_held() => {}
+            match self.reopen_database(notice) {
+                // The server may still count the lost connection, which holds the lock.
+                Err(LoadError::Store(error)) if error.is_transient() || error.is_held() => {}
                 done => return done.map(|()| true),
             }
-            let until = Instant::now() + wait;
-            while Instant::now() < until && !stop.load(Ordering::Relaxed) {
-                std::thread::sleep(PAUSE.0);
+            let deadline = Instant::now() + pause;
+            while Instant::now() < deadline && !stop.load(Ordering::Relaxed) {
+                std::thread::sleep(POLL_INTERVAL.0);
             }
-            wait = (wait * 2).min(RECONNECT);
+            pause = (pause * 2).min(MAX_RECONNECT_PAUSE);
         }
         Ok(false)
     }
 
-    fn begin_again(&mut self, notice: Notices<'_>) -> Result<(), LoadError> {
+    fn reopen_database(&mut self, notice: Notices<'_>) -> Result<(), LoadError> {
         let (store, position) = self.session.open(None, notice)?;
         let position = position.unwrap_or_default();
         let path = self.session.state_log_path();
@@ -421,13 +415,13 @@ impl<'o> Follower<'o> {
         self.resume(position, notice)
     }
 
-    fn last_commit(&mut self, end: End, notice: Notices<'_>) -> Result<(), LoadError> {
+    fn commit_end(&mut self, end: End, notice: Notices<'_>) -> Result<(), LoadError> {
         if end != End::Interrupted {
-            self.loader.settle(notice)?;
+            self.loader.insert_queued(notice)?;
         }
         let code = match end {
             End::Complete | End::NothingNew => "0",
-            // As Pegasus' monitoring has it when its run is gone.
+            // The code of Pegasus' monitoring for a run that disappeared.
             End::NoEnd => "42",
             End::Interrupted => "1",
         };
@@ -442,19 +436,17 @@ impl<'o> Follower<'o> {
     }
 
     fn finish(self, end: End, notice: Notices<'_>) -> Result<Summary, LoadError> {
-        cut(&self.loader, notice);
+        report_truncated(&self.loader, notice);
         let summary = self.session.summary(&self.loader, end);
         if end == End::Interrupted {
-            // All that can be is committed.
+            // All complete lines are committed.
             let _ = self.loader.into_store().close();
             return Ok(summary);
         }
-        Session::marked(
-            self.session.markers.info(&self.loader, self.reader.line_number()),
-            notice,
-        );
+        let lines = self.reader.line_number();
+        self.session.write_info(&self.loader, lines, notice);
         self.loader.into_store().close()?;
-        self.session.done(notice);
+        self.session.mark_done(notice);
         Ok(summary)
     }
 }
@@ -463,8 +455,9 @@ impl<'o> Follower<'o> {
 mod tests {
     use super::*;
 
-    /// How following a log ends, at the latest after `longest`, that names this process as that of its executor.
-    fn followed(process: u32, longest: Duration) -> (End, Vec<String>) {
+    /// Follows a log that names this process as its executor, for at most `limit`. Returns the end and all
+    /// notices.
+    fn follow_log(process: u32, limit: Duration) -> (End, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
         let dag = dir.path().join("x.dag");
         fs::write(&dag, "TASK a /bin/true\n").unwrap();
@@ -475,8 +468,8 @@ mod tests {
             ..Options::default()
         };
         fs::write(&options.log, log).unwrap();
-        let mut said = Vec::new();
-        let mut notice = |notice: Notice| said.push(notice.to_string());
+        let mut notices = Vec::new();
+        let mut notice = |notice: Notice| notices.push(notice.to_string());
         let run = Run::find(&options.log).unwrap();
         let (session, loader, position) = begin(&options, run, None, &mut notice).unwrap();
         let reader = LogReader::open(&options.log).unwrap();
@@ -486,26 +479,27 @@ mod tests {
         let stop = Arc::new(AtomicBool::new(false));
         let stopper = Arc::clone(&stop);
         std::thread::spawn(move || {
-            std::thread::sleep(longest);
+            std::thread::sleep(limit);
             stopper.store(true, Ordering::Relaxed);
         });
         let end = follower.run(&stop, false, &mut notice).unwrap();
         drop(follower);
-        (end, said)
+        (end, notices)
     }
 
     #[test]
-    fn a_run_that_was_killed_before() {
-        // No process has a number as large.
-        let (end, said) = followed(1 << 30, Duration::from_secs(60));
+    fn an_executor_killed_before_is_noticed() {
+        // No process has such a large id.
+        let (end, notices) = follow_log(1 << 30, Duration::from_secs(60));
         assert_eq!(end, End::NoEnd);
         assert!(
-            said.iter()
+            notices
+                .iter()
                 .any(|line| line.contains("the log ends before the end of the run")),
-            "{said:?}"
+            "{notices:?}"
         );
-        // The original executor does not keep its lock.
-        let (end, said) = followed(std::process::id(), Duration::from_secs(1));
-        assert_eq!((end, said.len()), (End::Interrupted, 0), "{said:?}");
+        // The original executor releases its lock.
+        let (end, notices) = follow_log(std::process::id(), Duration::from_secs(1));
+        assert_eq!((end, notices.len()), (End::Interrupted, 0), "{notices:?}");
     }
 }

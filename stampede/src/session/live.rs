@@ -1,4 +1,4 @@
-//! A loader that is a thread of the program that writes the log.
+//! Connects the writer of a log and a loader that is a thread of the same program.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,26 +6,28 @@ use std::time::{Duration, Instant};
 
 use crate::outcome_hints::OutcomeHints;
 
-/// How long to wait at a time when there is no limit.
-const LONG: Duration = Duration::from_secs(1);
+/// Maximum time of one wait without a limit.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// What the writer of a log and its loader tell each other.
+/// State that the writer of a log and its loader share.
 #[derive(Debug, Default)]
 pub struct Live {
     state: Mutex<State>,
     changed: Condvar,
-    abandoned: AtomicBool,
+    stop: AtomicBool,
     hints: Arc<OutcomeHints>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// The log is complete.
     complete: bool,
+    /// The loader has ended.
     ended: bool,
 }
 
 impl Live {
-    /// A log that is being written.
+    /// Makes the state of a log that is being written.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -37,29 +39,30 @@ impl Live {
         &self.hints
     }
 
-    /// Nothing more will be written; the loader is to read the rest at once and end.
+    /// The log is complete. The loader reads the rest at once and ends.
     pub fn complete(&self) {
         self.lock().complete = true;
         self.changed.notify_all();
     }
 
-    /// Waits until the loader has ended, at most as long as this. False if it has not; it is then told
-    /// to leave the rest to the next one.
+    /// Waits until the loader has ended. Returns false after `limit`, and asks the loader to leave the rest
+    /// to the next one.
     #[must_use]
-    pub fn wait(&self, patience: Duration) -> bool {
-        let until = Instant::now().checked_add(patience);
+    pub fn wait(&self, limit: Duration) -> bool {
+        let deadline = Instant::now().checked_add(limit);
         let mut state = self.lock();
         while !state.ended {
-            let left = until.map_or(LONG, |until| until.saturating_duration_since(Instant::now()));
+            let left = deadline.map_or(MAX_WAIT, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
             if left.is_zero() {
-                self.abandoned.store(true, Ordering::Relaxed);
+                self.stop.store(true, Ordering::Relaxed);
                 return false;
             }
-            let (again, _) = self
+            (state, _) = self
                 .changed
                 .wait_timeout(state, left)
                 .unwrap_or_else(PoisonError::into_inner);
-            state = again;
         }
         true
     }
@@ -70,16 +73,16 @@ impl Live {
         self.changed.notify_all();
     }
 
-    /// Where the loader is told to stop.
+    /// True when the loader must stop.
     pub(super) fn stop(&self) -> &AtomicBool {
-        &self.abandoned
+        &self.stop
     }
 
     pub(super) fn is_complete(&self) -> bool {
         self.lock().complete
     }
 
-    /// Waits this long, or until the log is complete.
+    /// Waits for this time, or until the log is complete.
     pub(super) fn pause(&self, time: Duration) {
         let state = self.lock();
         if !state.complete {
@@ -88,7 +91,7 @@ impl Live {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Two flags are whole whatever happened to who held them.
+        // A panic cannot leave two flags half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -98,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_ends() {
+    fn the_loader_is_stopped_after_the_limit() {
         let live = Live::new();
         live.complete();
         assert!(live.is_complete() && !live.stop().load(Ordering::Relaxed));

@@ -1,8 +1,8 @@
 //! A database on a PostgreSQL server.
 //!
-//! Several workflows may share it, and each has one loader at a time, by an advisory lock of the server.
-//! Rows are held back ([`batch`]) and go to the server table by table, so that a transaction takes a few
-//! round trips, however many rows it has. Numbers of tries are taken from the server in advance.
+//! Several workflows may share it. An advisory lock of the server allows one loader per workflow.
+//! Rows are held back ([`batch`]) and sent table by table, so that a transaction takes few round trips.
+//! Ids of attempts are fetched from the server in advance.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,17 +11,16 @@ use std::fmt;
 use monitord_compat::database::{INDEXES, POSTGRESQL_TABLES, VERSION};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio_postgres::Statement;
-use tokio_postgres::error::SqlState;
 
-use super::hosts::Hosts;
+use super::host_ids::HostIds;
 use super::{Position, Purpose, StoreError};
-use crate::client::SslMode;
 use crate::destination::Server;
 use crate::fixed_hash::fnv1a;
 
 mod batch;
 mod client;
 mod connecting;
+mod error;
 mod lookup;
 mod rows;
 mod tls;
@@ -29,21 +28,20 @@ mod tls;
 use batch::Batches;
 use client::Client;
 use connecting::connect;
-use lookup::Ahead;
+use lookup::JobCache;
 
-/// Lock while the tables are made.
-const MAKING_TABLES: i64 = 0x706d_635f_6462;
-/// Numbers of tries to take at a time.
-const TRIES: i32 = 500;
+pub use error::ServerError;
 
+/// Key of the lock for creating the tables.
+const TABLES_LOCK: i64 = 0x706d_635f_6462;
 const LOADER: &str = "
 CREATE TABLE IF NOT EXISTS pmc_loader (
     wf_id BIGINT PRIMARY KEY REFERENCES workflow ON DELETE CASCADE,
     log_bytes BIGINT NOT NULL, log_lines BIGINT NOT NULL, log_head BIGINT NOT NULL, log_tail BIGINT NOT NULL,
     jobstate_bytes BIGINT NOT NULL)";
 
-/// Rows of a workflow in the order in which they can go; the last one takes what is left with it.
-const REMOVE: [&str; 9] = [
+/// Statements that remove a workflow, in the order of their references. The last one cascades.
+const REMOVE_WORKFLOW: [&str; 9] = [
     "DELETE FROM workflow_files WHERE wf_id = $1",
     "DELETE FROM tag WHERE wf_id = $1",
     "DELETE FROM integrity WHERE wf_id = $1",
@@ -55,128 +53,23 @@ const REMOVE: [&str; 9] = [
     "DELETE FROM workflow WHERE wf_id = $1",
 ];
 
-/// What is wrong with a server or the database on it.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// Nobody answers.
-    #[error("cannot be reached: {0}; is the server running, and does it take connections from this host?")]
-    Unreachable(String),
-    /// Something takes connections and says nothing.
-    #[error(
-        "has not answered within {0} s; is it a PostgreSQL server that is well? connect_timeout=SECONDS waits longer"
-    )]
-    Silent(u64),
-    /// The server knows the account not, or its password is another.
-    #[error("the server refuses the account: {0}; check user and password of the URL")]
-    Refused(String),
-    /// Files or settings for an encrypted connection are not as they must be.
-    #[error("{0}")]
-    Tls(String),
-    /// An encrypted connection is wanted, and the server has none.
-    #[error(
-        "the server takes no encrypted connections, and sslmode={0} wants one; have ssl turned on there, or use sslmode=prefer"
-    )]
-    NoTls(SslMode),
-    /// The server's certificate is not accepted.
-    #[error(
-        "the server's certificate is not accepted: {0}; check sslmode and sslrootcert, and the host that the URL names"
-    )]
-    Certificate(String),
-    /// There is no such database.
-    #[error("{0}; make it first: createdb")]
-    NoDatabase(String),
-    /// Its tables are of another version of Pegasus.
-    #[error(
-        "its tables are of version {found}, and {VERSION} is written here; {}",
-        advice(found)
-    )]
-    Version {
-        /// Version of the tables.
-        found: String,
-    },
-    /// Another loader is at work.
-    #[error("the workflow is loaded already by {holder}")]
-    Held {
-        /// Program, process and host.
-        holder: String,
-    },
-    /// Anything else that the server says.
-    #[error("{}", said(.0))]
-    Server(#[from] tokio_postgres::Error),
-}
-
-fn advice(found: &str) -> &'static str {
-    if found.parse::<f64>().is_ok_and(|found| found < f64::from(VERSION)) {
-        "update it with pegasus-db-admin"
-    } else {
-        "use a newer version of this program, or another database"
-    }
-}
-
-/// What the server says, with its details, which the error itself leaves out.
-fn said(error: &tokio_postgres::Error) -> String {
-    match error.as_db_error() {
-        Some(said) => match said.detail() {
-            Some(detail) => format!("{} ({detail})", said.message()),
-            None => said.message().to_owned(),
-        },
-        None => match std::error::Error::source(error) {
-            Some(source) => format!("{error}: {source}"),
-            None => error.to_string(),
-        },
-    }
-}
-
-impl ServerError {
-    /// Whether it may be better later.
-    #[must_use]
-    pub fn may_pass(&self) -> bool {
-        match self {
-            Self::Unreachable(_) | Self::Silent(_) => true,
-            Self::Refused(_)
-            | Self::Tls(_)
-            | Self::NoTls(_)
-            | Self::Certificate(_)
-            | Self::NoDatabase(_)
-            | Self::Version { .. }
-            | Self::Held { .. } => false,
-            Self::Server(error) => match error.code() {
-                // The connection failed; the server is shut down, starts up, has too many connections,
-                // or chose this transaction to end a deadlock.
-                Some(code) => {
-                    code.code().starts_with("08")
-                        || code.code().starts_with("57P")
-                        || code.code().starts_with("40")
-                        || *code == SqlState::TOO_MANY_CONNECTIONS
-                }
-                None => true,
-            },
-        }
-    }
-
-    /// Whether another address of the host may do.
-    fn is_of_network(&self) -> bool {
-        matches!(self, Self::Unreachable(_) | Self::Silent(_))
-    }
-}
-
 /// A database on a server.
 pub struct Postgresql {
     client: RefCell<Client>,
     at: String,
     wf: i64,
-    hosts: Hosts,
+    hosts: HostIds,
     batches: RefCell<Batches>,
     in_transaction: Cell<bool>,
-    /// Numbers for tries that were taken from the server, in order.
-    tries: RefCell<VecDeque<i64>>,
-    /// Jobs that were read and will be asked for.
-    ahead: RefCell<Ahead>,
-    /// Hashes of the names of jobs and tasks that were planned, to know while the plan is read whether
-    /// an event speaks of what is there.
+    /// Unused ids of attempts from the server, in order.
+    attempt_ids: RefCell<VecDeque<i64>>,
+    /// Jobs that are likely to be looked up next.
+    jobs: RefCell<JobCache>,
+    /// Hashes of the names of all planned jobs and tasks, to detect events about unknown ones.
     planned: RefCell<FxHashSet<u64>>,
-    cut: Cell<u64>,
-    /// Prepared questions.
+    /// Number of truncated texts.
+    truncated: Cell<u64>,
+    /// Prepared queries.
     statements: RefCell<FxHashMap<&'static str, Statement>>,
 }
 
@@ -189,25 +82,26 @@ impl fmt::Debug for Postgresql {
 }
 
 impl Postgresql {
-    /// Connects to the database, makes its tables if it has none, and takes the lock of the workflow
-    /// `uuid`. With [`Purpose::Live`] comes the position of the loader before, if there is one that this
-    /// can go on with; everything else that is known of the workflow is removed, in one transaction with
-    /// the rows to come. `me` is the name under which others see this program.
+    /// Connects to the database, creates its tables if it has none, and takes the lock of the workflow
+    /// `uuid`. `loader` is the name of this program for others.
+    ///
+    /// With [`Purpose::Live`], returns the position of the previous loader if this one can continue.
+    /// Otherwise all rows of the workflow are removed, in the same transaction as the next rows.
     ///
     /// # Errors
-    /// The server cannot be reached or refuses something, the tables are of another version, or another
-    /// loader has the workflow.
+    /// The server cannot be reached or refuses a statement, the tables have another version, or another
+    /// loader holds the workflow.
     pub fn open(
         server: &Server,
         uuid: &str,
         purpose: Purpose,
-        me: &str,
+        loader: &str,
         now: i64,
     ) -> Result<(Self, Option<Position>), StoreError> {
         let at = server.to_string();
         let open = || -> Result<_, ServerError> {
-            let mut client = connect(server, me)?;
-            make_tables(&mut client, now)?;
+            let mut client = connect(server, loader)?;
+            create_tables(&mut client, now)?;
             lock(&mut client, uuid)?;
             client.batch_execute("BEGIN")?;
             let found = client.query_opt(
@@ -215,7 +109,7 @@ impl Postgresql {
                  FROM workflow LEFT JOIN pmc_loader USING (wf_id) WHERE wf_uuid = $1",
                 &[&uuid],
             )?;
-            let mut at = None;
+            let mut known = None;
             if let Some(row) = found {
                 let wf: i64 = row.get(0);
                 let number = |column| row.get::<_, Option<i64>>(column);
@@ -229,16 +123,16 @@ impl Postgresql {
                             log_tail: rest(4),
                             jobstate_bytes: rest(5).cast_unsigned(),
                         };
-                        at = Some((wf, position));
+                        known = Some((wf, position));
                     }
                     _ => {
-                        for statement in REMOVE {
+                        for statement in REMOVE_WORKFLOW {
                             client.execute(statement, &[&wf])?;
                         }
                     }
                 }
             }
-            Ok((client, at))
+            Ok((client, known))
         };
         match open() {
             Ok((client, known)) => Ok((
@@ -246,13 +140,13 @@ impl Postgresql {
                     client: RefCell::new(client),
                     at,
                     wf: known.map_or(0, |(wf, _)| wf),
-                    hosts: Hosts::default(),
+                    hosts: HostIds::default(),
                     batches: RefCell::default(),
                     in_transaction: Cell::new(true),
-                    tries: RefCell::default(),
-                    ahead: RefCell::default(),
+                    attempt_ids: RefCell::default(),
+                    jobs: RefCell::default(),
                     planned: RefCell::default(),
-                    cut: Cell::new(0),
+                    truncated: Cell::new(0),
                     statements: RefCell::default(),
                 },
                 known.map(|(_, position)| position),
@@ -271,7 +165,7 @@ impl Postgresql {
         }
     }
 
-    /// Does something with the server, in a transaction if it writes.
+    /// Calls `work` with the connection, in a transaction if it writes.
     fn with<T>(
         &self,
         writes: bool,
@@ -288,16 +182,16 @@ impl Postgresql {
     }
 }
 
-/// Makes the tables unless they are there, and checks their version.
-fn make_tables(client: &mut Client, now: i64) -> Result<(), ServerError> {
-    let there = |client: &mut Client, table: &str| -> Result<bool, ServerError> {
+/// Creates the tables unless they exist, and checks their version.
+fn create_tables(client: &mut Client, now: i64) -> Result<(), ServerError> {
+    let exists = |client: &mut Client, table: &str| -> Result<bool, ServerError> {
         let row = client.query_one("SELECT to_regclass($1) IS NOT NULL", &[&table])?;
         Ok(row.get(0))
     };
-    if !there(client, "public.dbversion")? || !there(client, "public.pmc_loader")? {
-        // Should it fail, the connection ends, and the transaction with it.
+    if !exists(client, "public.dbversion")? || !exists(client, "public.pmc_loader")? {
+        // On failure the connection ends, and the transaction with it.
         client.batch_execute("BEGIN")?;
-        client.execute("SELECT pg_advisory_xact_lock($1)", &[&MAKING_TABLES])?;
+        client.execute("SELECT pg_advisory_xact_lock($1)", &[&TABLES_LOCK])?;
         let row = client.query_one("SELECT to_regclass('public.dbversion') IS NULL", &[])?;
         if row.get(0) {
             client.batch_execute(POSTGRESQL_TABLES)?;
@@ -327,13 +221,13 @@ fn make_tables(client: &mut Client, now: i64) -> Result<(), ServerError> {
     }
 }
 
-/// Key of the advisory lock of a workflow: the hash FNV-1a, 64 bits with sign, of `pmc_loader `, a blank at its
-/// end, and the UUID. Loaders of all versions must agree on it.
+/// Returns the key of the advisory lock of a workflow: the signed 64-bit hash FNV-1a of `pmc_loader `, with
+/// the blank, and the UUID. Loaders of all versions must agree on it.
 fn lock_key(uuid: &str) -> i64 {
     fnv1a(&[b"pmc_loader ", uuid.as_bytes()]).cast_signed()
 }
 
-/// Takes the lock of a workflow for as long as the connection lasts.
+/// Locks a workflow until the connection ends.
 fn lock(client: &mut Client, uuid: &str) -> Result<(), ServerError> {
     let key = lock_key(uuid);
     if client
@@ -361,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_of_a_lock_stays_the_same() {
+    fn the_key_of_a_lock_never_changes() {
         assert_eq!(
             lock_key("5d0b1c52-0000-4000-8000-0000000000aa"),
             -8_964_810_585_860_483_177

@@ -1,7 +1,8 @@
-//! A running workflow is followed; interruptions change nothing.
+//! Loading a running workflow, with interruptions.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read as _, Write as _};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,10 @@ use rustc_hash::FxHashSet;
 use crate::support::{Fixture, dump};
 use testutils::Random;
 
-/// Waits for the end of a loader, for a minute at most.
+/// Waits for the end of a loader, at most a minute.
 pub fn wait(child: &mut Child) -> i32 {
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(60) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(60) {
         if let Some(status) = child.try_wait().unwrap() {
             return status.code().unwrap_or(-1);
         }
@@ -24,13 +25,19 @@ pub fn wait(child: &mut Child) -> i32 {
     panic!("the loader does not end");
 }
 
+fn remove(run: &Fixture, names: &[&str]) {
+    for name in names {
+        fs::remove_file(run.dir.join(name)).unwrap();
+    }
+}
+
 pub fn replayed(run: &Fixture) -> String {
     run.load(&["-r", "--no-dashboard"]);
     dump(&run.database())
 }
 
 #[test]
-fn a_log_that_appears_and_grows() {
+fn a_growing_log_is_followed() {
     let run = Fixture::run(12);
     let mut loader = run.monitord(&[]).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(200));
@@ -52,21 +59,41 @@ fn a_log_that_appears_and_grows() {
     assert_eq!(followed, replayed(&run));
 }
 
+/// Waits until all complete lines are in the database.
+fn wait_until_loaded(run: &Fixture, stderr: &Path) {
+    let start = Instant::now();
+    while position(run) < complete_lines(run) {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "the loader read {} of {} bytes and makes no progress: {}",
+            position(run),
+            complete_lines(run),
+            fs::read_to_string(stderr).unwrap()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
-fn killed_at_any_moment_it_goes_on_where_it_stopped() {
+fn a_killed_loader_continues_where_it_stopped() {
     const ROUNDS: usize = 100;
     let run = Fixture::run(90);
-    let begin = Instant::now();
+    let start = Instant::now();
     let expected = {
         run.write_log();
         replayed(&run)
     };
-    // A round has only a little of the log to read; it may well get to its end.
-    let longest = usize::try_from(begin.elapsed().as_micros()).unwrap_or(usize::MAX);
-    fs::remove_file(run.database()).unwrap();
-    fs::remove_file(run.dir.join("jobstate.log")).unwrap();
-    fs::remove_file(run.dir.join("monitord.done")).unwrap();
-    fs::remove_file(run.log_path()).unwrap();
+    // The time for the whole log is enough for the part of any round.
+    let longest = usize::try_from(start.elapsed().as_micros()).unwrap_or(usize::MAX);
+    remove(
+        &run,
+        &[
+            "x-0.stampede.db",
+            "jobstate.log",
+            "monitord.done",
+            "x-0.dag.dagman.out",
+        ],
+    );
 
     let seed = u64::from(std::process::id());
     let mut random = Random(seed);
@@ -77,38 +104,28 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
         .unwrap();
     let mut rest = &run.log[..];
     let (mut midway, mut positions) = (0, FxHashSet::default());
-    let said = run.dir.join("said");
+    let stderr_path = run.dir.join("stderr");
     let began = Instant::now();
     let mut rounds = 0;
-    // A machine that is very busy does fewer.
+    // A busy machine does fewer rounds.
     while rounds < ROUNDS && began.elapsed() < Duration::from_secs(60) {
-        let stderr = fs::File::create(&said).unwrap();
+        let stderr = fs::File::create(&stderr_path).unwrap();
         let mut loader = run.monitord(&[]).stderr(stderr).spawn().unwrap();
-        // Some of the log, in the middle of a line as often as not. The last line stays to be written, so
-        // that no loader ends by itself.
+        // A part of the log, which often ends within a line. Without the last line, no loader ends by itself.
         let part = random.index(2 * run.log.len() / ROUNDS).min(rest.len() - 1);
         log.write_all(&rest[..part]).unwrap();
         rest = &rest[part..];
         std::thread::sleep(Duration::from_micros(random.index(longest) as u64));
-        // However busy the machine is, some rounds come on.
-        let begin = Instant::now();
-        let patient = rounds % 4 == 0;
-        while patient && position(&run) < complete_lines(&run) {
-            assert!(
-                begin.elapsed() < Duration::from_secs(30),
-                "seed {seed}, round {rounds}: the loader has read {} of {} bytes and does not come on; it says: {}",
-                position(&run),
-                complete_lines(&run),
-                fs::read_to_string(&said).unwrap()
-            );
-            std::thread::sleep(Duration::from_millis(1));
+        // Even on a busy machine, some rounds make progress.
+        if rounds % 4 == 0 {
+            wait_until_loaded(&run, &stderr_path);
         }
         loader.kill().unwrap();
         assert_eq!(
             loader.wait().unwrap().code(),
             None,
-            "seed {seed}, round {rounds}: ended by itself and says: {}",
-            fs::read_to_string(&said).unwrap()
+            "seed {seed}, round {rounds}: ended by itself: {}",
+            fs::read_to_string(&stderr_path).unwrap()
         );
         if run.database().exists() {
             let position = position(&run);
@@ -120,11 +137,11 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
     log.write_all(rest).unwrap();
     assert!(
         midway > rounds / 10,
-        "{midway} of {rounds} rounds came on, seed {seed}"
+        "{midway} of {rounds} rounds made progress, seed {seed}"
     );
     let mut loader = run.monitord(&[]).spawn().unwrap();
     assert_eq!(wait(&mut loader), 0);
-    similar(&dump(&run.database()), &expected, seed);
+    assert_same_dump(&dump(&run.database()), &expected, seed);
     let text = fs::read_to_string(run.dir.join("jobstate.log")).unwrap();
     let states = |word: &str| text.lines().filter(|line| line.contains(word)).count();
     assert_eq!(
@@ -135,7 +152,10 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
         ),
         (120, 90, 1)
     );
-    assert!(!run.dir.join("x-0.stampede.db.000").exists(), "never begun anew");
+    assert!(
+        !run.dir.join("x-0.stampede.db.000").exists(),
+        "the database was never replaced"
+    );
     assert_eq!(
         run.count("SELECT count(*) FROM pmc_loader WHERE log_bytes > 0"),
         1
@@ -143,10 +163,10 @@ fn killed_at_any_moment_it_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn tries_that_wait_survive_a_kill_and_are_written_when_they_begin() {
+fn queued_attempts_survive_a_kill() {
     const JOBS: usize = 12;
     let mut run = Fixture::run(JOBS);
-    // All are submitted first, and one begins. What is tried again is submitted later.
+    // All jobs are submitted first, and one begins. Retries are submitted later.
     let log = String::from_utf8(std::mem::take(&mut run.log)).unwrap();
     let (mut early, mut late) = (Vec::new(), Vec::new());
     let mut submitted = FxHashSet::default();
@@ -166,25 +186,27 @@ fn tries_that_wait_survive_a_kill_and_are_written_when_they_begin() {
     run.log = (early.clone() + &late).into_bytes();
     run.write_log();
     let expected = replayed(&run);
-    for name in ["x-0.stampede.db", "jobstate.log", "monitord.done"] {
-        fs::remove_file(run.dir.join(name)).unwrap();
-    }
+    remove(&run, &["x-0.stampede.db", "jobstate.log", "monitord.done"]);
     fs::write(run.log_path(), &early).unwrap();
     for _ in 0..2 {
         let mut loader = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
-        let begin = Instant::now();
+        let start = Instant::now();
         while position(&run) < early.len() as i64 {
-            assert!(begin.elapsed() < Duration::from_secs(60));
+            assert!(start.elapsed() < Duration::from_secs(60));
             std::thread::sleep(Duration::from_millis(10));
         }
         loader.kill().unwrap();
         loader.wait().unwrap();
-        let tries = "SELECT count(*) FROM job_instance";
+        let attempts = "SELECT count(*) FROM job_instance";
         let queued = "SELECT sum(length(tries) - length(replace(tries, char(10), ''))) FROM pmc_queued";
-        assert_eq!((run.count(tries), run.count(queued)), (1, JOBS as i64 - 1));
+        assert_eq!((run.count(attempts), run.count(queued)), (1, JOBS as i64 - 1));
     }
     let text = fs::read_to_string(run.dir.join("jobstate.log")).unwrap();
-    assert_eq!(text.matches(" SUBMIT ").count(), JOBS, "text has them at once");
+    assert_eq!(
+        text.matches(" SUBMIT ").count(),
+        JOBS,
+        "the log of states has them at once"
+    );
     let mut log = OpenOptions::new().append(true).open(run.log_path()).unwrap();
     log.write_all(late.as_bytes()).unwrap();
     let mut loader = run.monitord(&[]).spawn().unwrap();
@@ -194,7 +216,7 @@ fn tries_that_wait_survive_a_kill_and_are_written_when_they_begin() {
 }
 
 #[test]
-fn tries_that_never_begin_are_written_at_the_end() {
+fn attempts_that_never_begin_are_inserted_at_the_end() {
     let mut run = Fixture::run(4);
     let log = String::from_utf8(std::mem::take(&mut run.log)).unwrap();
     let begun = |line: &&str| !line.contains("work_ID3 ") || line.contains("ULOG_SUBMIT");
@@ -212,10 +234,10 @@ fn tries_that_never_begin_are_written_at_the_end() {
     assert_eq!(run.count(open), 1);
 }
 
-/// Bytes of the log that are in the database.
+/// Returns the bytes of the log that are in the database.
 fn position(run: &Fixture) -> i64 {
     let position = "SELECT coalesce(max(log_bytes), 0) FROM pmc_loader";
-    // Killed while it made the tables, there are none.
+    // A loader that was killed early has no tables.
     let connection = rusqlite::Connection::open_with_flags(run.database(), OpenFlags::SQLITE_OPEN_READ_ONLY);
     connection
         .and_then(|connection| connection.query_row(position, (), |row| row.get(0)))
@@ -228,8 +250,8 @@ fn complete_lines(run: &Fixture) -> i64 {
     end.map_or(0, |end| end as i64 + 1)
 }
 
-/// Compares dumps and shows the first line that differs.
-fn similar(found: &str, expected: &str, seed: u64) {
+/// Compares dumps and shows the first difference.
+fn assert_same_dump(found: &str, expected: &str, seed: u64) {
     let differs = found
         .lines()
         .zip(expected.lines())
@@ -239,19 +261,17 @@ fn similar(found: &str, expected: &str, seed: u64) {
 }
 
 #[test]
-fn a_run_that_was_not_planned_is_followed_to_its_end() {
+fn an_unplanned_run_is_followed_to_its_end() {
     let run = Fixture::run(3);
-    for name in ["braindump.yml", "x-0.static.bp"] {
-        fs::remove_file(run.dir.join(name)).unwrap();
-    }
+    remove(&run, &["braindump.yml", "x-0.static.bp"]);
     let mut loader = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(150));
-    assert!(loader.try_wait().unwrap().is_none(), "it waits for a run");
+    assert!(loader.try_wait().unwrap().is_none(), "the loader waits for a run");
     let half = run.log.len() / 2;
     fs::write(run.log_path(), &run.log[..half]).unwrap();
-    let begin = Instant::now();
+    let start = Instant::now();
     while !run.database().exists() {
-        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert!(start.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(20));
     }
     let mut log = OpenOptions::new().append(true).open(run.log_path()).unwrap();
@@ -261,33 +281,33 @@ fn a_run_that_was_not_planned_is_followed_to_its_end() {
         run.count("SELECT count(*) FROM job_instance WHERE exitcode = 0"),
         3
     );
-    // Without its DAG, nobody knows what it was.
+    // Without its DAG, the run is unknown.
     fs::remove_file(run.dir.join("x-0.dag")).unwrap();
-    let said = run.monitord(&[]).output().unwrap();
-    assert_eq!(said.status.code(), Some(1));
-    let said = String::from_utf8(said.stderr).unwrap();
-    assert!(said.contains("braindump.yml: No such file"), "{said}");
+    let stderr = run.monitord(&[]).output().unwrap();
+    assert_eq!(stderr.status.code(), Some(1));
+    let stderr = String::from_utf8(stderr.stderr).unwrap();
+    assert!(stderr.contains("braindump.yml: No such file"), "{stderr}");
 }
 
 #[test]
-fn a_second_loader_is_told_who_holds_the_directory() {
+fn a_second_loader_names_the_first() {
     let run = Fixture::planned(1);
     run.write_log();
     let mut first = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
     let pid = first.id().to_string();
     let file = run.dir.join("monitord.pid");
-    let begin = Instant::now();
+    let start = Instant::now();
     while !fs::read_to_string(&file).is_ok_and(|text| text.contains("host ")) {
-        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert!(start.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(10));
     }
     for options in [&[][..], &["-r"]] {
         let second = run.monitord(options).output().unwrap();
         assert_eq!(second.status.code(), Some(43));
-        let said = String::from_utf8(second.stderr).unwrap();
+        let stderr = String::from_utf8(second.stderr).unwrap();
         assert!(
-            said.contains(&format!("is followed already by process {pid} on ")),
-            "{said}"
+            stderr.contains(&format!("is being loaded by process {pid} on ")),
+            "{stderr}"
         );
     }
     first.kill().unwrap();
@@ -295,7 +315,10 @@ fn a_second_loader_is_told_who_holds_the_directory() {
     assert!(file.exists(), "a killed loader leaves its file");
     let mut next = run.monitord(&[]).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    assert!(next.try_wait().unwrap().is_none(), "it holds nobody up");
+    assert!(
+        next.try_wait().unwrap().is_none(),
+        "an old file does not stop a loader"
+    );
     nix::sys::signal::kill(
         nix::unistd::Pid::from_raw(next.id().cast_signed()),
         nix::sys::signal::Signal::SIGTERM,
@@ -306,7 +329,7 @@ fn a_second_loader_is_told_who_holds_the_directory() {
 }
 
 #[test]
-fn a_rerun_goes_on_in_the_same_database() {
+fn a_rerun_continues_in_the_same_database() {
     let mut run = Fixture::planned(2);
     run.begin();
     run.job(0, 0);
@@ -330,7 +353,7 @@ fn a_rerun_goes_on_in_the_same_database() {
 }
 
 #[test]
-fn a_rerun_whose_log_was_begun_anew_goes_on_too() {
+fn a_rerun_with_a_new_log_continues_too() {
     let mut run = Fixture::planned(2);
     run.begin();
     run.job(0, 0);
@@ -343,8 +366,8 @@ fn a_rerun_whose_log_was_begun_anew_goes_on_too() {
     run.job(1, 0);
     run.end(true);
     run.write_log();
-    let said = run.load(&[]);
-    assert!(said.contains("a new log"), "{said}");
+    let stderr = run.load(&[]);
+    assert!(stderr.contains("a new log"), "{stderr}");
     assert_eq!(
         run.count("SELECT count(*) FROM job_instance WHERE exitcode = 0"),
         2
@@ -356,7 +379,7 @@ fn a_rerun_whose_log_was_begun_anew_goes_on_too() {
 }
 
 #[test]
-fn a_database_of_another_loader_is_kept_aside() {
+fn a_database_of_another_loader_is_renamed() {
     let run = Fixture::run(2);
     run.write_log();
     run.load(&["-r"]);
@@ -371,7 +394,7 @@ fn a_database_of_another_loader_is_kept_aside() {
 }
 
 #[test]
-fn an_executor_that_dies_is_noticed() {
+fn the_death_of_an_executor_is_noticed() {
     let mut run = Fixture::run(6);
     let half = run.log.len() / 2;
     run.log.truncate(half);
@@ -394,9 +417,12 @@ fn an_executor_that_dies_is_noticed() {
     assert!(loader.try_wait().unwrap().is_none(), "the executor lives");
     drop(dag);
     assert_eq!(wait(&mut loader), 0);
-    let mut said = String::new();
-    loader.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("the log ends before the end of the run"), "{said}");
+    let mut stderr = String::new();
+    loader.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert!(
+        stderr.contains("the log ends before the end of the run"),
+        "{stderr}"
+    );
     let text = fs::read_to_string(run.dir.join("jobstate.log")).unwrap();
     assert!(text.ends_with("MONITORD_FINISHED 42 ***\n"), "{text}");
     assert_eq!(run.count("SELECT count(*) FROM workflowstate"), 1);

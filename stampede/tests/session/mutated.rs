@@ -1,4 +1,4 @@
-//! Whatever happens to a file of a run, it costs what it hits.
+//! Damage to a file of a run affects only the damaged part.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,14 +14,14 @@ use crate::support::Fixture;
 
 const JOBS: usize = 7;
 
-/// What is done to a line of a text file.
+/// A change to a line of a text file.
 #[derive(Clone, Debug)]
 enum Change {
     Byte(Index, u8),
     Cut(Index, Index),
     Insert(Index, Vec<u8>),
-    Twice,
-    Gone,
+    Duplicate,
+    Remove,
 }
 
 fn change() -> impl Strategy<Value = Change> {
@@ -50,12 +50,12 @@ fn change() -> impl Strategy<Value = Change> {
         (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Change::Byte(at, byte)),
         (any::<Index>(), any::<Index>()).prop_map(|(from, to)| Change::Cut(from, to)),
         (any::<Index>(), piece).prop_map(|(at, bytes)| Change::Insert(at, bytes)),
-        Just(Change::Twice),
-        Just(Change::Gone),
+        Just(Change::Duplicate),
+        Just(Change::Remove),
     ]
 }
 
-/// Changes one line of a file; the file is cut behind it if `torn`.
+/// Changes one line of a file. With `torn`, removes all later lines.
 fn damage(path: &Path, line: &Index, change: &Change, torn: bool) {
     let bytes = fs::read(path).unwrap();
     let mut lines: Vec<Vec<u8>> = bytes
@@ -77,8 +77,8 @@ fn damage(path: &Path, line: &Index, change: &Change, torn: bool) {
             let place = place.index(line.len());
             line.splice(place..place, piece.iter().copied());
         }
-        Change::Twice => line.extend_from_within(..),
-        Change::Gone => line.clear(),
+        Change::Duplicate => line.extend_from_within(..),
+        Change::Remove => line.clear(),
     }
     if torn {
         lines.truncate(at + 1);
@@ -86,7 +86,7 @@ fn damage(path: &Path, line: &Index, change: &Change, torn: bool) {
     fs::write(path, lines.concat()).unwrap();
 }
 
-/// What the database says of each job, without numbers that count all of them.
+/// Returns the rows of each job as text, without ids.
 fn by_job(database: &Path) -> BTreeMap<String, String> {
     let connection = Connection::open(database).unwrap();
     let sql = "SELECT exec_job_id, group_concat(quote(i.exitcode) || quote(stdout_file) || quote(stdout_text)
@@ -106,42 +106,42 @@ fn by_job(database: &Path) -> BTreeMap<String, String> {
     rows.collect::<Result<_, _>>().unwrap()
 }
 
-/// Loads the run; the jobs, and what was said.
-fn loaded(run: &Fixture) -> (BTreeMap<String, String>, Vec<String>) {
+/// Loads the run. Returns the rows of each job, and all notices.
+fn load(run: &Fixture) -> (BTreeMap<String, String>, Vec<String>) {
     let options = Options {
         log: run.log_path(),
         ..Options::default()
     };
-    let mut said = Vec::new();
-    session::replay(&options, &mut |notice: Notice| said.push(notice.to_string())).unwrap();
-    (by_job(&run.database()), said)
+    let mut notices = Vec::new();
+    session::replay(&options, &mut |notice: Notice| notices.push(notice.to_string())).unwrap();
+    (by_job(&run.database()), notices)
 }
 
-/// Jobs that are there as before.
-fn same(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> usize {
+/// Returns the number of unchanged jobs.
+fn count_same(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> usize {
     before
         .iter()
         .filter(|(job, what)| now.get(*job) == Some(what))
         .count()
 }
 
-/// One job for each place where the record of a try can be cut off.
+/// One job for each length to which a record can be truncated.
 #[test]
-fn a_record_cut_off_anywhere() {
+fn a_truncated_record_is_reported() {
     let probe = Fixture::run(1);
-    // Room for numbers of more digits, and some jobs that stay whole.
+    // Some jobs stay complete.
     let length = fs::read(probe.dir.join("work_ID0.out.000")).unwrap().len();
     let jobs = length + 20;
     let run = Fixture::run(jobs);
     run.write_log();
-    let (before, said) = loaded(&run);
-    assert_eq!(said, [""; 0]);
+    let (before, notices) = load(&run);
+    assert_eq!(notices, [""; 0]);
     for cut in 0..length {
         let path = run.dir.join(format!("work_ID{cut}.out.000"));
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..cut]).unwrap();
     }
-    let (now, said) = loaded(&run);
+    let (now, notices) = load(&run);
     assert_eq!(now.len(), jobs);
     for job in length..jobs {
         let name = format!("work_ID{job}");
@@ -150,7 +150,7 @@ fn a_record_cut_off_anywhere() {
     for cut in 0..length {
         let name = format!("work_ID{cut}.out.000:");
         assert!(
-            said.iter().any(|said| said.contains(&name)),
+            notices.iter().any(|notice| notice.contains(&name)),
             "cut at {cut} of {length}"
         );
     }
@@ -160,54 +160,54 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_record(job in 0..JOBS, line in any::<Index>(), change in change(), torn in any::<bool>()) {
+    fn a_damaged_record_affects_one_job(job in 0..JOBS, line in any::<Index>(), change in change(), torn in any::<bool>()) {
         let run = Fixture::run(JOBS);
         run.write_log();
-        let (before, _) = loaded(&run);
+        let (before, _) = load(&run);
         damage(&run.dir.join(format!("work_ID{job}.out.000")), &line, &change, torn);
-        let (now, _) = loaded(&run);
-        prop_assert!(same(&before, &now) >= JOBS - 1, "{before:?} {now:?}");
+        let (now, _) = load(&run);
+        prop_assert!(count_same(&before, &now) >= JOBS - 1, "{before:?} {now:?}");
         prop_assert_eq!(now.len(), JOBS);
     }
 
     #[test]
-    fn the_log(line in any::<Index>(), change in change()) {
+    fn a_damaged_log_affects_two_jobs(line in any::<Index>(), change in change()) {
         let run = Fixture::run(JOBS);
         run.write_log();
-        let (before, _) = loaded(&run);
+        let (before, _) = load(&run);
         damage(&run.log_path(), &line, &change, false);
-        let (now, said) = loaded(&run);
-        // The line may be taken for one of another job.
-        prop_assert!(same(&before, &now) >= JOBS - 2, "{said:?} {before:?} {now:?}");
+        let (now, notices) = load(&run);
+        // The line may be read as one of another job.
+        prop_assert!(count_same(&before, &now) >= JOBS - 2, "{notices:?} {before:?} {now:?}");
     }
 
     #[test]
-    fn a_torn_log(line in any::<Index>(), change in change()) {
+    fn a_torn_log_is_reported(line in any::<Index>(), change in change()) {
         let run = Fixture::run(JOBS);
         run.write_log();
         damage(&run.log_path(), &line, &change, true);
-        let (_, said) = loaded(&run);
+        let (_, notices) = load(&run);
         let text = fs::read(run.log_path()).unwrap();
         let ended = String::from_utf8_lossy(&text).contains("EXITING WITH STATUS");
-        prop_assert!(ended || said.iter().any(|said| said.contains("x-0.dag.dagman.out")), "{said:?}");
+        prop_assert!(ended || notices.iter().any(|notice| notice.contains("x-0.dag.dagman.out")), "{notices:?}");
     }
 
     #[test]
-    fn the_plan(line in any::<Index>(), change in change(), torn in any::<bool>()) {
+    fn a_damaged_plan_keeps_all_jobs(line in any::<Index>(), change in change(), torn in any::<bool>()) {
         let run = Fixture::run(JOBS);
         run.write_log();
-        let (before, _) = loaded(&run);
+        let (before, _) = load(&run);
         damage(&run.dir.join("x-0.static.bp"), &line, &change, torn);
-        let (now, said) = loaded(&run);
+        let (now, notices) = load(&run);
         if !torn {
-            prop_assert!(same(&before, &now) >= JOBS - 2, "{said:?} {before:?} {now:?}");
+            prop_assert!(count_same(&before, &now) >= JOBS - 2, "{notices:?} {before:?} {now:?}");
         }
-        // Jobs that the plan does not name are loaded all the same, and told of.
+        // Jobs that are missing in the plan are loaded and reported.
         prop_assert_eq!(before.keys().filter(|job| now.contains_key(*job)).count(), JOBS);
         let connection = Connection::open(run.database()).unwrap();
         let unknown = "SELECT count(*) FROM job WHERE submit_file = '' AND type_desc = 'unknown'";
         let unknown: i64 = connection.query_row(unknown, (), |row| row.get(0)).unwrap();
-        let told = said.iter().filter(|said| said.contains("its kind is unknown")).count();
-        prop_assert!(told as i64 <= unknown && (told > 0 || unknown <= 1), "{unknown}: {said:?}");
+        let reported = notices.iter().filter(|notice| notice.contains("its kind is unknown")).count();
+        prop_assert!(reported as i64 <= unknown && (reported > 0 || unknown <= 1), "{unknown}: {notices:?}");
     }
 }

@@ -15,9 +15,9 @@ fn refused(run: &Fixture, url: &str) -> (String, Option<i32>) {
         .monitord(&["-r", "--no-dashboard", "-d", url])
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!said.contains(PASSWORD), "{said}");
-    (said, output.status.code())
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(!stderr.contains(PASSWORD), "{stderr}");
+    (stderr, output.status.code())
 }
 
 #[test]
@@ -85,12 +85,12 @@ fn the_settings_of_the_run_name_it() {
 
     fs::write(&settings, "pegasus.monitord.output = mysql://u:open-sesame@h/d\n").unwrap();
     let output = run.monitord(&["-r"]).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("pegasus.1.properties: pegasus.monitord.output: MySQL is not written"),
-        "{said}"
+        stderr.contains("pegasus.1.properties: pegasus.monitord.output: MySQL is not supported"),
+        "{stderr}"
     );
-    assert!(!output.status.success() && !said.contains(PASSWORD));
+    assert!(!output.status.success() && !stderr.contains(PASSWORD));
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn killed_at_any_moment() {
         loader.kill().unwrap();
         loader.wait().unwrap();
         // The server learns of the end of the connection when it looks, and then gives the lock free.
-        let begin = Instant::now();
-        while is_held(&server, &database) && begin.elapsed() < Duration::from_secs(10) {
+        let start = Instant::now();
+        while is_held(&server, &database) && start.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -147,8 +147,8 @@ fn the_connection_is_lost() {
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                WHERE datname = $1 AND application_name LIKE 'pmc-monitord process %'";
     let mut ended = 0;
-    let begin = Instant::now();
-    while ended < 2 && begin.elapsed() < Duration::from_secs(30) {
+    let start = Instant::now();
+    while ended < 2 && start.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(400));
         // What fails before the first rows are there ends the loader, with a message.
         if client
@@ -165,19 +165,16 @@ fn the_connection_is_lost() {
         ended += client.query_one(end, &[&database]).unwrap().get::<_, i64>(0);
     }
     let output = loader.wait_with_output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && ended >= 2, "{ended}: {said}");
-    assert!(
-        said.contains("trying again, the log keeps what is missing"),
-        "{said}"
-    );
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && ended >= 2, "{ended}: {stderr}");
+    assert!(stderr.contains("reconnecting; no data is lost"), "{stderr}");
     assert_eq!(server.dump(&database), expected);
     let states = fs::read_to_string(run.dir.join("jobstate.log")).unwrap();
     assert_eq!(states.matches(" JOB_SUCCESS ").count(), 60);
 }
 
 #[test]
-fn one_loader_a_workflow() {
+fn a_workflow_has_one_loader() {
     let Some(server) = Server::shared() else { return };
     let run = Fixture::run(30);
     run.write_log();
@@ -189,10 +186,10 @@ fn one_loader_a_workflow() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // The same workflow in another directory: the lock of the directory does not tell.
+    // The same workflow in another directory, which has its own lock.
     let second = Fixture::run(30);
     second.write_log();
-    let begin = Instant::now();
+    let start = Instant::now();
     let mut client = server.client(&database);
     let mut begun = || {
         let tables = client
@@ -204,25 +201,25 @@ fn one_loader_a_workflow() {
                 .unwrap()
                 .get(0)
     };
-    while !begun() && begin.elapsed() < Duration::from_secs(30) {
+    while !begun() && start.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let (said, code) = refused(&second, &url);
-    assert_eq!(code, Some(43), "{said}");
+    let (stderr, code) = refused(&second, &url);
+    assert_eq!(code, Some(43), "{stderr}");
     assert!(
-        said.contains(&format!(
-            "loaded already by pmc-monitord process {} on ",
+        stderr.contains(&format!(
+            "is being loaded by pmc-monitord process {} on ",
             first.id()
         )),
-        "{said}"
+        "{stderr}"
     );
     first.kill().unwrap();
     wait(&mut first);
 }
 
 #[test]
-fn a_server_that_is_silent() {
-    // The system takes connections, and nobody answers.
+fn a_silent_server_times_out() {
+    // The system accepts connections, but no process answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let run = Fixture::run(2);
@@ -233,38 +230,41 @@ fn a_server_that_is_silent() {
         ("?sslmode=require&connect_timeout=1", "3600"),
         ("", "1"),
     ] {
-        let begin = Instant::now();
+        let start = Instant::now();
         let output = run
             .monitord(&["--no-dashboard", "-d", &format!("{url}{options}")])
             .env("PGCONNECT_TIMEOUT", variable)
             .output()
             .unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(
-            said.contains("has not answered within 1 s; ") && said.lines().count() == 1,
-            "{said}"
+            stderr.contains("has not answered within 1 s; ") && stderr.lines().count() == 1,
+            "{stderr}"
         );
-        assert!(begin.elapsed() < Duration::from_secs(30));
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
     assert!(!run.dir.join("monitord.done").exists());
 }
 
 #[test]
-fn one_clear_message() {
+fn errors_have_one_clear_message() {
     let Some(server) = Server::shared() else { return };
     let run = Fixture::run(2);
     run.write_log();
     let says = |url: &str, what: &str| {
-        let (said, code) = refused(&run, url);
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains(what) && said.lines().count() == 1, "{url}: {said}");
+        let (stderr, code) = refused(&run, url);
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(
+            stderr.contains(what) && stderr.lines().count() == 1,
+            "{url}: {stderr}"
+        );
     };
     let database = server.database();
     let url = server.url(&database);
     says(
         &server.url("nowhere"),
-        "database \"nowhere\" does not exist; make it first: createdb",
+        "database \"nowhere\" does not exist; create it first: createdb",
     );
     says(
         &url.replace("loader:", "nobody:"),
@@ -291,7 +291,7 @@ fn one_clear_message() {
         .unwrap();
     says(
         &url,
-        "its tables are of version 15, and 14 is written here; use a newer version of this program",
+        "its tables have version 15, and this program needs 14; use a newer version of this program",
     );
     client
         .batch_execute("UPDATE dbversion SET version = '13'")

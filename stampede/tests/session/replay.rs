@@ -1,11 +1,11 @@
-//! A finished run is loaded at once.
+//! Loading a finished run.
 
 use std::fs;
 
 use crate::support::{Fixture, dump};
 
 #[test]
-fn rows_of_a_run() {
+fn a_run_has_these_rows() {
     let run = Fixture::run(6);
     run.write_log();
     assert_eq!(run.load(&["-N", "-r"]), "");
@@ -57,7 +57,7 @@ fn rows_of_a_run() {
 }
 
 #[test]
-fn again_keeps_what_was_there() {
+fn a_second_replay_keeps_the_old_database() {
     let run = Fixture::run(3);
     run.write_log();
     run.load(&["-r", "--no-dashboard"]);
@@ -70,21 +70,21 @@ fn again_keeps_what_was_there() {
 }
 
 #[test]
-fn damage_costs_the_damaged_only() {
+fn damage_affects_single_records_only() {
     let mut run = Fixture::run(6);
     run.write_log();
     run.load(&["-r"]);
     let jobs = run.count("SELECT count(*) FROM job_instance WHERE exitcode IS NOT NULL");
     let path = |name: &str| run.dir.join(name);
-    // Cut in the middle, no YAML, no text, nothing, gone.
-    let cut = fs::read(path("work_ID0.out.000")).unwrap();
-    fs::write(path("work_ID0.out.000"), &cut[..cut.len() / 3]).unwrap();
+    // A torn record, a syntax error, no UTF-8, an empty file, missing files.
+    let whole = fs::read(path("work_ID0.out.000")).unwrap();
+    fs::write(path("work_ID0.out.000"), &whole[..whole.len() / 3]).unwrap();
     fs::write(path("work_ID1.out.000"), "- invocation: True\n  a: [\n").unwrap();
     fs::write(path("work_ID3.out.000"), [0xff; 100]).unwrap();
     fs::write(path("work_ID4.out.000"), "").unwrap();
     fs::remove_file(path("work_ID4.err.000")).unwrap();
     fs::remove_file(path("work_ID5.out.001")).unwrap();
-    // A line that nobody wrote, one that is cut, and a task that was not planned.
+    // Unknown lines, a torn line, and a job that was not planned.
     let text = String::from_utf8(run.log.clone()).unwrap();
     let text = text.replacen(
         "03/04/26",
@@ -93,15 +93,15 @@ fn damage_costs_the_damaged_only() {
     );
     run.log = text.replace("work_ID5 ", "other ").into_bytes();
     run.write_log();
-    let said = run.load(&["-r"]);
+    let stderr = run.load(&["-r"]);
     for part in [
         "dagman.out:1: not a line of a log",
         "work_ID0.out.000:1: damaged record: the record ends before the status",
         "work_ID1.out.000:1: damaged record: line ",
         "cannot read ",
-        "job other is in the log but not among the jobs that were planned",
+        "job other is in the log but not in the plan",
     ] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(stderr.contains(part), "{part}: {stderr}");
     }
     assert_eq!(
         run.count("SELECT count(*) FROM job_instance WHERE exitcode IS NOT NULL"),
@@ -122,15 +122,18 @@ fn damage_costs_the_damaged_only() {
 }
 
 #[test]
-fn a_log_without_end() {
+fn a_log_without_an_end_is_reported() {
     let mut run = Fixture::run(3);
     let end = run.log.len() - 20;
     run.log.truncate(end);
     run.write_log();
-    let said = run.load(&["-r"]);
-    assert!(said.contains("the log ends before the end of the run"), "{said}");
+    let stderr = run.load(&["-r"]);
+    assert!(
+        stderr.contains("the log ends before the end of the run"),
+        "{stderr}"
+    );
     assert_eq!(run.count("SELECT count(*) FROM workflowstate"), 1);
-    // Its last line without line feed tells the end.
+    // The last line needs no line feed.
     let mut run = Fixture::run(3);
     run.log.pop();
     run.write_log();
@@ -139,7 +142,7 @@ fn a_log_without_end() {
 }
 
 #[test]
-fn runs_one_after_another() {
+fn several_runs_are_loaded() {
     let mut run = Fixture::planned(3);
     run.begin();
     run.job(0, 0);
@@ -147,7 +150,7 @@ fn runs_one_after_another() {
     run.end(false);
     run.begin();
     run.job(1, 9);
-    // Killed; and once more.
+    // That run was killed, and another begins.
     run.begin();
     run.job(1, 0);
     run.job(2, 0);
@@ -159,12 +162,12 @@ fn runs_one_after_another() {
     let connection = rusqlite::Connection::open(run.database()).unwrap();
     let states: String = connection.query_row(states, (), |row| row.get(0)).unwrap();
     assert_eq!(states, "S0 T01 S1 T12 S2 T20");
-    let tries =
+    let attempts =
         "SELECT group_concat(exitcode || ' ' || stdout_file, ', ') FROM job_instance JOIN job USING (job_id)
                  WHERE exec_job_id = 'work_ID1'";
-    let tries: String = connection.query_row(tries, (), |row| row.get(0)).unwrap();
+    let attempts: String = connection.query_row(attempts, (), |row| row.get(0)).unwrap();
     assert_eq!(
-        tries,
+        attempts,
         "256 work_ID1.out.000, 9 work_ID1.out.001, 0 work_ID1.out.002"
     );
     let text: String = connection
@@ -181,7 +184,7 @@ fn runs_one_after_another() {
 }
 
 #[test]
-fn a_log_that_was_begun_anew_finds_the_files_of_its_tries() {
+fn a_new_log_finds_the_files_of_its_attempts() {
     let mut run = Fixture::planned(2);
     run.begin();
     run.job(0, 0);
@@ -201,7 +204,7 @@ fn a_log_that_was_begun_anew_finds_the_files_of_its_tries() {
 }
 
 #[test]
-fn what_is_refused() {
+fn incomplete_runs_are_refused() {
     let run = Fixture::run(1);
     let refused = |options: &[&str]| {
         let output = run.monitord(options).output().unwrap();
@@ -210,17 +213,17 @@ fn what_is_refused() {
     };
     assert!(refused(&["-r"]).contains("cannot read "), "no log");
     run.write_log();
-    assert!(refused(&["-r", "--unheard-of"]).contains("--unheard-of"));
+    assert!(refused(&["-r", "--unknown"]).contains("--unknown"));
     fs::remove_file(run.dir.join("x-0.static.bp")).unwrap();
-    let said = refused(&["-r"]);
-    assert!(said.contains("x-0.static.bp: No such file"), "{said}");
+    let stderr = refused(&["-r"]);
+    assert!(stderr.contains("x-0.static.bp: No such file"), "{stderr}");
     assert!(!run.database().exists() && !run.dir.join("x-0.stampede.db.part").exists());
     fs::write(run.dir.join("braindump.yml"), "dag: x-0.dag\n").unwrap();
     assert!(refused(&["-r"]).contains("braindump.yml: no wf_uuid"));
 }
 
 #[test]
-fn states_only() {
+fn no_events_writes_the_log_of_states_only() {
     let run = Fixture::run(2);
     run.write_log();
     run.load(&["-r", "--no-events"]);

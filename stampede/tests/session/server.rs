@@ -17,11 +17,11 @@ use postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
 use crate::support::QUERIES;
 
-/// Password of the only account; a text that is nowhere else, to look for it in messages.
+/// Password of the only account: a unique text, to find it in messages.
 pub const PASSWORD: &str = "open-sesame";
 const ACCOUNT: &str = "loader";
 
-/// A server; it ends with the last test that uses it.
+/// A server, which ends with the last test that uses it.
 pub struct Server {
     home: tempfile::TempDir,
     port: u16,
@@ -31,7 +31,7 @@ pub struct Server {
 static RUNNING: Mutex<Weak<Server>> = Mutex::new(Weak::new());
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
-/// The directory of the server's programs: distributions do not put all of them on `PATH`.
+/// Finds the directory of the server's programs. Distributions do not put all of them on `PATH`.
 fn programs() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<_> = std::env::split_paths(&path).collect();
@@ -46,7 +46,7 @@ fn programs() -> Option<PathBuf> {
         .find(|dir| dir.join("initdb").exists() && dir.join("postgres").exists())
 }
 
-/// The server does not run as root.
+/// Returns a command that runs without root, as the server demands.
 fn unprivileged(program: &Path) -> Command {
     let mut command = if getuid().is_root() {
         let mut command = Command::new("setpriv");
@@ -65,7 +65,7 @@ fn unprivileged(program: &Path) -> Command {
     command
 }
 
-/// Gives a file to the server's account.
+/// Changes the owner of a file to the account of the server.
 fn own(path: &Path) {
     if getuid().is_root() {
         let user = User::from_name("postgres")
@@ -85,8 +85,8 @@ fn set_certificate(data: &Path, certificate: &Path, key: &Path) {
 }
 
 impl Server {
-    /// The server, which is started for the first one that asks. None where there are no programs of
-    /// it, unless `PMC_TEST_POSTGRESQL` demands them.
+    /// Returns the shared server; the first call starts it. `None` without its programs, unless
+    /// `PMC_TEST_POSTGRESQL` demands them.
     pub fn shared() -> Option<Arc<Self>> {
         let Some(programs) = programs() else {
             assert!(
@@ -105,10 +105,9 @@ impl Server {
         Some(server)
     }
 
-    /// One with encrypted connections, with the certificate and the key of these files, and the rules for accounts.
-    /// None as above.
+    /// Starts a server with encryption and these rules for accounts. `None` as above.
     pub fn encrypted(certificate: &Path, key: &Path, authority: &Path, rules: &str) -> Option<Self> {
-        // The same programs are missing, or not.
+        // Checks for the programs.
         Self::shared()?;
         Some(Self::start(
             &programs()?,
@@ -170,10 +169,10 @@ impl Server {
             .spawn()
             .unwrap();
         let mut server = Self { home, port, process };
-        let begin = Instant::now();
+        let start = Instant::now();
         while let Err(error) = server.try_client("postgres") {
             let log = || fs::read_to_string(server.home.path().join("log")).unwrap_or_default();
-            assert!(begin.elapsed() < Duration::from_secs(60), "{error}: {}", log());
+            assert!(start.elapsed() < Duration::from_secs(60), "{error}: {}", log());
             assert_eq!(server.process.try_wait().unwrap(), None, "{}", log());
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -190,14 +189,14 @@ impl Server {
             .connect(NoTls)
     }
 
-    /// Has the server take another certificate for connections to come.
+    /// Changes the certificate for later connections.
     pub fn change_certificate(&self, certificate: &Path, key: &Path) {
         set_certificate(&self.home.path().join("server/data"), certificate, key);
         let pid = Pid::from_raw(self.process.id().cast_signed());
         kill(pid, Signal::SIGHUP).unwrap();
     }
 
-    /// The URL for a host, an account with the usual password, and options.
+    /// Returns the URL for a host, account, database and options.
     pub fn url_at(&self, host: &str, account: &str, database: &str, options: &str) -> String {
         let port = self.port;
         format!("postgresql://{account}:{PASSWORD}@{host}:{port}/{database}?{options}")
@@ -207,7 +206,7 @@ impl Server {
         self.try_client(database).unwrap()
     }
 
-    /// A new, empty database.
+    /// Creates an empty database.
     pub fn database(&self) -> String {
         let name = format!("d{}", DATABASES.fetch_add(1, Ordering::Relaxed));
         self.client("postgres")
@@ -223,7 +222,7 @@ impl Server {
         )
     }
 
-    /// The same by the server's socket.
+    /// Returns the URL with the socket of the server.
     pub fn socket_url(&self, database: &str) -> String {
         let place = self.home.path().join("server");
         format!(
@@ -233,7 +232,7 @@ impl Server {
         )
     }
 
-    /// As [`crate::support::dump`].
+    /// Like [`crate::support::dump`].
     pub fn dump(&self, database: &str) -> String {
         let mut client = self.client(database);
         let mut out = String::new();
@@ -270,7 +269,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Ok(pid) = i32::try_from(self.process.id()) {
-            // At once, and its own processes with it.
+            // Ends its child processes, too.
             let _ = kill(Pid::from_raw(pid), Signal::SIGQUIT);
         }
         let _ = self.process.wait();

@@ -1,4 +1,4 @@
-//! Small runs made for the tests, and databases as text.
+//! Small runs for the tests, and databases as text.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,12 +13,12 @@ use monitord_compat::{braindump, job_output_reader};
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
-/// A submit directory in a temporary place.
+/// A temporary submit directory.
 pub struct Fixture {
     home: tempfile::TempDir,
     /// The submit directory.
     pub dir: PathBuf,
-    /// Text of the log, which is not written yet.
+    /// Text of the log, which [`Fixture::write_log`] writes.
     pub log: Vec<u8>,
     now: NaiveDateTime,
     number: u64,
@@ -27,7 +27,7 @@ pub struct Fixture {
 const UUID: &str = "5d0b1c52-0000-4000-8000-0000000000aa";
 
 impl Fixture {
-    /// `jobs` jobs `work_ID0`, `work_ID1`…, each with a task, planned but not run.
+    /// Plans `jobs` jobs `work_ID0`, `work_ID1`…, each with one task.
     pub fn planned(jobs: usize) -> Self {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().canonicalize().unwrap().join("submit");
@@ -95,7 +95,7 @@ impl Fixture {
         }
     }
 
-    /// The same with one run, each third job failing at first and tried again.
+    /// Plans `jobs` jobs and adds a run. Each third job fails once.
     pub fn run(jobs: usize) -> Self {
         let mut this = Self::planned(jobs);
         this.begin();
@@ -125,7 +125,7 @@ impl Fixture {
         dagman_out::finish(&mut self.log, &stamp, 4_000_000, success);
     }
 
-    /// One try of a job with its output files.
+    /// Adds an attempt of a job with its output files.
     pub fn job(&mut self, n: usize, status: i32) {
         let name = format!("work_ID{n}");
         self.number += 1;
@@ -190,9 +190,9 @@ impl Fixture {
         self.home.path().join(".pegasus/workflow.db")
     }
 
-    /// `pmc-monitord` with these options on the log.
+    /// Returns the command `pmc-monitord` with these options.
     pub fn monitord(&self, options: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pmc-monitord"));
+        let mut command = Command::new(testutils::programs::path("pmc-monitord"));
         command
             .args(options)
             .arg(self.log_path())
@@ -202,12 +202,12 @@ impl Fixture {
         command
     }
 
-    /// Runs it to its end; what it said.
+    /// Runs `pmc-monitord` to its end. Returns its standard error.
     pub fn load(&self, options: &[&str]) -> String {
         let output = self.monitord(options).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{:?}: {said}", output.status);
-        said
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{:?}: {stderr}", output.status);
+        stderr
     }
 
     pub fn count(&self, sql: &str) -> i64 {
@@ -216,7 +216,7 @@ impl Fixture {
     }
 }
 
-/// Columns of all tables, without numbers that depend on the order of writing.
+/// Queries for all tables, without ids that depend on the order of writing.
 pub const QUERIES: [&str; 11] = [
     "SELECT wf_uuid, dag_file_name, timestamp, submit_dir, planner_arguments, \"user\",
          CASE WHEN root_wf_id = wf_id THEN 'root' END FROM workflow",
@@ -238,7 +238,7 @@ pub const QUERIES: [&str; 11] = [
     "SELECT site, hostname, ip FROM host ORDER BY 1, 2, 3",
 ];
 
-/// All rows of a database, without numbers that depend on the order of writing.
+/// Returns all rows of a database, without ids that depend on the order of writing.
 pub fn dump(database: &Path) -> String {
     let connection = Connection::open(database).unwrap();
     let broken: i64 = connection

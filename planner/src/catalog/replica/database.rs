@@ -21,7 +21,7 @@ pub(super) fn path(properties: &Properties, key: &str, working_dir: &Path) -> Re
     let driver = properties.get(&driver_key).unwrap_or_default().trim();
     if !driver.is_empty() && !driver.to_ascii_lowercase().contains("sqlite") {
         return Err(properties
-            .bad_value(&driver_key, "must be sqlite, other databases are not offered")
+            .bad_value(&driver_key, "must be sqlite, other databases are not supported")
             .into());
     }
     if url.is_empty() {
@@ -33,7 +33,7 @@ pub(super) fn path(properties: &Properties, key: &str, working_dir: &Path) -> Re
         Some((scheme, path)) if scheme.eq_ignore_ascii_case("sqlite") => path,
         None => url,
         Some(_) => {
-            let what = "must be jdbc:sqlite:PATH, other databases are not offered";
+            let what = "must be jdbc:sqlite:PATH, other databases are not supported";
             return Err(properties.bad_value(&url_key, what).into());
         }
     };

@@ -49,7 +49,7 @@ fn items(path: &Path, text: &str) -> Result<Vec<(String, Metadata)>, InputErrors
             };
             let text = error.to_string();
             let what = text.split(" at line ").next().unwrap_or_default();
-            InputError::at(path, position, format!("this is no metadata of files: {what}"))
+            InputError::at(path, position, format!("not a metadata file: {what}"))
                 .with_hint("expected is [{\"_id\": \"LFN\", \"_attributes\": {\"key\": \"value\"}}]")
         })?;
         for item in items {

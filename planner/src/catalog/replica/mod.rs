@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use regex::RegexSet;
 use rustc_hash::FxHashMap;
 
-use crate::catalog::{Syntax, files_below, guess, read, read_yaml, unknown_kind};
+use crate::catalog::{Syntax, detect_syntax, files_below, read, read_yaml, unknown_kind};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
 use crate::model::Metadata;
@@ -97,7 +97,7 @@ pub struct Found<'a> {
 
 /// An invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the pattern `{pattern}` cannot be used: {reason}")]
+#[error("the pattern `{pattern}` is invalid: {reason}")]
 pub struct BadPattern {
     pattern: String,
     reason: String,
@@ -265,7 +265,7 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<ReplicaC
 pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<ReplicaCatalog, InputErrors> {
     let kind = kind.unwrap_or_default().to_ascii_lowercase();
     let syntax = match kind.as_str() {
-        "" => guess(path, text),
+        "" => detect_syntax(path, text),
         "yaml" => Syntax::Yaml,
         "file" | "regex" | "simplefile" => Syntax::Text,
         "meta" => return metadata::read(path, text),

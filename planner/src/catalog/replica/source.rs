@@ -47,7 +47,7 @@ pub fn load_from_properties(
     wanted: &Files,
 ) -> Result<Source, InputErrors> {
     let env = expansion(properties, KEY, env)?;
-    let of = Of {
+    let of = SourceProperties {
         properties,
         working_dir,
         env: &env,
@@ -100,7 +100,7 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCa
     let braindump = dir.join("braindump.yml");
     if !braindump.is_file() {
         return Err(
-            InputError::file(dir, "is no submit directory: it has no braindump.yml")
+            InputError::file(dir, "is not a submit directory: it has no braindump.yml")
                 .with_hint("--reuse takes the submit directories of earlier runs")
                 .into(),
         );
@@ -115,7 +115,7 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCa
         ..PropertySources::default()
     };
     let properties = Properties::load(&sources)?;
-    let of = Of {
+    let of = SourceProperties {
         properties: &properties,
         working_dir: dir,
         env,
@@ -146,14 +146,14 @@ pub fn from_run(dir: &Path, env: &ExpandEnv, wanted: &Files) -> Result<ReplicaCa
 }
 
 /// Properties and directory of a catalog.
-struct Of<'a> {
+struct SourceProperties<'a> {
     properties: &'a Properties,
     working_dir: &'a Path,
     env: &'a ExpandEnv,
     wanted: &'a Files,
 }
 
-impl Of<'_> {
+impl SourceProperties<'_> {
     fn text(&self, key: &str) -> Option<&str> {
         self.properties.get(key).map(str::trim).filter(|v| !v.is_empty())
     }

@@ -99,10 +99,10 @@ fn cache_lines_are_read() {
 fn invalid_catalogs_are_refused() {
     assert_eq!(
         loaded("rc.txt", None, "a\nb \"/x\nc /x local\nd(?=x /x regex=\"true\"\n").expect_err("wrong"),
-        "rc.txt:1:1: the line gives no location for a\n\
-         rc.txt:2:3: the quotation does not end on its line\n\
-         rc.txt:3:6: `local` is no attribute, name=\"value\" is expected\n\
-         rc.txt:4:1: the pattern `d(?=x` cannot be used: look-around, including look-ahead and look-behind, \
+        "rc.txt:1:1: the line has no location for a\n\
+         rc.txt:2:3: the quoted text does not end on its line\n\
+         rc.txt:3:6: `local` is not an attribute, expected name=\"value\"\n\
+         rc.txt:4:1: the pattern `d(?=x` is invalid: look-around, including look-ahead and look-behind, \
          is not supported"
     );
     assert_eq!(
@@ -116,11 +116,11 @@ fn invalid_catalogs_are_refused() {
          hint: did you mean `pfns`? legal keys are lfn, pfns, checksum, metadata, regex\n\
          r.yml:2:3: a replica needs the key pfns\n\
          r.yml:3:22: an entry of pfns needs the key pfn\n\
-         r.yml:3:9: the pattern `b(` cannot be used: unclosed group"
+         r.yml:3:9: the pattern `b(` is invalid: unclosed group"
     );
     assert_eq!(
         loaded("r", Some("JDBCRC"), "").expect_err("wrong"),
-        "r: `jdbcrc` is no type of a replica catalog\n  hint: types are YAML, File, Regex, SimpleFile, Meta"
+        "r: `jdbcrc` is not a type of replica catalog\n  hint: types are YAML, File, Regex, SimpleFile, Meta"
     );
 }
 

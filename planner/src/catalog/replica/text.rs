@@ -37,7 +37,7 @@ fn read_line(line: &str, catalog: &mut ReplicaCatalog) -> Result<(), LineError> 
         return Ok(());
     };
     let Some((mut pfn, _)) = words.next()? else {
-        return Err((lfn_column, format!("the line gives no location for {lfn}")));
+        return Err((lfn_column, format!("the line has no location for {lfn}")));
     };
     if pfn.starts_with('/') {
         pfn.insert_str(0, "file://");
@@ -51,7 +51,7 @@ fn read_line(line: &str, catalog: &mut ReplicaCatalog) -> Result<(), LineError> 
         let Some((name, value)) = attribute.split_once('=') else {
             return Err((
                 column,
-                format!("`{attribute}` is no attribute, name=\"value\" is expected"),
+                format!("`{attribute}` is not an attribute, expected name=\"value\""),
             ));
         };
         match name {
@@ -113,7 +113,7 @@ impl Words<'_> {
             }
         }
         if quoted {
-            return Err((column, "the quotation does not end on its line".into()));
+            return Err((column, "the quoted text does not end on its line".into()));
         }
         self.at += end;
         Ok(Some((word, column)))

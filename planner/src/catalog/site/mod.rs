@@ -6,7 +6,7 @@ pub(crate) mod yaml;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::catalog::{Loaded, Syntax, expansion, guess, locate, read, read_yaml, unknown_kind};
+use crate::catalog::{CatalogSource, Loaded, Syntax, detect_syntax, read, read_yaml, unknown_kind};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
 use crate::profiles::{Checker, Namespace, Profiles};
@@ -180,15 +180,13 @@ pub fn load_from_properties(
     working_dir: &Path,
     env: &ExpandEnv,
 ) -> Result<Loaded<SiteCatalog>, InputErrors> {
-    const KEY: &str = "pegasus.catalog.site";
-    let Some(path) = locate(properties, KEY, working_dir, &["sites.yml", "sites.xml"]) else {
-        return Ok(Loaded::default());
+    let source = CatalogSource {
+        properties,
+        key: "pegasus.catalog.site",
+        default_names: &["sites.yml", "sites.xml"],
+        working_dir,
     };
-    let env = expansion(properties, KEY, env)?;
-    Ok(Loaded {
-        catalog: load(&path, properties.get(KEY), &env)?,
-        path: Some(path),
-    })
+    source.load(env, load)
 }
 
 /// Reads a site catalog. `kind` is the value of `pegasus.catalog.site`; `None` detects the type.
@@ -206,7 +204,7 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<SiteCata
 /// All problems of the text.
 pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<SiteCatalog, InputErrors> {
     let syntax = match kind.unwrap_or_default().to_ascii_lowercase().as_str() {
-        "" => guess(path, text),
+        "" => detect_syntax(path, text),
         "yaml" => Syntax::Yaml,
         "xml" | "xml3" | "xml4" => Syntax::Xml,
         other => return Err(unknown_kind(path, other, "site", "YAML, XML")),

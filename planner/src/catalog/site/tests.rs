@@ -93,13 +93,13 @@ fn invalid_yaml_is_refused() {
          sites.yml:2:24: Illegal key direcories for element site\n  \
          hint: did you mean `directories`? legal keys are name, arch, os.type, os.release, os.version, \
          directories, grids, profiles, metadata\n\
-         sites.yml:3:34: `scratch` is no type of a directory\n  \
+         sites.yml:3:34: `scratch` is not a type of directory\n  \
          hint: types are sharedScratch, sharedStorage, localScratch, localStorage\n\
          sites.yml:3:54: a directory needs the key path\n\
          sites.yml:3:3: the site a is listed twice\n\
          sites.yml:4:3: a site needs the key name\n\
          sites.yml:5:104: a file server needs the key url\n\
-         sites.yml:5:142: `write` is no operation of a file server\n  \
+         sites.yml:5:142: `write` is not an operation of a file server\n  \
          hint: operations are all, get, put\n\
          sites.yml:5:59: the site has two directories of this type"
     );
@@ -179,7 +179,7 @@ fn invalid_xml_is_refused() {
     );
     assert_eq!(
         loaded("sites.xml", "<config/>").expect_err("wrong"),
-        "sites.xml:1:1: this is no site catalog: the element sitecatalog is expected"
+        "sites.xml:1:1: not a site catalog: expected the element sitecatalog"
     );
 }
 
@@ -217,7 +217,7 @@ fn default_and_named_files_are_found() {
     assert_eq!(
         error.to_string(),
         format!(
-            "{}/sites.yml: `jdbc` is no type of a site catalog\n  hint: types are YAML, XML",
+            "{}/sites.yml: `jdbc` is not a type of site catalog\n  hint: types are YAML, XML",
             dir.path().display()
         )
     );

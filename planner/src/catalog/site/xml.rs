@@ -35,10 +35,8 @@ impl<'a> Reader<'a> {
         let root = self.xml.element()?;
         let Some(root) = root.filter(|root| root.name() == "sitecatalog") else {
             let position = Position { line: 1, column: 1 };
-            self.xml.problem(
-                position,
-                "this is no site catalog: the element sitecatalog is expected",
-            );
+            self.xml
+                .problem(position, "not a site catalog: expected the element sitecatalog");
             return Ok(());
         };
         let version = self.xml.attribute(&root, "version")?.unwrap_or_default();
@@ -63,14 +61,14 @@ impl<'a> Reader<'a> {
     fn site(&mut self, element: &Element<'a>) -> Result<()> {
         let mut site = Site::default();
         self.xml.attributes(element, |_, key, value| {
-            let given = || Some(value.to_owned()).filter(|v| !v.is_empty());
+            let value_if_set = || Some(value.to_owned()).filter(|v| !v.is_empty());
             match key {
                 "handle" => value.clone_into(&mut site.name),
                 "arch" if !value.is_empty() => site.sysinfo.arch = value.to_lowercase(),
                 "os" if !value.is_empty() => site.sysinfo.os = value.to_lowercase(),
-                "osrelease" => site.sysinfo.os_release = given(),
-                "osversion" => site.sysinfo.os_version = given(),
-                "glibc" => site.sysinfo.glibc = given(),
+                "osrelease" => site.sysinfo.os_release = value_if_set(),
+                "osversion" => site.sysinfo.os_version = value_if_set(),
+                "glibc" => site.sysinfo.glibc = value_if_set(),
                 _ => {}
             }
         })?;
@@ -118,7 +116,7 @@ impl<'a> Reader<'a> {
         }
         match DirectoryKind::parse(&kind) {
             None => {
-                let message = format!("`{kind}` is no type of a directory");
+                let message = format!("`{kind}` is not a type of directory");
                 self.xml.problems.push(
                     InputError::at(self.xml.file(), element.position, message)
                         .with_hint("types are shared-scratch, shared-storage, local-scratch, local-storage"),
@@ -201,7 +199,7 @@ impl<'a> Reader<'a> {
                 Some(parsed) => operation = parsed,
                 None => xml.problem(
                     element.position,
-                    format!("`{value}` is no operation of a file server, but all, get, put"),
+                    format!("`{value}` is not an operation of a file server, but all, get, put"),
                 ),
             },
             _ => {}

@@ -184,7 +184,7 @@ fn directories(yaml: &mut Yaml<'_>, site: &mut Site, checker: &mut Checker) -> R
                         if kind.is_none() {
                             yaml.problem_with_hint(
                                 name.position,
-                                format!("`{}` is no type of a directory", name.text),
+                                format!("`{}` is not a type of directory", name.text),
                                 "types are sharedScratch, sharedStorage, localScratch, localStorage",
                             );
                         }
@@ -229,7 +229,7 @@ fn file_servers(yaml: &mut Yaml<'_>, directory: &mut Directory, checker: &mut Ch
                             Some(parsed) => operation = parsed,
                             None => yaml.problem_with_hint(
                                 name.position,
-                                format!("`{}` is no operation of a file server", name.text),
+                                format!("`{}` is not an operation of a file server", name.text),
                                 "operations are all, get, put",
                             ),
                         }

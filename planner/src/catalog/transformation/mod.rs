@@ -8,7 +8,9 @@ use std::path::Path;
 use rustc_hash::FxHashSet;
 
 use crate::catalog::site::SysInfo;
-use crate::catalog::{Loaded, Syntax, expansion, files_below, guess, locate, read, read_yaml, unknown_kind};
+use crate::catalog::{
+    CatalogSource, Loaded, Syntax, detect_syntax, files_below, read, read_yaml, unknown_kind,
+};
 use crate::error::{InputError, InputErrors, near_spelling};
 use crate::expand::ExpandEnv;
 use crate::model::{Hook, TransformationName};
@@ -89,11 +91,16 @@ impl TransformationCatalog {
     }
 }
 
+/// A stageable program whose location is neither a path nor a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is stageable, so it must be an absolute path or a URL")]
+pub(crate) struct BadLocation(String);
+
 /// Normalizes the location of a program: a path if it is installed, a URL if it is stageable.
 ///
 /// # Errors
 /// A stageable program whose location is neither a path nor a URL.
-pub(crate) fn normal_pfn(kind: TransformationKind, pfn: &str) -> Result<String, String> {
+pub(crate) fn normal_pfn(kind: TransformationKind, pfn: &str) -> Result<String, BadLocation> {
     match kind {
         TransformationKind::Installed => Ok(match pfn.strip_prefix("file://") {
             // The authority of `file://host/path` is dropped with the scheme.
@@ -102,9 +109,7 @@ pub(crate) fn normal_pfn(kind: TransformationKind, pfn: &str) -> Result<String, 
         }),
         TransformationKind::Stageable if pfn.starts_with('/') => Ok(format!("file://{pfn}")),
         TransformationKind::Stageable if pfn.contains('/') => Ok(pfn.to_owned()),
-        TransformationKind::Stageable => Err(format!(
-            "`{pfn}` is to be staged, it must be an absolute path or a URL"
-        )),
+        TransformationKind::Stageable => Err(BadLocation(pfn.to_owned())),
     }
 }
 
@@ -130,15 +135,13 @@ pub fn load_from_properties(
     working_dir: &Path,
     env: &ExpandEnv,
 ) -> Result<Loaded<TransformationCatalog>, InputErrors> {
-    const KEY: &str = "pegasus.catalog.transformation";
-    let Some(path) = locate(properties, KEY, working_dir, &["transformations.yml", "tc.txt"]) else {
-        return Ok(Loaded::default());
+    let source = CatalogSource {
+        properties,
+        key: "pegasus.catalog.transformation",
+        default_names: &["transformations.yml", "tc.txt"],
+        working_dir,
     };
-    let env = expansion(properties, KEY, env)?;
-    Ok(Loaded {
-        catalog: load(&path, properties.get(KEY), &env)?,
-        path: Some(path),
-    })
+    source.load(env, load)
 }
 
 /// Reads a transformation catalog. `kind` is the value of `pegasus.catalog.transformation`; `None` detects
@@ -162,7 +165,7 @@ pub fn load(path: &Path, kind: Option<&str>, env: &ExpandEnv) -> Result<Transfor
 pub fn parse(path: &Path, text: &str, kind: Option<&str>) -> Result<TransformationCatalog, InputErrors> {
     let kind = kind.unwrap_or_default().to_ascii_lowercase();
     let syntax = match kind.as_str() {
-        "" => guess(path, text),
+        "" => detect_syntax(path, text),
         "yaml" => Syntax::Yaml,
         "text" => Syntax::Text,
         other => {
@@ -194,7 +197,7 @@ pub fn from_directory(directory: &Path, sysinfo: &SysInfo) -> Result<Transformat
         if file.mode & 0o111 == 0 {
             catalog.warnings.push(InputError::file(
                 &file.path,
-                "no execute permission, the file is passed over",
+                "no execute permission, the file is ignored",
             ));
             continue;
         }

@@ -116,7 +116,7 @@ fn invalid_text_is_refused() {
         ),
         (
             "tr a { site b { pfn \"/x } }",
-            "tc.txt:1:21: the quotation does not end on its line",
+            "tc.txt:1:21: the quoted text does not end on its line",
         ),
         (
             "tr a { site b { pfn \"/x\" }",
@@ -130,10 +130,10 @@ fn invalid_text_is_refused() {
         (
             "tr a { site b { } site c { pfn \"x\" type \"STAGEABLE\" } profile en \"A\" \"b\" }\ntr d { site e { pfn \"/x\" type \"x\" } }",
             "tc.txt:1:13: transformation a has no pfn at site b\n\
-             tc.txt:1:32: transformation a: `x` is to be staged, it must be an absolute path or a URL\n\
+             tc.txt:1:32: transformation a: `x` is stageable, so it must be an absolute path or a URL\n\
              tc.txt:1:63: `en` is no namespace of profiles\n  \
              hint: namespaces are pegasus, env, dagman, condor, globus, selector, hints, metadata, stat\n\
-             tc.txt:2:31: `x` is no type of a transformation, but INSTALLED or STAGEABLE",
+             tc.txt:2:31: `x` is not a type of transformation, but INSTALLED or STAGEABLE",
         ),
     ] {
         assert_eq!(loaded("tc.txt", text).expect_err("wrong"), message);
@@ -149,8 +149,8 @@ fn invalid_yaml_is_refused() {
         loaded("t.yml", text).expect_err("wrong"),
         "t.yml:2:21: the site of a transformation needs the key pfn\n\
          t.yml:2:32: the site of a transformation needs the key name\n\
-         t.yml:2:104: `static` is no type of a transformation\n  hint: types are installed, stageable\n\
-         t.yml:2:58: transformation a: `a` is to be staged, it must be an absolute path or a URL\n\
+         t.yml:2:104: `static` is not a type of transformation\n  hint: types are installed, stageable\n\
+         t.yml:2:58: transformation a: `a` is stageable, so it must be an absolute path or a URL\n\
          t.yml:3:4: Illegal key site for element transformation\n  \
          hint: did you mean `sites`? legal keys are namespace, name, version, metadata, profiles, hooks, \
          requires, checksum, sites\n\

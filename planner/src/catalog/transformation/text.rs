@@ -61,7 +61,7 @@ fn tokens(file: &Path, text: &str) -> Result<Vec<(Token, Position)>, InputError>
                         return Err(InputError::at(
                             file,
                             position,
-                            "the quotation does not end on its line",
+                            "the quoted text does not end on its line",
                         ));
                     };
                     tokens.push((Token::Text(quoted), position));
@@ -280,7 +280,7 @@ impl Parser<'_> {
                     Some(kind) => entry.kind = kind,
                     None => self.problem(
                         position,
-                        format!("`{value}` is no type of a transformation, but INSTALLED or STAGEABLE"),
+                        format!("`{value}` is not a type of transformation, but INSTALLED or STAGEABLE"),
                     ),
                 },
             }

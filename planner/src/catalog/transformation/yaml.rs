@@ -132,11 +132,11 @@ fn transformation(
                 continue;
             }
         };
-        let mut whole = common.clone();
-        whole.profiles.overlay(&at.common.profiles);
+        let mut merged = common.clone();
+        merged.profiles.overlay(&at.common.profiles);
         for (key, value) in at.common.metadata {
-            whole.metadata.retain(|(known, _)| *known != key);
-            whole.metadata.push((key, value));
+            merged.metadata.retain(|(known, _)| *known != key);
+            merged.metadata.push((key, value));
         }
         catalog.entries.push(TransformationEntry {
             name: name.clone(),
@@ -144,9 +144,9 @@ fn transformation(
             pfn,
             kind: at.kind,
             sysinfo: at.sysinfo,
-            profiles: whole.profiles,
-            metadata: whole.metadata,
-            hooks: whole.hooks,
+            profiles: merged.profiles,
+            metadata: merged.metadata,
+            hooks: merged.hooks,
             container: at.container,
         });
     }
@@ -217,7 +217,7 @@ fn at_site(yaml: &mut Yaml<'_>, position: Position, checker: &mut Checker) -> Re
                         Some(parsed) => at.kind = parsed,
                         None => yaml.problem_with_hint(
                             kind.position,
-                            format!("`{}` is no type of a transformation", kind.text),
+                            format!("`{}` is not a type of transformation", kind.text),
                             "types are installed, stageable",
                         ),
                     }

@@ -70,7 +70,7 @@ impl<'a> Dax<'_, 'a> {
                 _ => self.xml.illegal_element(&inner, "file", "pfn, metadata")?,
             }
         }
-        let embedded = &mut self.builder.workflow.embedded;
+        let embedded = &mut self.builder.embedded;
         // Only patterns can fail, and a DAX has none.
         if let Err(error) = embedded.replicas.get_or_insert_default().push(entry) {
             self.xml.problem(element.position, error.to_string());
@@ -83,16 +83,16 @@ impl<'a> Dax<'_, 'a> {
         let mut sysinfo = SysInfo::default();
         let mut kind = TransformationKind::Installed;
         self.xml.attributes(element, |xml, key, value| {
-            let given = || Some(value.to_owned()).filter(|v| !v.is_empty());
+            let value_if_set = || Some(value.to_owned()).filter(|v| !v.is_empty());
             match key {
-                "namespace" => name.namespace = given(),
+                "namespace" => name.namespace = value_if_set(),
                 "name" => value.clone_into(&mut name.name),
-                "version" => name.version = given(),
-                "arch" => sysinfo.arch = given().unwrap_or(SysInfo::default().arch),
-                "os" => sysinfo.os = given().map_or(SysInfo::default().os, |os| os.to_lowercase()),
-                "osrelease" => sysinfo.os_release = given(),
-                "osversion" => sysinfo.os_version = given(),
-                "glibc" => sysinfo.glibc = given(),
+                "version" => name.version = value_if_set(),
+                "arch" => sysinfo.arch = value_if_set().unwrap_or(SysInfo::default().arch),
+                "os" => sysinfo.os = value_if_set().map_or(SysInfo::default().os, |os| os.to_lowercase()),
+                "osrelease" => sysinfo.os_release = value_if_set(),
+                "osversion" => sysinfo.os_version = value_if_set(),
+                "glibc" => sysinfo.glibc = value_if_set(),
                 "installed" if xml.boolean(element.position, key, value) == Some(false) => {
                     kind = TransformationKind::Stageable;
                 }
@@ -123,8 +123,8 @@ impl<'a> Dax<'_, 'a> {
             }
         }
         for (pfn, position) in pfns {
-            let mut own = profiles.clone();
-            own.overlay(&pfn.profiles);
+            let mut merged = profiles.clone();
+            merged.overlay(&pfn.profiles);
             let url = match normal_pfn(kind, &pfn.url) {
                 Ok(url) => url,
                 Err(message) => {
@@ -139,12 +139,12 @@ impl<'a> Dax<'_, 'a> {
                 pfn: url,
                 kind,
                 sysinfo: sysinfo.clone(),
-                profiles: own,
+                profiles: merged,
                 metadata: metadata.clone(),
                 hooks: hooks.clone(),
                 container: None,
             };
-            let embedded = &mut self.builder.workflow.embedded;
+            let embedded = &mut self.builder.embedded;
             embedded
                 .transformations
                 .get_or_insert_default()
@@ -185,7 +185,7 @@ impl<'a> Dax<'_, 'a> {
                 }
             }
         }
-        let embedded = &mut self.builder.workflow.embedded;
+        let embedded = &mut self.builder.embedded;
         let catalog = embedded.transformations.get_or_insert_default();
         catalog.compounds.push((name, requires));
         Ok(())

@@ -163,7 +163,7 @@ impl<'a> Dax<'_, 'a> {
             "link" => match link(value) {
                 Some(parsed) => found.link = parsed,
                 None => {
-                    let message = format!("`{value}` is no link of a file");
+                    let message = format!("`{value}` is not a link of a file");
                     let error = InputError::at(xml.file(), position, message);
                     xml.problems
                         .push(error.with_hint("links are input, output, inout, checkpoint, none"));

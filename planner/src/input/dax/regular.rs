@@ -31,7 +31,7 @@ pub(super) struct Found<'a> {
 
 /// A job before it is added; its files are in [`Found::uses`].
 #[derive(Debug, Default)]
-pub(super) struct Started<'a> {
+pub(super) struct PartialJob<'a> {
     id: &'a str,
     /// Namespace, name and version of its transformation.
     pub(super) runs: (Option<&'a str>, &'a str, Option<&'a str>),
@@ -42,7 +42,7 @@ pub(super) struct Started<'a> {
     streams: [Option<FileId>; 3],
 }
 
-impl Started<'_> {
+impl PartialJob<'_> {
     /// Returns the job without file uses and position.
     pub(super) fn with(self, transformation: Arc<TransformationName>) -> Job {
         let [stdin, stdout, stderr] = self.streams;
@@ -200,9 +200,9 @@ impl<'a> Dax<'_, 'a> {
         while let Some((text, start)) = self.xml.rest() {
             let mut scan = Scan { text, at: start };
             scan.blanks();
-            let begin = scan.at;
+            let start = scan.at;
             let read = match scan.name() {
-                Some("job") => self.regular_job(&mut scan, begin, &mut found),
+                Some("job") => self.regular_job(&mut scan, start, &mut found),
                 Some("child") => self.regular_child(&mut scan, &mut found),
                 _ => None,
             };
@@ -214,12 +214,12 @@ impl<'a> Dax<'_, 'a> {
         self.found = found;
     }
 
-    fn regular_job(&mut self, scan: &mut Scan<'a>, begin: usize, found: &mut Found<'a>) -> Option<()> {
-        let started = job(scan, self.rules, self.builder, found)?;
+    fn regular_job(&mut self, scan: &mut Scan<'a>, start: usize, found: &mut Found<'a>) -> Option<()> {
+        let partial = job(scan, self.rules, self.builder, found)?;
         // No step below can fail.
-        let (namespace, name, version) = started.runs;
-        let mut job = started.with(self.builder.transformation_of(namespace, name, version));
-        job.position = self.xml.position(begin);
+        let (namespace, name, version) = partial.runs;
+        let mut job = partial.with(self.builder.transformation_of(namespace, name, version));
+        job.position = self.xml.position(start);
         job.uses.reserve_exact(found.uses.len());
         for used in found.uses.drain(..) {
             self.builder.add_use(&mut job, used);
@@ -239,13 +239,13 @@ impl<'a> Dax<'_, 'a> {
 /// Adds the dependencies of a child.
 pub(super) fn add_child(xml: &mut Xml<'_>, builder: &mut Builder, child: &str, parents: &[(usize, &str)]) {
     let number = builder.job(child);
-    for &(begin, parent) in parents {
+    for &(start, parent) in parents {
         match (builder.job(parent), number) {
             (Some(parent), Some(child)) if parent != child => {
                 builder.workflow.edges.push((parent, child));
             }
             _ => {
-                let position = xml.position(begin);
+                let position = xml.position(start);
                 builder.add_dependency(parent, child, position);
             }
         }
@@ -258,7 +258,7 @@ pub(super) fn job<'a>(
     rules: Rules,
     names: &mut Builder,
     found: &mut Found<'a>,
-) -> Option<Started<'a>> {
+) -> Option<PartialJob<'a>> {
     let (mut id, mut namespace, mut name, mut version) = ("", None, "", None);
     let close = scan.attributes(|key, value| {
         match key {
@@ -274,7 +274,7 @@ pub(super) fn job<'a>(
     if name.is_empty() {
         return None;
     }
-    let mut job = Started::default();
+    let mut job = PartialJob::default();
     found.uses.clear();
     found.arguments.clear();
     loop {
@@ -391,14 +391,14 @@ pub(super) fn child<'a>(scan: &mut Scan<'a>, found: &mut Found<'a>) -> Option<&'
         if scan.eat("</child>") {
             return Some(child);
         }
-        let begin = scan.at;
+        let start = scan.at;
         if scan.name()? != "parent" {
             return None;
         }
         let mut parent = None;
         let close = scan.attributes(|name, value| reference(name, value, &mut parent))?;
         scan.end_of(close, "</parent>")?;
-        found.parents.push((begin, parent?));
+        found.parents.push((start, parent?));
     }
 }
 

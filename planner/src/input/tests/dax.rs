@@ -1,4 +1,4 @@
-use super::{edges, raw, read};
+use super::{ParsedWorkflow, edges, parse, raw, read};
 use crate::model::{Arguments, FileKind, JobKind, Link, TransferFlag};
 use crate::profiles::Namespace;
 
@@ -47,14 +47,14 @@ fn line_breaks_can_be_kept() {
         preserve_linebreaks: true,
         ..super::ReadOptions::default()
     };
-    let workflow = super::read_text(std::path::Path::new("w"), &text, &options).expect("reads");
+    let workflow = super::read_text(std::path::Path::new("w"), &text, &options)
+        .expect("reads")
+        .workflow;
     assert_eq!(workflow.jobs[0].arguments, Arguments::Raw(" a\n  b ".into()));
 }
 
-#[test]
-fn the_current_dialect_is_read() {
-    let workflow = read(
-        r#"<?xml version="1.0" encoding="UTF-8"?>
+/// A workflow with every element of DAX 3.6.
+const CURRENT_DIALECT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 <!-- a comment -->
 <adag xmlns="http://pegasus.isi.edu/schema/DAX" version="3.6" name="a.b c+d" index="2">
   <metadata key="purpose" type="string">sample &amp; test</metadata>
@@ -82,8 +82,11 @@ fn the_current_dialect_is_read() {
   <dax id="B" file="sub.dax"><argument>--force</argument></dax>
   <dag id="C" file="sub.dag"/>
   <child ref="B"><parent ref="A" edge-label="l"/></child>
-</adag>"#,
-    );
+</adag>"#;
+
+#[test]
+fn the_current_dialect_is_read() {
+    let ParsedWorkflow { workflow, embedded } = parse(CURRENT_DIALECT);
     assert_eq!(
         (workflow.label.as_str(), workflow.index.as_str()),
         ("a_b_c_d", "2")
@@ -94,15 +97,11 @@ fn the_current_dialect_is_read() {
         [pair("purpose", "sample & test"), pair("wf.api", "xml")]
     );
     assert_eq!(workflow.hooks[0].when, "at_end");
-    let replicas = workflow.embedded.replicas.as_ref().expect("replicas");
+    let replicas = embedded.replicas.as_ref().expect("replicas");
     let found = replicas.lookup("inner").expect("an entry");
     assert_eq!(found.replicas.len(), 2);
     assert_eq!(found.replicas[1].site, None);
-    let transformations = workflow
-        .embedded
-        .transformations
-        .as_ref()
-        .expect("transformations");
+    let transformations = embedded.transformations.as_ref().expect("transformations");
     let entry = &transformations.entries[0];
     assert_eq!(
         (entry.pfn.as_str(), entry.profiles.pegasus("cores")),
@@ -214,6 +213,6 @@ fn the_version_is_found_or_assumed() {
     let silent = read(&format!("\n\n<adag name=\"x\">{job}</adag>"));
     assert_eq!(
         silent.warnings[0].to_string(),
-        "w:3:1: the workflow does not say its version\n  hint: 3.6 is assumed; add version=\"3.6\" to adag"
+        "w:3:1: the workflow has no version\n  hint: 3.6 is assumed; add version=\"3.6\" to adag"
     );
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::super::{dax::Way, read_in};
+use super::super::{dax::ReaderMode, read_in};
 use super::{ReadOptions, read_text};
 use crate::model::{Arguments, Words, Workflow};
 
@@ -196,7 +196,7 @@ fn comparable(mut workflow: Workflow) -> String {
 }
 
 fn read(text: &str) -> Workflow {
-    match read_text(Path::new("w"), text, &ReadOptions::default()) {
+    match read_text(Path::new("w"), text, &ReadOptions::default()).map(|parsed| parsed.workflow) {
         Ok(workflow) => workflow,
         Err(errors) => panic!("{errors}\n{text}"),
     }
@@ -241,7 +241,7 @@ proptest! {
                 }
             }
         }
-        let read = |way| match read_in(Path::new("w"), &text, &ReadOptions::default(), way) {
+        let read = |mode| match read_in(Path::new("w"), &text, &ReadOptions::default(), mode).map(|parsed| parsed.workflow) {
             Ok(workflow) => {
                 let names: Vec<String> = (0..workflow.files.len())
                     .map(|n| workflow.files.name(crate::model::FileId(n as u32)).to_owned())
@@ -250,8 +250,8 @@ proptest! {
             }
             Err(errors) => errors.to_string(),
         };
-        let full = read(Way::Full);
-        prop_assert_eq!(&read(Way::Fast), &full, "{}", text);
+        let full = read(ReaderMode::Full);
+        prop_assert_eq!(&read(ReaderMode::Fast), &full, "{}", text);
     }
 
     #[test]

@@ -36,21 +36,21 @@ fn wrong_values_are_reported() {
              - {type: job, id: A, name: t, hooks: {shell: [{_on: fail, cmd: x}, {cmd: x}]}}\n\
              - text\n"
         ),
-        "w:3:10: `task` is no type of a job\n  hint: types are job, pegasusWorkflow, condorWorkflow\n\
+        "w:3:10: `task` is not a type of job\n  hint: types are job, pegasusWorkflow, condorWorkflow\n\
          w:4:3: job B has no type\n\
          w:5:3: job t has no id\n\
-         w:6:3: job C has no name: it does not say which transformation it runs\n\
-         w:7:3: job D has no file: it does not say which workflow it runs\n\
+         w:6:3: job C has no name, which says the transformation it runs\n\
+         w:7:3: job D has no file, which says the workflow it runs\n\
          w:8:38: an entry of uses needs the key lfn\n\
          w:8:53: an entry of uses needs the key type\n\
-         w:8:78: `in` is no type of a file use\n  hint: types are input, output, inout, checkpoint\n\
+         w:8:78: `in` is not a type of file use\n  hint: types are input, output, inout, checkpoint\n\
          w:8:115: optional must be true or false, not `maybe`\n\
          w:8:128: size must be a whole number, not `big`\n\
          w:9:60: the profile pegasus::memory must be a whole number of MB, not `2 GB`\n\
          w:9:67: `envs` is no namespace of profiles\n  \
          hint: did you mean env? namespaces are pegasus, env, dagman, condor, globus, selector, hints, metadata, stat\n\
          w:10:3: the job id A is used twice, first in line 3\n\
-         w:10:53: `fail` is no event of a hook\n  \
+         w:10:53: `fail` is not an event of a hook\n  \
          hint: events are never, start, on_success, success, on_error, error, at_end, end, all\n\
          w:10:68: a shell hook needs the keys _on and cmd\n\
          w:11:3: a job must be a mapping, not text"
@@ -82,8 +82,8 @@ fn empty_workflows_are_refused() {
     );
     assert_eq!(
         refused("- a"),
-        "w:1:1: this is no workflow: a mapping with the keys name and jobs is expected\n  \
-         hint: workflows are YAML as Pegasus 5 writes it, or DAX XML"
+        "w:1:1: not a workflow: expected a mapping with the keys name and jobs\n  \
+         hint: a workflow is YAML in the format of Pegasus 5, or DAX XML"
     );
     assert_eq!(
         refused("name: ..\njobs: []"),
@@ -97,7 +97,7 @@ fn files_with_two_producers_are_refused() {
     assert_eq!(
         refused(&format!("name: x\njobs:\n{}{}", job("A"), job("B"))),
         "w:4:3: the file f is an output of two jobs, t_A and t_B\n  \
-         hint: each job must give its outputs names of their own"
+         hint: give each output a different name"
     );
     assert_eq!(
         refused(&format!(
@@ -108,7 +108,7 @@ fn files_with_two_producers_are_refused() {
             job("D")
         )),
         "w:4:3: the file f is an output of 4 jobs, t_A, t_B and 2 more\n  \
-         hint: each job must give its outputs names of their own"
+         hint: give each output a different name"
     );
 }
 
@@ -124,7 +124,7 @@ fn cycles_are_named() {
     assert_eq!(
         refused(text),
         "w:4:3: Abstract Workflow has cycles: t_A -> u_B -> v_C -> t_A\n  \
-         hint: each of these jobs waits for the one before it, through a dependency or a file"
+         hint: each of these jobs depends on the one before it, through a dependency or a file"
     );
 }
 
@@ -135,7 +135,7 @@ fn files_outside_the_work_directory_are_refused() {
             "name: x\njobs: [{type: job, id: A, name: t, uses: [{lfn: ../f, type: input}, {lfn: \"a\\nb\", type: input}, {lfn: '', type: input}, {lfn: a..b, type: input}]}]"
         ),
         "w:2:49: the file name `../f` leads out of the work directory\n\
-         w:2:75: the file name `a\\nb` holds a control character\n\
+         w:2:75: the file name `a\\nb` contains a control character\n\
          w:2:103: a file name is empty"
     );
 }
@@ -164,7 +164,7 @@ fn broken_yaml_is_located() {
     );
     assert_eq!(
         refused("name: x\n---\nname: y"),
-        "w:2:1: Exception while parsing yaml file /w: a second document begins here"
+        "w:2:1: Exception while parsing yaml file /w: a second document starts here"
     );
 }
 
@@ -188,7 +188,7 @@ fn broken_xml_is_located() {
     );
     assert_eq!(
         refused(&"<a>".repeat(100)).split(": ").last(),
-        Some("the element adag is expected, not a")
+        Some("expected the element adag, not a")
     );
     assert_eq!(
         refused(&format!("<adag name=\"x\" version=\"3.6\">{}", "<a>".repeat(100))),
@@ -216,7 +216,7 @@ fn wrong_dax_elements_are_reported() {
         "w:2:1: job A needs the attribute name\n\
          w:2:13: Illegal element use in element job\n  \
          hint: legal elements are argument, profile, metadata, stdin, stdout, stderr, uses, invoke\n\
-         w:3:22: `in` is no link of a file\n  hint: links are input, output, inout, checkpoint, none\n\
+         w:3:22: `in` is not a link of a file\n  hint: links are input, output, inout, checkpoint, none\n\
          w:3:22: the element uses needs the attribute name\n\
          w:3:39: the attribute transfer must be true, false or optional, not `perhaps`\n\
          w:4:1: job C needs the attribute file\n\

@@ -5,13 +5,18 @@ mod yaml;
 
 use std::path::Path;
 
-use super::{ReadOptions, read_text};
+use super::{ParsedWorkflow, ReadOptions, read_text};
 use crate::model::{Arguments, Workflow};
 
 /// Reads a valid workflow.
 fn read(text: &str) -> Workflow {
+    parse(text).workflow
+}
+
+/// Reads a valid workflow with its catalogs.
+fn parse(text: &str) -> ParsedWorkflow {
     match read_text(Path::new("w"), text, &ReadOptions::default()) {
-        Ok(workflow) => workflow,
+        Ok(parsed) => parsed,
         Err(errors) => panic!("{errors}"),
     }
 }

@@ -1,4 +1,4 @@
-use super::{edges, read, refused, words};
+use super::{edges, parse, read, refused, words};
 use crate::model::{FileKind, JobKind, Link, TransferFlag};
 use crate::profiles::Namespace;
 
@@ -155,20 +155,16 @@ fn json_is_read_as_yaml() {
 
 #[test]
 fn embedded_catalogs_are_read() {
-    let workflow = read(
+    let embedded = parse(
         "name: x\nsiteCatalog: {sites: [{name: here}]}\nreplicaCatalog: {replicas: [{lfn: f, pfns: [{site: here, pfn: /f}]}]}\n\
          transformationCatalog: {transformations: [{name: t, sites: [{name: here, pfn: /t}]}]}\n\
          jobs: [{type: job, id: A, name: t}]",
-    );
-    assert!(workflow.embedded.sites.expect("sites").get("here").is_some());
-    assert!(workflow.embedded.replicas.expect("replicas").knows("f"));
+    )
+    .embedded;
+    assert!(embedded.sites.expect("sites").get("here").is_some());
+    assert!(embedded.replicas.expect("replicas").knows("f"));
     assert_eq!(
-        workflow
-            .embedded
-            .transformations
-            .expect("transformations")
-            .entries
-            .len(),
+        embedded.transformations.expect("transformations").entries.len(),
         1
     );
 }
@@ -238,6 +234,8 @@ fn edges_follow_from_files_unless_switched_off() {
         data_dependencies: false,
         ..super::ReadOptions::default()
     };
-    let workflow = super::read_text(std::path::Path::new("w"), text, &options).expect("reads");
+    let workflow = super::read_text(std::path::Path::new("w"), text, &options)
+        .expect("reads")
+        .workflow;
     assert_eq!(edges(&workflow), ["B>C"]);
 }

@@ -70,21 +70,21 @@ pub(crate) fn write(
             None => (name, built_in.to_owned(), name.to_owned()),
         });
     }
-    let wrong = |origin: &str, e: &minijinja::Error| PlanError::Template {
+    let invalid = |origin: &str, e: &minijinja::Error| PlanError::Template {
         name: origin.to_owned(),
-        message: innermost(e),
+        message: describe_error(e),
     };
     for (name, text, origin) in &texts {
         environment
             .add_template(name, text)
-            .map_err(|e| wrong(origin, &e))?;
+            .map_err(|e| invalid(origin, &e))?;
     }
     let mut scripts = Vec::new();
     for (&scheduler, (name, _, origin)) in resources.schedulers.iter().zip(&texts) {
         let script = environment
             .get_template(name)
             .and_then(|template| template.render(values(plan, resources, executor, scheduler)))
-            .map_err(|e| wrong(origin, &e))?;
+            .map_err(|e| invalid(origin, &e))?;
         let name = format!("{}.{}", plan.base, scheduler.suffix());
         let path = dir.join(&name);
         fs::write(&path, script).map_err(|e| PlanError::io("write", &path, e))?;
@@ -151,7 +151,7 @@ fn values(plan: &Plan<'_>, resources: &Resources, executor: &str, scheduler: Sch
 }
 
 /// Formats an error and its causes on one line.
-fn innermost(error: &minijinja::Error) -> String {
+fn describe_error(error: &minijinja::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(e) = cause {
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_jobs_and_words_of_directives() {
+    fn job_names_and_directives_are_quoted() {
         assert_eq!(job_name("diamond-0.pbs"), "diamond-0.pbs");
         assert_eq!(job_name("2mass (x)"), "w2mass__x_");
         assert_eq!(job_name(&"ä".repeat(300)).len(), MAX_NAME);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::exec::{JobId, Task};
 use crate::model::{Arguments, Job, JobIndex};
-use crate::output::lists::Orders;
+use crate::output::lists::WorkLists;
 use crate::output::{PROPERTIES, Plan};
 use crate::refine::settings::Mode;
 
@@ -71,7 +71,7 @@ pub(super) fn arguments<'t>(
         Task::CreateDir | Task::CleanUp(_) | Task::RemoveDir | Task::NoOp | Task::Cluster(..) => {}
     }
     if let Some((at, length)) = part(plan, id) {
-        let file = format!("{}/{}", plan.submit, Orders::file_name(&plan.base));
+        let file = format!("{}/{}", plan.submit, WorkLists::file_name(&plan.base));
         let _ = write!(text, " --file {} --part {at}:{length}", quote(&file));
     }
     text
@@ -115,8 +115,7 @@ fn compute_arguments<'t>(
                 }
                 if word.len() >= MAX_ARGUMENT {
                     problems.push(format!(
-                        "job {}: argument {} has {} bytes, and no program can be given more than {} in one: write it into \
-                         a file",
+                        "job {}: argument {} has {} bytes, but the limit for one argument is {}: write it to a file",
                         job.id,
                         k + 1,
                         word.len(),
@@ -198,14 +197,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kickstart_gets_words_that_it_leaves_alone() {
+    fn words_for_kickstart_are_escaped() {
         assert_eq!(for_kickstart("plain $HOME"), "plain $HOME");
         assert_eq!(for_kickstart(r#"it's a\b "q""#), r#"it\'s a\\b \"q\""#);
         assert_eq!(for_kickstart(r"\$HOME"), r"\$HOME");
     }
 
     #[test]
-    fn a_dollar_sign_that_is_no_variable_stays_one() {
+    fn a_dollar_sign_without_a_variable_is_kept() {
         assert_eq!(for_kickstart("$(date)"), r"\$(date)");
         assert_eq!(for_kickstart("5$"), r"5\$");
         assert_eq!(for_kickstart("$$ $? ${"), r"\$\$ \$? \${");

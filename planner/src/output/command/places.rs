@@ -9,19 +9,19 @@ use crate::refine::settings::Generator;
 use super::is_wrapped;
 
 /// Work directory of jobs that do not need that of the run.
-const ELSEWHERE: &str = "/tmp";
+const FALLBACK_DIR: &str = "/tmp";
 
 /// Returns the work directory of a job.
 pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
     let job = plan.job(id);
     let setup = &plan.exec.setups[job.setup as usize];
-    if is_elsewhere(plan, id) {
-        return ELSEWHERE;
+    if needs_no_work_dir(plan, id) {
+        return FALLBACK_DIR;
     }
     // Registration needs no file of the work directory, which may be removed before or meanwhile. A shell
     // script runs its steps one after another.
     if matches!(job.task, Task::Register(_)) && plan.settings.generator == Generator::Pmc {
-        return ELSEWHERE;
+        return FALLBACK_DIR;
     }
     match setup.profiles.get(Namespace::Globus, "directory") {
         Some(directory) if !directory.trim().is_empty() => directory.trim(),
@@ -30,12 +30,12 @@ pub(crate) fn work_dir<'p>(plan: &'p Plan<'_>, id: JobId) -> &'p str {
             .get(job.staging)
             .scratch
             .as_ref()
-            .map_or(ELSEWHERE, |scratch| scratch.path.as_str()),
+            .map_or(FALLBACK_DIR, |scratch| scratch.path.as_str()),
     }
 }
 
 /// Returns whether a job does not need the work directory of the run.
-pub(super) fn is_elsewhere(plan: &Plan<'_>, id: JobId) -> bool {
+pub(super) fn needs_no_work_dir(plan: &Plan<'_>, id: JobId) -> bool {
     // Outputs of removed jobs do not pass through the work directory, which may not exist: these jobs have no
     // other parents.
     matches!(plan.job(id).task, Task::CreateDir | Task::NoOp) || is_delivery(plan, id)
@@ -55,7 +55,7 @@ pub(super) fn is_delivery(plan: &Plan<'_>, id: JobId) -> bool {
 }
 
 /// Returns whether kickstart creates the work directory of a job.
-pub(crate) fn makes_dir(plan: &Plan<'_>, id: JobId) -> bool {
+pub(crate) fn creates_work_dir(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
     let profiles = &plan.exec.setups[job.setup as usize].profiles;
     let makes = profiles.pegasus("create.dir").and_then(parse_bool) == Some(true);

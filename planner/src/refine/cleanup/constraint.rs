@@ -1,5 +1,5 @@
-//! Clean-up within a bound on space: files are removed while the workflow runs, and jobs that would make too
-//! many files wait for that. No clean-up job is made that the bound does not need.
+//! Clean-up within a bound on space: removes files while the workflow runs. Jobs that would exceed the bound
+//! wait for removals. Only clean-up jobs that the bound needs are added.
 //!
 //! Why the bound holds, however the jobs are scheduled: the jobs are put in one order, parents first. Where
 //! the files made up to a job would exceed the room of a site, the job waits for clean-up jobs that remove
@@ -9,8 +9,8 @@
 //! jobs of a site form a chain, so that waiting for one is waiting for those before it, and a job needs one
 //! edge. All edges go forward in the order, so there is no cycle.
 //!
-//! The order decides how much room is needed at least. The best one is hard to find; two good ones are
-//! tried.
+//! The order decides how much room is needed at least. The best order is hard to find, so the better of two
+//! heuristics is used.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -45,7 +45,7 @@ struct Item {
     removable: bool,
 }
 
-/// Files in work directories, and who uses them.
+/// Files in work directories and the jobs that use them.
 struct Items {
     all: Vec<Item>,
     /// Items of each job, and whether the job writes them.
@@ -180,7 +180,7 @@ impl Walk {
         Walk { order, lives, peaks }
     }
 
-    /// How far the worst site is beyond its room; less is better, 1 is the limit.
+    /// Largest ratio of needed room to available room over all sites. Lower is better, 1 is the limit.
     fn strain(&self, rooms: &[u64]) -> f64 {
         let ratios = self.peaks.iter().zip(rooms);
         ratios
@@ -189,12 +189,12 @@ impl Walk {
     }
 }
 
-/// Jobs parents first, each as late as what comes after it allows: what leads to one result is done before
-/// the next one is begun.
+/// Returns the jobs, parents first, each as late as possible: the jobs of one result come before those of the
+/// next.
 fn result_by_result(graph: &Graph) -> Vec<JobId> {
     let count = graph.len() as u32;
     let mut order = Vec::with_capacity(graph.len());
-    // 0: not seen, else 1 + parents looked at.
+    // 0: not seen, else 1 + visited parents.
     let mut seen = vec![0u32; graph.len()];
     let mut path: Vec<u32> = Vec::new();
     for result in (0..count).filter(|&job| graph.children(job).is_empty()) {
@@ -220,7 +220,8 @@ fn result_by_result(graph: &Graph) -> Vec<JobId> {
     order
 }
 
-/// Jobs parents first; of those that may come next, the one after which the least is left.
+/// Returns the jobs, parents first. Of the possible next jobs, the one that leaves the fewest bytes comes
+/// first.
 fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
     let mut order = Vec::with_capacity(graph.len());
     let mut jobs: Vec<Waiting> = (0..graph.len() as u32)
@@ -246,7 +247,7 @@ fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
             left.count += 1;
             left.combined ^= job;
             if writes && !left.shrinks {
-                // Until here that some job makes it.
+                // So far: a job makes it.
                 left.shrinks = true;
                 let growth = &mut jobs[job as usize].growth;
                 *growth = growth.saturating_add(left.size);
@@ -260,7 +261,7 @@ fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
             *growth = growth.saturating_sub(left.size);
         }
     }
-    // Of equals the one that could come next last: it goes on with what has been begun.
+    // Of equal jobs, the latest: it continues started work.
     let mut clock = 0u32;
     let mut ready: BinaryHeap<(Reverse<i64>, u32, Reverse<JobId>)> = (0u32..)
         .zip(&jobs)
@@ -298,31 +299,31 @@ fn least_growth(graph: &Graph, items: &Items) -> Vec<JobId> {
     order
 }
 
-/// What [`least_growth`] knows of a job.
+/// State of a job in [`least_growth`].
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// Bytes that there are more after it than before.
+    /// Growth in bytes by this job.
     growth: i64,
-    /// Parents that are still to come.
+    /// Remaining parents.
     parents: u32,
     done: bool,
 }
 
-/// What [`least_growth`] knows of an item.
+/// State of an item in [`least_growth`].
 #[derive(Clone, Copy, Debug)]
 struct Left {
-    /// In bytes.
+    /// Size in bytes.
     size: i64,
-    /// Users that are still to come.
+    /// Remaining users.
     count: u32,
-    /// Their numbers, combined so that those of jobs that are done can be taken out, and the last one stays.
+    /// XOR of their numbers, so that the last remaining user can be found.
     combined: u32,
-    /// A job makes it, and after its last use it can go.
+    /// A job makes it, and it can be removed after its last use.
     shrinks: bool,
 }
 
-/// Adds the clean-up jobs that keep a bound. If the work directories stay, further jobs remove the other files at
-/// the end.
+/// Adds the clean-up jobs that keep a bound. If the work directories stay, further jobs remove the other
+/// files at the end.
 ///
 /// # Errors
 /// Sites without enough room, with the room they need; a list of sizes that cannot be read.
@@ -403,7 +404,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Refuses a plan that cannot be kept within the room.
+/// Refuses a plan that cannot stay within the room.
 fn check(
     workflow: &Workflow,
     exec: &Exec,
@@ -462,15 +463,15 @@ fn check(
     }
 }
 
-/// Per site: what each clean-up job of the chain removes; and the jobs that wait, in order, with the number of
-/// the clean-up job.
+/// Per site: what each clean-up job of the chain removes; and the jobs that wait, in order, with the number
+/// of the clean-up job.
 type Shares = (Vec<Vec<Vec<u32>>>, Vec<Vec<(JobId, u32)>>);
 
 fn share_out(items: &Items, walk: &Walk, rooms: &[u64]) -> Shares {
     let sites = rooms.len();
     let mut chunks: Vec<Vec<Vec<u32>>> = vec![Vec::new(); sites];
     let mut gates: Vec<Vec<(JobId, u32)>> = vec![Vec::new(); sites];
-    // Bytes made so far, bytes whose removal is planned, items that are of no use any more.
+    // Bytes made so far, bytes with planned removal, items without remaining users.
     let mut made = vec![0u64; sites];
     let mut removed = vec![0u64; sites];
     let mut free: Vec<std::collections::VecDeque<u32>> = vec![Default::default(); sites];
@@ -523,12 +524,12 @@ fn share_out(items: &Items, walk: &Walk, rooms: &[u64]) -> Shares {
     (chunks, gates)
 }
 
-/// Lets jobs wait for clean-up jobs, unless a job above does already.
+/// Makes jobs wait for clean-up jobs, unless an ancestor already waits.
 fn hold_back(exec: &mut Exec, graph: &Graph, order: &[JobId], gates: &[(JobId, u32)], cleanups: &[JobId]) {
     if gates.is_empty() {
         return;
     }
-    // Clean-up jobs that are over when a job begins.
+    // Clean-up jobs that have ended when a job starts.
     let mut over = vec![0u32; graph.len()];
     let mut gates = gates.iter().peekable();
     for &job in order {
@@ -544,7 +545,7 @@ fn hold_back(exec: &mut Exec, graph: &Graph, order: &[JobId], gates: &[(JobId, u
     }
 }
 
-/// The clean-up jobs of a site, each after the one before.
+/// Chain of the clean-up jobs of a site.
 struct Chain {
     site: SiteId,
     last: Option<JobId>,

@@ -1,4 +1,4 @@
-//! How large files are, and how much room a site has: what the clean-up strategy constraint reckons with.
+//! Sizes of files and room on sites, for the clean-up strategy constraint.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use crate::properties::Properties;
 
 /// Prefix of the properties.
 const PREFIX: &str = "pegasus.file.cleanup.constraint.";
-/// Room of a site, unless told otherwise: 10 GiB.
+/// Default room of a site: 10 GiB.
 const DEFAULT_ROOM: u64 = 10 << 30;
-/// Size of a file, unless told otherwise: 10 MiB.
+/// Default size of a file: 10 MiB.
 const DEFAULT_SIZE: u64 = 10 << 20;
 
-/// No more files than this are looked at; on a busy file system each takes its time.
+/// Maximum files whose size is read from the file system, which may be slow.
 const MEASURED: usize = 20_000;
 
 /// The settings of the strategy, all in bytes.
@@ -39,7 +39,7 @@ impl Default for SpaceSettings {
 }
 
 impl SpaceSettings {
-    /// From the properties; `here` is the directory that a relative file name starts from.
+    /// Reads the settings from the properties. Relative file names start at `here`.
     ///
     /// # Errors
     /// Values that are no sizes.
@@ -91,10 +91,10 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Of the list of sizes, else as the workflow has them, else as the replica catalog has them.
+    /// Takes sizes from the list of sizes, else from the workflow, else from the replica catalog.
     ///
     /// # Errors
-    /// A list that cannot be read, or has something else than names and sizes.
+    /// A list that cannot be read or parsed.
     pub(crate) fn new(
         workflow: &Workflow,
         exec: &Exec,
@@ -127,7 +127,7 @@ impl Sizes {
         Sizes { known, default_size }
     }
 
-    /// Looks up the size of inputs that nobody told and that can be seen from here.
+    /// Reads the unknown sizes of inputs on visible file systems.
     pub(crate) fn measure(&mut self, exec: &Exec) {
         let mut left = MEASURED;
         for moved in exec.transfers.iter().flat_map(|set| &set.files) {
@@ -148,11 +148,11 @@ impl Sizes {
         }
     }
 
-    /// Size of a file, the default if nobody knows.
+    /// Returns the size of a file, or the default.
     pub(crate) fn of(&self, file: FileId) -> u64 {
         self.known(file).unwrap_or(self.default_size)
     }
-    /// Size of a file, if it is known.
+    /// Returns the size of a file, if known.
     pub(crate) fn known(&self, file: FileId) -> Option<u64> {
         self.known.get(file.0 as usize).copied().flatten()
     }
@@ -180,8 +180,8 @@ pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// Names and sizes: `NAME,SIZE` lines; empty lines, lines with `#`, and a line of titles at the top are passed
-/// over. A name may stand in double quotes.
+/// Parses `NAME,SIZE` lines. Empty lines, lines with `#` and a title line are ignored. A name may be in
+/// double quotes.
 fn read_list(path: &Path) -> Result<Vec<(String, u64)>, InputErrors> {
     let text = std::fs::read_to_string(path)
         .map_err(|e| InputError::file(path, format!("cannot read the list of file sizes: {e}")))?;
@@ -222,7 +222,7 @@ fn unquoted(name: &str) -> String {
     }
 }
 
-/// A number of bytes for people: exact, and rounded where that is easier to read.
+/// Formats a number of bytes, exact and rounded.
 pub(crate) fn bytes(n: u64) -> String {
     match short_bytes(n) {
         short if n >= 1024 => format!("{n} bytes ({short})"),
@@ -230,7 +230,7 @@ pub(crate) fn bytes(n: u64) -> String {
     }
 }
 
-/// A number of bytes, rounded.
+/// Formats a rounded number of bytes.
 pub(crate) fn short_bytes(n: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = n as f64;

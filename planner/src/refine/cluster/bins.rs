@@ -19,20 +19,20 @@ fn sorted(units: &impl Units, group: &[u32]) -> Result<Vec<(f64, u32)>, Vec<Stri
             )),
             Err(problem) => problems.push(problem),
         }
-        if problems.len() >= super::SHOWN {
+        if problems.len() >= super::MAX_REPORTED {
             break;
         }
     }
     if !problems.is_empty() {
         return Err(problems);
     }
-    // Stable: of equal ones, the first in the workflow comes first.
+    // Stable, so that equal units keep their order in the workflow.
     all.sort_by(|a, b| b.0.total_cmp(&a.0));
     Ok(all)
 }
 
-/// Clusters that run no longer than `longest` (seconds), each unit in the first one with room. Longer units
-/// stay alone.
+/// Forms clusters that run at most `longest` seconds: each unit joins the first cluster with room. Longer
+/// units stay alone.
 pub(super) fn bounded(
     units: &impl Units,
     group: &[u32],
@@ -61,7 +61,7 @@ pub(super) fn bounded(
     Ok(in_order(bins, allow_single))
 }
 
-/// So many clusters, each unit in the one that is shortest so far.
+/// Forms a number of clusters: each unit joins the shortest cluster so far.
 pub(super) fn balanced(
     units: &impl Units,
     group: &[u32],
@@ -83,7 +83,7 @@ pub(super) fn balanced(
     Ok(in_order(bins, allow_single))
 }
 
-/// Units of each bin in the order of the workflow; bins of one unit are none.
+/// Returns the units of each bin in the order of the workflow. Bins of one unit are left out.
 fn in_order(mut bins: Vec<Vec<u32>>, allow_single: bool) -> Vec<Vec<u32>> {
     bins.retain(|bin| bin.len() > 1 || (allow_single && !bin.is_empty()));
     for bin in &mut bins {
@@ -108,8 +108,7 @@ impl Ord for Seconds {
     }
 }
 
-/// Room that is left in bins: a tree whose nodes know the most room below them, so that the first bin with
-/// room is found in logarithmic time.
+/// Free room in bins: a tree of maxima that finds the first bin with enough room in logarithmic time.
 struct Room {
     leaves: usize,
     most: Vec<f64>,
@@ -125,7 +124,7 @@ impl Room {
     }
     /// Takes room in the first bin that has it.
     fn take(&mut self, amount: f64) -> Option<usize> {
-        // Sums of fractions are not exact: a bin that is full up to the last bit counts as having room.
+        // Sums of fractions are not exact, so a rounding error counts as room.
         let fits = |room: f64| room + 1e-9 * amount.max(1.0) >= amount;
         if !fits(self.most[1]) {
             return None;

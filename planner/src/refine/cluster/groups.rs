@@ -1,5 +1,5 @@
-//! Which units go together: one function a technique. A unit is a job, or a cluster that an earlier technique
-//! has formed.
+//! Groups units into clusters, with one function per technique. A unit is a job, or a cluster of an earlier
+//! technique.
 
 use rustc_hash::FxHashMap;
 
@@ -8,22 +8,22 @@ use crate::graph::{Graph, by_depth};
 use super::bins;
 use super::settings::ClusterSettings;
 
-/// What the techniques look at.
+/// The units, as the techniques see them.
 pub(super) trait Units {
-    /// How many there are.
+    /// Returns the number of units.
     fn len(&self) -> usize;
-    /// Number of what a unit runs; jobs of one transformation have one number.
+    /// Returns the number of a unit's transformation.
     fn transformation(&self, unit: u32) -> u32;
-    /// Site of a unit: its number, and its name.
+    /// Returns number and name of a unit's site.
     fn site(&self, unit: u32) -> (u16, &str);
-    /// A profile of the namespace pegasus.
+    /// Returns a profile of the namespace pegasus.
     fn profile(&self, unit: u32, key: &str) -> Option<&str>;
-    /// Seconds that a unit runs, if all its jobs say so.
+    /// Returns the run time of a unit in seconds, if all its jobs have one.
     ///
     /// # Errors
-    /// A value that is no number.
+    /// A value that is not a number.
     fn runtime(&self, unit: u32) -> Result<Option<f64>, String>;
-    /// Name of a unit, for messages.
+    /// Returns the name of a unit for messages.
     fn name(&self, unit: u32) -> &str;
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Group {
     pub(super) units: Vec<u32>,
 }
 
-/// What a cluster is named after.
+/// Origin of a cluster's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum GroupName {
     /// The transformation of its first unit, its level, and a number, both from 1.
@@ -70,7 +70,7 @@ pub(super) fn horizontal(
             });
             found[number].push(unit);
         }
-        // Clusters of one transformation are numbered through, whatever their sites are.
+        // Clusters of one transformation share one numbering over all sites.
         let mut next: FxHashMap<u32, u32> = FxHashMap::default();
         for group in found {
             let Some(&first) = group.first() else { continue };
@@ -93,12 +93,12 @@ pub(super) fn horizontal(
         Ok(groups)
     } else {
         problems.dedup();
-        problems.truncate(super::SHOWN);
+        problems.truncate(super::MAX_REPORTED);
         Err(problems)
     }
 }
 
-/// How the units of one level, transformation and site are parted; what is left out stays as it is.
+/// Splits the units of one level, transformation and site. Units left out stay alone.
 fn parts(
     units: &impl Units,
     group: &[u32],
@@ -125,7 +125,7 @@ fn parts(
     };
     let (clusters, size) = (number("clusters.num")?, number("clusters.size")?);
     let size = size.or_else(|| settings.nodes.get(units.site(first).1).map(|&n| n as usize));
-    // A size of 1 says that there are to be no clusters.
+    // A size of 1 disables clusters.
     if by_runtime && (clusters.is_some() || size != Some(1)) {
         let longest = units.profile(first, "clusters.maxruntime");
         match (longest, clusters) {
@@ -141,7 +141,7 @@ fn parts(
     Ok(slices(group, size, rest, settings.allow_single))
 }
 
-/// Consecutive units: the first `rest` slices one unit longer than `size`.
+/// Splits into consecutive units. The first `rest` slices are one unit longer than `size`.
 fn slices(group: &[u32], size: usize, mut rest: usize, allow_single: bool) -> Vec<Vec<u32>> {
     if size == 1 && rest == 0 && !allow_single {
         return Vec::new();
@@ -149,13 +149,13 @@ fn slices(group: &[u32], size: usize, mut rest: usize, allow_single: bool) -> Ve
     let mut parts = Vec::new();
     let mut left = group;
     while !left.is_empty() {
-        let wanted = size + usize::from(rest > 0);
+        let requested = size + usize::from(rest > 0);
         rest = rest.saturating_sub(1);
-        // As in Pegasus, a last slice may be of one job, but not one that was meant to be.
-        if wanted == 0 || (wanted == 1 && !allow_single) {
+        // As in Pegasus, the last slice may have one job, but not a slice of requested size 1.
+        if requested == 0 || (requested == 1 && !allow_single) {
             break;
         }
-        let (part, more) = left.split_at(wanted.min(left.len()));
+        let (part, more) = left.split_at(requested.min(left.len()));
         parts.push(part.to_vec());
         left = more;
     }

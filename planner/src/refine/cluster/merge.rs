@@ -1,11 +1,11 @@
-//! What a cluster inherits from its jobs: files and profiles.
+//! Files and profiles that a cluster inherits from its jobs.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{FileId, FileKind, FileUse, Link, Workflow};
 use crate::profiles::{Namespace, Profiles, parse_bool};
 
-/// Files that the jobs use together. What one job writes and another one reads is an output only.
+/// Returns the files that the jobs use. A file written by one job and read by another is an output only.
 pub(super) fn uses(workflow: &Workflow, jobs: &[u32]) -> Vec<FileUse> {
     let of = |job: u32| &workflow.jobs[job as usize].uses;
     let mut writers: FxHashMap<FileId, u32> = FxHashMap::default();
@@ -42,7 +42,7 @@ pub(super) fn uses(workflow: &Workflow, jobs: &[u32]) -> Vec<FileUse> {
     all
 }
 
-/// Keys that kickstart or the executor go by, for each job of a cluster on its own.
+/// Keys that apply to each job of a cluster separately.
 fn is_of_the_job(namespace: Namespace, key: &str) -> bool {
     match namespace {
         Namespace::Env | Namespace::Metadata | Namespace::Selector => true,
@@ -65,7 +65,7 @@ fn is_of_the_job(namespace: Namespace, key: &str) -> bool {
     }
 }
 
-/// How values of one key come together, where the last one does not win.
+/// How values of one key are combined, if not by the last value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rule {
     Sum,
@@ -86,14 +86,13 @@ fn rule(namespace: Namespace, key: &str) -> Option<Rule> {
     })
 }
 
-/// Profiles of a cluster from those of its jobs: times are added, of sizes the largest counts, of other values
-/// the last one.
+/// Returns the profiles of a cluster: the sum of times, the maximum of sizes, and the last of other values.
 pub(super) fn profiles<'p>(jobs: impl Iterator<Item = &'p Profiles>) -> Profiles {
     let mut all = Profiles::default();
     let mut before: Option<*const Profiles> = None;
     let mut sums: FxHashMap<(Namespace, &'p str), f64> = FxHashMap::default();
     for profiles in jobs {
-        // Most jobs of a cluster share one set of profiles, which has sums to add only.
+        // Most jobs of a cluster share one set of profiles, of which only sums change.
         let same = before.replace(profiles) == Some(profiles);
         for (namespace, key, value) in profiles.iter() {
             let rule = rule(namespace, key);

@@ -28,13 +28,13 @@ use crate::graph::Graph;
 use groups::{Group, GroupName, Units};
 use settings::Technique;
 
-/// Problems of this many jobs are shown.
-const SHOWN: usize = 20;
+/// Maximum problems reported.
+const MAX_REPORTED: usize = 20;
 
-/// A number of seconds.
+/// Parses a number of seconds.
 ///
 /// # Errors
-/// What is wrong, as the end of a sentence.
+/// The problem, as the end of a sentence.
 fn seconds(text: &str) -> Result<f64, String> {
     text.trim()
         .parse::<f64>()
@@ -77,7 +77,7 @@ impl Units for View<'_> {
         let unit = &self.units[unit as usize];
         match (&unit.cluster, unit.jobs.first()) {
             (None, Some(&job)) => self.transformations[job as usize],
-            // Clusters go with clusters.
+            // Clusters are grouped with clusters.
             _ => u32::MAX,
         }
     }
@@ -119,10 +119,11 @@ impl Units for View<'_> {
     }
 }
 
-/// Forms the clusters that the settings ask for. All jobs are compute jobs still, numbered in document order.
+/// Step: forms the clusters of the settings. At this point all jobs are compute jobs, numbered in document
+/// order.
 ///
 /// # Errors
-/// Profiles that make no sense, clusters over several sites, clusters that wait for each other.
+/// Invalid profiles, clusters over several sites, clusters that wait for each other.
 pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), PlanError> {
     let Refinement {
         workflow,
@@ -189,10 +190,10 @@ pub(super) fn cluster_jobs(refinement: &mut Refinement<'_, '_>) -> Result<(), Pl
     if units.iter().all(|unit| unit.cluster.is_none()) {
         return Ok(());
     }
-    settle(workflow, exec, mapper, mapped, reduced, units, &job_edges, notes)
+    add_clusters(workflow, exec, mapper, mapped, reduced, units, &job_edges, notes)
 }
 
-/// A number for each transformation; those of the jobs, in order.
+/// Returns the number of each job's transformation.
 fn number_transformations(workflow: &Workflow, exec: &Exec) -> Vec<u32> {
     let mut numbers: FxHashMap<&Arc<TransformationName>, u32> = FxHashMap::default();
     exec.jobs
@@ -209,7 +210,7 @@ fn number_transformations(workflow: &Workflow, exec: &Exec) -> Vec<u32> {
         .collect()
 }
 
-/// A cluster runs on one site.
+/// Refuses clusters over several sites.
 fn check_sites(view: &View<'_>, groups: &[Group]) -> Result<(), PlanError> {
     let mut problems = Vec::new();
     for group in groups {
@@ -235,7 +236,7 @@ fn check_sites(view: &View<'_>, groups: &[Group]) -> Result<(), PlanError> {
             ));
         }
     }
-    problems.truncate(SHOWN);
+    problems.truncate(MAX_REPORTED);
     if problems.is_empty() {
         Ok(())
     } else {
@@ -243,7 +244,7 @@ fn check_sites(view: &View<'_>, groups: &[Group]) -> Result<(), PlanError> {
     }
 }
 
-/// The units with each group as one, and the edges between them.
+/// Joins each group to one unit. Returns the units and the edges between them.
 fn join(view: &View<'_>, groups: Vec<Group>, edges: &[(u32, u32)]) -> (Vec<Unit>, Vec<(u32, u32)>) {
     const ALONE: u32 = u32::MAX;
     let mut group_of = vec![ALONE; view.units.len()];
@@ -259,7 +260,7 @@ fn join(view: &View<'_>, groups: Vec<Group>, edges: &[(u32, u32)]) -> (Vec<Unit>
         .collect();
     let mut units: Vec<Unit> = Vec::with_capacity(view.units.len());
     let mut number_of = vec![0u32; view.units.len()];
-    // A cluster stands where its first unit stood.
+    // A cluster takes the place of its first unit.
     for (old, unit) in view.units.iter().enumerate() {
         let number = units.len() as u32;
         if group_of[old] == ALONE {
@@ -293,7 +294,7 @@ fn join(view: &View<'_>, groups: Vec<Group>, edges: &[(u32, u32)]) -> (Vec<Unit>
     (units, joined)
 }
 
-/// Name of a cluster that no other one has.
+/// Returns a unique name for a cluster.
 fn free_name(view: &View<'_>, group: &Group, taken: &mut FxHashSet<Box<str>>) -> Box<str> {
     let clean = |text: &str| {
         job_name("merge_", text, "")
@@ -327,7 +328,7 @@ fn free_name(view: &View<'_>, group: &Group, taken: &mut FxHashSet<Box<str>>) ->
     name
 }
 
-/// Which clusters wait for each other.
+/// Returns the error that names clusters waiting for each other.
 fn cycle(view: &View<'_>, graph: &Graph) -> PlanError {
     let count = graph.len() as u32;
     let mut waiting: Vec<u32> = (0..count).map(|v| graph.parents(v).len() as u32).collect();
@@ -340,7 +341,7 @@ fn cycle(view: &View<'_>, graph: &Graph) -> PlanError {
             }
         }
     }
-    // Whoever still waits has a parent that still waits; following these leads into a cycle.
+    // Every waiting unit has a waiting parent, so following parents leads into a cycle.
     let mut path: Vec<u32> = (0..count).filter(|&v| waiting[v as usize] > 0).take(1).collect();
     let mut place: FxHashMap<u32, usize> = FxHashMap::default();
     while let Some(&node) = path.last() {
@@ -365,9 +366,9 @@ fn cycle(view: &View<'_>, graph: &Graph) -> PlanError {
     ))
 }
 
-/// Puts the clusters into the plan.
+/// Adds the clusters to the plan.
 #[expect(clippy::too_many_arguments, reason = "all of what the step before has made")]
-fn settle(
+fn add_clusters(
     workflow: &Workflow,
     exec: &mut Exec,
     mapper: &mut Mapper<'_>,
@@ -380,7 +381,7 @@ fn settle(
     let graph = Graph::new(exec.jobs.len(), job_edges);
     let depths = graph.depths(&graph.topological().unwrap_or_default());
     let mut old: Vec<Option<ExecJob>> = std::mem::take(&mut exec.jobs).into_iter().map(Some).collect();
-    // What a job of the abstract workflow is in the graph that the next steps go by: itself, or its cluster.
+    // Node of each abstract job in the graph of the next steps: the job itself, or its cluster.
     let mut node_of: Vec<u32> = (0..workflow.jobs.len() as u32).collect();
     let mut place = vec![u32::MAX; old.len()];
     let mut unit_of = vec![0u32; old.len()];
@@ -457,7 +458,7 @@ fn settle(
     Ok(())
 }
 
-/// The job that runs the members.
+/// Returns the job that runs the members.
 fn cluster_job(
     exec: &mut Exec,
     mapper: &mut Mapper<'_>,
@@ -479,7 +480,7 @@ fn cluster_job(
         })?,
     };
     if aggregator == Aggregator::MpiExec {
-        // The jobs run side by side: how long that takes is not the sum.
+        // The jobs run in parallel, so the sum of times does not apply.
         for (namespace, key) in [
             (Namespace::Pegasus, "runtime"),
             (Namespace::Pegasus, "maxwalltime"),

@@ -1,4 +1,4 @@
-//! What the command line and the properties say about clustering.
+//! Settings of clustering, from the command line and the properties.
 
 use rustc_hash::FxHashMap;
 
@@ -9,10 +9,10 @@ use crate::request::Request;
 
 use crate::exec::Aggregator;
 
-/// A way to form clusters.
+/// A clustering technique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Technique {
-    /// Jobs of one level, transformation and site, so many a cluster or so many clusters.
+    /// Jobs of one level, transformation and site, by size or number of clusters.
     Horizontal,
     /// The same, by the run times of the jobs.
     Runtime,
@@ -35,19 +35,19 @@ impl Technique {
 /// The settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterSettings {
-    /// Techniques, to be applied one after the other.
+    /// Techniques, applied in order.
     pub(crate) techniques: Vec<Technique>,
     /// Horizontal clustering is by run time.
     pub(crate) by_runtime: bool,
     /// Key of the profile that labels jobs, in lower case.
     pub(crate) label_key: String,
-    /// Jobs a cluster by site, where profiles say nothing.
+    /// Default jobs per cluster, by site.
     pub(crate) nodes: FxHashMap<String, u32>,
-    /// One job is enough for a cluster.
+    /// A cluster may have one job.
     pub(crate) allow_single: bool,
-    /// What runs the jobs of a cluster, where profiles say nothing.
+    /// Default program that runs the jobs of a cluster.
     pub(crate) aggregator: Aggregator,
-    /// More arguments of the aggregator, where profiles say nothing.
+    /// Default further arguments of that program.
     pub(crate) arguments: Option<String>,
     /// pegasus-cluster keeps a log of its progress.
     pub(crate) log: bool,
@@ -58,10 +58,10 @@ pub(crate) struct ClusterSettings {
 }
 
 impl ClusterSettings {
-    /// From `--cluster` and the properties `pegasus.clusterer.*`.
+    /// Reads `--cluster` and the properties `pegasus.clusterer.*`.
     ///
     /// # Errors
-    /// An unknown technique, values that mean nothing.
+    /// Unknown techniques and values.
     pub(crate) fn new(
         properties: &Properties,
         request: &Request,

@@ -1,4 +1,4 @@
-//! Replica selectors: how good each location of a file is for a site (section 6.7 of the planner's
+//! Replica selectors: the priority of each location of a file for a site (section 6.7 of the planner's
 //! specification).
 
 use crate::error::{InputError, near_spelling};
@@ -15,7 +15,7 @@ const PREFERRED: u32 = 50;
 /// Priority of all others.
 const OTHER: u32 = 10;
 
-/// Which locations of a file are taken, and in which order.
+/// Chooses and orders the locations of a file.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ReplicaSelector {
     /// Files on the site first, then other locations there, then the rest.
@@ -23,13 +23,13 @@ pub(crate) enum ReplicaSelector {
     Default,
     /// By the first pattern that matches the whole location; those that match none are left out.
     Regex(Vec<(u32, Pattern)>),
-    /// As the properties prefer or exclude sites.
+    /// Preferred and excluded sites of the properties.
     Restricted(Vec<Restriction>),
     /// Only locations on the site `local`.
     Local,
 }
 
-/// Sites that are preferred, or not asked, for the staging site `destination` (`*` for any).
+/// Preferred or excluded sites for the staging site `destination` (`*` for any).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Restriction {
     destination: String,
@@ -38,7 +38,7 @@ pub(crate) struct Restriction {
 }
 
 impl ReplicaSelector {
-    /// The priority of a location for a staging site; `None` if it is not to be used.
+    /// Returns the priority of a location for a staging site; `None` if it is excluded.
     pub(crate) fn priority(&self, destination: &str, at: &str, pfn: &str) -> Option<u32> {
         let is_file = pfn.starts_with("file://");
         let plain = |is_preferred: bool| match is_file {
@@ -69,7 +69,7 @@ impl ReplicaSelector {
             }
         }
     }
-    /// Why a location may have been left out.
+    /// Explains why a location may be excluded.
     pub(crate) fn reason(&self) -> Option<&'static str> {
         match self {
             ReplicaSelector::Default => None,
@@ -88,8 +88,7 @@ impl ReplicaSelector {
     }
 }
 
-/// What the properties for a destination say of a site: preferred, left out, or nothing. A site that is in
-/// both lists is preferred.
+/// Returns whether a site is preferred or excluded for a destination. A site in both lists is preferred.
 fn verdict(restrictions: &[Restriction], destination: &str, at: &str) -> Option<bool> {
     let says = |prefers: bool| {
         restrictions.iter().any(|r| {
@@ -107,7 +106,7 @@ fn verdict(restrictions: &[Restriction], destination: &str, at: &str) -> Option<
     }
 }
 
-/// The selector that the properties ask for.
+/// Returns the selector of the properties.
 pub(crate) fn selector(properties: &Properties, problems: &mut Vec<InputError>) -> ReplicaSelector {
     let name = properties.get(KEY).unwrap_or_default().trim();
     match name.to_ascii_lowercase().as_str() {
@@ -131,7 +130,7 @@ pub(crate) fn selector(properties: &Properties, problems: &mut Vec<InputError>) 
     }
 }
 
-/// The patterns by rank, the best first.
+/// Returns the patterns by rank, best first.
 fn patterns(properties: &Properties, problems: &mut Vec<InputError>) -> Vec<(u32, Pattern)> {
     let prefix = format!("{KEY}.regex.rank.");
     let mut patterns = Vec::new();
@@ -271,7 +270,7 @@ mod tests {
             problems[0].contains("must be SITE.prefer.stagein.sites"),
             "{problems:?}"
         );
-        // Without preferences it is the selector Default.
+        // Without preferences, it equals the selector Default.
         let selector = made(&[(KEY, "Restricted")]).expect("a selector");
         assert_eq!(selector.priority("a", "a", "/x"), Some(50));
     }

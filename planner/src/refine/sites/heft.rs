@@ -167,7 +167,8 @@ impl Processors {
         }
         Processors { tree, leaves }
     }
-    /// The first processor that is free at `ready`, else the first that is free next, and when the job starts.
+    /// The first processor that is free at `ready`, else the first that is free next, and when the job
+    /// starts.
     fn earliest(&self, ready: u64) -> (usize, u64) {
         let start = self.tree[1].max(ready);
         let mut node = 1;

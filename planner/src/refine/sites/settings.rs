@@ -1,5 +1,5 @@
-//! Properties of site selection: `pegasus.selector.site` and what belongs to it. The user's document of Pegasus
-//! calls some of them `pegasus.site.selector.…`; both are read.
+//! Properties of site selection: `pegasus.selector.site` and what belongs to it. The user's document of
+//! Pegasus calls some of them `pegasus.site.selector.…`; both are read.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

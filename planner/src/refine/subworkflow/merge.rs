@@ -1,17 +1,17 @@
-//! Puts the jobs of sub-workflows in the place of the jobs that stood for them.
+//! Replaces sub-workflow jobs by the jobs of their workflows.
 //!
-//! A workflow that is run on its own has a work directory of its own. In one plan there is one directory: a file
-//! that the job does not list among its uses is the sub-workflow's alone, and must not meet another of its name
-//! that somebody writes.
+//! A separate workflow has its own work directory. One plan has one directory. So a file that the
+//! sub-workflow job does not list is private to the sub-workflow, and no other job may write a file with its
+//! name.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{FileId, Job, JobIndex, TransferFlag, Workflow};
 
-/// Problems of one kind that are shown.
-const SHOWN: usize = 20;
+/// Maximum reported problems of one kind.
+const MAX_REPORTED: usize = 20;
 
-/// Replaces each job by the workflow that comes with it.
+/// Replaces each job by its workflow.
 pub(super) fn merge(
     workflow: &mut Workflow,
     parts: Vec<(JobIndex, Workflow)>,
@@ -32,22 +32,22 @@ pub(super) fn merge(
     merger.finish(workflow, problems);
 }
 
-/// What is known of one file name.
+/// Users of one file name.
 #[derive(Clone, Debug, Default)]
 struct Meeting {
     /// Whose file it is, and a job that uses it: the first, and the first of another owner.
     first: Option<(u32, JobIndex)>,
     other: Option<(u32, JobIndex)>,
     written: bool,
-    /// A sub-workflow shares it with the workflow around it.
+    /// A sub-workflow shares it with the outer workflow.
     shared: bool,
 }
 
 struct Merger {
     jobs: Vec<Job>,
-    /// Of each new job, the part that it comes from, 0 for the workflow itself.
+    /// Part of each new job, 0 for the workflow itself.
     origins: Vec<u32>,
-    /// Of each old job, its first and its last jobs in the new order.
+    /// First and last jobs, in the new order, of each old job.
     ends: Vec<(Vec<JobIndex>, Vec<JobIndex>)>,
     edges: Vec<(JobIndex, JobIndex)>,
     files: Vec<Meeting>,
@@ -182,7 +182,7 @@ impl Merger {
                 writers.entry(file_use.file).or_default().push(JobIndex(n as u32));
             }
         }
-        // Between jobs of different parts, only the jobs that stood for them had an order.
+        // Between different parts, only the sub-workflow jobs had an order.
         for (n, job) in self.jobs.iter().enumerate() {
             for file_use in job.uses.iter().filter(|u| u.link.reads() && shared(u.file)) {
                 for &writer in writers.get(&file_use.file).into_iter().flatten() {
@@ -199,7 +199,7 @@ impl Merger {
                 continue;
             };
             shown += 1;
-            if shown > SHOWN {
+            if shown > MAX_REPORTED {
                 break;
             }
             let name = workflow.files.name(FileId(n as u32));

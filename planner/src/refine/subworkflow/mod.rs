@@ -1,9 +1,8 @@
-//! Sub-workflows: a job that stands for a workflow (`pegasusWorkflow`, `<dax>`) is replaced by the jobs of that
-//! workflow before anything else is refined, so that all of it is one DAG (sections 3.2.7 and 8.25 of the planner's
-//! specification).
+//! Sub-workflows: replaces a sub-workflow job (`pegasusWorkflow`, `<dax>`) by the jobs of its workflow before
+//! the refinement, so that all jobs are in one DAG (sections 3.2.7 and 8.25 of the planner's specification).
 //!
-//! That takes a workflow file that is there when the plan is made. Whatever cannot be done in one plan (other
-//! sites, other outputs, other properties than those of the whole) is refused rather than passed over.
+//! The workflow file must exist at planning time. Options that one plan cannot fulfil are refused: other
+//! sites, outputs or properties than those of the outer workflow.
 
 mod merge;
 mod options;
@@ -16,24 +15,24 @@ use crate::catalog::site::SiteCatalog;
 use crate::catalog::transformation::TransformationCatalog;
 use crate::error::PlanError;
 use crate::expand::ExpandEnv;
-use crate::input::{ReadOptions, read_workflow};
-use crate::model::{Embedded, Job, JobIndex, JobKind, Workflow};
+use crate::input::{Embedded, ParsedWorkflow, ReadOptions, read_workflow};
+use crate::model::{Job, JobIndex, JobKind, Workflow};
 use crate::properties::Properties;
 use crate::request::Request;
 
 use super::replicas::Replicas;
 
-/// Workflows within workflows, at most.
-const DEEPEST: usize = 32;
-/// Sub-workflows in all, at most: a chain of workflows that each have the next one twice would have no end.
-const MOST: usize = 100_000;
+/// Maximum depth of nested workflows.
+const MAX_DEPTH: usize = 32;
+/// Maximum number of sub-workflows. Their number can grow exponentially with the depth.
+const MAX_SUBWORKFLOWS: usize = 100_000;
 
 /// What all levels share.
-pub(crate) struct Surrounding<'a> {
+pub(crate) struct OuterWorkflow<'a> {
     pub(crate) request: &'a Request,
     pub(crate) properties: &'a Properties,
     pub(crate) options: &'a ReadOptions,
-    /// Variables that workflow files may use, but for the directory of the file itself.
+    /// Variables that workflow files may use, without the directory of the file itself.
     pub(crate) variables: &'a BTreeMap<String, String>,
     /// Name of the variable with that directory.
     pub(crate) directory_variable: &'a str,
@@ -46,20 +45,20 @@ pub(crate) struct Catalogs<'a> {
     pub(crate) replicas: &'a mut Replicas,
 }
 
-/// Replaces the jobs that stand for workflows; gives warnings.
+/// Replaces sub-workflow jobs by their jobs. Returns warnings.
 ///
 /// # Errors
-/// Workflows that are not there or cannot be part of one plan; all of them.
+/// All workflows that do not exist or cannot be part of one plan.
 pub(crate) fn inline(
     workflow: &mut Workflow,
-    around: &Surrounding<'_>,
+    outer: &OuterWorkflow<'_>,
     catalogs: Catalogs<'_>,
 ) -> Result<Vec<String>, PlanError> {
     if workflow.jobs.iter().all(|job| job.kind == JobKind::Compute) {
         return Ok(Vec::new());
     }
     let mut inliner = Inliner {
-        around,
+        outer,
         catalogs,
         problems: Vec::new(),
         warnings: Vec::new(),
@@ -75,7 +74,7 @@ pub(crate) fn inline(
 }
 
 struct Inliner<'a, 'c> {
-    around: &'a Surrounding<'a>,
+    outer: &'a OuterWorkflow<'a>,
     catalogs: Catalogs<'c>,
     problems: Vec<String>,
     warnings: Vec<String>,
@@ -83,7 +82,8 @@ struct Inliner<'a, 'c> {
 }
 
 impl Inliner<'_, '_> {
-    /// Replaces the jobs of one workflow; `chain` has the files of the workflows around it, itself last.
+    /// Replaces the sub-workflow jobs of one workflow. `chain` has the files of the outer workflows and its
+    /// own.
     fn expand(&mut self, workflow: &mut Workflow, chain: &mut Vec<PathBuf>) -> Result<(), PlanError> {
         let before = self.problems.len();
         let mut parts = Vec::new();
@@ -113,7 +113,7 @@ impl Inliner<'_, '_> {
         Ok(())
     }
 
-    /// The workflow that a job stands for, without sub-workflows of its own; `None` after a problem.
+    /// Returns the workflow of a job, with its sub-workflows replaced; `None` after a problem.
     fn part(
         &mut self,
         workflow: &Workflow,
@@ -124,7 +124,7 @@ impl Inliner<'_, '_> {
         options::check(
             workflow,
             job,
-            self.around,
+            self.outer,
             self.catalogs.replicas,
             &mut self.warnings,
             &mut self.problems,
@@ -142,19 +142,22 @@ impl Inliner<'_, '_> {
             return Ok(None);
         }
         self.count += 1;
-        if chain.len() > DEEPEST || self.count > MOST {
+        if chain.len() > MAX_DEPTH || self.count > MAX_SUBWORKFLOWS {
             return Err(PlanError::refinement(format!(
-                "the job {}: there are more than {DEEPEST} workflows within each other, or more than {MOST} in all",
+                "the job {}: there are more than {MAX_DEPTH} workflows within each other, or more than {MAX_SUBWORKFLOWS} in all",
                 job.id
             )));
         }
-        let mut variables = self.around.variables.clone();
+        let mut variables = self.outer.variables.clone();
         if let Some(directory) = path.parent() {
             let directory = directory.display().to_string();
-            variables.insert(self.around.directory_variable.to_owned(), directory);
+            variables.insert(self.outer.directory_variable.to_owned(), directory);
         }
-        let env = ExpandEnv::new(&variables).with_properties(self.around.properties);
-        let mut part = read_workflow(&path, &env, self.around.options)?;
+        let env = ExpandEnv::new(&variables).with_variables(self.outer.properties.with_prefix("env."));
+        let ParsedWorkflow {
+            workflow: mut part,
+            embedded,
+        } = read_workflow(&path, &env, self.outer.options)?;
         self.warnings
             .extend(part.warnings.drain(..).map(|warning| warning.to_string()));
         if !part.hooks.is_empty() || !job.hooks.is_empty() {
@@ -164,7 +167,6 @@ impl Inliner<'_, '_> {
                 job.id
             ));
         }
-        let embedded = std::mem::take(&mut part.embedded);
         self.add_catalogs(job, embedded);
         chain.push(file);
         let expanded = self.expand(&mut part, chain);
@@ -173,7 +175,7 @@ impl Inliner<'_, '_> {
         Ok((self.problems.len() == before).then_some(part))
     }
 
-    /// The workflow file: where the replica catalogs have it, else beside the workflow that names it.
+    /// Finds the workflow file: in the replica catalogs, else next to the outer workflow.
     fn find(&mut self, workflow: &Workflow, job: &Job) -> Option<PathBuf> {
         let file = job.file?;
         let lfn = workflow.files.name(file);
@@ -217,11 +219,11 @@ impl Inliner<'_, '_> {
         found.cloned()
     }
 
-    /// Adds the catalogs inside a sub-workflow to those of the whole; they must not contradict each other.
+    /// Adds the catalogs inside a sub-workflow to those of the plan. They must not contradict each other.
     fn add_catalogs(&mut self, job: &Job, embedded: Embedded) {
         let mut conflict = |what: String| {
             self.problems.push(format!(
-                "the job {}: its workflow has {what} than the workflow around it; in one plan there can be one only",
+                "the job {}: its workflow has {what} than the workflow outer it; in one plan there can be one only",
                 job.id
             ));
         };
@@ -275,7 +277,7 @@ impl Inliner<'_, '_> {
     }
 }
 
-/// A path by which a file is recognised.
+/// Returns the canonical path of a file.
 fn canonical(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }

@@ -1,5 +1,5 @@
-//! The arguments of a job that stands for a workflow are options of the planner. Those that the plan of the whole
-//! fulfils anyway are taken, those that make no difference in the results are told, others are refused.
+//! Arguments of sub-workflow jobs, which are planner options. Options that the plan fulfils anyway are
+//! accepted. Options without effect on the results give a warning. Other options are refused.
 
 use std::path::PathBuf;
 
@@ -7,13 +7,13 @@ use crate::model::{Arguments, Job, Workflow};
 use crate::properties::{Properties, PropertySources};
 
 use super::super::replicas::Replicas;
-use super::{Surrounding, canonical};
+use super::{OuterWorkflow, canonical};
 
-/// Checks the arguments of a job.
+/// Checks the arguments of a sub-workflow job.
 pub(super) fn check(
     workflow: &Workflow,
     job: &Job,
-    around: &Surrounding<'_>,
+    outer: &OuterWorkflow<'_>,
     replicas: &Replicas,
     warnings: &mut Vec<String>,
     problems: &mut Vec<String>,
@@ -26,7 +26,7 @@ pub(super) fn check(
         .into_iter()
         .map(|word| String::from_utf8_lossy(&word).into_owned())
         .collect();
-    let own = match (around.request.parse_options)(&words) {
+    let own = match (outer.request.parse_options)(&words) {
         Ok(options) => options,
         Err(error) => {
             let message = error.to_string();
@@ -36,7 +36,7 @@ pub(super) fn check(
             return;
         }
     };
-    let request = around.request;
+    let request = outer.request;
     let mut refuse = |option: &str, value: String, advice: &str| {
         problems.push(format!(
             "the job {}: its argument {option} {value} differs from what the workflow around it is planned with; \
@@ -118,8 +118,8 @@ pub(super) fn check(
         Err(e) => problems.push(format!("the job {}: {e}", job.id)),
         Ok(properties) => {
             for (key, value) in properties.iter() {
-                if around.properties.get(key) != Some(value) {
-                    let with = around.properties.get(key).map_or_else(
+                if outer.properties.get(key) != Some(value) {
+                    let with = outer.properties.get(key).map_or_else(
                         || "which the workflow around it is planned without".to_owned(),
                         |whole| format!("which is {whole} for the workflow around it"),
                     );

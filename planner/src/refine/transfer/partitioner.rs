@@ -1,4 +1,4 @@
-//! Deals the files of a level to transfer jobs (section 6.6.3 of the planner's specification).
+//! Distributes the files of a level over transfer jobs (section 6.6.3 of the planner's specification).
 
 use rustc_hash::FxHashMap;
 
@@ -9,25 +9,25 @@ use crate::exec::{JobId, SiteId};
 
 /// Transfer level of outputs of deleted jobs.
 pub(super) const DELETED_LEVEL: u32 = 1000;
-/// Transfer jobs of the refiner Bundle, when nothing else is set.
-const BUNDLES: u32 = 2;
-/// Compute jobs per transfer job of a level, when nothing else is set.
+/// Default number of transfer jobs of the refiner Bundle.
+const DEFAULT_BUNDLES: u32 = 2;
+/// Default number of compute jobs per transfer job of a level.
 const JOBS_PER_TRANSFER: u32 = 10;
 
-/// No more transfer jobs than this are made for a level, whatever is asked for.
-const MOST: u32 = 1 << 16;
+/// Maximum transfer jobs per level.
+const MAX_JOBS_PER_LEVEL: u32 = 1 << 16;
 
-/// The directions that are dealt; stage-in and stage-out do not share jobs.
+/// Direction of files; stage-in and stage-out do not share jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Flow {
     In,
     Out,
 }
 
-/// What files are dealt for: direction, work directory, side on which the transfer runs.
+/// Files with the same key share jobs: direction, work directory, side on which the transfer runs.
 pub(super) type Key = (Flow, SiteId, Side);
 
-/// The jobs of one share, as far as they were needed yet.
+/// Jobs of one partition, as far as they exist.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slot {
     pub(super) transfer: Option<JobId>,
@@ -35,48 +35,48 @@ pub(super) struct Slot {
 }
 
 #[derive(Debug, Default)]
-struct Dealer {
+struct LevelState {
     level: u32,
     slots: Vec<Slot>,
     next: usize,
     last_job: Option<JobId>,
 }
 
-/// All dealers of a plan.
-pub(super) struct Dealers<'a> {
+/// Assigns files to partitions, for all keys of a plan.
+pub(super) struct JobPartitioner<'a> {
     settings: &'a Settings,
     sites: &'a Sites,
-    dealers: FxHashMap<Key, Dealer>,
+    levels: FxHashMap<Key, LevelState>,
 }
 
-impl<'a> Dealers<'a> {
+impl<'a> JobPartitioner<'a> {
     pub(super) fn new(settings: &'a Settings, sites: &'a Sites) -> Self {
-        Dealers {
+        JobPartitioner {
             settings,
             sites,
-            dealers: FxHashMap::default(),
+            levels: FxHashMap::default(),
         }
     }
 
-    /// The slot for the next file: of a compute job, or of nobody. `width` is the number of compute jobs on
-    /// the level.
-    pub(super) fn deal(&mut self, key: Key, job: Option<JobId>, level: u32, width: u32) -> usize {
+    /// Returns the partition of the next file of `job`; `None` for files of deleted jobs. `width` is the
+    /// number of compute jobs on the level.
+    pub(super) fn assign(&mut self, key: Key, job: Option<JobId>, level: u32, width: u32) -> usize {
         let refiner = self.settings.refiner;
         let bundled = refiner == Refiner::Bundle && key.0 == Flow::In;
-        let begins = match self.dealers.get(&key) {
+        let starts_level = match self.levels.get(&key) {
             None => true,
             Some(_) if bundled => false,
-            Some(dealer) if refiner == Refiner::Basic && job.is_some() => dealer.last_job != job,
-            Some(dealer) => dealer.level != level,
+            Some(state) if refiner == Refiner::Basic && job.is_some() => state.last_job != job,
+            Some(state) => state.level != level,
         };
-        if begins {
+        if starts_level {
             let count = match (refiner, job) {
                 (Refiner::Basic, Some(_)) => 1,
                 _ => self.jobs_per_level(key, level, width),
             };
-            self.dealers.insert(
+            self.levels.insert(
                 key,
-                Dealer {
+                LevelState {
                     level,
                     slots: vec![Slot::default(); count],
                     next: 0,
@@ -85,24 +85,27 @@ impl<'a> Dealers<'a> {
             );
             return 0;
         }
-        let Some(dealer) = self.dealers.get_mut(&key) else {
+        let Some(state) = self.levels.get_mut(&key) else {
             return 0;
         };
         let by_file = matches!(refiner, Refiner::BalancedCluster | Refiner::Bundle);
-        if by_file || job.is_none() || dealer.last_job != job {
-            dealer.next = (dealer.next + 1) % dealer.slots.len();
+        if by_file || job.is_none() || state.last_job != job {
+            state.next = (state.next + 1) % state.slots.len();
         }
-        dealer.last_job = job;
-        dealer.next
+        state.last_job = job;
+        state.next
     }
 
-    /// A slot that was dealt.
+    /// Returns the jobs of a partition from [`JobPartitioner::assign`].
     pub(super) fn slot(&mut self, key: Key, slot: usize) -> &mut Slot {
-        let dealer = self.dealers.get_mut(&key);
-        &mut dealer.expect("a slot is asked for only after it was dealt").slots[slot]
+        let state = self.levels.get_mut(&key);
+        &mut state
+            .expect("partitions are used only after they were assigned")
+            .slots[slot]
     }
 
-    /// How many transfer jobs a level gets: site profile, else property, else by the width of the level.
+    /// Returns the number of transfer jobs of a level: from the site profile, else the property, else the
+    /// width.
     fn jobs_per_level(&self, (flow, site, side): Key, level: u32, width: u32) -> usize {
         let profiles = &self.sites.get(site).profiles;
         let (name, clusters) = match flow {
@@ -119,9 +122,9 @@ impl<'a> Dealers<'a> {
             .or(property)
             .unwrap_or(match (self.settings.refiner, level) {
                 (_, DELETED_LEVEL) => JOBS_PER_TRANSFER,
-                (Refiner::Bundle, _) => BUNDLES,
+                (Refiner::Bundle, _) => DEFAULT_BUNDLES,
                 _ => width.div_ceil(JOBS_PER_TRANSFER),
             });
-        number.clamp(1, MOST) as usize
+        number.clamp(1, MAX_JOBS_PER_LEVEL) as usize
     }
 }

@@ -1,10 +1,11 @@
-//! Inputs of compute jobs.
+//! Stages inputs of compute jobs.
 
 use super::super::select::ranking::ReplicaSelector;
 use super::*;
 
 impl Builder<'_, '_> {
-    /// Whether an input comes from a parent, or is staged for another job already; the job then waits for it.
+    /// Returns whether an input comes from a parent or is already staged for another job. The job waits for
+    /// it then.
     pub(super) fn is_coming(
         &mut self,
         n: u32,
@@ -28,7 +29,7 @@ impl Builder<'_, '_> {
         true
     }
 
-    /// Brings one input to the job from where it is; `false` if the job is to forget it.
+    /// Stages one input. Returns `false` if the job does without it.
     #[expect(
         clippy::too_many_arguments,
         reason = "one job's circumstances, all used together"
@@ -48,7 +49,7 @@ impl Builder<'_, '_> {
         let is_optional = file_use.optional || file_use.link == Link::Checkpoint;
         let locations = match self.locations(file) {
             Some(locations) => locations,
-            // A checkpoint is written later; the job goes on mentioning it.
+            // A checkpoint is written later, so the job keeps it.
             None if is_optional => return file_use.link == Link::Checkpoint,
             None => {
                 self.miss(file, n, None);
@@ -108,7 +109,8 @@ impl Builder<'_, '_> {
         true
     }
 
-    /// Where a file is: a staged program in the transformation catalog, else what the replica catalogs say.
+    /// Returns the locations of a file: from the transformation catalog for staged programs, else from the
+    /// replica catalogs.
     pub(super) fn locations(&self, file: FileId) -> Option<Locations> {
         match self.staged_programs.entries.get(&file) {
             Some(&entry) => {
@@ -172,7 +174,7 @@ impl Builder<'_, '_> {
         });
     }
 
-    /// Enters a file into a stage-in job.
+    /// Adds a file to a stage-in job.
     pub(super) fn add_file(
         &mut self,
         transfer: JobId,
@@ -218,7 +220,7 @@ impl Builder<'_, '_> {
         });
     }
 
-    /// The stage-in job for the next file of a compute job.
+    /// Returns the stage-in job for the next file of a compute job.
     pub(super) fn stage_in_job(
         &mut self,
         job: JobId,
@@ -227,9 +229,11 @@ impl Builder<'_, '_> {
         level: u32,
         width: u32,
     ) -> JobId {
-        let slot = self.dealers.deal((Flow::In, site, side), Some(job), level, width);
+        let slot = self
+            .partitioner
+            .assign((Flow::In, site, side), Some(job), level, width);
         let key = (Flow::In, site, side);
-        if let Some(transfer) = self.dealers.slot(key, slot).transfer {
+        if let Some(transfer) = self.partitioner.slot(key, slot).transfer {
             return transfer;
         }
         let name = match self.mapper.settings.refiner {
@@ -254,11 +258,11 @@ impl Builder<'_, '_> {
         let task = Task::StageIn(self.exec.transfers.len() as u32);
         self.exec.transfers.push(TransferSet::default());
         let transfer = self.add_job(name, task, self.site_of(side, site), site);
-        self.dealers.slot(key, slot).transfer = Some(transfer);
+        self.partitioner.slot(key, slot).transfer = Some(transfer);
         transfer
     }
 
-    /// One chmod job for the programs that were staged for a job first; tells whether there is one.
+    /// Adds one chmod job for the programs first staged for a job. Returns whether there is one.
     pub(super) fn add_chmod(&mut self, job: JobId, site: SiteId, programs: &[(FileId, JobId)]) -> bool {
         if programs.is_empty()
             || self

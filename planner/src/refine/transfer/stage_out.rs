@@ -1,10 +1,10 @@
-//! Outputs of compute jobs, and of jobs that need not run.
+//! Delivers outputs of compute jobs and of deleted jobs.
 
 use super::super::storage::Target;
 use super::*;
 
 impl Builder<'_, '_> {
-    /// One output of a job to one output site.
+    /// Delivers one output of a job to one output site.
     pub(super) fn stage_output(
         &mut self,
         job: JobId,
@@ -44,7 +44,7 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// One output of a job to one place: `put` to write to, `get` to read from.
+    /// Delivers one output of a job to one place: `put` to write to, `get` to read from.
     #[expect(
         clippy::too_many_arguments,
         reason = "one file's circumstances, all used together"
@@ -63,7 +63,7 @@ impl Builder<'_, '_> {
         let file = file_use.file;
         let registers = file_use.register && self.mapper.settings.register;
         if !moves && file_use.transfer != TransferFlag::Not {
-            // It is where it is to be.
+            // It is already in place.
             self.exec.staying.insert(file);
         }
         if !moves && !registers {
@@ -71,8 +71,8 @@ impl Builder<'_, '_> {
         }
         let runs = side(self.mapper.settings, self.mapper.sites, site, Direction::Out);
         let slot = self
-            .dealers
-            .deal((Flow::Out, site, runs), Some(job), level, width);
+            .partitioner
+            .assign((Flow::Out, site, runs), Some(job), level, width);
         let metadata = attributes(file_use);
         let mut before = None;
         if moves {
@@ -102,7 +102,7 @@ impl Builder<'_, '_> {
             }
         }
         // Registration comes after the transfers of its share, whichever files these are.
-        let share = *self.dealers.slot((Flow::Out, site, runs), slot);
+        let share = *self.partitioner.slot((Flow::Out, site, runs), slot);
         if moves != registers
             && let (Some(transfer), Some(registration)) = (share.transfer, share.registration)
         {
@@ -110,8 +110,8 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// Edges to jobs that register what stays in the work directory. With the refiners that deal whole jobs, one that
-    /// also delivers is above the transfer that is above the registration.
+    /// Edges to jobs that register what stays in the work directory. With the refiners that deal whole jobs,
+    /// one that also delivers is above the transfer that is above the registration.
     pub(super) fn finish_outputs(&mut self, job: JobId) {
         let by_job = matches!(self.mapper.settings.refiner, Refiner::Basic | Refiner::Cluster);
         let is_above = self.delivers && by_job;
@@ -132,7 +132,7 @@ impl Builder<'_, '_> {
         level: u32,
     ) -> JobId {
         let key = (Flow::Out, site, side);
-        if let Some(transfer) = self.dealers.slot(key, slot).transfer {
+        if let Some(transfer) = self.partitioner.slot(key, slot).transfer {
             return transfer;
         }
         let name = match (self.mapper.settings.refiner, job) {
@@ -153,7 +153,7 @@ impl Builder<'_, '_> {
         let task = Task::StageOut(self.exec.transfers.len() as u32);
         self.exec.transfers.push(TransferSet::default());
         let transfer = self.add_job(name, task, self.site_of(side, site), site);
-        self.dealers.slot(key, slot).transfer = Some(transfer);
+        self.partitioner.slot(key, slot).transfer = Some(transfer);
         transfer
     }
 
@@ -166,7 +166,7 @@ impl Builder<'_, '_> {
         level: u32,
     ) -> JobId {
         let key = (Flow::Out, site, side);
-        if let Some(registration) = self.dealers.slot(key, slot).registration {
+        if let Some(registration) = self.partitioner.slot(key, slot).registration {
             return registration;
         }
         let name = match (self.mapper.settings.refiner, job) {
@@ -181,7 +181,7 @@ impl Builder<'_, '_> {
         self.exec.registrations.push(Registration::default());
         let local = self.mapper.sites.local();
         let registration = self.add_job(name, task, local, site);
-        self.dealers.slot(key, slot).registration = Some(registration);
+        self.partitioner.slot(key, slot).registration = Some(registration);
         registration
     }
 
@@ -193,9 +193,9 @@ impl Builder<'_, '_> {
         &mut self.exec.registrations[number as usize]
     }
 
-    /// Outputs of deleted jobs go to the output sites from where they are.
+    /// Delivers outputs of deleted jobs from their locations to the output sites.
     pub(super) fn deliver(&mut self, owed: &[(JobIndex, u32)]) {
-        // Bottom up, as they were found to be deletable.
+        // Bottom up, the order in which data reuse deletes jobs.
         for &(n, k) in owed.iter().rev() {
             let file_use = self.workflow.jobs[n.0 as usize].uses[k as usize].clone();
             let Some(locations) = self.locations(file_use.file) else {
@@ -221,14 +221,14 @@ impl Builder<'_, '_> {
         }
     }
 
-    /// One file that exists already to one place.
+    /// Delivers one existing file to one place.
     fn deliver_to(&mut self, file_use: &FileUse, locations: &Locations, output: u16, target: Target) {
         let local = self.mapper.sites.local();
         let storage = &self.mapper.sites.outputs[usize::from(output)];
         if locations.replicas.iter().any(|r| same_place(&r.pfn, &target.url)) {
             return;
         }
-        // A copy beside the destination or on this host is the cheapest.
+        // A copy on the destination's site or on this host is the cheapest.
         let best = [storage.name.as_str(), "local"]
             .iter()
             .find_map(|at| locations.replicas.iter().find(|r| r.site.as_deref() == Some(at)))
@@ -239,8 +239,8 @@ impl Builder<'_, '_> {
             best.site.as_deref().unwrap_or("local").into(),
         );
         let slot = self
-            .dealers
-            .deal((Flow::Out, local, Side::Local), None, DELETED_LEVEL, 0);
+            .partitioner
+            .assign((Flow::Out, local, Side::Local), None, DELETED_LEVEL, 0);
         let metadata = attributes(file_use);
         let transfer = self.stage_out_job(None, slot, local, Side::Local, DELETED_LEVEL);
         self.set_of(transfer).files.push(FileTransfer {

@@ -2,8 +2,8 @@
 //! It is several times faster than the full reader.
 //!
 //! Anything else (flow style, anchors, tags, multi-line texts, comments after values, tabs, errors) gives
-//! [`Unknown`], and [`Full`](super::full::Full) reads the file instead. This module must give the same events
-//! as `Full` or give up. Tests compare both.
+//! [`Unsupported`], and [`Full`](super::full::Full) reads the file instead. This module must give the same
+//! events as `Full` or give up. Tests compare both.
 
 use std::borrow::Cow;
 
@@ -12,9 +12,9 @@ use crate::error::Position;
 
 /// A construct outside the subset.
 #[derive(Debug)]
-pub(super) struct Unknown;
+pub(super) struct Unsupported;
 
-type Result<T> = std::result::Result<T, Unknown>;
+type Result<T> = std::result::Result<T, Unsupported>;
 
 /// Maximum bytes of a key; the full reader reports longer ones.
 const KEY_LIMIT: usize = 1000;
@@ -146,7 +146,7 @@ impl<'a> Block<'a> {
                         self.at += 1;
                     }
                     if self.at == self.line_end {
-                        return Err(Unknown);
+                        return Err(Unsupported);
                     }
                     self.state = State::Node { own_line: false };
                 }
@@ -186,7 +186,7 @@ impl<'a> Block<'a> {
                     let end = memchr::memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n);
                     // The full reader refuses some characters even in comments.
                     if !bytes[at..end].iter().all(|&byte| CLASS[byte as usize] < CONTROL) {
-                        return Err(Unknown);
+                        return Err(Unsupported);
                     }
                     start = end + 1;
                 }
@@ -202,7 +202,7 @@ impl<'a> Block<'a> {
                             start = self.line_end + 1;
                             continue;
                         }
-                        return Err(Unknown);
+                        return Err(Unsupported);
                     }
                     return Ok(());
                 }
@@ -228,7 +228,7 @@ impl<'a> Block<'a> {
                 HASH => marks.comment |= at > 0 && bytes[at - 1] == b' ',
                 WIDE => marks.wide = true,
                 NEWLINE => break at,
-                _ => return Err(Unknown),
+                _ => return Err(Unsupported),
             }
             at += 1;
         };
@@ -238,14 +238,14 @@ impl<'a> Block<'a> {
             trimmed -= 1;
         }
         if trimmed < end {
-            return Err(Unknown);
+            return Err(Unsupported);
         }
         if marks.wide
             && self.text[start..end]
                 .chars()
                 .any(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}'))
         {
-            return Err(Unknown);
+            return Err(Unsupported);
         }
         self.line_end = end;
         self.marks = marks;
@@ -262,7 +262,7 @@ impl<'a> Block<'a> {
             }
             // Only one root node is allowed.
             if self.done || self.rooted || self.indent > 0 {
-                return Err(Unknown);
+                return Err(Unsupported);
             }
             self.rooted = true;
             self.state = State::Node { own_line: true };
@@ -294,12 +294,12 @@ impl<'a> Block<'a> {
             return Ok(Some((end(top.is_sequence), Position::default())));
         }
         if top.indent != self.indent || top.is_sequence != dash {
-            return Err(Unknown);
+            return Err(Unsupported);
         }
         if dash {
             self.state = State::Dash;
         } else {
-            let key = self.key()?.ok_or(Unknown)?;
+            let key = self.key()?.ok_or(Unsupported)?;
             self.state = State::Key(key);
         }
         Ok(None)
@@ -335,7 +335,7 @@ impl<'a> Block<'a> {
         }
         // A text on its own line may continue on the next line.
         if own_line {
-            return Err(Unknown);
+            return Err(Unsupported);
         }
         self.value()
     }
@@ -350,7 +350,7 @@ impl<'a> Block<'a> {
                 return Ok(None);
             }
             if !matches!(self.byte(end + 1), None | Some(b' ')) {
-                return Err(Unknown);
+                return Err(Unsupported);
             }
             self.at = end;
             return Ok(Some(Scalar {
@@ -365,7 +365,7 @@ impl<'a> Block<'a> {
         let text = &self.text[self.at..colon];
         if !self.starts_plain(self.at) || text.ends_with(' ') || text.contains(" #") || text.len() > KEY_LIMIT
         {
-            return Err(Unknown);
+            return Err(Unsupported);
         }
         self.at = colon;
         Ok(Some(Scalar {
@@ -400,7 +400,7 @@ impl<'a> Block<'a> {
             Some(b'"' | b'\'') => {
                 let (text, end) = self.quoted(self.at)?;
                 if end != self.line_end {
-                    return Err(Unknown);
+                    return Err(Unsupported);
                 }
                 (text, false)
             }
@@ -420,7 +420,7 @@ impl<'a> Block<'a> {
                     && !self.marks.comment
                     && !self.continues();
                 if !is_text {
-                    return Err(Unknown);
+                    return Err(Unsupported);
                 }
                 (Cow::Borrowed(rest), true)
             }
@@ -469,7 +469,7 @@ impl<'a> Block<'a> {
         if line.as_bytes()[start] == b'\'' {
             let mut end = inside;
             loop {
-                end += memchr::memchr(b'\'', &line.as_bytes()[end..]).ok_or(Unknown)?;
+                end += memchr::memchr(b'\'', &line.as_bytes()[end..]).ok_or(Unsupported)?;
                 if self.byte(end + 1) != Some(b'\'') {
                     break;
                 }
@@ -483,7 +483,7 @@ impl<'a> Block<'a> {
             };
             return Ok((text, end + 1));
         }
-        let stop = memchr::memchr2(b'"', b'\\', &line.as_bytes()[inside..]).ok_or(Unknown)? + inside;
+        let stop = memchr::memchr2(b'"', b'\\', &line.as_bytes()[inside..]).ok_or(Unsupported)? + inside;
         if line.as_bytes()[stop] == b'"' {
             return Ok((Cow::Borrowed(&line[inside..stop]), stop + 1));
         }
@@ -497,12 +497,12 @@ impl<'a> Block<'a> {
                     Some((_, '\\')) => '\\',
                     Some((_, 'n')) => '\n',
                     Some((_, 't')) => '\t',
-                    _ => return Err(Unknown),
+                    _ => return Err(Unsupported),
                 }),
                 letter => text.push(letter),
             }
         }
-        Err(Unknown)
+        Err(Unsupported)
     }
 }
 

@@ -104,7 +104,7 @@ impl<'a> Yaml<'a> {
                         } else {
                             self.problem_with_hint(
                                 when.position,
-                                format!("`{}` is no event of a hook", when.text),
+                                format!("`{}` is not an event of a hook", when.text),
                                 format!("events are {}", Hook::EVENTS.join(", ")),
                             );
                         }

@@ -122,7 +122,7 @@ impl<'a> Full<'a> {
             Parsed::DocumentStart(_) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err(broken(self.file, position, "a second document begins here"));
+                    return Err(broken(self.file, position, "a second document starts here"));
                 }
                 return Ok(None);
             }

@@ -170,7 +170,7 @@ impl<'a> Yaml<'a> {
                     *given += 1;
                     Ok(found)
                 }
-                Err(block::Unknown) => {
+                Err(block::Unsupported) => {
                     let mut full = Full::new(self.file, self.text);
                     for _ in 0..*given {
                         full.next()?;

@@ -1,13 +1,14 @@
-//! Rows that wait to be sent, a column at a time.
+//! Rows that were not sent yet, column by column.
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Statement};
 
 use super::client::Client;
 
-/// Rows to hold back at most, and bytes of their texts.
-const ROWS: usize = 20_000;
-const BYTES: usize = 8 << 20;
+/// Maximum rows held back.
+const MAX_ROWS: usize = 20_000;
+/// Maximum bytes of their texts.
+const MAX_BYTES: usize = 8 << 20;
 
 /// A value of a row.
 #[derive(Clone, Copy, Debug)]
@@ -47,26 +48,26 @@ impl<'v> From<&'v Option<String>> for Value<'v> {
     }
 }
 
-/// A column and what it can hold.
+/// Type of a column.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// `BIGINT`.
     Id,
-    /// `INTEGER`; larger numbers become the largest one.
+    /// `INTEGER`; larger numbers are clamped.
     Int,
-    /// Any number, of at most so many digits before the point.
+    /// `NUMERIC` with this number of digits before the point.
     Real(u8),
-    /// `VARCHAR` of so many characters.
+    /// `VARCHAR` of this length.
     Varchar(usize),
     /// `TEXT`.
     Text,
 }
 
-/// How the rows of a table are written.
+/// A table and its statement.
 #[derive(Debug)]
 pub(super) struct Table {
     pub kinds: &'static [Kind],
-    /// One statement for all rows, with an array for each column.
+    /// Inserts all rows: one array per column.
     pub sql: &'static str,
 }
 
@@ -110,7 +111,7 @@ struct Batch {
     statement: Option<Statement>,
 }
 
-/// The rows of all tables, written in the order in which the tables stand in [`super::rows::TABLES`].
+/// The rows of all tables, which are sent in the order of [`super::rows::TABLES`].
 pub(super) struct Batches {
     batches: Vec<Batch>,
     rows: usize,
@@ -134,11 +135,11 @@ impl Default for Batches {
 }
 
 impl Batches {
-    /// Adds a row; the number of texts that lost their ends.
+    /// Adds a row. Returns the number of truncated texts.
     pub fn push<const N: usize>(&mut self, table: usize, row: [Value<'_>; N]) -> u64 {
         let batch = &mut self.batches[table];
         debug_assert_eq!(batch.columns.len(), N, "{}", batch.table.sql);
-        let mut cut = 0;
+        let mut truncated = 0;
         for ((column, kind), value) in batch.columns.iter_mut().zip(batch.table.kinds).zip(row) {
             match (column, value) {
                 (Column::Ints(values), Value::Int(value)) => values.push(match kind {
@@ -154,7 +155,7 @@ impl Batches {
                         self.bytes += text.len();
                         (Some(text), whole)
                     });
-                    cut += u64::from(!whole);
+                    truncated += u64::from(!whole);
                     values.push(text);
                 }
                 (Column::Ints(values), _) => values.push(None),
@@ -164,19 +165,19 @@ impl Batches {
         }
         batch.rows += 1;
         self.rows += 1;
-        cut
+        truncated
     }
 
     pub fn is_full(&self) -> bool {
-        self.rows >= ROWS || self.bytes >= BYTES
+        self.rows >= MAX_ROWS || self.bytes >= MAX_BYTES
     }
 
     pub fn is_empty(&self) -> bool {
         self.rows == 0
     }
 
-    /// Whether rows of this table wait.
-    pub fn waiting(&self, table: usize) -> bool {
+    /// Returns whether there are rows of a table.
+    pub fn has_rows(&self, table: usize) -> bool {
         self.batches[table].rows > 0
     }
 
@@ -197,31 +198,31 @@ impl Batches {
     }
 }
 
-/// A number that the column takes.
+/// Clamps a number to its column.
 fn real(value: f64, kind: Kind) -> f64 {
     let digits = match kind {
         Kind::Real(digits) => i32::from(digits),
         _ => return value,
     };
-    // The largest one that is not rounded up to one digit more.
-    let most = 10_f64.powi(digits) - 1.0;
+    // The largest number that is not rounded up to one more digit.
+    let max = 10_f64.powi(digits) - 1.0;
     if value.is_nan() {
         0.0
     } else {
-        value.clamp(-most, most)
+        value.clamp(-max, max)
     }
 }
 
-/// A text that the column takes, and whether it is all of it. The server takes no NUL in a text.
+/// Truncates a text to its column. Returns whether it is complete, too. Removes NUL, which servers refuse.
 fn fitting(text: &str, kind: Kind) -> (String, bool) {
-    let most = match kind {
-        Kind::Varchar(most) => most,
+    let max = match kind {
+        Kind::Varchar(max) => max,
         _ => usize::MAX,
     };
-    let end = if text.len() <= most {
+    let end = if text.len() <= max {
         None
     } else {
-        text.char_indices().nth(most).map(|(at, _)| at)
+        text.char_indices().nth(max).map(|(at, _)| at)
     };
     let part = &text[..end.unwrap_or(text.len())];
     let text = if part.contains('\0') {
@@ -237,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_column_takes() {
+    fn values_are_fitted_to_their_columns() {
         assert_eq!(fitting("äöü", Kind::Varchar(2)), ("äö".to_owned(), false));
         assert_eq!(fitting("äöü", Kind::Varchar(3)), ("äöü".to_owned(), true));
         assert_eq!(fitting("a\0b", Kind::Text), ("ab".to_owned(), true));

@@ -1,4 +1,4 @@
-//! A connection that is waited for: the library's calls, one after the other, in the thread that makes them.
+//! A blocking connection: it waits for each call of the asynchronous library.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -12,10 +12,10 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Config, Error, Row, Socket, Statement, ToStatement};
 
-/// How long a server may take to close a connection, which then closes itself.
-const CLOSE: Duration = Duration::from_secs(5);
+/// Maximum time for a server to close a connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a statement is given.
+/// Parameters of a statement.
 pub(super) type Parameters<'p> = &'p [&'p (dyn ToSql + Sync)];
 
 type Driver = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
@@ -24,22 +24,22 @@ type Driver = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 pub(super) struct Client {
     runtime: Runtime,
     client: tokio_postgres::Client,
-    /// Carries messages to and fro; none when it has ended.
+    /// Exchanges messages with the server; `None` after its end.
     driver: Option<Driver>,
 }
 
 /// Why there is no connection.
 pub(super) enum NoClient {
     /// The server has not answered in time.
-    Silent,
-    /// What it said, or why it was not reached.
+    Timeout,
+    /// The server refused, or was not reached.
     Failed(Error),
-    /// The system lacks something.
+    /// The runtime cannot start.
     System(io::Error),
 }
 
 impl Client {
-    /// Connects and logs in within this time, if there is a limit.
+    /// Connects and logs in within `limit`, if there is one.
     pub fn connect<T>(config: &Config, tls: T, limit: Option<Duration>) -> Result<Self, NoClient>
     where
         T: MakeTlsConnect<Socket>,
@@ -56,7 +56,7 @@ impl Client {
                 None => connecting.await.map_err(NoClient::Failed),
                 Some(limit) => match tokio::time::timeout(limit, connecting).await {
                     Ok(connected) => connected.map_err(NoClient::Failed),
-                    Err(_) => Err(NoClient::Silent),
+                    Err(_) => Err(NoClient::Timeout),
                 },
             }
         });
@@ -102,7 +102,7 @@ impl Client {
         wait(&self.runtime, &mut self.driver, work)
     }
 
-    /// Hands over row by row, so that not all of them are in memory.
+    /// Calls `take` for each row, so that not all rows are in memory.
     pub fn each(
         &mut self,
         sql: &str,
@@ -120,7 +120,7 @@ impl Client {
         }
     }
 
-    /// Says good-bye.
+    /// Closes the connection.
     pub fn close(self) -> Result<(), Error> {
         let Self {
             runtime,
@@ -131,13 +131,13 @@ impl Client {
         match driver {
             None => Ok(()),
             Some(driver) => runtime
-                .block_on(async { tokio::time::timeout(CLOSE, driver).await })
+                .block_on(async { tokio::time::timeout(CLOSE_TIMEOUT, driver).await })
                 .unwrap_or(Ok(())),
         }
     }
 }
 
-/// Waits for an answer, and drives the connection meanwhile. What ends the connection is the reason then.
+/// Waits for an answer and drives the connection meanwhile. An error that ends the connection is returned.
 fn wait<T>(
     runtime: &Runtime,
     driver: &mut Option<Driver>,

@@ -1,4 +1,4 @@
-//! Connecting: which addresses, how long, and encrypted or not, as PostgreSQL's client library does it.
+//! Connects by the rules of PostgreSQL's client library: addresses, time limits, encryption.
 
 use std::error::Error as _;
 use std::net::ToSocketAddrs as _;
@@ -7,57 +7,56 @@ use std::time::Duration;
 
 use nix::unistd::{User, getuid};
 use rustls::CertificateError;
-use tokio_postgres::config::SslMode as Wanted;
+use tokio_postgres::config::SslMode as Encryption;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Config, Error, NoTls};
 
 use super::client::{Client, NoClient};
+use super::error::{ServerError, message};
 use super::tls::{self, HandshakeError};
-use super::{ServerError, said};
-use crate::client::SslMode;
 use crate::destination::Server;
+use crate::ssl::SslMode;
 
-/// How long to wait for a connection, if nobody says.
-const CONNECT: Duration = Duration::from_secs(15);
-/// A server whose host does not answer for this long is gone, unless the URL says otherwise.
-const SILENCE: Duration = Duration::from_secs(60);
-/// Directories where servers of this machine have their sockets.
+/// Default time limit for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// Default time after which a silent host is given up.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Default directories of sockets of this machine.
 const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
-/// Connects to the server. `me` is the name under which others see this program.
-pub(super) fn connect(server: &Server, me: &str) -> Result<Client, ServerError> {
-    let mut config = settings(server, me);
+/// Connects to the server. `loader` is the name of this program for others.
+pub(super) fn connect(server: &Server, loader: &str) -> Result<Client, ServerError> {
+    let mut config = settings(server, loader);
     let mut client = match server.host.as_deref() {
         Some(host) if !host.starts_with('/') => {
-            let mode = server.tls.mode().map_err(ServerError::Tls)?;
+            let mode = server.tls.mode()?;
             config.host(host);
             let unknown = |error| ServerError::Unreachable(format!("{host}: {error}"));
             let addresses = (host, server.port).to_socket_addrs().map_err(unknown)?;
             let mut failed = None;
             let connected = addresses.into_iter().find_map(|address| {
                 let mut config = config.clone();
-                match reach(server, config.hostaddr(address.ip()), mode) {
+                match connect_with_mode(server, config.hostaddr(address.ip()), mode) {
                     Err(error) if error.is_of_network() => {
                         failed = Some(error);
                         None
                     }
-                    decided => Some(decided),
+                    result => Some(result),
                 }
             });
-            let none =
+            let failure =
                 || Err(failed.unwrap_or_else(|| ServerError::Unreachable("it has no address".to_owned())));
-            connected.unwrap_or_else(none)?
+            connected.unwrap_or_else(failure)?
         }
-        // Nothing is encrypted on a socket of this machine. Its place differs between distributions.
+        // A socket of this machine needs no encryption. Its directory differs between distributions.
         socket => {
-            let there = |dir: &&str| Path::new(dir).join(format!(".s.PGSQL.{}", server.port)).exists();
-            let usual = || SOCKETS.into_iter().find(there).unwrap_or(SOCKETS[0]);
-            config.host(socket.unwrap_or_else(usual));
-            reach(server, &config, SslMode::Disable)?
+            let exists = |dir: &&str| Path::new(dir).join(format!(".s.PGSQL.{}", server.port)).exists();
+            let default = || SOCKETS.into_iter().find(exists).unwrap_or(SOCKETS[0]);
+            config.host(socket.unwrap_or_else(default));
+            connect_with_mode(server, &config, SslMode::Disable)?
         }
     };
-    // Tables that were just filled have no statistics yet, by which the server would find that their
-    // indexes are the way to go.
+    // New tables lack the statistics by which the server would choose their indexes.
     client.batch_execute(
         "SET client_min_messages = warning; SET search_path = public, pg_catalog; SET jit = off;
          SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off",
@@ -65,17 +64,17 @@ pub(super) fn connect(server: &Server, me: &str) -> Result<Client, ServerError> 
     Ok(client)
 }
 
-fn settings(server: &Server, me: &str) -> Config {
+fn settings(server: &Server, loader: &str) -> Config {
     let mut config = Config::new();
-    config.port(server.port).application_name(me);
+    config.port(server.port).application_name(loader);
     let limits = &server.limits;
-    // Zero leaves it to the system.
-    let or = |seconds: Option<u64>, usual| match seconds {
-        None => usual,
+    // Zero selects the default of the system.
+    let or = |seconds: Option<u64>, default| match seconds {
+        None => default,
         Some(seconds) => Some(Duration::from_secs(seconds)).filter(|time| !time.is_zero()),
     };
     config.keepalives(limits.keepalives != Some(0));
-    if let Some(idle) = or(limits.idle, Some(SILENCE)) {
+    if let Some(idle) = or(limits.idle, Some(IDLE_TIMEOUT)) {
         config.keepalives_idle(idle);
     }
     if let Some(interval) = or(limits.interval, None) {
@@ -84,12 +83,12 @@ fn settings(server: &Server, me: &str) -> Config {
     if let Some(count) = limits.count.filter(|count| *count > 0) {
         config.keepalives_retries(count);
     }
-    let acknowledged = limits.acknowledged_ms.map_or(SILENCE, Duration::from_millis);
+    let acknowledged = limits.acknowledged_ms.map_or(IDLE_TIMEOUT, Duration::from_millis);
     if !acknowledged.is_zero() {
         config.tcp_user_timeout(acknowledged);
     }
-    let me = || User::from_uid(getuid()).ok().flatten();
-    if let Some(user) = server.user.clone().or_else(|| Some(me()?.name)) {
+    let account = || User::from_uid(getuid()).ok().flatten();
+    if let Some(user) = server.user.clone().or_else(|| Some(account()?.name)) {
         config.user(&user);
         config.dbname(server.database.as_deref().unwrap_or(&user));
     }
@@ -103,119 +102,122 @@ fn settings(server: &Server, me: &str) -> Config {
 #[derive(Clone, Copy)]
 enum Way {
     Plain,
-    /// Whether it has to be.
-    Encrypted(Wanted),
+    /// Encrypted, if possible or always.
+    Encrypted(Encryption),
 }
 
-/// Why there is no connection this way.
+/// A failed connection.
 struct Failure {
     error: ServerError,
-    what: What,
+    kind: FailureKind,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
-    /// The rules of the server for accounts and hosts demand encryption, or forbid it.
+enum FailureKind {
+    /// The rules of the server for accounts and hosts demand or forbid encryption.
     Forbidden,
-    /// The server has no encryption.
+    /// The server does not support encryption.
     NotOffered,
-    /// Encryption has failed.
+    /// The handshake failed.
     Handshake,
-    /// Nothing that another way would change.
+    /// A failure that another way to connect would not avoid.
     Other,
 }
 
-/// Connects, encrypted or not, as the mode says.
-fn reach(server: &Server, config: &Config, mode: SslMode) -> Result<Client, ServerError> {
+/// Connects in the ways that the mode allows.
+fn connect_with_mode(server: &Server, config: &Config, mode: SslMode) -> Result<Client, ServerError> {
     let (way, other) = match mode {
         SslMode::Disable => (Way::Plain, None),
-        SslMode::Allow => (Way::Plain, Some(Way::Encrypted(Wanted::Require))),
-        SslMode::Prefer => (Way::Encrypted(Wanted::Prefer), Some(Way::Plain)),
-        SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => (Way::Encrypted(Wanted::Require), None),
+        SslMode::Allow => (Way::Plain, Some(Way::Encrypted(Encryption::Require))),
+        SslMode::Prefer => (Way::Encrypted(Encryption::Prefer), Some(Way::Plain)),
+        SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => {
+            (Way::Encrypted(Encryption::Require), None)
+        }
     };
-    let failure = match go(server, config, mode, way) {
+    let failure = match connect_one_way(server, config, mode, way) {
         Ok(client) => return Ok(client),
         Err(failure) => failure,
     };
-    match other.filter(|_| failure.what != What::Other) {
+    match other.filter(|_| failure.kind != FailureKind::Other) {
         None => Err(failure.error),
-        Some(other) => go(server, config, mode, other).map_err(|again| match again.what {
-            // The first reason is the better one.
-            What::Forbidden | What::NotOffered => failure.error,
-            What::Handshake | What::Other => again.error,
+        Some(other) => connect_one_way(server, config, mode, other).map_err(|second| match second.kind {
+            // The first error is more helpful.
+            FailureKind::Forbidden | FailureKind::NotOffered => failure.error,
+            FailureKind::Handshake | FailureKind::Other => second.error,
         }),
     }
 }
 
-fn go(server: &Server, config: &Config, mode: SslMode, way: Way) -> Result<Client, Failure> {
+fn connect_one_way(server: &Server, config: &Config, mode: SslMode, way: Way) -> Result<Client, Failure> {
     let other = |error| Failure {
         error,
-        what: What::Other,
+        kind: FailureKind::Other,
     };
-    let limit = server.limits.connect.map_or(CONNECT, Duration::from_secs);
+    let limit = server.limits.connect.map_or(CONNECT_TIMEOUT, Duration::from_secs);
     let limit = Some(limit).filter(|limit| !limit.is_zero());
     let mut config = config.clone();
     let connected = match way {
-        Way::Plain => Client::connect(config.ssl_mode(Wanted::Disable), NoTls, limit),
-        Way::Encrypted(wanted) => {
-            let connector =
-                tls::connector(&server.tls, mode).map_err(|error| other(ServerError::Tls(error)))?;
-            Client::connect(config.ssl_mode(wanted), connector, limit)
+        Way::Plain => Client::connect(config.ssl_mode(Encryption::Disable), NoTls, limit),
+        Way::Encrypted(encryption) => {
+            let connector = tls::connector(&server.tls, mode).map_err(|error| other(error.into()))?;
+            Client::connect(config.ssl_mode(encryption), connector, limit)
         }
     };
-    connected.map_err(|none| match none {
-        NoClient::Failed(error) => of_connecting(error, mode),
-        NoClient::Silent => other(ServerError::Silent(limit.unwrap_or_default().as_secs())),
+    connected.map_err(|error| match error {
+        NoClient::Failed(error) => classify(error, mode),
+        NoClient::Timeout => other(ServerError::Silent(limit.unwrap_or_default().as_secs())),
         NoClient::System(error) => other(ServerError::Unreachable(error.to_string())),
     })
 }
 
-fn of_connecting(error: Error, mode: SslMode) -> Failure {
-    let (what, error) = match of_handshake(&error) {
-        Some(What::NotOffered) => (What::NotOffered, ServerError::NoTls(mode)),
-        Some(what) => (what, of_failed_handshake(&error)),
+fn classify(error: Error, mode: SslMode) -> Failure {
+    let (kind, error) = match handshake_failure(&error) {
+        Some(FailureKind::NotOffered) => (FailureKind::NotOffered, ServerError::NoTls(mode)),
+        Some(kind) => (kind, handshake_error(&error)),
         None => match error.code() {
             Some(code) if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-                (What::Forbidden, ServerError::Refused(said(&error)))
+                (FailureKind::Forbidden, ServerError::Refused(message(&error)))
             }
             Some(code) if *code == SqlState::INVALID_CATALOG_NAME => {
-                (What::Other, ServerError::NoDatabase(said(&error)))
+                (FailureKind::Other, ServerError::NoDatabase(message(&error)))
             }
-            Some(code) if code.code().starts_with("28") => (What::Other, ServerError::Refused(said(&error))),
-            Some(_) => (What::Other, ServerError::Server(error)),
-            // A password that is wanted and not given has no code.
-            None if said(&error).contains("password") => (What::Other, ServerError::Refused(said(&error))),
-            None => (What::Other, ServerError::Unreachable(said(&error))),
+            Some(code) if code.code().starts_with("28") => {
+                (FailureKind::Other, ServerError::Refused(message(&error)))
+            }
+            Some(_) => (FailureKind::Other, ServerError::Server(error)),
+            // A missing password has no code.
+            None if message(&error).contains("password") => {
+                (FailureKind::Other, ServerError::Refused(message(&error)))
+            }
+            None => (FailureKind::Other, ServerError::Unreachable(message(&error))),
         },
     };
-    Failure { error, what }
+    Failure { error, kind }
 }
 
-/// Whether encryption is what failed.
-fn of_handshake(error: &Error) -> Option<What> {
+/// Returns how encryption failed, if it did.
+fn handshake_failure(error: &Error) -> Option<FailureKind> {
     let cause = error.source()?;
     if cause.is::<HandshakeError>() {
-        return Some(What::Handshake);
+        return Some(FailureKind::Handshake);
     }
-    // The library has no type for it; a test talks to such a server.
-    (cause.to_string() == "server does not support TLS").then_some(What::NotOffered)
+    // The library has no type for this error; a test checks the text.
+    (cause.to_string() == "server does not support TLS").then_some(FailureKind::NotOffered)
 }
 
-fn of_failed_handshake(error: &Error) -> ServerError {
+fn handshake_error(error: &Error) -> ServerError {
     let cause = error
         .source()
         .and_then(|cause| cause.downcast_ref::<HandshakeError>());
     match cause.and_then(HandshakeError::certificate) {
         Some(problem) => ServerError::Certificate(match problem {
-            CertificateError::UnknownIssuer => "no authority that is trusted has signed it".to_owned(),
+            CertificateError::UnknownIssuer => "no trusted authority has signed it".to_owned(),
             CertificateError::Expired => "it has expired".to_owned(),
-            CertificateError::NotValidYet => "its time has not begun".to_owned(),
+            CertificateError::NotValidYet => "it is not valid yet".to_owned(),
             CertificateError::Revoked => "it was revoked".to_owned(),
-            CertificateError::UnknownRevocationStatus => {
-                "no list of revoked certificates (sslcrl) is of its authority".to_owned()
-            }
+            CertificateError::UnknownRevocationStatus => "sslcrl has no list of its authority".to_owned(),
             problem => problem.to_string(),
         }),
-        None => ServerError::Unreachable(said(error)),
+        None => ServerError::Unreachable(message(error)),
     }
 }

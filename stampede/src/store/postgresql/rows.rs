@@ -1,13 +1,14 @@
-//! The statements that write rows, and which table they go to.
+//! Statements that write rows, one per table.
 
 use std::hash::Hasher as _;
 
 use rustc_hash::FxHasher;
 
+use super::Postgresql;
 use super::batch::{Kind, Table, Value};
-use super::{Postgresql, TRIES};
-use crate::rows::{HostRow, InvocationRow, JobRow, TryEnd, WorkflowRow, WorkflowState};
+use crate::rows::{AttemptEnd, HostRow, InvocationRow, JobRow, WorkflowRow, WorkflowState};
 use crate::store::{Position, Store, StoreError};
+use crate::text::{Metric, MetricKind};
 
 use Kind::{Id, Int, Real, Text, Varchar};
 
@@ -15,6 +16,9 @@ const NAME: Kind = Varchar(255);
 const FILE: Kind = Varchar(245);
 const TIME: Kind = Real(10);
 const SECONDS: Kind = Real(7);
+
+/// Ids of attempts fetched at once.
+const ATTEMPT_IDS: i32 = 500;
 
 const WORKFLOW_META: usize = 0;
 pub(super) const JOB: usize = 1;
@@ -27,7 +31,7 @@ const LFN: usize = 7;
 const FILE_META: usize = 8;
 const WORKFLOW_FILE: usize = 9;
 const REPLICA: usize = 10;
-pub(super) const TRY: usize = 11;
+pub(super) const ATTEMPT: usize = 11;
 pub(super) const STATE: usize = 12;
 const INVOCATION: usize = 13;
 const INTEGRITY: usize = 14;
@@ -35,9 +39,8 @@ const TAG: usize = 15;
 pub(super) const END: usize = 16;
 pub(super) const WORKFLOW_STATE: usize = 17;
 
-/// All tables, those first that others refer to. Where a row replaces one of the same key, the last row
-/// of a batch counts; files come in the order of their names, so that loaders that share some do not wait
-/// for each other in a circle.
+/// All tables, in the order of their references. Of several rows with one key, the last row of a batch
+/// counts. Files are sorted by name, so that loaders with common files cannot deadlock.
 pub(super) static TABLES: [Table; 18] = [
     Table {
         kinds: &[Id, NAME, NAME],
@@ -183,13 +186,14 @@ pub(super) static TABLES: [Table; 18] = [
 impl Postgresql {
     fn push<const N: usize>(&self, table: usize, row: [Value<'_>; N]) -> Result<(), StoreError> {
         let mut batches = self.batches.borrow_mut();
-        self.cut.set(self.cut.get() + batches.push(table, row));
-        let full = batches.is_full();
+        self.truncated
+            .set(self.truncated.get() + batches.push(table, row));
+        let is_full = batches.is_full();
         drop(batches);
-        if full { self.send() } else { Ok(()) }
+        if is_full { self.send() } else { Ok(()) }
     }
 
-    /// Sends the rows that wait.
+    /// Sends all rows that are held back.
     pub(super) fn send(&self) -> Result<(), StoreError> {
         let mut batches = self.batches.borrow_mut();
         if batches.is_empty() {
@@ -198,20 +202,20 @@ impl Postgresql {
         self.with(true, |client| batches.send(client))
     }
 
-    /// Sends the rows that wait if some of these tables are among them.
-    pub(super) fn send_of(&self, tables: &[usize]) -> Result<(), StoreError> {
-        let waiting = {
+    /// Sends all rows if rows of these tables are held back.
+    pub(super) fn send_if_any(&self, tables: &[usize]) -> Result<(), StoreError> {
+        let has_rows = {
             let batches = self.batches.borrow();
-            tables.iter().any(|table| batches.waiting(*table))
+            tables.iter().any(|table| batches.has_rows(*table))
         };
-        if waiting { self.send() } else { Ok(()) }
+        if has_rows { self.send() } else { Ok(()) }
     }
 
     fn is_planned(&self, table: usize, name: &str) -> bool {
         self.planned.borrow().contains(&hash(table, name))
     }
 
-    fn lfn(&self, lfn: &str) -> Result<(), StoreError> {
+    fn insert_file(&self, lfn: &str) -> Result<(), StoreError> {
         self.push(LFN, [lfn.into()])
     }
 }
@@ -246,8 +250,8 @@ impl Store for Postgresql {
         Ok(())
     }
 
-    /// The indexes are there from the beginning: the tables are not of this workflow alone.
-    fn plan_complete(&self) -> Result<(), StoreError> {
+    /// The indexes exist from the beginning, as several workflows share the tables.
+    fn finish_plan(&self) -> Result<(), StoreError> {
         self.planned.take();
         Ok(())
     }
@@ -260,12 +264,12 @@ impl Store for Postgresql {
         })
     }
 
-    fn workflow(&mut self, row: &WorkflowRow) -> Result<(), StoreError> {
-        let short = |text: &Option<String>| {
+    fn insert_workflow(&mut self, row: &WorkflowRow) -> Result<(), StoreError> {
+        let truncate = |text: &Option<String>| {
             text.as_ref()
                 .map(|text| text.chars().filter(|c| *c != '\0').take(255).collect::<String>())
         };
-        let whole = |text: &Option<String>| text.as_ref().map(|text| text.replace('\0', ""));
+        let without_nul = |text: &Option<String>| text.as_ref().map(|text| text.replace('\0', ""));
         #[expect(
             clippy::cast_precision_loss,
             reason = "seconds since the epoch are far below 2^53"
@@ -278,17 +282,17 @@ impl Store for Postgresql {
                  VALUES ($1, $2, $3::float8, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING wf_id",
                 &[
                     &row.wf_uuid,
-                    &short(&row.dag_file_name),
+                    &truncate(&row.dag_file_name),
                     &time,
-                    &short(&row.submit_hostname),
-                    &whole(&row.submit_dir),
-                    &whole(&row.planner_arguments),
-                    &short(&row.user),
-                    &short(&row.grid_dn),
-                    &short(&row.planner_version),
-                    &short(&row.dax_label),
-                    &short(&row.dax_version),
-                    &short(&row.dax_file),
+                    &truncate(&row.submit_hostname),
+                    &without_nul(&row.submit_dir),
+                    &without_nul(&row.planner_arguments),
+                    &truncate(&row.user),
+                    &truncate(&row.grid_dn),
+                    &truncate(&row.planner_version),
+                    &truncate(&row.dax_label),
+                    &truncate(&row.dax_version),
+                    &truncate(&row.dax_file),
                 ],
             )?;
             let wf: i64 = made.get(0);
@@ -299,7 +303,7 @@ impl Store for Postgresql {
         Ok(())
     }
 
-    fn workflow_state(&self, row: &WorkflowState) -> Result<(), StoreError> {
+    fn insert_workflow_state(&self, row: &WorkflowState) -> Result<(), StoreError> {
         let time = Value::Real(Some(row.timestamp));
         let status = Value::Int(row.status);
         self.push(
@@ -314,11 +318,17 @@ impl Store for Postgresql {
         )
     }
 
-    fn workflow_meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
+    fn set_workflow_meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
         self.push(WORKFLOW_META, [self.wf.into(), key.into(), value.into()])
     }
 
-    fn task(&self, id: &str, transformation: &str, argv: Option<&str>, kind: &str) -> Result<(), StoreError> {
+    fn insert_task(
+        &self,
+        id: &str,
+        transformation: &str,
+        argv: Option<&str>,
+        kind: &str,
+    ) -> Result<(), StoreError> {
         self.planned.borrow_mut().insert(hash(TASK, id));
         let row = [
             self.wf.into(),
@@ -330,16 +340,16 @@ impl Store for Postgresql {
         self.push(TASK, row)
     }
 
-    fn task_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
+    fn insert_task_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
         self.push(TASK_EDGE, [self.wf.into(), parent.into(), child.into()])
     }
 
-    fn task_meta(&self, task: &str, key: &str, value: &str) -> Result<bool, StoreError> {
+    fn set_task_meta(&self, task: &str, key: &str, value: &str) -> Result<bool, StoreError> {
         self.push(TASK_META, [self.wf.into(), task.into(), key.into(), value.into()])?;
         Ok(self.is_planned(TASK, task))
     }
 
-    fn job(&self, row: &JobRow<'_>) -> Result<(), StoreError> {
+    fn insert_job(&self, row: &JobRow<'_>) -> Result<(), StoreError> {
         self.planned.borrow_mut().insert(hash(JOB, row.exec_job_id));
         self.push(
             JOB,
@@ -357,62 +367,62 @@ impl Store for Postgresql {
         )
     }
 
-    fn job_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
+    fn insert_job_edge(&self, parent: &str, child: &str) -> Result<(), StoreError> {
         self.push(JOB_EDGE, [self.wf.into(), parent.into(), child.into()])
     }
 
-    fn task_of_job(&self, task: &str, job: &str) -> Result<bool, StoreError> {
+    fn assign_task(&self, task: &str, job: &str) -> Result<bool, StoreError> {
         self.push(TASK_JOB, [self.wf.into(), task.into(), job.into()])?;
         Ok(self.is_planned(TASK, task) && self.is_planned(JOB, job))
     }
 
-    fn workflow_file(&self, task: &str, lfn: &str) -> Result<bool, StoreError> {
-        self.lfn(lfn)?;
+    fn insert_workflow_file(&self, task: &str, lfn: &str) -> Result<bool, StoreError> {
+        self.insert_file(lfn)?;
         self.push(WORKFLOW_FILE, [self.wf.into(), task.into(), lfn.into()])?;
         Ok(self.is_planned(TASK, task))
     }
 
-    fn file(&self, lfn: &str, values: &[(&str, &str)]) -> Result<(), StoreError> {
-        self.lfn(lfn)?;
+    fn set_file_meta(&self, lfn: &str, values: &[(&str, &str)]) -> Result<(), StoreError> {
+        self.insert_file(lfn)?;
         for (key, value) in values {
             self.push(FILE_META, [lfn.into(), (*key).into(), (*value).into()])?;
         }
         Ok(())
     }
 
-    fn replica(&self, lfn: &str, pfn: &str, site: Option<&str>) -> Result<(), StoreError> {
-        self.lfn(lfn)?;
+    fn insert_replica(&self, lfn: &str, pfn: &str, site: Option<&str>) -> Result<(), StoreError> {
+        self.insert_file(lfn)?;
         self.push(REPLICA, [lfn.into(), pfn.into(), site.into()])
     }
 
-    fn new_try(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
-        if self.tries.borrow().is_empty() {
+    fn insert_attempt(&self, job_id: i64, seq: i64, sched_id: &str) -> Result<i64, StoreError> {
+        if self.attempt_ids.borrow().is_empty() {
             let rows = self.with(false, |client| {
                 client.query(
                     "SELECT nextval(pg_get_serial_sequence('job_instance', 'job_instance_id'))
                      FROM generate_series(1, $1)",
-                    &[&TRIES],
+                    &[&ATTEMPT_IDS],
                 )
             })?;
-            self.tries
+            self.attempt_ids
                 .borrow_mut()
                 .extend(rows.iter().map(|row| row.get::<_, i64>(0)));
         }
-        let id = self.tries.borrow_mut().pop_front().unwrap_or_default();
-        self.push(TRY, [id.into(), job_id.into(), seq.into(), sched_id.into()])?;
+        let id = self.attempt_ids.borrow_mut().pop_front().unwrap_or_default();
+        self.push(ATTEMPT, [id.into(), job_id.into(), seq.into(), sched_id.into()])?;
         Ok(id)
     }
 
-    fn state(&self, try_id: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError> {
-        self.push(STATE, [try_id.into(), state.into(), time.into(), seq.into()])
+    fn insert_state(&self, attempt: i64, state: &str, time: i64, seq: i64) -> Result<(), StoreError> {
+        self.push(STATE, [attempt.into(), state.into(), time.into(), seq.into()])
     }
 
-    fn invocation(&self, try_id: i64, row: InvocationRow) -> Result<(), StoreError> {
+    fn insert_invocation(&self, attempt: i64, row: InvocationRow) -> Result<(), StoreError> {
         self.push(
             INVOCATION,
             [
                 self.wf.into(),
-                try_id.into(),
+                attempt.into(),
                 row.task_submit_seq.into(),
                 Value::Real(Some(row.start_time)),
                 Value::Real(Some(row.remote_duration)),
@@ -427,13 +437,13 @@ impl Store for Postgresql {
         )
     }
 
-    fn host(&mut self, row: &HostRow) -> Result<i64, StoreError> {
+    fn host_id(&mut self, row: &HostRow) -> Result<i64, StoreError> {
         if let Some(id) = self.hosts.get(row) {
             return Ok(id);
         }
-        let short = |text: &str| text.chars().filter(|c| *c != '\0').take(255).collect::<String>();
-        let (site, hostname, ip) = (short(&row.site), short(&row.hostname), short(&row.ip));
-        let uname = row.uname.as_deref().map(short);
+        let truncate = |text: &str| text.chars().filter(|c| *c != '\0').take(255).collect::<String>();
+        let (site, hostname, ip) = (truncate(&row.site), truncate(&row.hostname), truncate(&row.ip));
+        let uname = row.uname.as_deref().map(truncate);
         let memory = row
             .total_memory
             .map(|memory| i32::try_from(memory).unwrap_or(i32::MAX));
@@ -450,36 +460,34 @@ impl Store for Postgresql {
             )?;
             Ok(found.get(0))
         })?;
-        Ok(self.hosts.note(id))
+        Ok(self.hosts.insert(id))
     }
 
-    fn integrity(
+    fn insert_integrity(
         &self,
-        try_id: i64,
-        kind: &str,
-        files: &str,
-        count: i64,
-        seconds: f64,
+        attempt: i64,
+        (kind, files): MetricKind,
+        metric: Metric,
     ) -> Result<(), StoreError> {
-        let seconds = Value::Real(Some(seconds));
+        let seconds = Value::Real(Some(metric.seconds));
         self.push(
             INTEGRITY,
             [
                 self.wf.into(),
-                try_id.into(),
+                attempt.into(),
                 kind.into(),
                 files.into(),
-                count.into(),
+                metric.count.into(),
                 seconds,
             ],
         )
     }
 
-    fn integrity_errors(&self, try_id: i64, count: i64) -> Result<(), StoreError> {
-        self.push(TAG, [self.wf.into(), try_id.into(), count.into()])
+    fn insert_integrity_errors(&self, attempt: i64, count: i64) -> Result<(), StoreError> {
+        self.push(TAG, [self.wf.into(), attempt.into(), count.into()])
     }
 
-    fn end_try(&self, try_id: i64, end: TryEnd, host: Option<i64>) -> Result<(), StoreError> {
+    fn end_attempt(&self, attempt: i64, end: AttemptEnd, host: Option<i64>) -> Result<(), StoreError> {
         #[expect(
             clippy::cast_precision_loss,
             reason = "a duration in seconds is far below 2^53"
@@ -488,7 +496,7 @@ impl Store for Postgresql {
         self.push(
             END,
             [
-                try_id.into(),
+                attempt.into(),
                 Value::Int(host),
                 (&end.site).into(),
                 (&end.user).into(),
@@ -505,7 +513,7 @@ impl Store for Postgresql {
         )
     }
 
-    fn texts_cut(&self) -> u64 {
-        self.cut.take()
+    fn take_truncated(&self) -> u64 {
+        self.truncated.take()
     }
 }

@@ -1,7 +1,7 @@
-//! Encrypted connections: whom to trust, as the modes of PostgreSQL's client library say.
+//! Encrypted connections, with the modes of PostgreSQL's client library.
 //!
-//! With a file of authorities (`sslrootcert`, else `~/.postgresql/root.crt` if it is there) certificates are checked in
-//! every mode; without one, those modes that demand it fail, and the others take any certificate.
+//! With a file of authorities (`sslrootcert`, else `~/.postgresql/root.crt` if it exists), every mode checks
+//! certificates. Without one, the modes that need it fail, and the others accept any certificate.
 
 use std::fs;
 use std::io;
@@ -25,52 +25,53 @@ use x509_cert::Certificate;
 use x509_cert::der::asn1::ObjectIdentifier;
 use x509_cert::der::{Decode as _, Tag, Tagged as _};
 
-use crate::client::{SYSTEM, SslMode, Tls};
+use super::error::TlsError;
+use crate::ssl::{SslMode, Tls};
 
-/// Other names of whom a certificate is for.
+/// Object id of the alternative names in a certificate.
 const SUBJECT_ALT_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.29.17");
-/// The name of whom it is for.
+/// Object id of the common name.
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// Makes encrypted connections.
+/// Returns a connector for these settings.
 ///
 /// # Errors
-/// What is wrong with the files that are named.
-pub(super) fn connector(tls: &Tls, mode: SslMode) -> Result<Connector, String> {
+/// A file cannot be used.
+pub(super) fn connector(tls: &Tls, mode: SslMode) -> Result<Connector, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let trust = trust(tls, mode, &provider)?;
     let verifier = Verifier {
         algorithms: provider.signature_verification_algorithms,
         trust,
-        name: mode == SslMode::VerifyFull,
+        check_name: mode == SslMode::VerifyFull,
     };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
+        .map_err(library_error)?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier));
     let config = match own_certificate(tls)? {
         None => config.with_no_client_auth(),
         Some((certificates, key)) => config
             .with_client_auth_cert(certificates, key)
-            .map_err(|error| format!("sslcert and sslkey: {error}"))?,
+            .map_err(|error| TlsError::Library(format!("sslcert and sslkey: {error}")))?,
     };
     Ok(Connector(MakeRustlsConnect::new(config)))
 }
 
-/// Makes encrypted connections, with errors that can be told from others.
+/// Makes encrypted connections, with an own type for errors.
 pub(super) struct Connector(MakeRustlsConnect);
 
-/// One encrypted connection to be made.
+/// An encrypted connection in the making.
 pub(super) struct Connecting(<MakeRustlsConnect as MakeTlsConnect<Socket>>::TlsConnect);
 
-/// There is no encrypted connection. The library does not tell where its errors come from.
+/// The handshake failed. The errors of the library do not show it.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(super) struct HandshakeError(io::Error);
 
 impl HandshakeError {
-    /// What is wrong with the server's certificate, if that is the reason.
+    /// Returns the problem with the certificate of the server, if that is the cause.
     pub fn certificate(&self) -> Option<&CertificateError> {
         match self.0.get_ref()?.downcast_ref::<rustls::Error>()? {
             rustls::Error::InvalidCertificate(problem) => Some(problem),
@@ -99,31 +100,27 @@ impl TlsConnect<Socket> for Connecting {
     }
 }
 
-/// Whom to trust; none: everybody.
-fn trust(tls: &Tls, mode: SslMode, provider: &Arc<CryptoProvider>) -> Result<Option<Trust>, String> {
-    let known = if tls.of_system() {
+fn library_error(error: impl std::fmt::Display) -> TlsError {
+    TlsError::Library(error.to_string())
+}
+
+/// Returns the trusted authorities; `None` accepts any certificate.
+fn trust(tls: &Tls, mode: SslMode, provider: &Arc<CryptoProvider>) -> Result<Option<Trust>, TlsError> {
+    let known = if tls.uses_system() {
         rustls_native_certs::load_native_certs().certs
     } else {
         let path = tls.file(tls.roots.as_ref(), "root.crt");
         match path.as_deref().map(|path| (path, read_certificates(path))) {
             Some((_, Ok(Some(certificates)))) => certificates,
-            Some((path, Err(error))) => return Err(format!("sslrootcert {}: {error}", path.display())),
+            Some((path, Err(problem))) => return Err(file_error("sslrootcert", path, problem)),
             found if mode >= SslMode::VerifyCa => {
                 let missing = match found {
                     Some((path, _)) => format!("{} does not exist", path.display()),
                     None => "no file is named".to_owned(),
                 };
-                return Err(format!(
-                    "sslmode={mode} needs the certificate of an authority, and {missing}; name it with sslrootcert=FILE, \
-                     or use sslrootcert={SYSTEM} for those of this machine"
-                ));
+                return Err(TlsError::NoAuthority { mode, missing });
             }
-            // A list is of an authority, and nobody is asked for one.
-            _ if tls.revoked.is_some() => {
-                return Err(
-                    "sslcrl needs the certificate of an authority; name it with sslrootcert=FILE".to_owned(),
-                );
-            }
+            _ if tls.revoked.is_some() => return Err(TlsError::RevokedWithoutAuthority),
             _ => return Ok(None),
         }
     };
@@ -131,48 +128,52 @@ fn trust(tls: &Tls, mode: SslMode, provider: &Arc<CryptoProvider>) -> Result<Opt
     let (used, _) = roots.add_parsable_certificates(known.iter().cloned());
     if used == 0 {
         let path = tls.roots.as_deref().unwrap_or(Path::new("root.crt"));
-        return Err(format!(
-            "sslrootcert {}: no certificate of an authority",
-            path.display()
-        ));
+        let problem = "no certificate of an authority".to_owned();
+        return Err(file_error("sslrootcert", path, problem));
     }
     let builder = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider));
     let Some((path, revoked)) = revoked(tls)? else {
-        let chain = builder.build().map_err(|error| error.to_string())?;
+        let chain = builder.build().map_err(library_error)?;
         return Ok(Some(Trust { chain, known }));
     };
     let chain = builder
         .with_crls(revoked)
         .enforce_revocation_expiration()
         .build()
-        .map_err(|error| format!("sslcrl {}: {error} (lists of version 2 are read)", path.display()))?;
-    // All certificates are looked up in the lists.
+        .map_err(|error| {
+            file_error(
+                "sslcrl",
+                &path,
+                format!("{error} (lists of version 2 are supported)"),
+            )
+        })?;
+    // Every certificate must be checked against the lists.
     let known = Vec::new();
     Ok(Some(Trust { chain, known }))
 }
 
 type Revoked = (PathBuf, Vec<CertificateRevocationListDer<'static>>);
 
-/// Lists of certificates that were revoked, and their file.
-fn revoked(tls: &Tls) -> Result<Option<Revoked>, String> {
+/// Reads the lists of revoked certificates. Returns their file, too.
+fn revoked(tls: &Tls) -> Result<Option<Revoked>, TlsError> {
     let Some(path) = tls.file(tls.revoked.as_ref(), "root.crl") else {
         return Ok(None);
     };
-    let named = |error: String| format!("sslcrl {}: {error}", path.display());
-    let lists: Vec<_> = match read(&path).map_err(named)? {
+    let error = |problem: String| file_error("sslcrl", &path, problem);
+    let lists: Vec<_> = match read(&path).map_err(error)? {
         None if tls.revoked.is_none() => return Ok(None),
-        None => return Err(named("does not exist".to_owned())),
+        None => return Err(error("does not exist".to_owned())),
         Some(text) => CertificateRevocationListDer::pem_slice_iter(&text)
             .collect::<Result<_, _>>()
-            .map_err(|error| named(error.to_string()))?,
+            .map_err(|problem| error(problem.to_string()))?,
     };
     if lists.is_empty() {
-        return Err(named("no list of revoked certificates in PEM".to_owned()));
+        return Err(error("no list of revoked certificates in PEM".to_owned()));
     }
     Ok(Some((path, lists)))
 }
 
-/// Certificates of a file; none if it is not there.
+/// Reads the certificates of a file. `None` if it does not exist.
 fn read_certificates(path: &Path) -> Result<Option<Vec<CertificateDer<'static>>>, String> {
     let Some(text) = read(path)? else { return Ok(None) };
     let certificates: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
@@ -193,46 +194,55 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
 
 type OwnCertificate = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// The certificate of this client and its key. Who has none may be let in nevertheless.
-fn own_certificate(tls: &Tls) -> Result<Option<OwnCertificate>, String> {
+/// Reads certificate and key of this client, which are optional.
+fn own_certificate(tls: &Tls) -> Result<Option<OwnCertificate>, TlsError> {
     let Some(path) = tls.file(tls.certificate.as_ref(), "postgresql.crt") else {
         return Ok(None);
     };
-    let named = |path: &Path, error: String| format!("sslcert {}: {error}", path.display());
-    let Some(certificates) = read_certificates(&path).map_err(|error| named(&path, error))? else {
+    let error = |problem: String| file_error("sslcert", &path, problem);
+    let Some(certificates) = read_certificates(&path).map_err(error)? else {
         return Ok(None);
     };
     let Some(path) = tls.file(tls.key.as_ref(), "postgresql.key") else {
-        return Err(named(&path, "its key is not named; use sslkey=FILE".to_owned()));
+        return Err(error("the key is missing; use sslkey=FILE".to_owned()));
     };
-    let named = |error: String| format!("sslkey {}: {error}", path.display());
-    let Some(text) = read(&path).map_err(named)? else {
-        return Err(named("does not exist".to_owned()));
+    let error = |problem: String| file_error("sslkey", &path, problem);
+    let Some(text) = read(&path).map_err(error)? else {
+        return Err(error("does not exist".to_owned()));
     };
-    let data = fs::metadata(&path).map_err(|error| named(error.to_string()))?;
-    // That of the administrator may be readable by a group.
+    let data = fs::metadata(&path).map_err(|problem| error(problem.to_string()))?;
+    // A key of root may be readable by a group.
     let others = if data.uid() == 0 && !nix::unistd::getuid().is_root() {
         0o027
     } else {
         0o077
     };
     if data.permissions().mode() & others != 0 {
-        return Err(named(
+        return Err(error(
             "others may read it, so it is not used; chmod 0600 it".to_owned(),
         ));
     }
-    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
-        pem::Error::NoItemsFound => named("no key in PEM without a password".to_owned()),
-        error => named(error.to_string()),
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|problem| match problem {
+        pem::Error::NoItemsFound => error("no key in PEM without a password".to_owned()),
+        problem => error(problem.to_string()),
     })?;
     Ok(Some((certificates, key)))
 }
 
-/// Those who are trusted.
+fn file_error(setting: &'static str, path: &Path, problem: String) -> TlsError {
+    let path = path.to_owned();
+    TlsError::File {
+        setting,
+        path,
+        problem,
+    }
+}
+
+/// Trusted authorities.
 #[derive(Debug)]
 struct Trust {
     chain: Arc<WebPkiServerVerifier>,
-    /// All that is in the file: a server's own certificate may be there instead of its authority's.
+    /// All certificates of the file, which may be that of the server itself.
     known: Vec<CertificateDer<'static>>,
 }
 
@@ -240,8 +250,8 @@ struct Trust {
 struct Verifier {
     algorithms: WebPkiSupportedAlgorithms,
     trust: Option<Trust>,
-    /// Whether the certificate must be for the host.
-    name: bool,
+    /// True if the certificate must be for the host.
+    check_name: bool,
 }
 
 impl ServerCertVerifier for Verifier {
@@ -258,8 +268,8 @@ impl ServerCertVerifier for Verifier {
         };
         let checked = if trust.known.iter().any(|known| known == certificate) {
             let parsed = parse(certificate)?;
-            in_time(&parsed, now)?;
-            named_for(certificate, host)
+            check_validity(&parsed, now)?;
+            check_alternative_names(certificate, host)
         } else {
             let checked = trust
                 .chain
@@ -267,8 +277,9 @@ impl ServerCertVerifier for Verifier {
             checked.map(drop)
         };
         match checked {
-            // The name is looked at last.
-            Err(error) if is_about_name(&error) && (!self.name || common_name(certificate, host)) => {}
+            // The name is checked last.
+            Err(error)
+                if is_about_name(&error) && (!self.check_name || has_common_name(certificate, host)) => {}
             checked => checked?,
         }
         Ok(ServerCertVerified::assertion())
@@ -310,7 +321,7 @@ fn parse(certificate: &CertificateDer<'_>) -> Result<Certificate, rustls::Error>
     Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding.into())
 }
 
-fn in_time(certificate: &Certificate, now: UnixTime) -> Result<(), rustls::Error> {
+fn check_validity(certificate: &Certificate, now: UnixTime) -> Result<(), rustls::Error> {
     let validity = &certificate.tbs_certificate.validity;
     if now.as_secs() < validity.not_before.to_unix_duration().as_secs() {
         Err(CertificateError::NotValidYet.into())
@@ -321,14 +332,17 @@ fn in_time(certificate: &Certificate, now: UnixTime) -> Result<(), rustls::Error
     }
 }
 
-/// Whether a certificate is for a host, by its `subjectAltName`.
-fn named_for(certificate: &CertificateDer<'_>, host: &ServerName<'_>) -> Result<(), rustls::Error> {
+/// Checks that a certificate is for a host, by its `subjectAltName`.
+fn check_alternative_names(
+    certificate: &CertificateDer<'_>,
+    host: &ServerName<'_>,
+) -> Result<(), rustls::Error> {
     let parsed = rustls::server::ParsedCertificate::try_from(certificate)?;
     rustls::client::verify_server_name(&parsed, host)
 }
 
-/// The same by the common name, which is what certificates without other names have.
-fn common_name(certificate: &CertificateDer<'_>, host: &ServerName<'_>) -> bool {
+/// Returns whether a certificate is for a host by its common name, which counts without alternative names.
+fn has_common_name(certificate: &CertificateDer<'_>, host: &ServerName<'_>) -> bool {
     let Ok(parsed) = parse(certificate) else {
         return false;
     };
@@ -351,11 +365,11 @@ fn common_name(certificate: &CertificateDer<'_>, host: &ServerName<'_>) -> bool 
             )
         })
         .filter_map(|attribute| std::str::from_utf8(attribute.value.value()).ok())
-        .any(|name| name_fits(name, &host))
+        .any(|name| name_matches(name, &host))
 }
 
-/// Whether a name, whose first part may be `*`, is that of a host.
-fn name_fits(name: &str, host: &str) -> bool {
+/// Returns whether a name, whose first part may be `*`, matches a host.
+fn name_matches(name: &str, host: &str) -> bool {
     match name.strip_prefix("*.") {
         Some(domain) => {
             host.split_once('.')
@@ -371,10 +385,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
-        assert!(name_fits("DB.example.org", "db.Example.org"));
-        assert!(name_fits("*.example.org", "db.example.org"));
-        assert!(name_fits("127.0.0.1", "127.0.0.1"));
+    fn wildcards_match_one_part() {
+        assert!(name_matches("DB.example.org", "db.Example.org"));
+        assert!(name_matches("*.example.org", "db.example.org"));
+        assert!(name_matches("127.0.0.1", "127.0.0.1"));
         for (name, host) in [
             ("*.example.org", "example.org"),
             ("*.example.org", "a.b.example.org"),
@@ -382,7 +396,7 @@ mod tests {
             ("*", "localhost"),
             ("db.example.org", "db.example.org.evil.net"),
         ] {
-            assert!(!name_fits(name, host), "{name} {host}");
+            assert!(!name_matches(name, host), "{name} {host}");
         }
     }
 }

@@ -1,11 +1,13 @@
-//! The questions of the loader. Those that it asks for each job begin a transaction: outside of one, SQLite locks
-//! and unlocks the database for each question, which takes longer than the answer.
+//! Queries of the loader.
+//!
+//! The frequent ones begin a transaction: outside of one, SQLite locks and unlocks the database for each
+//! query, which takes longer than the query itself.
 
 use rusqlite::OptionalExtension as _;
 use rustc_hash::FxHashMap;
 
 use super::Sqlite;
-use crate::rows::{TryRow, WorkflowState};
+use crate::rows::{StoredAttempt, WorkflowState};
 use crate::store::{JobFacts, Lookup, StoreError};
 
 impl Lookup for Sqlite {
@@ -33,15 +35,15 @@ impl Lookup for Sqlite {
     }
 
     fn job_id(&self, job: &str) -> Result<Option<i64>, StoreError> {
-        self.settle_plan()?;
-        self.one(
+        self.flush_plan()?;
+        self.query_id(
             "SELECT job_id FROM job WHERE wf_id = ?1 AND exec_job_id = ?2",
             (self.wf, job),
         )
     }
 
     fn find_job(&self, job: &str) -> Result<Option<(i64, JobFacts)>, StoreError> {
-        self.settle_plan()?;
+        self.flush_plan()?;
         self.begin()?;
         let read = || {
             self.connection
@@ -67,7 +69,7 @@ impl Lookup for Sqlite {
     }
 
     fn task_facts(&self, task: &str) -> Result<Option<(String, Option<i64>)>, StoreError> {
-        self.settle_plan()?;
+        self.flush_plan()?;
         self.begin()?;
         let read = || {
             self.connection
@@ -80,8 +82,8 @@ impl Lookup for Sqlite {
         read().map_err(|source| self.error(source))
     }
 
-    fn last_try(&self, job_id: i64, below: i64) -> Result<Option<TryRow>, StoreError> {
-        self.settle()?;
+    fn last_attempt(&self, job_id: i64, below: i64) -> Result<Option<StoredAttempt>, StoreError> {
+        self.flush()?;
         self.begin()?;
         let read = || {
             self.connection
@@ -90,7 +92,7 @@ impl Lookup for Sqlite {
                      WHERE job_id = ?1 AND job_submit_seq < ?2 ORDER BY job_submit_seq DESC LIMIT 1",
                 )?
                 .query_row((job_id, below), |row| {
-                    Ok(TryRow {
+                    Ok(StoredAttempt {
                         job_instance_id: row.get(0)?,
                         job_submit_seq: row.get(1)?,
                         sched_id: row.get(2)?,
@@ -102,7 +104,7 @@ impl Lookup for Sqlite {
         read().map_err(|source| self.error(source))
     }
 
-    fn queued(&self, take: &mut dyn FnMut(&str) -> Result<(), StoreError>) -> Result<(), StoreError> {
+    fn read_queue(&self, take: &mut dyn FnMut(&str) -> Result<(), StoreError>) -> Result<(), StoreError> {
         let read = || {
             let mut statement = self.connection.prepare("SELECT tries FROM pmc_queued")?;
             let texts = statement.query_map((), |row| row.get(0))?;
@@ -112,13 +114,13 @@ impl Lookup for Sqlite {
         texts.iter().try_for_each(|text| take(text))
     }
 
-    fn has_try(&self, seq: i64) -> Result<bool, StoreError> {
-        let found = self.one("SELECT 1 FROM job_instance WHERE job_instance_id = ?1", [seq])?;
+    fn has_attempt(&self, seq: i64) -> Result<bool, StoreError> {
+        let found = self.query_id("SELECT 1 FROM job_instance WHERE job_instance_id = ?1", [seq])?;
         Ok(found.is_some())
     }
 
-    fn jobs_tried(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError> {
-        self.settle()?;
+    fn attempted_jobs(&self, take: &mut dyn FnMut(i64)) -> Result<(), StoreError> {
+        self.flush()?;
         let mut read = || {
             let mut statement = self
                 .connection
@@ -133,16 +135,16 @@ impl Lookup for Sqlite {
     }
 
     fn last_sequence(&self) -> Result<i64, StoreError> {
-        self.settle()?;
-        let last = self.one("SELECT max(job_submit_seq) FROM job_instance", ())?;
+        self.flush()?;
+        let last = self.query_id("SELECT max(job_submit_seq) FROM job_instance", ())?;
         Ok(last.unwrap_or(0))
     }
 
-    fn tries_by_job(&self, take: &mut dyn FnMut(&str, i64)) -> Result<(), StoreError> {
-        self.settle()?;
+    fn attempts_by_job(&self, take: &mut dyn FnMut(&str, i64)) -> Result<(), StoreError> {
+        self.flush()?;
         let mut read = || {
             let mut statement = self.connection.prepare(
-                // In the order of the index of tries, so that each table is read once.
+                // In the order of the index of attempts, so that each table is read once.
                 "SELECT exec_job_id, count(*) FROM job_instance i CROSS JOIN job j ON j.job_id = i.job_id AND wf_id = ?1
                  GROUP BY i.job_id",
             )?;
@@ -155,20 +157,20 @@ impl Lookup for Sqlite {
         read().map_err(|source| self.error(source))
     }
 
-    fn states(&self, try_id: i64) -> Result<Vec<(String, i64)>, StoreError> {
-        self.settle()?;
+    fn states(&self, attempt: i64) -> Result<Vec<(String, i64)>, StoreError> {
+        self.flush()?;
         let read = || {
             let mut statement = self.connection.prepare_cached(
                 "SELECT state, timestamp FROM jobstate WHERE job_instance_id = ?1 ORDER BY jobstate_submit_seq",
             )?;
-            let rows = statement.query_map([try_id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let rows = statement.query_map([attempt], |row| Ok((row.get(0)?, row.get(1)?)))?;
             rows.collect::<rusqlite::Result<_>>()
         };
         read().map_err(|source| self.error(source))
     }
 
     fn tasks_by_job(&self) -> Result<FxHashMap<i64, i64>, StoreError> {
-        self.settle_plan()?;
+        self.flush_plan()?;
         let read = || {
             let mut statement = self
                 .connection

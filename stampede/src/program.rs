@@ -5,18 +5,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::cli::Cli;
+use crate::client::ClientSettings;
+use crate::error::Notice;
+use crate::session::{self, End};
 use clap::Parser as _;
-use pmc_stampede::client::ClientSettings;
-use pmc_stampede::error::Notice;
-use pmc_stampede::session::{self, End};
 
-mod cli;
+/// Exit code if another loader is at work; that of `pegasus-monitord`.
+const EXIT_HELD: u8 = 43;
 
-/// Another loader is at work, as `pegasus-monitord` tells it.
-const HELD: u8 = 43;
-
-fn main() -> ExitCode {
-    let cli = match cli::Cli::try_parse() {
+/// Runs the program: arguments, environment and exit status are those of the process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
@@ -27,13 +28,13 @@ fn main() -> ExitCode {
     let client = ClientSettings::new(home.as_deref(), |name| std::env::var_os(name));
     let options = match cli.options(home, client) {
         Ok(options) => options,
-        Err(message) => {
-            eprintln!("pmc-monitord: {message}");
+        Err(error) => {
+            eprintln!("pmc-monitord: --dest {error}");
             return ExitCode::FAILURE;
         }
     };
     if cli.group {
-        // Who leads a group already, or a session, stays what he is.
+        // This fails if the process leads a group or session already.
         let _ = nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0));
     }
     let mut notice = |notice: Notice| eprintln!("pmc-monitord: {notice}");
@@ -42,15 +43,15 @@ fn main() -> ExitCode {
     } else {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // The second one ends the program at once.
-            let twice = signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop));
-            if let Err(error) = twice.and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop))) {
+            // The second signal ends the program at once.
+            let second = signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop));
+            if let Err(error) = second.and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop))) {
                 eprintln!("pmc-monitord: cannot handle signal {signal}: {error}");
             }
         }
-        // The follower of a run in the background outlives the terminal.
-        let ignored = Arc::new(AtomicBool::new(false));
-        let _ = signal_hook::flag::register(signal_hook::consts::SIGHUP, ignored);
+        // A loader in the background outlives the terminal.
+        let unused = Arc::new(AtomicBool::new(false));
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGHUP, unused);
         session::follow(&options, &stop, &mut notice)
     };
     match loaded {
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("pmc-monitord: {error}");
-            ExitCode::from(if error.is_held() { HELD } else { 1 })
+            ExitCode::from(if error.is_held() { EXIT_HELD } else { 1 })
         }
     }
 }

@@ -1,0 +1,405 @@
+//! A model of the scheduler that follows its records and messages and reports the first mistake.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use pmc_dag::{Dag, Request, TaskId};
+
+use super::Plan;
+use crate::protocol::{Rank, SubmitId, ToWorker};
+use crate::scheduler::{MasterConfig, Outbox, Record};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Queued(SubmitId),
+    /// Sent to a worker that runs another task.
+    Prefilled(SubmitId, Rank),
+    Running(SubmitId, Rank),
+    Done,
+    Failed,
+}
+
+/// Queued tasks in the order in which they must start.
+type Queued = BTreeSet<(Reverse<i64>, SubmitId)>;
+
+/// Free resources of a host.
+struct ModelHost {
+    memory_mb: u64,
+    cpus: u32,
+    slots: u32,
+    numbers: BTreeSet<u32>,
+    gpus: BTreeSet<u32>,
+    /// GPUs that no task has taken.
+    free_gpus: u32,
+}
+
+impl ModelHost {
+    fn fits(&self, request: Request) -> bool {
+        self.memory_mb >= request.memory_mb && self.cpus >= request.cpus && self.free_gpus >= request.gpus
+    }
+}
+
+pub(super) struct Model {
+    dag: Arc<Dag>,
+    config: MasterConfig,
+    hosts: BTreeMap<String, ModelHost>,
+    host_of: Vec<String>,
+    states: Vec<State>,
+    parents_left: Vec<u32>,
+    attempts_left: Vec<u32>,
+    /// Queued tasks by request.
+    queued: BTreeMap<Request, Queued>,
+    submits: u64,
+    pub(super) started: u64,
+    /// This `schedule` has started a task, so it may not queue any more.
+    pub(super) starting: bool,
+    pub(super) stopped: bool,
+    failed_tasks: u32,
+    /// Prefilled tasks of each worker.
+    prefilled: BTreeMap<Rank, VecDeque<SubmitId>>,
+    /// CPU numbers of running attempts.
+    held: BTreeMap<SubmitId, Vec<u32>>,
+    /// GPUs of running attempts.
+    held_gpus: BTreeMap<SubmitId, Vec<u32>>,
+    pub(super) sent: Vec<(Rank, ToWorker)>,
+    thorough: bool,
+    pub(super) mistake: Option<String>,
+}
+
+impl Model {
+    pub(super) fn new(plan: &Plan) -> Self {
+        let mut hosts: BTreeMap<String, ModelHost> = BTreeMap::new();
+        for worker in &plan.workers {
+            let host = hosts.entry(worker.host.clone()).or_insert(ModelHost {
+                memory_mb: worker.memory_mb,
+                cpus: worker.threads,
+                slots: 0,
+                numbers: (0..worker.threads).collect(),
+                gpus: (0..worker.gpus).collect(),
+                free_gpus: worker.gpus,
+            });
+            host.slots += 1;
+        }
+        let dag = plan.dag.clone();
+        let mut parents_left: Vec<u32> = dag.ids().map(|task| dag.parent_count(task)).collect();
+        let mut states = vec![State::Waiting; dag.len()];
+        for task in plan.done.ids() {
+            states[task.index()] = State::Done;
+            for child in dag.children(task) {
+                parents_left[child.index()] -= 1;
+            }
+        }
+        Self {
+            config: plan.config,
+            hosts,
+            host_of: plan.workers.iter().map(|worker| worker.host.clone()).collect(),
+            states,
+            parents_left,
+            attempts_left: dag
+                .ids()
+                .map(|t| dag.tries(t).unwrap_or(plan.config.max_attempts).max(1))
+                .collect(),
+            queued: BTreeMap::new(),
+            submits: 0,
+            started: 0,
+            starting: false,
+            stopped: false,
+            failed_tasks: 0,
+            prefilled: BTreeMap::new(),
+            held: BTreeMap::new(),
+            held_gpus: BTreeMap::new(),
+            sent: Vec::new(),
+            thorough: plan.thorough,
+            mistake: None,
+            dag,
+        }
+    }
+
+    fn request(&self, task: TaskId) -> Request {
+        self.dag.request(task)
+    }
+
+    fn fits_somewhere(&self, request: Request) -> bool {
+        self.hosts
+            .values()
+            .any(|host| host.slots > 0 && host.fits(request))
+    }
+
+    fn check(&mut self, ok: bool, mistake: impl FnOnce() -> String) {
+        if !ok && self.mistake.is_none() {
+            self.mistake = Some(mistake());
+        }
+    }
+
+    fn queue(&mut self, task: TaskId, submit: SubmitId) {
+        self.submits += 1;
+        let (submits, state) = (self.submits, self.states[task.index()]);
+        self.check(submit.0 == submits, || {
+            format!("{submit:?} given out as number {submits}")
+        });
+        self.check(state == State::Waiting, || {
+            format!("{task:?} queued while {state:?}")
+        });
+        let left = self.parents_left[task.index()];
+        self.check(left == 0, || {
+            format!("{task:?} queued before {left} of its parents are done")
+        });
+        self.check(!self.starting, || {
+            format!("{task:?} queued after a task was started")
+        });
+        self.check(!self.stopped, || {
+            format!("{task:?} queued although the run is stopped")
+        });
+        self.states[task.index()] = State::Queued(submit);
+        let request = self.request(task);
+        self.queued
+            .entry(request)
+            .or_default()
+            .insert((Reverse(self.dag.priority(task)), submit));
+    }
+
+    fn start(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+        self.started += 1;
+        let state = self.states[task.index()];
+        if state == State::Prefilled(submit, rank) {
+            let next = self.prefilled.get_mut(&rank).and_then(VecDeque::pop_front);
+            self.check(next == Some(submit), || {
+                format!("{task:?} is started before {next:?}, which was sent before")
+            });
+            self.occupy(task, submit, rank);
+            return;
+        }
+        self.starting = true;
+        self.check(state == State::Queued(submit), || {
+            format!("{task:?} started while {state:?}")
+        });
+        self.check(!self.stopped, || {
+            format!("{task:?} started although the run is stopped")
+        });
+        let key = self.take_first(task, submit);
+        if self.thorough {
+            let overtaken: Vec<_> = self
+                .queued
+                .iter()
+                .filter(|(shape, queued)| {
+                    queued.first().is_some_and(|other| *other < key) && self.fits_somewhere(**shape)
+                })
+                .map(|(shape, _)| *shape)
+                .collect();
+            self.check(overtaken.is_empty(), || {
+                format!("{task:?} overtakes tasks that would fit: {overtaken:?}")
+            });
+        }
+        self.occupy(task, submit, rank);
+    }
+
+    /// Removes a task from the queue. It must be the first with its request.
+    fn take_first(&mut self, task: TaskId, submit: SubmitId) -> (Reverse<i64>, SubmitId) {
+        let key = (Reverse(self.dag.priority(task)), submit);
+        let request = self.request(task);
+        let first = self.queued.get_mut(&request).and_then(BTreeSet::pop_first);
+        self.check(first == Some(key), || {
+            format!("{task:?} started before {first:?} with the same request")
+        });
+        key
+    }
+
+    /// Follows a task that is sent to a worker that runs another one.
+    fn prefill(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+        let key = self.take_first(task, submit);
+        let better = self.queued.values().flatten().any(|other| *other < key);
+        let free = self.hosts.values().any(|host| host.slots > 0);
+        self.check(!better && !free && !self.stopped, || {
+            format!("{task:?} is prefilled although another task must start first")
+        });
+        let runs_alike = self.dag.clone().ids().any(|other| {
+            matches!(self.states[other.index()], State::Running(_, at) if at == rank)
+                && self.request(other) == self.request(task)
+        });
+        self.check(runs_alike, || {
+            format!("{task:?} is prefilled to {rank:?}, which runs no task like it")
+        });
+        self.states[task.index()] = State::Prefilled(submit, rank);
+        self.prefilled.entry(rank).or_default().push_back(submit);
+    }
+
+    /// Follows prefilled tasks that a worker gives back.
+    pub(super) fn give_back(&mut self, rank: Rank, submits: &[SubmitId]) {
+        self.prefilled
+            .entry(rank)
+            .or_default()
+            .retain(|submit| !submits.contains(submit));
+        for task in self.dag.clone().ids() {
+            if let State::Prefilled(submit, at) = self.states[task.index()]
+                && at == rank
+                && submits.contains(&submit)
+            {
+                self.states[task.index()] = State::Queued(submit);
+                let (request, priority) = (self.request(task), self.dag.priority(task));
+                self.queued
+                    .entry(request)
+                    .or_default()
+                    .insert((Reverse(priority), submit));
+            }
+        }
+    }
+
+    fn occupy(&mut self, task: TaskId, submit: SubmitId, rank: Rank) {
+        let request = self.request(task);
+        self.states[task.index()] = State::Running(submit, rank);
+        let host = self.host_of[rank.0 as usize - 1].clone();
+        let free = self
+            .hosts
+            .get_mut(&host)
+            .filter(|host| host.slots > 0 && host.fits(request));
+        match free {
+            Some(free) => {
+                free.slots -= 1;
+                free.memory_mb -= request.memory_mb;
+                free.cpus -= request.cpus;
+                free.free_gpus -= request.gpus;
+            }
+            None => self.check(false, || format!("{task:?} oversubscribes {host}")),
+        }
+    }
+
+    fn end(&mut self, task: TaskId, submit: SubmitId, rank: Rank, done: bool) {
+        let state = self.states[task.index()];
+        self.check(state == State::Running(submit, rank), || {
+            format!("{task:?} ended while {state:?}")
+        });
+        let request = self.request(task);
+        if let Some(host) = self.hosts.get_mut(&self.host_of[rank.0 as usize - 1]) {
+            host.slots += 1;
+            host.memory_mb += request.memory_mb;
+            host.cpus += request.cpus;
+            host.free_gpus += request.gpus;
+            host.gpus
+                .extend(self.held_gpus.remove(&submit).unwrap_or_default());
+            host.numbers.extend(self.held.remove(&submit).unwrap_or_default());
+        }
+        if done {
+            self.states[task.index()] = State::Done;
+            for child in self.dag.children(task) {
+                self.parents_left[child.index()] -= 1;
+            }
+            return;
+        }
+        self.attempts_left[task.index()] -= 1;
+        if self.attempts_left[task.index()] > 0 {
+            self.states[task.index()] = State::Waiting;
+        } else {
+            self.states[task.index()] = State::Failed;
+            self.failed_tasks += 1;
+            self.stopped |= self.config.max_failures > 0 && self.failed_tasks >= self.config.max_failures;
+        }
+    }
+
+    /// Checks after a `schedule` that no queued task would fit.
+    pub(super) fn check_no_idle_room(&mut self) {
+        self.starting = false;
+        let idle = self
+            .queued
+            .iter()
+            .find(|(shape, queued)| !queued.is_empty() && self.fits_somewhere(**shape))
+            .map(|(shape, _)| *shape);
+        let stopped = self.stopped;
+        self.check(idle.is_none() || stopped, || {
+            format!("{idle:?} waits although it fits")
+        });
+    }
+
+    /// Checks at the end that there is a reason for each task that has not run.
+    pub(super) fn check_end(&mut self, draining: bool) {
+        let stopped = self.stopped || draining;
+        for task in self.dag.clone().ids() {
+            let (state, left) = (self.states[task.index()], self.parents_left[task.index()]);
+            let explained = match state {
+                State::Done | State::Failed => true,
+                State::Waiting => stopped || left > 0,
+                State::Queued(_) => stopped,
+                State::Prefilled(..) | State::Running(..) => false,
+            };
+            self.check(explained, || {
+                format!("the run has ended, but {task:?} is {state:?}")
+            });
+        }
+    }
+}
+
+impl Outbox for Model {
+    fn send(&mut self, to: Rank, message: ToWorker) {
+        if let ToWorker::Run(assignment) = &message {
+            let task = self.dag.find(&assignment.name);
+            if let Some(task) = task
+                && self.states[task.index()] == State::Queued(assignment.submit)
+            {
+                self.prefill(task, assignment.submit, to);
+                self.sent.push((to, message));
+                return;
+            }
+            let state = task.map(|task| self.states[task.index()]);
+            self.check(state == Some(State::Running(assignment.submit, to)), || {
+                format!("{to:?} is sent {:?} without record", assignment.submit)
+            });
+            let host = self.host_of[to.0 as usize - 1].clone();
+            for cpu in &assignment.cpu_set {
+                let free = self
+                    .hosts
+                    .get_mut(&host)
+                    .is_some_and(|host| host.numbers.remove(cpu));
+                self.check(free, || format!("CPU {cpu} of {host} is given to two tasks"));
+            }
+            for gpu in &assignment.gpu_set {
+                let free = self
+                    .hosts
+                    .get_mut(&host)
+                    .is_some_and(|host| host.gpus.remove(gpu));
+                self.check(free, || format!("GPU {gpu} of {host} is given to two tasks"));
+            }
+            let requested = task.map_or(0, |task| self.request(task).gpus);
+            self.check(assignment.gpu_set.len() == requested as usize, || {
+                format!(
+                    "{:?} gets {:?} of {requested} GPUs",
+                    assignment.submit, assignment.gpu_set
+                )
+            });
+            self.held_gpus
+                .insert(assignment.submit, assignment.gpu_set.clone());
+            if !assignment.cpu_set.is_empty() {
+                self.held.insert(assignment.submit, assignment.cpu_set.clone());
+            }
+        }
+        self.sent.push((to, message));
+    }
+
+    fn record(&mut self, record: Record<'_>) {
+        match record {
+            Record::Queued(task, submit) => self.queue(task, submit),
+            Record::Started(task, submit, rank) => self.start(task, submit, rank),
+            Record::Ended {
+                task,
+                submit,
+                rank,
+                outcome,
+            } => self.end(task, submit, rank, outcome.succeeded()),
+            Record::Resources {
+                host,
+                slots,
+                cpus,
+                memory_mb,
+            } => {
+                let known = self.hosts.get(host).map(|h| (h.slots, h.cpus, h.memory_mb));
+                self.check(known == Some((slots, cpus, memory_mb)), || {
+                    format!("{host} reports {slots}, {cpus}, {memory_mb}, not {known:?}")
+                });
+            }
+            Record::Fragmented(task, _) => {
+                let cpus = self.dag.cpus(task);
+                self.check(cpus > 1, || format!("{task:?} with {cpus} CPUs needs no block"));
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Messages and signals of a worker process, also while a task runs.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::GRACE;
+use super::kill::KillSwitch;
+use super::watch::Watch;
+use crate::interrupt::Interrupt;
+use crate::protocol::{ToMaster, ToWorker};
+use crate::transport::local::StopTask as _;
+use crate::transport::{TransportError, WorkerTransport};
+
+/// Interval between polls for messages while a task runs. Only an abort is urgent.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Time that a worker waits for the master after a signal. Usually the whole run gets the signal, and the
+/// master ends it in good order.
+const SIGNAL_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Polls for messages of the master and for signals. A worker process has only one thread: handing each task
+/// and its result to another thread would take longer than a small task.
+pub(super) struct MessageWatch<'a, T> {
+    transport: &'a mut T,
+    kill: &'a KillSwitch,
+    interrupt: &'a Interrupt,
+    /// Messages that came while a task ran.
+    early: VecDeque<ToWorker>,
+    /// When the running task was asked to end.
+    ending_since: Option<Instant>,
+    /// When a signal was noticed.
+    signalled_since: Option<Instant>,
+    signal_reported: bool,
+    error: Option<TransportError>,
+}
+
+impl<'a, T: WorkerTransport> MessageWatch<'a, T> {
+    pub(super) fn new(transport: &'a mut T, kill: &'a KillSwitch, interrupt: &'a Interrupt) -> Self {
+        Self {
+            transport,
+            kill,
+            interrupt,
+            early: VecDeque::new(),
+            ending_since: None,
+            signalled_since: None,
+            signal_reported: false,
+            error: None,
+        }
+    }
+
+    pub(super) fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
+        if self.receive_early()? {
+            // Before the result: with a result, the master regards the next task as started.
+            self.give_back()?;
+        }
+        match self.early.front() {
+            Some(ToWorker::Run(_)) => self.transport.send_deferred(message),
+            _ => self.transport.send(message),
+        }
+    }
+
+    /// Returns the next message. Waits at most `timeout`, or until a signal arrives.
+    pub(super) fn receive(&mut self, timeout: Duration) -> Result<Option<ToWorker>, TransportError> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        if let Some(message) = self.early.pop_front() {
+            return Ok(Some(message));
+        }
+        self.check_signal()?;
+        if self.signalled_since.is_some() {
+            // The transport does not wait any more.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.transport.receive(timeout)
+    }
+
+    /// Asks the running task to end, and lets no other one start.
+    fn abort(&mut self) {
+        if self.ending_since.is_none() {
+            self.kill.terminate();
+            self.ending_since = Some(Instant::now());
+        }
+    }
+
+    fn check_signal(&mut self) -> Result<(), TransportError> {
+        let Some(signal) = self.interrupt.signal() else {
+            return Ok(());
+        };
+        self.abort();
+        let since = *self.signalled_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= SIGNAL_PATIENCE && !self.signal_reported {
+            self.signal_reported = true;
+            let message = format!("Stopped by signal {signal}");
+            self.transport.send(ToMaster::Failed { message })?;
+        }
+        Ok(())
+    }
+
+    /// Receives all messages that have arrived. Returns true if the master retracts tasks.
+    fn receive_early(&mut self) -> Result<bool, TransportError> {
+        let mut retract = false;
+        while let Some(message) = self.transport.receive(Duration::ZERO)? {
+            match message {
+                ToWorker::Retract => retract = true,
+                ToWorker::Abort => {
+                    self.abort();
+                    self.early.push_back(ToWorker::Abort);
+                }
+                other => self.early.push_back(other),
+            }
+        }
+        Ok(retract)
+    }
+
+    fn poll_all(&mut self) -> Result<(), TransportError> {
+        self.receive_early()?;
+        // Other workers may be idle while the task here runs.
+        self.give_back()?;
+        self.check_signal()
+    }
+
+    /// Gives back the prefilled tasks.
+    fn give_back(&mut self) -> Result<(), TransportError> {
+        let mut submits = Vec::new();
+        self.early.retain(|message| match message {
+            ToWorker::Run(task) => {
+                submits.push(task.submit);
+                false
+            }
+            _ => true,
+        });
+        if submits.is_empty() {
+            return Ok(());
+        }
+        self.transport.send(ToMaster::Retracted { submits })
+    }
+}
+
+impl<T: WorkerTransport> Watch for MessageWatch<'_, T> {
+    fn interval(&self) -> Option<Duration> {
+        Some(POLL_INTERVAL)
+    }
+
+    fn poll(&mut self) {
+        if let Err(error) = self.poll_all() {
+            self.error = Some(error);
+            self.abort();
+        }
+        if self.ending_since.is_some_and(|since| since.elapsed() >= GRACE) {
+            self.kill.kill();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Assignment, Rank, SubmitId};
+
+    #[derive(Default)]
+    struct Fake {
+        inbound: VecDeque<ToWorker>,
+        sent: Vec<ToMaster>,
+    }
+
+    impl WorkerTransport for Fake {
+        fn rank(&self) -> Rank {
+            Rank(1)
+        }
+
+        fn send(&mut self, message: ToMaster) -> Result<(), TransportError> {
+            self.sent.push(message);
+            Ok(())
+        }
+
+        fn receive(&mut self, _: Duration) -> Result<Option<ToWorker>, TransportError> {
+            Ok(self.inbound.pop_front())
+        }
+    }
+
+    fn run(submit: u64) -> ToWorker {
+        ToWorker::Run(Box::new(Assignment {
+            submit: SubmitId(submit),
+            name: Vec::new(),
+            id: None,
+            command: Vec::new(),
+            memory_mb: 0,
+            cpus: 1,
+            cpu_set: Vec::new(),
+            gpu_set: Vec::new(),
+            runtime_limit: None,
+            pipe_forwards: Vec::new(),
+            file_forwards: Vec::new(),
+        }))
+    }
+
+    #[test]
+    fn retracted_tasks_are_given_back_before_the_result() {
+        let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
+        let mut fake = Fake::default();
+        fake.inbound
+            .extend([run(2), run(3), ToWorker::Retract, ToWorker::Shutdown]);
+        let mut messages = MessageWatch::new(&mut fake, &kill, &interrupt);
+        // Any message, in place of a result.
+        messages.send(ToMaster::Ready).unwrap();
+        assert_eq!(
+            messages.receive(Duration::ZERO).unwrap(),
+            Some(ToWorker::Shutdown)
+        );
+        let submits = vec![SubmitId(2), SubmitId(3)];
+        assert_eq!(fake.sent, [ToMaster::Retracted { submits }, ToMaster::Ready]);
+    }
+
+    #[test]
+    fn prefilled_tasks_are_given_back_while_a_task_runs() {
+        let (kill, interrupt) = (KillSwitch::new(), Interrupt::new());
+        let mut fake = Fake::default();
+        fake.inbound.extend([run(2), ToWorker::Abort]);
+        let mut messages = MessageWatch::new(&mut fake, &kill, &interrupt);
+        messages.poll();
+        assert!(kill.is_aborted());
+        assert_eq!(messages.receive(Duration::ZERO).unwrap(), Some(ToWorker::Abort));
+        let submits = vec![SubmitId(2)];
+        assert_eq!(fake.sent, [ToMaster::Retracted { submits }]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Loads a finished run.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use chrono::Local;
+
+use super::context::{MAX_BATCH, Session, report_truncated, write_error};
+use super::{End, Notices, Options, Summary};
+use crate::error::{LoadError, Notice};
+use crate::loader::Loader;
+use crate::log_reader::LogReader;
+use crate::markers::rotate;
+use crate::run::Run;
+use crate::state_log::StateLog;
+
+/// Loads a whole log into a new database, which appears when it is complete. The database, log of states and
+/// log of an earlier loader are renamed.
+///
+/// # Errors
+/// A file is missing, another loader is at work, or the disk is full.
+pub fn replay(options: &Options, notice: Notices<'_>) -> Result<Summary, LoadError> {
+    let run = Run::find(&options.log)?;
+    let mut reader = LogReader::open(&run.log).map_err(|source| LoadError::Read {
+        path: run.log.clone(),
+        source,
+    })?;
+    let mut session = Session::new(options, run, notice)?;
+    let state_log = session.state_log_path();
+    for path in [&state_log, &session.markers.path("monitord.log")] {
+        rotate(path).map_err(write_error(path))?;
+    }
+    session.mark_started(notice);
+    let database = session.database().map(Path::to_owned);
+    let part = database
+        .as_ref()
+        .map(|database| database.with_extension("db.part"));
+    let remove_part = || {
+        if let Some(part) = &part {
+            let _ = fs::remove_file(part);
+        }
+    };
+    remove_part();
+    let loaded = load_log(&mut session, &mut reader, part.as_deref(), &state_log, notice);
+    let (loader, end) = loaded.inspect_err(|_| remove_part())?;
+    session.write_info(&loader, reader.line_number(), notice);
+    let summary = session.summary(&loader, end);
+    let states = loader.states().to_vec();
+    loader.into_store().close()?;
+    if let (Some(database), Some(part)) = (&database, &part) {
+        let publish = || {
+            File::open(part)?.sync_all()?;
+            rotate(database)?;
+            fs::rename(part, database)
+        };
+        publish().map_err(write_error(database))?;
+    }
+    session.update_dashboard(&states, true, notice);
+    session.mark_done(notice);
+    Ok(summary)
+}
+
+fn load_log(
+    session: &mut Session<'_>,
+    reader: &mut LogReader,
+    part: Option<&Path>,
+    state_log: &Path,
+    notice: Notices<'_>,
+) -> Result<(Loader, End), LoadError> {
+    let store = session.create(part, notice)?;
+    let log = StateLog::open(state_log, None).map_err(write_error(state_log))?;
+    let mut loader = Loader::new(store, log, session.workflow())?;
+    loader
+        .log()
+        .internal(Local::now().timestamp(), "MONITORD_STARTED", "");
+    let mut number = 0;
+    while let Some(line) = reader.next_line().map_err(|source| session.read_error(source))? {
+        number += 1;
+        session.load_line(&mut loader, line, number, notice)?;
+        if number % MAX_BATCH == 0 {
+            loader.log().flush().map_err(write_error(state_log))?;
+        }
+    }
+    // The log does not grow any more, so its last line is complete without a line feed.
+    if let Some(line) = reader.last_line() {
+        session.load_line(&mut loader, line, number + 1, notice)?;
+    }
+    let end = if loader.is_running() || !loader.was_started() {
+        let path = session.run.log.clone();
+        notice(Notice::NoEnd { path });
+        End::NoEnd
+    } else {
+        End::Complete
+    };
+    loader.insert_queued(notice)?;
+    loader
+        .log()
+        .internal(Local::now().timestamp(), "MONITORD_FINISHED", "0");
+    let position = reader.position().map_err(|source| session.read_error(source))?;
+    loader.commit(position)?;
+    report_truncated(&loader, notice);
+    Ok((loader, end))
+}
