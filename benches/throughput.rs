@@ -129,14 +129,10 @@ impl Bench {
     /// Tasks under kickstart, which must be built beside the executor (`cargo build --release -p
     /// pegasus-kickstart`).
     fn with_record(&self) -> String {
-        let kickstart =
-            Path::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster")).with_file_name("pegasus-kickstart");
-        if !kickstart.exists() {
-            return format!("not measured: {} is not built", kickstart.display());
-        }
+        let kickstart = testutils::programs::path("pegasus-kickstart");
         let part = (self.tasks / PARTS).max(1);
         let bare = self.many(part);
-        let text = many_dag(part).replace(PROGRAM, &format!("{} {PROGRAM}", kickstart.display()));
+        let text = many_dag(part).replace(PROGRAM, &format!("{} {PROGRAM}", kickstart));
         let recorded = self.write("recorded.dag", &text);
         let executor = local(self.cpus);
         let without = || run(&executor, &bare, &[]);
@@ -282,7 +278,7 @@ impl Bench {
 
 fn local(workers: usize) -> Vec<String> {
     vec![
-        env!("CARGO_BIN_EXE_pegasus-mpi-cluster").to_owned(),
+        testutils::programs::path("pegasus-mpi-cluster").to_owned(),
         "--workers".to_owned(),
         workers.to_string(),
     ]

@@ -40,7 +40,7 @@ impl Scene {
 
     /// The executor; `shell` are commands that run before it.
     fn command(&self, shell: &str, arguments: &str) -> Command {
-        let program = env!("CARGO_BIN_EXE_pegasus-mpi-cluster");
+        let program = testutils::programs::path("pegasus-mpi-cluster");
         let mut command = Command::new("/bin/sh");
         command
             .arg("-c")

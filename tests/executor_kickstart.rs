@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use testutils::programs;
 
 fn kickstart() -> &'static Path {
-    programs::kickstart(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"))
+    Path::new(programs::path("pegasus-kickstart"))
 }
 
 /// Path of a program beside kickstart.
@@ -87,7 +87,7 @@ impl Run {
     }
 
     fn command(&self, workers: u32, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+        let mut command = Command::new(testutils::programs::path("pegasus-mpi-cluster"));
         command
             .current_dir(self.folder.path())
             .env_clear()
@@ -284,7 +284,7 @@ fn many_tasks_share_a_few_servers() {
 
 #[test]
 fn without_a_server_each_task_starts_its_own() {
-    let executor = Path::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+    let executor = Path::new(programs::path("pegasus-mpi-cluster"));
     // A server that fails, one that is no program, and one without execute permission.
     for (server, mode) in [
         ("#!/bin/sh\nexit 3\n", 0o755),

@@ -66,7 +66,7 @@ impl Run {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+        let mut command = Command::new(testutils::programs::path("pegasus-mpi-cluster"));
         command
             .current_dir(self.path())
             .args(["--workers", "2"])
@@ -555,7 +555,7 @@ fn launcher_without_mpi_is_refused_once() {
     }
     let run = Run::new(DIAMOND);
     let launched = |rank: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+        let mut command = Command::new(testutils::programs::path("pegasus-mpi-cluster"));
         command.current_dir(run.path()).arg("x.dag");
         command
             .env("OMPI_COMM_WORLD_RANK", rank)

@@ -62,7 +62,7 @@ impl Scene {
     /// The executor with two workers. `arguments` are words of a shell; `before` are commands that the shell
     /// runs first.
     fn command(&self, before: &str, arguments: &str) -> Command {
-        let program = env!("CARGO_BIN_EXE_pegasus-mpi-cluster");
+        let program = testutils::programs::path("pegasus-mpi-cluster");
         let mut command = Command::new("/bin/sh");
         command
             .arg("-c")

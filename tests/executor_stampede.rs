@@ -10,7 +10,7 @@ use rusqlite::Connection;
 
 fn run(folder: &Path, dag: &str, options: &[&str]) -> Output {
     fs::write(folder.join("x.dag"), dag).expect("a DAG");
-    Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"))
+    Command::new(testutils::programs::path("pegasus-mpi-cluster"))
         .args(["--workers", "2", "--stampede"])
         .args(options)
         .arg("x.dag")

@@ -43,11 +43,9 @@ impl Place {
             new: content(250_000),
         };
         let (kickstart, transfer) = (
-            testutils::programs::kickstart(env!("CARGO_BIN_EXE_pegasus-mpi-cluster")).display(),
-            testutils::programs::kickstart(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"))
-                .with_file_name("pegasus-transfer"),
+            testutils::programs::path("pegasus-kickstart"),
+            testutils::programs::path("pegasus-transfer"),
         );
-        let transfer = transfer.display();
         let mut dag = String::new();
         for task in 0..TASKS {
             let one = |source: &str, name: &str| {
@@ -91,7 +89,7 @@ impl Place {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-mpi-cluster"));
+        let mut command = Command::new(testutils::programs::path("pegasus-mpi-cluster"));
         command
             .current_dir(self.folder.path())
             .args(["--workers", "2", "--host-cpus", "2", "--drain-grace", "0"])

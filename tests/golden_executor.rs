@@ -7,7 +7,7 @@ use testutils::golden::{self, Case, executor};
 /// One rank of the original is the master.
 fn start(ranks: u32) -> Vec<String> {
     let workers = (ranks - 1).to_string();
-    let program = env!("CARGO_BIN_EXE_pegasus-mpi-cluster");
+    let program = testutils::programs::path("pegasus-mpi-cluster");
     [program, "--workers", &workers].map(str::to_owned).to_vec()
 }
 

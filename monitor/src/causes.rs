@@ -1,9 +1,8 @@
 //! Explains a failed run: groups of equal failures, their blocked dependents and likely reasons.
 
+mod reasons;
+
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read as _;
-use std::path::Path;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
@@ -14,11 +13,10 @@ use crate::failure::{FailedTask, LastAttempt, explain};
 use crate::history::{Attempt, History, Phase, State};
 use crate::kinds::Kind;
 use crate::plan::{Children, TaskNumber};
+use reasons::likely_reasons;
 
 /// Maximum failed tasks whose files are read. The others join a group with the same ending.
 const MAX_READ: usize = 2000;
-/// Minimum failures on a single host for which the host may be the reason.
-const MIN_SUSPICIOUS: usize = 3;
 
 /// Explanation of an incomplete run.
 #[derive(Clone, Debug)]
@@ -71,7 +69,7 @@ pub struct Cause {
     /// Dependents that did not run.
     pub blocked: usize,
     /// Likely reasons.
-    pub guesses: Vec<String>,
+    pub reasons: Vec<String>,
 }
 
 /// Explains a run.
@@ -82,19 +80,19 @@ pub fn diagnose(history: &History) -> Diagnosis {
         .in_state(State::Failed)
         .filter_map(|task| Some((task, *history.latest_attempt(task)?)))
         .collect();
-    failed.sort_by_key(|(task, one)| (one.end, *task));
+    failed.sort_by_key(|(task, attempt)| (attempt.end, *task));
     let attempts = attempts(history, &failed);
     let mut groups = Groups::default();
     for at in 0..failed.len() {
         if is_sampled(at, failed.len()) {
-            let (task, one) = failed[at];
-            let found = examine(history, task, &one, attempts.get(&task).copied().unwrap_or(1));
-            groups.add(history, task, &one, found);
+            let (task, attempt) = failed[at];
+            let found = examine(history, task, &attempt, attempts.get(&task).copied().unwrap_or(1));
+            groups.add(history, task, &attempt, found);
         }
     }
-    for (at, (task, one)) in failed.iter().enumerate() {
+    for (at, (task, attempt)) in failed.iter().enumerate() {
         if !is_sampled(at, failed.len()) {
-            groups.add_unread(history, *task, one, attempts.get(task).copied().unwrap_or(1));
+            groups.add_unread(history, *task, attempt, attempts.get(task).copied().unwrap_or(1));
         }
     }
     let mut causes = groups.causes;
@@ -104,7 +102,7 @@ pub fn diagnose(history: &History) -> Diagnosis {
         let children = Children::new(&history.plan);
         for cause in &mut causes {
             cause.blocked = blocked_dependents(history, &children, &cause.tasks).len();
-            cause.guesses = guesses(history, cause);
+            cause.reasons = likely_reasons(history, cause);
         }
         let all: Vec<TaskNumber> = failed.iter().map(|(task, _)| *task).collect();
         let mut blocked = blocked_dependents(history, &children, &all);
@@ -121,14 +119,14 @@ pub fn diagnose(history: &History) -> Diagnosis {
     causes.sort_by_key(|cause| (std::cmp::Reverse(cause.tasks.len() + cause.blocked), cause.first));
     let lost: Vec<String> = history
         .in_state(State::Waiting)
-        .filter(|task| history.latest_attempt(*task).is_some_and(|one| one.lost))
+        .filter(|task| history.latest_attempt(*task).is_some_and(|attempt| attempt.lost))
         .map(|task| history.plan.text_name(task))
         .collect();
     let blocked: usize = never_ran.values().sum();
     let all = history.all();
     let left = all.get(State::Waiting).saturating_sub(blocked) + all.get(State::Ready);
-    let good = |one: &&Attempt| {
-        !one.succeeded() && one.duration().is_some() && history.state(one.task) == State::Done
+    let good = |attempt: &&Attempt| {
+        !attempt.succeeded() && attempt.duration().is_some() && history.state(attempt.task) == State::Done
     };
     let mut diagnosis = Diagnosis {
         phase,
@@ -153,8 +151,8 @@ fn is_sampled(at: usize, all: usize) -> bool {
 fn attempts(history: &History, failed: &[(TaskNumber, Attempt)]) -> FxHashMap<TaskNumber, u32> {
     let mut attempts: FxHashMap<TaskNumber, u32> = failed.iter().map(|(task, _)| (*task, 0)).collect();
     if !failed.is_empty() {
-        for one in &history.attempts {
-            if let Some(count) = attempts.get_mut(&one.task) {
+        for attempt in &history.attempts {
+            if let Some(count) = attempts.get_mut(&attempt.task) {
                 *count += 1;
             }
         }
@@ -162,23 +160,23 @@ fn attempts(history: &History, failed: &[(TaskNumber, Attempt)]) -> FxHashMap<Ta
     attempts
 }
 
-fn examine(history: &History, task: TaskNumber, one: &Attempt, attempts: u32) -> FailedTask {
+fn examine(history: &History, task: TaskNumber, attempt: &Attempt, attempts: u32) -> FailedTask {
     let last = LastAttempt {
         task: history.plan.text_name(task),
-        status: one.status,
-        runtime: one
+        status: attempt.status,
+        runtime: attempt
             .duration()
             .map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0))),
     };
     let mut failure = explain(&history.dir.dir, &last, attempts);
-    complete(history, task, one, &mut failure);
+    complete(history, task, attempt, &mut failure);
     failure
 }
 
 /// Adds facts that the record does not have.
-fn complete(history: &History, task: TaskNumber, one: &Attempt, failure: &mut FailedTask) {
+fn complete(history: &History, task: TaskNumber, attempt: &Attempt, failure: &mut FailedTask) {
     if failure.host.is_none() {
-        failure.host = history.hosts.name(one.host).map(str::to_owned);
+        failure.host = history.hosts.name(attempt.host).map(str::to_owned);
     }
     if failure.command.is_empty()
         && let Some(command) = history.plan.command(task)
@@ -201,7 +199,7 @@ struct Groups {
 }
 
 impl Groups {
-    fn add(&mut self, history: &History, task: TaskNumber, one: &Attempt, found: FailedTask) {
+    fn add(&mut self, history: &History, task: TaskNumber, attempt: &Attempt, found: FailedTask) {
         let class = history.plan.class_index(task);
         let key = (class, found.ending, signature(&found));
         let at = match self.known.get(&key) {
@@ -218,10 +216,10 @@ impl Groups {
                     request_mb: history.plan.request(task).memory_mb,
                     peak_kib: None,
                     hosts: BTreeMap::new(),
-                    first: one.end,
-                    last: one.end,
+                    first: attempt.end,
+                    last: attempt.end,
                     blocked: 0,
-                    guesses: Vec::new(),
+                    reasons: Vec::new(),
                     example: found.clone(),
                 });
                 self.known.insert(key, self.causes.len() - 1);
@@ -230,34 +228,34 @@ impl Groups {
         };
         let cause = &mut self.causes[at];
         cause.peak_kib = cause.peak_kib.max(found.peak_kib);
-        cause.count(task, one, found.host);
+        cause.count(task, attempt, found.host);
         let count = cause.tasks.len();
-        let largest = self.largest.entry((class, one.status)).or_insert(at);
+        let largest = self.largest.entry((class, attempt.status)).or_insert(at);
         if self.causes[*largest].tasks.len() < count {
             *largest = at;
         }
     }
 
     /// Adds a task without reading its files.
-    fn add_unread(&mut self, history: &History, task: TaskNumber, one: &Attempt, attempts: u32) {
+    fn add_unread(&mut self, history: &History, task: TaskNumber, attempt: &Attempt, attempts: u32) {
         let class = history.plan.class_index(task);
-        match self.largest.get(&(class, one.status)) {
+        match self.largest.get(&(class, attempt.status)) {
             Some(at) => {
                 let cause = &mut self.causes[*at];
                 cause.assumed += 1;
-                cause.count(task, one, history.hosts.name(one.host).map(str::to_owned));
+                cause.count(task, attempt, history.hosts.name(attempt.host).map(str::to_owned));
             }
             // There is no such group yet.
-            None => self.add(history, task, one, examine(history, task, one, attempts)),
+            None => self.add(history, task, attempt, examine(history, task, attempt, attempts)),
         }
     }
 }
 
 impl Cause {
-    fn count(&mut self, task: TaskNumber, one: &Attempt, host: Option<String>) {
+    fn count(&mut self, task: TaskNumber, attempt: &Attempt, host: Option<String>) {
         self.tasks.push(task);
-        self.first = self.first.min(one.end);
-        self.last = self.last.max(one.end);
+        self.first = self.first.min(attempt.end);
+        self.last = self.last.max(attempt.end);
         if let Some(host) = host {
             *self.hosts.entry(host).or_insert(0) += 1;
         }
@@ -337,107 +335,6 @@ fn blocked_dependents(history: &History, children: &Children, tasks: &[TaskNumbe
     found
 }
 
-fn guesses(history: &History, cause: &Cause) -> Vec<String> {
-    let mut guesses = Vec::new();
-    let example = &cause.example;
-    let text = |part: &str| {
-        let lines = example.stderr.lines.iter().chain(&example.stdout.lines);
-        lines.chain(&example.note).any(|line| line.contains(part))
-    };
-    let peak_mb = cause.peak_kib.map(|kib| kib / 1024);
-    let at_limit = cause.request_mb > 0 && peak_mb.is_some_and(|peak| peak * 10 >= cause.request_mb * 9);
-    let killed = matches!(cause.ending, Ending::Signal(9) | Ending::Exit(137));
-    let no_memory = [
-        "MemoryError",
-        "bad_alloc",
-        "Cannot allocate memory",
-        "ut of memory",
-        "oom-kill",
-    ];
-    if (killed || matches!(cause.ending, Ending::Signal(_))) && at_limit {
-        guesses.push(format!(
-            "out of memory: it used {} MB and had requested {} MB",
-            peak_mb.unwrap_or(0),
-            cause.request_mb
-        ));
-    } else if no_memory.iter().any(|part| text(part)) {
-        guesses.push("out of memory: request more with the profile pmc_request_memory".to_owned());
-    } else if killed {
-        guesses.push(
-            "killed by another process, perhaps by the system for lack of memory; see the log of the host"
-                .to_owned(),
-        );
-    }
-    if matches!(cause.ending, Ending::Signal(15) | Ending::Exit(143)) {
-        guesses.push("terminated: by a time limit, or because the run was stopped".to_owned());
-    }
-    if matches!(cause.ending, Ending::Signal(4)) {
-        guesses.push("illegal instruction: perhaps the program was built for another CPU".to_owned());
-    }
-    if matches!(cause.ending, Ending::Exit(126 | 127) | Ending::NotStarted) {
-        let interpreter = example
-            .command
-            .first()
-            .and_then(|program| missing_interpreter(program));
-        match (interpreter, cause.ending) {
-            (Some(interpreter), _) => guesses.push(format!("interpreter {interpreter} not found")),
-            (None, Ending::Exit(127)) => guesses.push("program not found".to_owned()),
-            (None, Ending::Exit(126)) => guesses.push("program not executable".to_owned()),
-            (None, _) => {}
-        }
-    }
-    for (part, meaning) in [
-        ("No space left on device", "a file system is full"),
-        ("Disk quota exceeded", "the disk quota is exceeded"),
-        ("Permission denied", "no permission for a file"),
-        ("Read-only file system", "a file system is read-only"),
-        ("Stale file handle", "a network file system lost an open file"),
-        (
-            "error while loading shared libraries",
-            "a library is missing on the host: load its module in the job",
-        ),
-        ("ModuleNotFoundError", "a Python module is missing on the host"),
-        (
-            "Exec format error",
-            "the program is for another architecture, or a script without `#!` in its first line",
-        ),
-    ] {
-        if text(part) {
-            guesses.push(meaning.to_owned());
-        }
-    }
-    if guesses.is_empty() && text("No such file or directory") {
-        guesses.push("a file is missing".to_owned());
-    }
-    guesses.extend(host_to_blame(history, cause));
-    guesses
-}
-
-/// Returns the interpreter in the first line of a script if it does not exist.
-fn missing_interpreter(program: &str) -> Option<String> {
-    let mut start = Vec::new();
-    File::open(program).ok()?.take(256).read_to_end(&mut start).ok()?;
-    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
-    let line = String::from_utf8_lossy(line);
-    let interpreter = line.split_whitespace().next()?;
-    (!Path::new(interpreter).exists()).then(|| interpreter.to_owned())
-}
-
-/// Returns a remark if all failures are on one host and other hosts succeeded.
-fn host_to_blame(history: &History, cause: &Cause) -> Option<String> {
-    let (host, count) = cause.hosts.first_key_value()?;
-    if cause.hosts.len() != 1 || *count < MIN_SUSPICIOUS || history.hosts.all().len() < 2 {
-        return None;
-    }
-    let class = history.plan.class_index(*cause.tasks.first()?);
-    let elsewhere = history.attempts.iter().any(|one| {
-        one.succeeded()
-            && history.plan.class_index(one.task) == class
-            && history.hosts.name(one.host).is_some_and(|name| name != host)
-    });
-    elsewhere.then(|| format!("perhaps the host: all {count} failed on {host}, others succeeded elsewhere"))
-}
-
 fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
     let mut remarks = Vec::new();
     let all = history.all();
@@ -458,13 +355,13 @@ fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
     if let (Phase::Ended(status), true) = (diagnosis.phase, unfinished) {
         if diagnosis.causes.is_empty() && diagnosis.lost.is_empty() {
             remarks.push(format!(
-                "The run ended with status {status} and no task failed: it was stopped or drained, or no host had \
-                 room for the next task. See the output of the executor."
+                "The run ended with status {status} and no task failed: it was stopped or drained, or no host \
+                 had room for the next task. See the output of the executor."
             ));
         } else if diagnosis.left > diagnosis.lost.len() {
             remarks.push(format!(
-                "{} did not run although no failure blocked them: the run was stopped, or reached its time limit \
-                 or failure limit.",
+                "{} did not run although no failure blocked them: the run was stopped, or reached its time \
+                 limit or failure limit.",
                 count(diagnosis.left - diagnosis.lost.len())
             ));
         }
@@ -508,7 +405,8 @@ mod tests {
         run.append(
             "jobstate.log",
             &format!(
-                "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+                "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n\
+             101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
                  101 a EXECUTE 2.0 - - 2\n101 b EXECUTE 3.0 - - 3\n{ends}"
             ),
         );
@@ -518,7 +416,8 @@ mod tests {
     #[test]
     fn equal_failures_are_one_cause() {
         let run = failed_run(
-            "103 a JOB_FAILURE 35072 - - 2\n104 b JOB_FAILURE 35072 - - 3\n105 INTERNAL *** PMC_FINISHED 1 ***\n",
+            "103 a JOB_FAILURE 35072 - - 2\n104 b JOB_FAILURE 35072 - - 3\n\
+             105 INTERNAL *** PMC_FINISHED 1 ***\n",
         );
         run.append("a.out.000", &record(9, 95 * 1024, "row 12: cannot go on"));
         run.append("b.out.000", &record(9, 40 * 1024, "row 3456: cannot go on"));
@@ -531,7 +430,7 @@ mod tests {
         );
         assert_eq!(cause.signature, "row #: cannot go on");
         assert_eq!(
-            cause.guesses,
+            cause.reasons,
             ["out of memory: it used 95 MB and had requested 100 MB"]
         );
         assert_eq!(cause.hosts["n1"], 2);
@@ -546,14 +445,15 @@ mod tests {
         run.append(
             "jobstate.log",
             "100 INTERNAL *** PMC_STARTED ***\n100 small EXECUTE 1.0 - - 1\n100 big EXECUTE 2.0 - - 2\n\
-             101 small JOB_FAILURE 32512 - - 1\n102 big JOB_FAILURE 256 - - 2\n105 INTERNAL *** PMC_FINISHED 1 ***\n",
+             101 small JOB_FAILURE 32512 - - 1\n102 big JOB_FAILURE 256 - - 2\n\
+             105 INTERNAL *** PMC_FINISHED 1 ***\n",
         );
         let found = diagnose(&run.open());
         assert_eq!(
             found.causes.iter().map(|cause| cause.blocked).collect::<Vec<_>>(),
             [2, 0]
         );
-        assert_eq!(found.causes[1].guesses, ["program not found"]);
+        assert_eq!(found.causes[1].reasons, ["program not found"]);
         assert_eq!(found.causes[0].example.command, ["x"]);
     }
 
@@ -571,20 +471,6 @@ mod tests {
         );
         let found = diagnose(&run.open());
         assert!(found.remarks[0].contains("no task failed"), "{:?}", found.remarks);
-    }
-
-    #[test]
-    fn missing_interpreters_are_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let script = |text: &str| {
-            let path = dir.path().join("script");
-            std::fs::write(&path, text).unwrap();
-            missing_interpreter(&path.display().to_string())
-        };
-        assert_eq!(script("#! /no/such -x\necho\n").as_deref(), Some("/no/such"));
-        assert_eq!(script("#!/bin/sh\necho\n"), None);
-        assert_eq!(script("echo\n"), None);
-        assert_eq!(missing_interpreter("/no/such/program"), None);
     }
 
     #[test]

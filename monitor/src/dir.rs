@@ -49,8 +49,8 @@ pub enum DirError {
 }
 
 impl RunDir {
-    /// Finds the files of a submit directory, which may have been moved since planning. `braindump.yml` names the
-    /// DAG. If it does not, there must be one file that ends in `.dag`.
+    /// Finds the files of a submit directory, which may have been moved since planning. `braindump.yml` names
+    /// the DAG. If it does not, there must be one file that ends in `.dag`.
     ///
     /// # Errors
     /// It is not a submit directory.

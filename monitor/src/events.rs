@@ -1,7 +1,7 @@
 //! Events from the executor's log: start and end of runs, ready, started and ended tasks.
 //!
-//! The log is `.dagman.out`, which every planned run has, or else `jobstate.log`. Times in `.dagman.out` are whole
-//! seconds; [`crate::resources`] has microseconds.
+//! The log is `.dagman.out`, which every planned run has, or else `jobstate.log`. Times in `.dagman.out` are
+//! whole seconds; [`crate::resources`] has microseconds.
 
 use std::io;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! What happened to each task, over all runs of a submit directory.
+//! History of all tasks and attempts, over all runs of a submit directory.
 //!
-//! [`History::open`] reads everything there is; [`History::update`] reads on from there. Memory is about a
-//! hundred bytes a task and forty an attempt.
+//! [`History::open`] reads the whole directory, [`History::update`] only what was added. Memory is about a
+//! hundred bytes per task and forty per attempt.
 
 mod changes;
 mod state;
@@ -96,8 +96,8 @@ impl History {
         }
     }
 
-    /// Returns whether another file has replaced one of the files, so that [`History::open`] must read the directory
-    /// again: for instance, the workflow was planned again.
+    /// Returns whether another file has replaced one of the files, so that [`History::open`] must read the
+    /// directory again: for instance, the workflow was planned again.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.events.as_ref().is_some_and(EventLog::was_replaced)
@@ -254,8 +254,8 @@ impl History {
         all
     }
 
-    /// Returns the phase of the latest run. The executor locks the DAG while it runs. If the lock cannot be checked,
-    /// a run without an end counts as running. If the DAG is gone, it counts as not locked.
+    /// Returns the phase of the latest run. The executor locks the DAG while it runs. If the lock cannot be
+    /// checked, a run without an end counts as running. If the DAG is gone, it counts as not locked.
     #[must_use]
     pub fn phase(&self) -> Phase {
         let gone = || matches!(self.dir.dag.try_exists(), Ok(false));
@@ -273,8 +273,8 @@ impl History {
         }
     }
 
-    /// Returns the DAG if it is missing and a run has no end in the log. Only the lock of the DAG would show whether
-    /// that run is active.
+    /// Returns the DAG if it is missing and a run has no end in the log. Only the lock of the DAG would show
+    /// whether that run is active.
     #[must_use]
     pub fn missing_dag(&self) -> Option<&Path> {
         let open = self.runs.last().is_some_and(|run| run.end.is_none());
@@ -378,7 +378,8 @@ EDGE stage_in_0 a\nEDGE stage_in_0 b\nEDGE a c\nEDGE b c\n";
         assert_eq!(history.all().get(State::Waiting), 4);
         run.append(
             "jobstate.log",
-            "100.0 INTERNAL *** PMC_STARTED ***\n100.5 stage_in_0 SUBMIT 1.0 - - 1\n100.5 stage_in_0 EXECUTE 1.0 - - 1\n",
+            "100.0 INTERNAL *** PMC_STARTED ***\n100.5 stage_in_0 SUBMIT 1.0 - - 1\n\
+             100.5 stage_in_0 EXECUTE 1.0 - - 1\n",
         );
         run.append(
             "w.dag.resource",

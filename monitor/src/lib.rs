@@ -1,9 +1,9 @@
 //! Reads the submit directory of a run: progress, failures and their causes, use of hosts, statistics.
 //!
-//! Sources: [`dir`] finds the files, [`plan`] reads the DAG, [`events`] the log of the executor, [`resources`] its
-//! log of free resources. [`history`] combines them, and reads new lines while a run is active. Views:
-//! [`progress`] for `pmc status`, [`causes`] for `pmc analyzer`, [`timeline`] for `pmc report`. [`statistics`] come
-//! from the STAMPEDE database instead.
+//! Sources: [`dir`] finds the files, [`plan`] reads the DAG, [`events`] the log of the executor,
+//! [`resources`] its log of free resources. [`history`] combines them, and reads new lines while a run is
+//! active. Views: [`progress`] for `pmc status`, [`causes`] for `pmc analyzer`, [`timeline`] for `pmc
+//! report`. [`statistics`] come from the STAMPEDE database instead.
 //!
 //! Nothing here prints. An incomplete directory is fine: a missing file only removes the facts it holds.
 

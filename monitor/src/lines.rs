@@ -35,8 +35,8 @@ impl LineReader {
         })
     }
 
-    /// Reads all new complete lines. Calls `take` with the position of each line in the file and its text without
-    /// the line feed.
+    /// Reads all new complete lines. Calls `take` with the position of each line in the file and its text
+    /// without the line feed.
     ///
     /// # Errors
     /// The file cannot be read.

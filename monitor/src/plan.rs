@@ -1,8 +1,8 @@
 //! Tasks of a DAG: name, class, request, edges and the position of the line in the file.
 //!
-//! The executor's reader (`pmc_dag`) keeps the text of the file, half a gigabyte for a million tasks, and rejects an
-//! incomplete file. This reader ignores lines that it does not understand, and reads commands from the file on
-//! demand.
+//! The executor's reader (`pmc_dag`) keeps the text of the file, half a gigabyte for a million tasks, and
+//! rejects an incomplete file. This reader ignores lines that it does not understand, and reads commands from
+//! the file on demand.
 
 mod children;
 mod names;

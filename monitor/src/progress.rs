@@ -99,16 +99,16 @@ pub struct Estimate {
     pub chain: f64,
     /// Remaining tasks.
     pub tasks: usize,
-    /// Remaining tasks of transformations without a finished sample. Their time is the mean of all tasks, or twice
-    /// the time of the longest running task of the transformation, if that is more.
+    /// Remaining tasks of transformations without a finished sample. Their time is the mean of all tasks, or
+    /// twice the time of the longest running task of the transformation, if that is more.
     pub guessed: usize,
     /// The longest chain limits the end: more hosts would not help.
     pub by_chain: bool,
 }
 
 /// Description of the estimate.
-pub const METHOD: &str = "remaining work (tasks × mean time of their transformation) divided by the mean number of \
-                          running tasks; at least the longest remaining chain of tasks";
+pub const METHOD: &str = "remaining work (tasks × mean time of their transformation) divided by the mean number \
+                          of running tasks; at least the longest remaining chain of tasks";
 
 /// Derives progress from a history. Caches what does not change.
 #[derive(Debug)]
@@ -149,9 +149,9 @@ impl Observer {
         };
         let rate = (phase == Phase::Running).then(|| rate(history, now)).flatten();
         let estimate = rate.and_then(|rate| self.estimate(history, &blocked, rate, now));
-        let ended = history.attempts.iter().filter(|one| one.end != NEVER);
-        let (attempts, good) = ended.fold((0, 0), |(attempts, good), one| {
-            (attempts + 1, good + usize::from(one.succeeded()))
+        let ended = history.attempts.iter().filter(|attempt| attempt.end != NEVER);
+        let (attempts, good) = ended.fold((0, 0), |(attempts, good), attempt| {
+            (attempts + 1, good + usize::from(attempt.succeeded()))
         });
         Progress {
             phase,
@@ -181,9 +181,9 @@ impl Observer {
         }
         while let Some(task) = open.pop() {
             for child in children.of(task) {
-                let its = &mut blocked[*child as usize];
-                if !*its && history.state(*child) != State::Done {
-                    *its = true;
+                let is_blocked = &mut blocked[*child as usize];
+                if !*is_blocked && history.state(*child) != State::Done {
+                    *is_blocked = true;
                     open.push(*child);
                 }
             }
@@ -207,7 +207,7 @@ impl Observer {
             }
             let (mean, known) = means.of(history.plan.class_index(task));
             let age = match (history.state(task), history.latest_attempt(task)) {
-                (State::Running, Some(one)) => seconds(now - one.start),
+                (State::Running, Some(attempt)) => seconds(now - attempt.start),
                 _ => 0.0,
             };
             let own = (mean - age).max(0.0);
@@ -255,22 +255,22 @@ struct Means {
 impl Means {
     fn new(history: &History, now: Micros) -> Option<Self> {
         let mut by_class = vec![(0.0, 0); history.plan.classes().len()];
-        for one in history.attempts.iter().filter(|one| one.succeeded()) {
-            let sum = &mut by_class[history.plan.class_index(one.task)];
-            sum.0 += seconds(one.duration().unwrap_or(0));
+        for attempt in history.attempts.iter().filter(|attempt| attempt.succeeded()) {
+            let sum = &mut by_class[history.plan.class_index(attempt.task)];
+            sum.0 += seconds(attempt.duration().unwrap_or(0));
             sum.1 += 1;
         }
         let (sum, count) = by_class
             .iter()
-            .fold((0.0, 0), |(sum, count), one| (sum + one.0, count + one.1));
+            .fold((0.0, 0), |(sum, count), class| (sum + class.0, count + class.1));
         if count == 0 {
             return None;
         }
         let mut running = vec![0.0_f64; by_class.len()];
         for task in history.in_state(State::Running) {
-            if let Some(one) = history.latest_attempt(task) {
+            if let Some(attempt) = history.latest_attempt(task) {
                 let longest = &mut running[history.plan.class_index(task)];
-                *longest = longest.max(seconds(now - one.start));
+                *longest = longest.max(seconds(now - attempt.start));
             }
         }
         Some(Self {
@@ -297,11 +297,11 @@ fn running(history: &History, now: Micros) -> Vec<RunningTask> {
     let mut running: Vec<RunningTask> = history
         .in_state(State::Running)
         .filter_map(|task| {
-            let one = history.latest_attempt(task)?;
+            let attempt = history.latest_attempt(task)?;
             Some(RunningTask {
                 task,
-                host: history.hosts.name(one.host).map(str::to_owned),
-                seconds: seconds(now - one.start),
+                host: history.hosts.name(attempt.host).map(str::to_owned),
+                seconds: seconds(now - attempt.start),
             })
         })
         .collect();
@@ -313,29 +313,31 @@ fn failed(history: &History) -> Vec<FailedTask> {
     let mut failed: Vec<FailedTask> = history
         .in_state(State::Failed)
         .filter_map(|task| {
-            let one = history.latest_attempt(task)?;
+            let attempt = history.latest_attempt(task)?;
             Some(FailedTask {
                 task,
-                ending: Ending::from_wait_status(one.status),
-                host: history.hosts.name(one.host).map(str::to_owned),
-                time: one.end,
+                ending: Ending::from_wait_status(attempt.status),
+                host: history.hosts.name(attempt.host).map(str::to_owned),
+                time: attempt.end,
                 attempts: 0,
             })
         })
         .collect();
     if !failed.is_empty() {
         let mut counts = rustc_hash::FxHashMap::default();
-        failed.iter().for_each(|one| {
-            counts.insert(one.task, 0);
+        failed.iter().for_each(|task| {
+            counts.insert(task.task, 0);
         });
-        for one in &history.attempts {
-            if let Some(count) = counts.get_mut(&one.task) {
+        for attempt in &history.attempts {
+            if let Some(count) = counts.get_mut(&attempt.task) {
                 *count += 1;
             }
         }
-        failed.iter_mut().for_each(|one| one.attempts = counts[&one.task]);
+        failed
+            .iter_mut()
+            .for_each(|task| task.attempts = counts[&task.task]);
     }
-    failed.sort_by_key(|one| (std::cmp::Reverse(one.time), one.task));
+    failed.sort_by_key(|task| (std::cmp::Reverse(task.time), task.task));
     failed
 }
 
@@ -348,10 +350,10 @@ fn rate(history: &History, now: Micros) -> Option<Rate> {
     let window = (age / 10).clamp(MIN_WINDOW, MAX_WINDOW).min(age);
     let from = now - window;
     let (mut busy, mut ended, mut in_run) = (0, 0_u32, 0_u32);
-    for one in &history.attempts {
-        let running = one.end == NEVER;
-        let end = if running { now } else { one.end };
-        busy += (end.min(now) - one.start.max(from)).max(0);
+    for attempt in &history.attempts {
+        let running = attempt.end == NEVER;
+        let end = if running { now } else { attempt.end };
+        busy += (end.min(now) - attempt.start.max(from)).max(0);
         ended += u32::from(!running && end >= from);
         in_run += u32::from(!running && end >= run.start);
     }
@@ -391,8 +393,10 @@ mod tests {
         let run = TestRun::new(DAG);
         run.append(
             "jobstate.log",
-            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
-             102 a EXECUTE 2.0 - - 2\n103 a JOB_FAILURE 9 - - 2\n103 a EXECUTE 3.0 - - 2\n104 a JOB_FAILURE 9 - - 2\n\
+            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n\
+             101 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+             102 a EXECUTE 2.0 - - 2\n103 a JOB_FAILURE 9 - - 2\n\
+             103 a EXECUTE 3.0 - - 2\n104 a JOB_FAILURE 9 - - 2\n\
              110 INTERNAL *** PMC_FINISHED 1 ***\n",
         );
         let progress = progress_of(&run, 120);
@@ -413,7 +417,8 @@ mod tests {
         let run = TestRun::new(DAG);
         run.append(
             "jobstate.log",
-            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n\
+             110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
              110 a EXECUTE 2.0 - - 2\n110 b EXECUTE 3.0 - - 3\n130 a JOB_SUCCESS 0 - - 2\n",
         );
         let history = run.open();

@@ -1,8 +1,9 @@
 //! Use of hosts, from the executor's `.resource` log of free resources.
 //!
-//! The executor writes a line for each host when a run starts, then a line for each start and end of a task, in the
-//! order of its main log. So the n-th change in the main log belongs to the n-th line here, which has the host and
-//! the time in microseconds. Each pair is checked: a start takes a slot of the host, an end frees one.
+//! The executor writes a line for each host when a run starts, then a line for each start and end of a task,
+//! in the order of its main log. So the n-th change in the main log belongs to the n-th line here, which has
+//! the host and the time in microseconds. Each pair is checked: a start takes a slot of the host, an end
+//! frees one.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,7 +1,7 @@
 //! Statistics of `pegasus-statistics`, from the STAMPEDE database of a run.
 //!
-//! `pegasus-statistics` runs a query per figure, with joins over all attempts. Here each large table is scanned once,
-//! and the values are collected in arrays indexed by the id of the attempt.
+//! `pegasus-statistics` runs a query per figure, with joins over all attempts. Here each large table is
+//! scanned once, and the values are collected in arrays indexed by the id of the attempt.
 
 mod attempts;
 mod invocations;
@@ -288,7 +288,8 @@ impl Statistics {
 
     fn read_runs(&mut self, connection: &Connection) -> rusqlite::Result<()> {
         let mut statement = connection.prepare(
-            "SELECT state = 'WORKFLOW_STARTED', CAST(timestamp AS REAL) FROM workflowstate ORDER BY restart_count, state",
+            "SELECT state = 'WORKFLOW_STARTED', CAST(timestamp AS REAL) FROM workflowstate
+             ORDER BY restart_count, state",
         )?;
         let mut rows = statement.query(())?;
         let (mut starts, mut ends, mut sum) = (0, 0, 0.0);
@@ -318,7 +319,8 @@ impl Statistics {
         let mut exits = vec![Exit::None; self.attempts.last.len()];
         let mut durations = vec![f32::NAN; self.attempts.last.len()];
         let mut statement = connection.prepare(
-            "SELECT job_instance_id, job_id, job_submit_seq, host_id, CAST(local_duration AS REAL), multiplier_factor, exitcode
+            "SELECT job_instance_id, job_id, job_submit_seq, host_id, CAST(local_duration AS REAL),
+                 multiplier_factor, exitcode
              FROM job_instance",
         )?;
         let mut rows = statement.query(())?;
@@ -389,8 +391,10 @@ impl Statistics {
     }
 
     fn read_integrity(&mut self, connection: &Connection) -> rusqlite::Result<()> {
-        let mut statement = connection
-            .prepare("SELECT type, file_type, sum(count), CAST(sum(duration) AS REAL) FROM integrity GROUP BY type, file_type")?;
+        let mut statement = connection.prepare(
+            "SELECT type, file_type, sum(count), CAST(sum(duration) AS REAL) FROM integrity
+                      GROUP BY type, file_type",
+        )?;
         let mut rows = statement.query(())?;
         while let Some(row) = rows.next()? {
             let key = (row.get(0)?, row.get::<_, Option<String>>(1)?.unwrap_or_default());

@@ -1,5 +1,5 @@
-//! Data for the charts of a run: tasks by host, use over time, critical path, run times. Its size is bounded for any
-//! size of the run.
+//! Data for the charts of a run: tasks by host, use over time, critical path, run times. Its size is bounded
+//! for any size of the run.
 //!
 //! Times are seconds of run time: pauses between several runs are left out.
 
@@ -121,8 +121,8 @@ pub struct RunTimes {
     pub p95: f64,
     /// Maximum.
     pub max: f64,
-    /// Number of attempts per bar: [`BARS`] bars from [`Timeline::shortest`] to [`Timeline::longest`], equally wide on a
-    /// logarithmic scale.
+    /// Number of attempts per bar: [`BARS`] bars from [`Timeline::shortest`] to [`Timeline::longest`],
+    /// equally wide on a logarithmic scale.
     pub bars: Vec<u32>,
 }
 
@@ -209,10 +209,10 @@ impl Timeline {
 fn classes(history: &History) -> (Vec<Class>, Vec<usize>) {
     let plan = &history.plan;
     let mut sums = vec![(0, 0.0); plan.classes().len()];
-    for one in &history.attempts {
-        let sum = &mut sums[plan.class_index(one.task)];
+    for attempt in &history.attempts {
+        let sum = &mut sums[plan.class_index(attempt.task)];
         sum.0 += 1;
-        sum.1 += seconds(one.duration().unwrap_or(0));
+        sum.1 += seconds(attempt.duration().unwrap_or(0));
     }
     // All transfers have one transformation; the chart shows their kinds.
     let mut found: Vec<(Class, Vec<usize>)> = Vec::new();
@@ -274,19 +274,19 @@ fn spans(
     let (slots, hosts) = slots(history, now);
     let mut count = vec![0; hosts.len()];
     let span = |at: &Slot| {
-        let one = &history.attempts[at.attempt];
+        let attempt = &history.attempts[at.attempt];
         count[at.host] = count[at.host].max(at.slot + 1);
         Span {
-            start: clock.at(one.start),
-            end: clock.at(end_of(one, now)),
+            start: clock.at(attempt.start),
+            end: clock.at(end_of(attempt, now)),
             class: class_of
-                .get(history.plan.class_index(one.task))
+                .get(history.plan.class_index(attempt.task))
                 .copied()
                 .unwrap_or(0),
             host: at.host,
             slot: at.slot,
-            task: one.task,
-            failed: one.end != NEVER && !one.succeeded(),
+            task: attempt.task,
+            failed: attempt.end != NEVER && !attempt.succeeded(),
         }
     };
     let spans = slots.iter().map(span).collect();
@@ -428,8 +428,10 @@ mod tests {
         let run = TestRun::new(DAG);
         run.append(
             "jobstate.log",
-            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
-             110 a EXECUTE 2.0 - - 2\n110 b EXECUTE 3.0 - - 3\n130 a JOB_SUCCESS 0 - - 2\n140 b JOB_FAILURE 256 - - 3\n\
+            "100 INTERNAL *** PMC_STARTED ***\n100 stage_in_0 EXECUTE 1.0 - - 1\n\
+             110 stage_in_0 JOB_SUCCESS 0 - - 1\n\
+             110 a EXECUTE 2.0 - - 2\n110 b EXECUTE 3.0 - - 3\n130 a JOB_SUCCESS 0 - - 2\n\
+             140 b JOB_FAILURE 256 - - 3\n\
              140 INTERNAL *** PMC_FINISHED 1 ***\n\
              500 INTERNAL *** PMC_STARTED ***\n502 b EXECUTE 1.0 - - 1\n512 b JOB_SUCCESS 0 - - 1\n\
              513 c EXECUTE 2.0 - - 2\n520 c JOB_SUCCESS 0 - - 2\n520 INTERNAL *** PMC_FINISHED 0 ***\n",

@@ -1,7 +1,7 @@
 //! `braindump.yml`, by which the monitoring tools find all other files of a run.
 //!
-//! It is a YAML mapping: one double-quoted text per line, `null` for an absent value. The reader of Pegasus is a
-//! Python class with a fixed set of fields, which fails on any other key.
+//! It is a YAML mapping: one double-quoted text per line, `null` for an absent value. The reader of Pegasus
+//! is a Python class with a fixed set of fields, which fails on any other key.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
 //! `[cluster-task …]` and `[cluster-summary …]`: the records in the output of tasks and runs.
 //!
-//! The layout is that of pegasus-mpi-cluster 5.1. Values are not escaped: monitoring looks for the first quote
-//! after each value.
+//! The layout is that of pegasus-mpi-cluster 5.1. Values are not escaped: monitoring looks for the first
+//! quote after each value.
 
 use std::io::Write as _;
 use std::time::Duration;

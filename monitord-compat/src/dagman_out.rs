@@ -1,8 +1,8 @@
 //! `.dagman.out`: the log of HTCondor's DAGMan, as far as Pegasus' monitoring needs it.
 //!
-//! The layout is that of pegasus-mpi-cluster 5.1 with `--monitord-hack`. Each line begins with the local time as
-//! `MM/DD/YY hh:mm:ss` and a blank. The submit number of an attempt (its "Condor id") is unique in one run of the
-//! executor and counts from 1.
+//! The layout is that of pegasus-mpi-cluster 5.1 with `--monitord-hack`. Each line begins with the local time
+//! as `MM/DD/YY hh:mm:ss` and a blank. The submit number of an attempt (its "Condor id") is unique in one run
+//! of the executor and counts from 1.
 
 use std::io::Write as _;
 

@@ -1,8 +1,8 @@
 //! Reads lines of `.dagman.out`: those of [`crate::dagman_out`], and the same ones of HTCondor's DAGMan.
 //!
-//! A line begins with a time: `M/D/YY h:mm:ss` in the local zone, or ISO 8601. Pegasus' reader takes the last time
-//! anywhere in a line, so a task whose name looks like a time moves its own events. This reader looks at the
-//! beginning only.
+//! A line begins with a time: `M/D/YY h:mm:ss` in the local zone, or ISO 8601. Pegasus' reader takes the last
+//! time anywhere in a line, so a task whose name looks like a time moves its own events. This reader looks at
+//! the beginning only.
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime};
 

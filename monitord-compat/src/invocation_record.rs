@@ -1,9 +1,10 @@
-//! The invocation record of kickstart, YAML version 3.0. A record is one item of a list, so several records in
-//! one file are one list.
+//! The invocation record of kickstart, YAML version 3.0. A record is one item of a list, so several records
+//! in one file are one list.
 //!
-//! Fields and order are those that Pegasus' kickstart parser, monitord and analyzer read. Three habits of these
-//! readers shape the text:
-//! * pegasus-exitcode looks for `raw: <digits>` in the whole file, so `raw` and `regular_exitcode` are plain numbers;
+//! Fields and order are those that Pegasus' kickstart parser, monitord and analyzer read. Three habits of
+//! these readers shape the text:
+//! * pegasus-exitcode looks for `raw: <digits>` in the whole file, so `raw` and `regular_exitcode` are plain
+//!   numbers;
 //! * readers drop lines without indentation, so only `- invocation` has none;
 //! * data that contains `raw: 5` or `integrity_error: ` is escaped, so that no search finds it.
 
@@ -55,7 +56,8 @@ pub struct Invocation<'a> {
     pub machine: Option<Machine>,
     /// Files of the job, then the standard streams and files of kickstart.
     pub files: Vec<FileEntry<'a>>,
-    /// Entries of `files` that the job wrote itself, indented by four blanks. They come before the standard streams.
+    /// Entries of `files` that the job wrote itself, indented by four blanks. They come before the standard
+    /// streams.
     pub integrity_data: Cow<'a, [u8]>,
     /// Environment of the job (long form), sorted.
     pub environment: Option<Vec<(Text, Text)>>,
@@ -284,7 +286,7 @@ pub struct FileEntry<'a> {
     /// Status of the file, or the error number.
     pub stat: Result<StatLines, i32>,
     /// Checksum of an output file, if it exists.
-    pub output: Option<Output>,
+    pub output: Option<ChecksummedFile>,
     /// Captured text of a stream.
     pub payload: Option<Payload<'a>>,
 }
@@ -336,8 +338,8 @@ pub struct Stat {
     pub group: Option<Text>,
 }
 
-/// What the system said about a file, as the record has it. Many files stay as they are from one record to the
-/// next, and describing them takes as long as all the rest: such a description can be used again.
+/// Lines of a [`Stat`] in a record. Many files do not change between records, and formatting these lines
+/// takes as long as all the rest, so they can be reused.
 #[derive(Clone, Debug)]
 pub struct StatLines {
     /// Type and permissions.
@@ -350,25 +352,25 @@ pub struct StatLines {
 
 /// The checksum of an output file.
 #[derive(Clone, Debug)]
-pub enum Output {
+pub enum ChecksummedFile {
     /// Computed.
     Checksum {
         /// SHA-256, 64 hexadecimal digits.
         sha256: String,
-        /// Time it took.
+        /// Duration of the computation.
         took: Duration,
     },
     /// The file could not be read.
     Unreadable,
-    /// A directory or special file: has no checksum.
+    /// A directory or special file, which has no checksum.
     NotRegular,
 }
 
 /// Captured text.
 #[derive(Clone, Debug)]
 pub struct Payload<'a> {
-    /// True if the beginning was cut off.
+    /// True if the beginning is missing.
     pub truncated: bool,
-    /// The text or what is left of it.
+    /// The text, or its end.
     pub text: Cow<'a, str>,
 }

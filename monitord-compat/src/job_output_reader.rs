@@ -49,7 +49,8 @@ impl JobOutput {
             number += 1;
             let line = &text[start..at];
             let inside = matches!(part, Part::Invocation { .. });
-            // All lines inside a record are indented. Outside, a record may follow output without a line feed.
+            // All lines inside a record are indented. Outside, a record may follow output without a line
+            // feed.
             let first = line.as_bytes()[0];
             if inside && matches!(first, b' ' | b'\n') {
                 if at == text.len()

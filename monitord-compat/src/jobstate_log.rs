@@ -1,7 +1,7 @@
 //! `jobstate.log`: one line per state of a task.
 //!
-//! The layout is that of pegasus-mpi-cluster 5.1 with `--jobstate-log`. Times are seconds since the epoch with six
-//! decimals.
+//! The layout is that of pegasus-mpi-cluster 5.1 with `--jobstate-log`. Times are seconds since the epoch
+//! with six decimals.
 
 use std::io::Write as _;
 use std::time::Duration;

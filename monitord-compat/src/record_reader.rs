@@ -1,4 +1,5 @@
-//! Reads the invocation records of kickstart (see [`crate::invocation_record`]), as far as monitoring uses them.
+//! Reads the invocation records of kickstart (see [`crate::invocation_record`]), as far as monitoring uses
+//! them.
 //!
 //! Kickstart writes a small part of YAML: block mappings, one key a line, two blanks of indentation a level.
 //! A line reader takes such a record in a few microseconds. Any other record goes to a YAML parser.

@@ -1,7 +1,7 @@
 //! `.resource`: the free resources of a host, one line per change.
 //!
-//! The values are separated by commas, as in pegasus-mpi-cluster 5.1: seconds since the epoch with six decimals, free
-//! slots, free CPUs, free memory in MB, host name.
+//! The values are separated by commas, as in pegasus-mpi-cluster 5.1: seconds since the epoch with six
+//! decimals, free slots, free CPUs, free memory in MB, host name.
 
 use std::io::Write as _;
 use std::time::Duration;

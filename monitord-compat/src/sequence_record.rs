@@ -111,7 +111,8 @@ impl SummaryRecord<'_> {
     }
 }
 
-/// Appends the name of a program. It must not contain line feeds or quotes, which would end the line or value.
+/// Appends the name of a program. It must not contain line feeds or quotes, which would end the line or
+/// value.
 fn push_app(app: &[u8], out: &mut Vec<u8>) {
     out.extend(app.iter().map(|&b| {
         if b.is_ascii_control() || b == b'"' {

@@ -176,7 +176,8 @@ mod tests {
     }
 
     proptest! {
-        /// A value stays one quoted text on one line: all its quotes are escaped, and it ends without a backslash.
+        /// A value stays one quoted text on one line: all its quotes are escaped, and it ends without a
+        /// backslash.
         #[test]
         fn a_value_never_leaves_its_quotes(value in "\\PC*|[\"\\\\\n a]*") {
             let mut out = String::new();

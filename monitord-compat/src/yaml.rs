@@ -6,10 +6,10 @@
 //!   double-quoted.
 //! * In double quotes, control characters, line separators and the byte order mark are escaped
 //!   (`\n`, `\t`, `\x1B`, `\u2028`), so nothing is dropped.
-//! * Bytes that are no UTF-8 become U+FFFD, as with [`String::from_utf8_lossy`]. YAML has no form for raw bytes
-//!   except base64.
-//! * A *text* is a literal block if that keeps every character; otherwise a double-quoted scalar with one source
-//!   line per line of text.
+//! * Bytes that are no UTF-8 become U+FFFD, as with [`String::from_utf8_lossy`]. YAML has no form for raw
+//!   bytes except base64.
+//! * A *text* is a literal block if that keeps every character; otherwise a double-quoted scalar with one
+//!   source line per line of text.
 //! * Keys longer than the 1024 characters that YAML allows an ordinary key use the `? key` form.
 //!
 //! [`Emitter::with_guards`] protects readers that search for patterns instead of parsing.
@@ -47,7 +47,8 @@ impl<W: Write> Emitter<W> {
         }
     }
 
-    /// Escapes the blank after any of `words` inside data, for readers that search the whole file for `word: `.
+    /// Escapes the blank after any of `words` inside data, for readers that search the whole file for
+    /// `word:` and a blank.
     #[must_use]
     pub fn with_guards(mut self, words: &'static [&'static str]) -> Self {
         self.guards = words;
@@ -80,7 +81,8 @@ impl<W: Write> Emitter<W> {
         result
     }
 
-    /// Writes `key:`. A block mapping or sequence may follow (see [`Self::nested`]); without one, the value is null.
+    /// Writes `key:`. A block mapping or sequence may follow (see [`Self::nested`]); without one, the value
+    /// is null.
     pub fn open(&mut self, style: KeyStyle, key: &[u8]) -> io::Result<()> {
         self.key(style, key)?;
         self.out.write_all(b"\n")
@@ -92,8 +94,8 @@ impl<W: Write> Emitter<W> {
         self.out.write_all(b"\n")
     }
 
-    /// Writes `key: value` with a value, such as a time, that needs no quotes. The key needs none either, here and
-    /// below.
+    /// Writes `key: value` with a value, such as a time, that needs no quotes. The key needs none either,
+    /// here and below.
     pub fn verbatim(&mut self, key: &'static str, value: impl Display) -> io::Result<()> {
         self.own_key(key)?;
         writeln!(self.out, " {value}")
@@ -211,8 +213,8 @@ impl<W: Write> Emitter<W> {
         self.out.write_all(b":")
     }
 
-    /// Double-quotes `text`. With `fold`, each line of text begins a source line; a backslash before the line break
-    /// removes the break from the value.
+    /// Double-quotes `text`. With `fold`, each line of text begins a source line; a backslash before the line
+    /// break removes the break from the value.
     fn quote(&mut self, text: &str, fold: bool) -> io::Result<()> {
         if !fold {
             return quote_into(&mut self.out, text, self.guards);
@@ -241,8 +243,8 @@ impl<W: Write> Emitter<W> {
             && !self.guards.iter().any(|word| contains_guarded(text, word))
     }
 
-    /// Writes a literal block. The chomping indicator keeps the line breaks at the end of the text, the indentation
-    /// indicator the blanks at its start.
+    /// Writes a literal block. The chomping indicator keeps the line breaks at the end of the text, the
+    /// indentation indicator the blanks at its start.
     fn literal(&mut self, text: &str) -> io::Result<()> {
         let body = text.trim_end_matches('\n');
         let breaks = text.len() - body.len();
@@ -340,8 +342,8 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// Returns whether every YAML parser, 1.1 or 1.2, reads the plain `value` as that string. May be false without
-/// need.
+/// Returns whether every YAML parser, 1.1 or 1.2, reads the plain `value` as that string. May be false
+/// without need.
 #[must_use]
 pub fn is_plain(value: &[u8]) -> bool {
     const RESERVED: [&str; 9] = ["null", "true", "false", "yes", "no", "on", "off", "y", "n"];

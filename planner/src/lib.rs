@@ -13,6 +13,7 @@ mod output;
 mod pattern;
 pub mod plan;
 pub mod profiles;
+mod program;
 pub mod properties;
 pub mod recipe;
 mod refine;
@@ -21,3 +22,5 @@ pub mod request;
 pub mod scheduler;
 pub mod submit;
 mod syntax;
+
+pub use program::main;

@@ -317,7 +317,7 @@ fn write_stubs(case: &Case, programs: &[(&str, &str)]) -> std::path::PathBuf {
 
 /// Runs pmc-plan with only `bin` on its `PATH`.
 fn pmc_plan(case: &Case, bin: &Path, line: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+    Command::new(testutils::programs::path("pmc-plan"))
         .args(line.split_whitespace())
         .current_dir(case.path())
         .env_clear()

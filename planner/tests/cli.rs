@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 /// Runs pmc-plan in a directory, isolated from the user's settings.
 fn pmc_plan(dir: &std::path::Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+    Command::new(testutils::programs::path("pmc-plan"))
         .args(arguments)
         .current_dir(dir)
         .env("HOME", dir)
@@ -81,7 +81,7 @@ fn a_failing_fsync_fails_the_plan() -> std::io::Result<()> {
         .arg(source);
     assert!(compiler.status()?.success());
     let before = std::fs::read_dir(dir.path())?.count();
-    let output = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+    let output = Command::new(testutils::programs::path("pmc-plan"))
         .args(["--output-dir", "out", "one.dax"])
         .current_dir(dir.path())
         .env("HOME", dir.path())

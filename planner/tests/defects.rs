@@ -229,7 +229,7 @@ fn d31_metrics_are_written_to_a_file_and_not_sent() -> Result<(), Box<dyn std::e
     let case = one("");
     let server = std::net::TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}/metrics", server.local_addr()?);
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+    let output = std::process::Command::new(testutils::programs::path("pmc-plan"))
         .args(LINE.split(' '))
         .current_dir(case.path())
         .env("HOME", case.path())

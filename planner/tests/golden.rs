@@ -4,12 +4,14 @@ use std::path::Path;
 
 use testutils::golden::{self, Case, planner};
 
-const PLANNER: &str = env!("CARGO_BIN_EXE_pmc-plan");
+fn program() -> &'static str {
+    testutils::programs::path("pmc-plan")
+}
 
 #[test]
 fn plans_are_those_of_the_original() {
     golden::check("planner", golden::processors(), |case| {
-        planner::compare(case, Path::new(PLANNER))
+        planner::compare(case, Path::new(program()))
     });
 }
 
@@ -25,7 +27,7 @@ fn other_expectations_are_reported() {
             file.path += ".other";
         }
     }
-    let problems = planner::compare(&case, Path::new(PLANNER));
+    let problems = planner::compare(&case, Path::new(program()));
     let reported = |start: &str| problems.iter().any(|problem| problem.what.starts_with(start));
     assert!(reported(
         "[dag] submit/@USER@/pegasus/diamond/run0001/diamond-0.dag: missing EDGE: analyze"
@@ -45,6 +47,6 @@ fn other_expectations_are_reported() {
             file.content = "1\n".to_owned();
         }
     }
-    let problems = planner::compare(&case, Path::new(PLANNER));
+    let problems = planner::compare(&case, Path::new(program()));
     assert_eq!(problems[0].what, "[exit] exit: exit code 1 -> 0");
 }

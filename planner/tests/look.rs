@@ -57,7 +57,7 @@ fn case() -> Case {
 
 /// Returns standard output, standard error, and whether the program succeeded.
 fn run(case: &Case, arguments: &[&str]) -> (String, String, bool) {
-    let out = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+    let out = Command::new(testutils::programs::path("pmc-plan"))
         .args(arguments)
         .current_dir(case.path())
         .env("HOME", case.path())
@@ -188,7 +188,7 @@ fn workflows_are_drawn() {
     let case = case();
     let draw = |path: &std::path::Path| {
         let options = "--dry-run --dot e.dot --svg e.svg --abstract-dot a.dot --abstract-svg a.svg";
-        let out = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+        let out = Command::new(testutils::programs::path("pmc-plan"))
             .args(line(&options.split(' ').collect::<Vec<_>>()))
             .current_dir(case.path())
             .env("HOME", case.path())

@@ -230,7 +230,7 @@ fn failure_messages_in_the_output_fail_the_job() -> Result<(), Box<dyn std::erro
 #[test]
 fn submitting_runs_the_script() {
     let case = case();
-    let output = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+    let output = Command::new(testutils::programs::path("pmc-plan"))
         .args(LINE.split(' '))
         .arg("--submit")
         .current_dir(case.path())

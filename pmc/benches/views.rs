@@ -1,7 +1,7 @@
 //! Time and memory of `pmc status`, `pmc analyzer`, `pmc statistics` and `pmc report` on a large run.
 //!
-//! `cargo bench -p pmc --bench views` generates the directory of a run of a million tasks in the temporary folder
-//! (two gigabytes). It calls each command once to warm the page cache and three times to measure.
+//! `cargo bench -p pmc --bench views` generates the directory of a run of a million tasks in the temporary
+//! folder (two gigabytes). It calls each command once to warm the page cache and three times to measure.
 //! `PMC_BENCH_TASKS` sets the number of tasks, `PMC_BENCH_DIR` a directory that is kept and used again.
 
 use std::path::{Path, PathBuf};

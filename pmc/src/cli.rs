@@ -44,7 +44,8 @@ pub struct Run {
     /// Directory for runs
     #[arg(long, value_name = "DIR", default_value = "pmc-runs")]
     pub dir: PathBuf,
-    /// Directory for outputs [default: that of the site `local` in a site catalog, else output/ in the run's directory]
+    /// Directory for outputs [default: that of the site `local` in a site catalog, else output/ in the run's
+    /// directory]
     #[arg(short = 'O', long, value_name = "DIR")]
     pub output_dir: Option<PathBuf>,
     /// Properties file
@@ -123,7 +124,13 @@ pub struct Execution {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub tries: u32,
     /// Start no more tasks after N failures [default: no limit]
-    #[arg(short = 'm', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "keep_going")]
+    #[arg(
+        short = 'm',
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..),
+        conflicts_with = "keep_going"
+    )]
     pub max_failures: Option<u32>,
     /// Run everything that does not depend on a failed task; the default
     #[arg(short = 'k', long)]

@@ -14,8 +14,8 @@ pub struct Job {
     pub directory: PathBuf,
 }
 
-/// Reads the jobs by task name from the text of a `.static.bp` file. Ignores other events and damaged lines: the
-/// summary does not depend on them.
+/// Reads the jobs by task name from the text of a `.static.bp` file. Ignores other events and damaged lines:
+/// the summary does not depend on them.
 pub fn read(text: &str) -> BTreeMap<String, Job> {
     let mut jobs = BTreeMap::new();
     for line in text.lines().filter(|line| line.contains(" event=job.info ")) {
@@ -41,9 +41,12 @@ mod tests {
 
     #[test]
     fn job_events_have_kinds() {
-        let text = "ts=2026-11-21T07:25:23.1Z event=task.info xwf.id=u task.id=\"ID1\" type_desc=\"compute\" \n\
-            ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"stage_in_0\" submit_file=\"00/01/stage_in_0.sub\" type=\"2\" type_desc=\"stage-in-tx\" argv=\" -n x\" \n\
-            ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"a_ID1\" type=\"1\" type_desc=\"compute\" \n";
+        let text = "ts=2026-11-21T07:25:23.1Z event=task.info xwf.id=u task.id=\"ID1\" \
+            type_desc=\"compute\" \n\
+            ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"stage_in_0\" \
+            submit_file=\"00/01/stage_in_0.sub\" type=\"2\" type_desc=\"stage-in-tx\" argv=\" -n x\" \n\
+            ts=2026-11-21T07:25:23.1Z event=job.info xwf.id=u job.id=\"a_ID1\" type=\"1\" \
+            type_desc=\"compute\" \n";
         let jobs = read(text);
         assert_eq!(jobs.len(), 2);
         assert_eq!(

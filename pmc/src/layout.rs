@@ -88,8 +88,8 @@ pub fn find_submit(dir: &Path) -> Result<PathBuf> {
     )
 }
 
-/// Finds the run to read for a directory, as [`find_submit`] does. Accepts an incomplete plan and a DAG without
-/// a plan, too.
+/// Finds the run to read for a directory, as [`find_submit`] does. Accepts an incomplete plan and a DAG
+/// without a plan, too.
 pub fn find_run(dir: &Path) -> Result<RunDir, Failure> {
     let submit = match find_submit(dir) {
         Ok(submit) => submit,

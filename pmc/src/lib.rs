@@ -1,6 +1,7 @@
 //! Plans and runs a Pegasus workflow on this machine, and shows its progress, failures and statistics.
 //!
-//! The program `pmc` calls [`main`]. [`command`] describes its command line, for manual pages and completions.
+//! The program `pmc` calls [`main`]. [`command`] describes its command line, for manual pages and
+//! completions.
 
 mod cli;
 mod commands;

@@ -128,7 +128,8 @@ mod tests {
         .expect("file");
         std::fs::write(
             path.join("w-0.static.bp"),
-            "ts=1 event=job.info xwf.id=u job.id=\"out_0\" submit_file=\"00/01/out_0.sub\" type_desc=\"stage-out-tx\" \n",
+            "ts=1 event=job.info xwf.id=u job.id=\"out_0\" submit_file=\"00/01/out_0.sub\" \
+             type_desc=\"stage-out-tx\" \n",
         )
         .expect("file");
         std::fs::create_dir_all(path.join("00/01")).expect("directory");

@@ -26,11 +26,6 @@ pub fn push_thousandths(out: &mut String, value: f64) {
         let _ = write!(out, "{value:.3}");
         return;
     }
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the range was checked"
-    )]
     let rounded = scaled.round() as u64;
     push_digits(out, rounded / 1000, 1);
     out.push('.');
@@ -58,7 +53,6 @@ pub fn count(number: usize, thing: &str) -> String {
 
 /// Formats a size in powers of ten: `999 bytes`, `1.5 MB`.
 pub fn bytes(bytes: u64) -> String {
-    #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
     let mut value = bytes as f64;
     if bytes < 1000 {
         return if bytes == 1 {

@@ -1,8 +1,8 @@
 //! CPU time of the thread that writes the database during a run.
 //!
-//! `cargo bench -p pmc-stampede --bench live` writes the log of a run of independent tasks at the rate of an executor,
-//! while a thread follows it. `PMC_BENCH_TASKS` is the number of tasks, `PMC_BENCH_RATE` the number that end per
-//! second. Set `TMPDIR=/dev/shm`, or the disk is measured, too.
+//! `cargo bench -p pmc-stampede --bench live` writes the log of a run of independent tasks at the rate of an
+//! executor, while a thread follows it. `PMC_BENCH_TASKS` is the number of tasks, `PMC_BENCH_RATE` the number
+//! that end per second. Set `TMPDIR=/dev/shm`, or the disk is measured, too.
 
 use std::fs::File;
 use std::io::Write as _;

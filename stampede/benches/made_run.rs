@@ -18,11 +18,11 @@ const PROPERTIES: &str = "pegasus.run.properties";
 /// Invocation record of a small job.
 const RECORD: &str = include_str!("record.yml");
 
-/// Number of jobs with separate output files. Files of later jobs are mostly links, so that a run of a million jobs does
-/// not take 9 GB.
+/// Number of jobs with separate output files. Files of later jobs are mostly links, so that a run of a
+/// million jobs does not take 9 GB.
 const OWN_FILES: usize = 100_000;
-/// Later jobs form blocks of this size. A block takes less than the minute by which a record may be older than its
-/// attempt.
+/// Later jobs form blocks of this size. A block takes less than the minute by which a record may be older
+/// than its attempt.
 const BLOCK: usize = 20_000;
 /// Number of jobs at the beginning of each block with separate files.
 const OWN_OF_BLOCK: usize = 1000;

@@ -1,11 +1,12 @@
 //! Time and memory for loading a finished run.
 //!
-//! `cargo bench -p pmc-stampede` loads runs of 1,100 and 100,000 jobs. `PMC_BENCH_JOBS` sets other numbers, separated by
-//! blanks. 1,000,000 jobs take 3 GB in `TMPDIR`, which should be in memory (`/dev/shm`), so that no disk is measured.
-//! With `PMC_BENCH_MONITORD`, a `pegasus-monitord` loads the smallest run, too, for comparison.
+//! `cargo bench -p pmc-stampede` loads runs of 1,100 and 100,000 jobs. `PMC_BENCH_JOBS` sets other numbers,
+//! separated by blanks. 1,000,000 jobs take 3 GB in `TMPDIR`, which should be in memory (`/dev/shm`), so that
+//! no disk is measured. With `PMC_BENCH_MONITORD`, a `pegasus-monitord` loads the smallest run, too, for
+//! comparison.
 //!
-//! Each run is loaded three times, in separate processes; the fastest counts. The last column is the ratio of its
-//! memory to that of the previous run of at least 100,000 jobs. It should be near 1.
+//! Each run is loaded three times, in separate processes; the fastest counts. The last column is the ratio of
+//! its memory to that of the previous run of at least 100,000 jobs. It should be near 1.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -36,7 +37,7 @@ fn main() {
         let mut best = (Duration::MAX, 0);
         for _ in 0..if jobs < LARGE { ROUNDS } else { 1 } {
             let _ = std::fs::remove_file(submit.join("big-0.stampede.db"));
-            let loader = [env!("CARGO_BIN_EXE_pmc-monitord")];
+            let loader = [testutils::programs::path("pmc-monitord")];
             best = best.min(load(&loader, &log, folder.path()));
         }
         let seconds = best.0.as_secs_f64();

@@ -1,4 +1,5 @@
-//! Defaults for connections to PostgreSQL servers: variables of the environment and files in the home directory.
+//! Defaults for connections to PostgreSQL servers: variables of the environment and files in the home
+//! directory.
 //!
 //! Names and meanings are those of PostgreSQL's client library, libpq.
 
@@ -99,8 +100,8 @@ impl ClientSettings {
         }
     }
 
-    /// Fills in the settings that the URL of a server lacks. `account` is that of the process. Calls `warn` if
-    /// the file of passwords is not used.
+    /// Fills in the settings that the URL of a server lacks. `account` is that of the process. Calls `warn`
+    /// if the file of passwords is not used.
     ///
     /// # Errors
     /// A variable has an invalid value, or demands unsupported security.
@@ -154,12 +155,11 @@ impl ClientSettings {
 }
 
 #[cfg(test)]
+#[cfg(feature = "postgresql")]
 mod tests {
     use super::*;
-    #[cfg(feature = "postgresql")]
     use crate::ssl::SslMode;
 
-    #[cfg(feature = "postgresql")]
     #[test]
     fn the_url_overrides_the_environment() {
         use crate::destination::{Destination, read_url};
@@ -205,7 +205,6 @@ mod tests {
         assert!(complete("postgresql://h/d?sslmode=disable", &wrong).is_ok());
     }
 
-    #[cfg(feature = "postgresql")]
     #[test]
     fn unsupported_demands_are_refused() {
         use crate::destination::{Destination, read_url};

@@ -45,8 +45,8 @@ pub enum DashboardError {
     },
 }
 
-/// Adds an entry or its new states to the list. With `replace`, removes the old entry first. `now` is the time
-/// in seconds since the epoch.
+/// Adds an entry or its new states to the list. With `replace`, removes the old entry first. `now` is the
+/// time in seconds since the epoch.
 ///
 /// # Errors
 /// The list cannot be written.

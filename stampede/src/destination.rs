@@ -10,7 +10,8 @@ use crate::ssl::{SslError, Tls};
 /// Destination of the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Destination {
-    /// The database in the properties of the run (`pegasus.catalog.workflow.url`), else the one beside the log.
+    /// The database in the properties of the run (`pegasus.catalog.workflow.url`), else the one beside the
+    /// log.
     #[default]
     AsPlanned,
     /// The database beside the log.
@@ -140,8 +141,8 @@ pub struct NumberError {
 }
 
 /// Reads a URL: `sqlite:///PATH` (four slashes for an absolute path) or
-/// `postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE`. The name of a Python driver is allowed, as in
-/// `postgresql+psycopg2://`. The option `host` may be the directory of a socket.
+/// `postgresql://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE`. The name of a Python driver is allowed, as
+/// in `postgresql+psycopg2://`. The option `host` may be the directory of a socket.
 ///
 /// # Errors
 /// The URL is invalid, or its database is not supported. No message contains the password.
@@ -313,6 +314,16 @@ mod tests {
         assert_eq!(read_url("sqlite:////a/b.db"), file("/a/b.db"));
         assert_eq!(read_url("sqlite:///b.db?timeout=5"), file("b.db"));
         assert!(matches!(read_url("sqlite://"), Err(UrlError::Kind(_))));
+    }
+
+    #[cfg(not(feature = "postgresql"))]
+    #[test]
+    fn a_missing_feature_is_named() {
+        let error = read_url("postgresql://h/d").unwrap_err().to_string();
+        assert!(
+            error.contains("`postgresql`") && error.contains("--features full"),
+            "{error}"
+        );
     }
 
     #[cfg(feature = "postgresql")]

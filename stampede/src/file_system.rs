@@ -7,8 +7,8 @@ use nix::sys::statfs::{self, FsType, statfs};
 /// Journal of an SQLite database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Journal {
-    /// New pages go to a separate file, so readers never wait for the writer. All processes share memory, so they
-    /// must be on one machine.
+    /// New pages go to a separate file, so readers never wait for the writer. All processes share memory, so
+    /// they must be on one machine.
     WriteAhead,
     /// Old pages are saved in a separate file. Works with any file system that has locks.
     Rollback,

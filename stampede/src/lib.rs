@@ -22,6 +22,8 @@ pub mod markers;
 pub mod outcome_hints;
 pub mod outputs;
 pub mod pgpass;
+#[cfg(feature = "program")]
+mod program;
 pub mod rows;
 pub mod run;
 pub mod schema;
@@ -31,3 +33,6 @@ pub mod state_log;
 pub mod static_part;
 pub mod store;
 pub mod text;
+
+#[cfg(feature = "program")]
+pub use program::main;

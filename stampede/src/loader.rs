@@ -1,8 +1,8 @@
 //! Turns the states of a run, in their order, into rows of the database.
 //!
-//! The caller reports the states from a log and decides when to commit. Only attempts that have not ended are in
-//! memory; everything else is looked up in the database. So memory does not grow with the run, and a restarted
-//! loader needs the database only.
+//! The caller reports the states from a log and decides when to commit. Only attempts that have not ended are
+//! in memory; everything else is looked up in the database. So memory does not grow with the run, and a
+//! restarted loader needs the database only.
 
 use std::path::PathBuf;
 use std::sync::Arc;

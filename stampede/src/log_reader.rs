@@ -44,8 +44,8 @@ impl LogReader {
         })
     }
 
-    /// Goes to the position of an earlier reader. Returns false, and stays at the beginning, if that reader had
-    /// another log.
+    /// Goes to the position of an earlier reader. Returns false, and stays at the beginning, if that reader
+    /// had another log.
     ///
     /// # Errors
     /// The log cannot be read.

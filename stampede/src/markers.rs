@@ -59,8 +59,8 @@ impl Markers {
         self.remove("monitord.done")
     }
 
-    /// Writes `monitord.info`, from which Pegasus' own monitoring would continue. `lines` is the number of lines
-    /// of the log.
+    /// Writes `monitord.info`, from which Pegasus' own monitoring would continue. `lines` is the number of
+    /// lines of the log.
     ///
     /// # Errors
     /// The file cannot be written.

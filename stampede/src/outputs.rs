@@ -13,8 +13,8 @@ const MAX_SIZE: u64 = 64 << 20;
 /// Bytes read from the end of a file that is too large.
 const TAIL: u64 = 1 << 20;
 
-/// Maximum difference, in seconds, between the clocks of hosts. A record that starts earlier before an attempt
-/// does not belong to it.
+/// Maximum difference, in seconds, between the clocks of hosts. A record that starts earlier before an
+/// attempt does not belong to it.
 const MAX_CLOCK_SKEW: f64 = 60.0;
 
 /// Maximum files to look at for the file of an attempt.

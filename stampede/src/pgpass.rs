@@ -1,7 +1,7 @@
 //! Reads passwords of PostgreSQL servers from `.pgpass`, the file of PostgreSQL's own programs.
 //!
-//! A line is `HOST:PORT:DATABASE:USER:PASSWORD`. Each of the first four fields may be `*`. A backslash escapes a
-//! colon or backslash. The first matching line counts.
+//! A line is `HOST:PORT:DATABASE:USER:PASSWORD`. Each of the first four fields may be `*`. A backslash
+//! escapes a colon or backslash. The first matching line counts.
 
 use std::fs;
 use std::io;
@@ -103,6 +103,7 @@ fn field(line: &str) -> (Field<'_>, Option<&str>) {
 }
 
 #[cfg(test)]
+#[cfg(feature = "postgresql")]
 mod tests {
     use std::fs::Permissions;
 
@@ -124,7 +125,6 @@ mod tests {
         *:*:*:odd\\:name:four\n\
         a:1:b:c:\n";
 
-    #[cfg(feature = "postgresql")]
     #[test]
     fn the_first_matching_line_counts() {
         for (url, expected) in [
@@ -146,7 +146,6 @@ mod tests {
         );
     }
 
-    #[cfg(feature = "postgresql")]
     #[test]
     fn an_exposed_file_is_not_used() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -172,7 +171,6 @@ mod tests {
     }
 
     proptest::proptest! {
-        #[cfg(feature = "postgresql")]
         #[test]
         fn any_text_is_read(text in "[a*:\\\\\n#5432é]{0,40}") {
             let _ = find(&text, &server("postgresql://a@a/a"), "a");

@@ -44,7 +44,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Finds a run as [`Run::locate`] does, or, without `braindump.yml`, the run of a DAG that was not planned.
+    /// Finds a run as [`Run::locate`] does, or, without `braindump.yml`, the run of a DAG that was not
+    /// planned.
     ///
     /// # Errors
     /// As [`Run::locate`], or the DAG is missing, too.

@@ -1,7 +1,7 @@
 //! Creates the tables of the STAMPEDE database.
 //!
-//! They are those of Pegasus ([`monitord_compat::database`]) and two more, `pmc_loader` and `pmc_queued`, from
-//! which this loader continues after an interruption. Readers ignore these.
+//! They are those of Pegasus ([`monitord_compat::database`]) and two more, `pmc_loader` and `pmc_queued`,
+//! from which this loader continues after an interruption. Readers ignore these.
 
 pub use monitord_compat::database::VERSION;
 use monitord_compat::database::{INDEXES, INSERT_VERSION, TABLES};

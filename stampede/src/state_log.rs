@@ -29,8 +29,8 @@ pub struct JobLine<'a> {
 }
 
 impl StateLog {
-    /// Opens the file to continue after its first `length` bytes. Later bytes, from before an interruption, are
-    /// removed and will be written again.
+    /// Opens the file to continue after its first `length` bytes. Later bytes, from before an interruption,
+    /// are removed and will be written again.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -7,7 +7,10 @@ use testutils::golden::{self, Case, Problem, stampede};
 fn compare(case: &Case) -> Vec<Problem> {
     let recorded = tempfile::tempdir().expect("a directory");
     case.unpack("executed", recorded.path());
-    let loaded = stampede::load(recorded.path(), Path::new(env!("CARGO_BIN_EXE_pmc-monitord")));
+    let loaded = stampede::load(
+        recorded.path(),
+        Path::new(testutils::programs::path("pmc-monitord")),
+    );
     stampede::compare(&stampede::expected(case), &loaded.dump, &[])
 }
 

@@ -1,45 +1,66 @@
-//! Finds the programs that tasks call.
+//! Finds the programs of this workspace for tests and benchmarks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Returns `pegasus-kickstart` beside the executor, and builds it first. The programs that its task server runs are
-/// built, too. Cargo builds programs of other packages on demand only.
-///
-/// `executor` is `env!("CARGO_BIN_EXE_pegasus-mpi-cluster")` of the test.
+/// Set where the programs are built already: [`path`] then builds nothing.
+const BUILT: &str = "PMC_TEST_PROGRAMS_ARE_BUILT";
+
+/// Returns the path of a program, such as `pmc-plan`. Builds all programs first, for the profile of the calling test:
+/// they belong to the package `pmc`, and cargo builds programs of other packages on demand only.
 ///
 /// # Panics
 /// The programs do not build.
-pub fn kickstart(executor: &str) -> &'static Path {
-    static KICKSTART: OnceLock<PathBuf> = OnceLock::new();
-    KICKSTART.get_or_init(|| {
-        let bin = Path::new(executor)
-            .parent()
-            .expect("a program lies in a directory");
-        let target = bin.parent().expect("profiles lie in the target directory");
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--bins"]);
-        for package in [
-            "pegasus-kickstart",
-            "pegasus-task-server",
-            "pegasus-transfer",
-            "pegasus-rc-client",
-        ] {
-            cargo.args(["-p", package]);
+#[must_use]
+pub fn path(name: &str) -> &'static str {
+    let path = directory().join(name);
+    let path = path.to_str().expect("the target directory has a UTF-8 name");
+    // A test asks for a few programs, and wants their names as long as it runs.
+    Box::leak(path.into())
+}
+
+/// Returns the directory of the programs, as [`path`] does.
+///
+/// # Panics
+/// The programs do not build.
+pub fn directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        // TARGET/PROFILE/deps/TEST
+        let test = std::env::current_exe().expect("a test knows its path");
+        let directory = test
+            .ancestors()
+            .nth(2)
+            .expect("tests lie in the target directory");
+        if std::env::var_os(BUILT).is_none() {
+            build(directory);
         }
-        match bin.file_name().and_then(|profile| profile.to_str()) {
-            Some("debug") | None => {}
-            Some(profile) => {
-                cargo.args(["--profile", profile]);
-            }
-        }
-        cargo.arg("--target-dir").arg(target);
-        let status = cargo
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status()
-            .expect("cargo runs these tests");
-        assert!(status.success(), "the programs do not build");
-        bin.join("pegasus-kickstart")
+        directory.to_owned()
     })
+}
+
+fn build(directory: &Path) {
+    let profile = match directory.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(profile) => profile,
+    };
+    let target = directory.parent().expect("profiles lie in the target directory");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "pmc",
+            "--bins",
+            "--profile",
+            profile,
+        ])
+        .arg("--target-dir")
+        .arg(target)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status()
+        .expect("cargo runs these tests");
+    assert!(status.success(), "the programs do not build");
 }

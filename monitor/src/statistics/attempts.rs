@@ -92,8 +92,8 @@ fn read(path: &Path, attempts: usize, jobs: usize, to: &SyncSender<Rows>) -> rus
     let connection = open(path)?;
     let mut numbers = vec![0_u32; jobs];
     let mut statement = connection.prepare(
-        "SELECT i.job_instance_id, i.job_id, j.exec_job_id, i.site, i.multiplier_factor, CAST(i.local_duration AS REAL),
-             CAST(i.cluster_duration AS REAL), i.exitcode IS NOT NULL
+        "SELECT i.job_instance_id, i.job_id, j.exec_job_id, i.site, i.multiplier_factor,
+             CAST(i.local_duration AS REAL), CAST(i.cluster_duration AS REAL), i.exitcode IS NOT NULL
          FROM job_instance i CROSS JOIN job j USING (job_id) ORDER BY i.job_instance_id",
     )?;
     let mut rows = statement.query(())?;

@@ -32,8 +32,8 @@ pub(super) struct Invocation {
     is_workflow: bool,
 }
 
-/// Endings of the last attempts of tasks, by hash of the name. A collision among a million names has a probability of
-/// one in thirty million.
+/// Endings of the last attempts of tasks, by hash of the name. A collision among a million names has a
+/// probability of one in thirty million.
 type Tasks = FxHashMap<u64, u8>;
 
 const GOOD: u8 = 1;
@@ -44,7 +44,8 @@ pub(super) fn read(path: &Path, to: &SyncSender<Vec<Invocation>>) -> rusqlite::R
     let connection = open(path)?;
     let mut statement = connection.prepare(
         "SELECT job_instance_id, task_submit_seq, CAST(start_time AS REAL), CAST(remote_duration AS REAL),
-             CAST(remote_cpu_time AS REAL), exitcode, transformation, abs_task_id, maxrss, CAST(avg_cpu AS REAL)
+             CAST(remote_cpu_time AS REAL), exitcode, transformation, abs_task_id, maxrss,
+             CAST(avg_cpu AS REAL)
          FROM invocation",
     )?;
     let mut known: FxHashMap<String, u32> = FxHashMap::default();
@@ -93,7 +94,8 @@ pub(super) fn read(path: &Path, to: &SyncSender<Vec<Invocation>>) -> rusqlite::R
 }
 
 impl Statistics {
-    /// Sums up invocations; the attempts must have been read. Returns the breakdown by transformation: failed, successful.
+    /// Sums up invocations; the attempts must have been read. Returns the breakdown by transformation:
+    /// failed, successful.
     pub(super) fn add_invocations(
         &mut self,
         from: Receiver<Vec<Invocation>>,

@@ -48,8 +48,8 @@ pub fn find(dir: &RunDir, scratch: &Path, notice: &mut dyn FnMut(Notice)) -> Res
     Ok(Source { path, loaded: true })
 }
 
-/// Returns whether the database has all lines of the log. Our loader stores its position; for other loaders the
-/// times of the files decide.
+/// Returns whether the database has all lines of the log. Our loader stores its position; for other loaders
+/// the times of the files decide.
 fn is_up_to_date(database: &Path, log: &Path) -> bool {
     let (Ok(there), Ok(log)) = (database.metadata(), log.metadata()) else {
         return false;

@@ -30,7 +30,10 @@ impl Clock {
             clock.total += seconds(end - run.start);
         }
         if clock.runs.is_empty() {
-            let times = history.attempts.iter().flat_map(|one| [one.start, one.end]);
+            let times = history
+                .attempts
+                .iter()
+                .flat_map(|attempt| [attempt.start, attempt.end]);
             let times = times.filter(|time| *time != NEVER);
             let (first, last) = times.fold((now, NEVER), |(first, last), time| {
                 (first.min(time), last.max(time))
@@ -41,9 +44,9 @@ impl Clock {
         }
         // The chart ends with the last task.
         if let Some((start, end, before)) = clock.runs.last_mut() {
-            let attempts = history.attempts.iter().filter(|one| one.start >= *start);
+            let attempts = history.attempts.iter().filter(|attempt| attempt.start >= *start);
             let last = attempts
-                .map(|one| if one.end == NEVER { now } else { one.end })
+                .map(|attempt| if attempt.end == NEVER { now } else { attempt.end })
                 .max();
             *end = last.unwrap_or(*end).clamp(*start, *end);
             clock.total = *before + seconds(*end - *start);

@@ -6,12 +6,12 @@ use crate::history::{History, seconds};
 /// Returns the range of the histograms, and the run times by class.
 pub(super) fn run_times(history: &History, class_of: &[usize], classes: usize) -> (f64, f64, Vec<RunTimes>) {
     let mut times: Vec<Vec<f32>> = vec![Vec::new(); classes];
-    for one in history.attempts.iter().filter(|one| one.succeeded()) {
+    for attempt in history.attempts.iter().filter(|attempt| attempt.succeeded()) {
         let class = class_of
-            .get(history.plan.class_index(one.task))
+            .get(history.plan.class_index(attempt.task))
             .copied()
             .unwrap_or(0);
-        let time = seconds(one.duration().unwrap_or(0)).max(1e-3);
+        let time = seconds(attempt.duration().unwrap_or(0)).max(1e-3);
         times[class].push(time as f32);
     }
     let all = times.iter().flatten().copied();

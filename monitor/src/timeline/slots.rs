@@ -18,13 +18,13 @@ pub struct Slot {
     pub slot: usize,
 }
 
-/// Returns the slots of all attempts in the order of their starts, and the names of the hosts. The logs have no slots:
-/// each attempt gets the first free one.
+/// Returns the slots of all attempts in the order of their starts, and the names of the hosts. The logs have
+/// no slots: each attempt gets the first free one.
 #[must_use]
 pub fn slots(history: &History, now: Micros) -> (Vec<Slot>, Vec<String>) {
     let mut hosts: Vec<String> = history.hosts.all().iter().map(|host| host.name.clone()).collect();
     let unknown = hosts.len();
-    if history.attempts.iter().any(|one| one.host == NO_HOST) {
+    if history.attempts.iter().any(|attempt| attempt.host == NO_HOST) {
         hosts.push("unknown host".to_owned());
     }
     let mut count = vec![0; hosts.len()];
@@ -33,15 +33,15 @@ pub fn slots(history: &History, now: Micros) -> (Vec<Slot>, Vec<String>) {
     let mut free: Vec<BinaryHeap<Reverse<usize>>> = (0..hosts.len()).map(|_| BinaryHeap::new()).collect();
     let mut order: Vec<usize> = (0..history.attempts.len()).collect();
     order.sort_by_key(|number| history.attempts[*number].start);
-    let assign = |attempt: usize| {
-        let one = &history.attempts[attempt];
-        let host = if one.host == NO_HOST {
+    let assign = |index: usize| {
+        let attempt = &history.attempts[index];
+        let host = if attempt.host == NO_HOST {
             unknown
         } else {
-            usize::from(one.host)
+            usize::from(attempt.host)
         };
         while let Some(Reverse((until, slot))) = busy[host].peek().copied()
-            && until <= one.start
+            && until <= attempt.start
         {
             busy[host].pop();
             free[host].push(Reverse(slot));
@@ -53,14 +53,18 @@ pub fn slots(history: &History, now: Micros) -> (Vec<Slot>, Vec<String>) {
             },
             |Reverse(slot)| slot,
         );
-        busy[host].push(Reverse((end_of(one, now), slot)));
-        Slot { attempt, host, slot }
+        busy[host].push(Reverse((end_of(attempt, now), slot)));
+        Slot {
+            attempt: index,
+            host,
+            slot,
+        }
     };
     (order.into_iter().map(assign).collect(), hosts)
 }
 
 /// Returns the end of an attempt; `now` while it runs.
-pub(super) fn end_of(one: &Attempt, now: Micros) -> Micros {
-    let end = if one.end == NEVER { now } else { one.end };
-    end.max(one.start)
+pub(super) fn end_of(attempt: &Attempt, now: Micros) -> Micros {
+    let end = if attempt.end == NEVER { now } else { attempt.end };
+    end.max(attempt.start)
 }

@@ -192,7 +192,7 @@ fn read(file: &Path) {
 /// The whole program.
 fn plan(file: &Path) {
     let directory = file.parent().expect("a file in a directory");
-    let status = Command::new(env!("CARGO_BIN_EXE_pmc-plan"))
+    let status = Command::new(testutils::programs::path("pmc-plan"))
         .args([
             "-q",
             "--dir",

@@ -48,7 +48,7 @@ fn refused(files: &[(&str, String)], line: &str) -> String {
         .arg(format!(
             "ulimit -v {MAX_MEMORY_KIB}; ulimit -t {MAX_CPU_SECONDS}; exec \"$0\" --sites local --dir submit {line}"
         ))
-        .arg(env!("CARGO_BIN_EXE_pmc-plan"))
+        .arg(testutils::programs::path("pmc-plan"))
         .current_dir(case.path())
         .env("HOME", case.path())
         .output()

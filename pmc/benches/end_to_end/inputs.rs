@@ -1,4 +1,4 @@
-//! The two workflows: their files and catalogs.
+//! Files and catalogs of the two workflows.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,17 +7,17 @@ use std::path::Path;
 
 /// Levels of the large workflow.
 const LEVELS: usize = 3;
-/// Jobs that read the same input of the replica catalog.
-const SHARE: usize = 10;
+/// Number of jobs that read the same input of the replica catalog.
+const JOBS_PER_INPUT: usize = 10;
 
-/// Programs of the system that stand for those of the workflows; none takes longer to start than `/bin/true`.
+/// Transformations and the system programs behind them. They start as quickly as `/bin/true`.
 const PROGRAMS: [(&str, &str); 3] = [
     ("copy", "/bin/dd"),
     ("split", "/usr/bin/tee"),
     ("join", "/bin/cat"),
 ];
 
-/// One job: its program, its arguments, standard input and output, and its files.
+/// A job.
 struct Job<'a> {
     program: &'a str,
     arguments: Vec<String>,
@@ -36,7 +36,7 @@ fn copy(input: &str, output: &str) -> Vec<String> {
     ]
 }
 
-/// One job splits a file, two work on the halves, one joins what they wrote. All outputs are kept.
+/// Writes a diamond: one job splits a file, two copy the halves, one joins the copies. All outputs are kept.
 pub fn diamond(folder: &Path) -> io::Result<()> {
     let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     let job = |program, arguments: Vec<String>, inputs: &[&str], outputs: &[&str]| Job {
@@ -63,15 +63,15 @@ pub fn diamond(folder: &Path) -> io::Result<()> {
     write(folder, &jobs, &["f.a".to_owned()])
 }
 
-/// Three levels: each job reads a file of the level above, those of the first level one of the replica catalog. The
-/// outputs of the last level are kept.
+/// Writes a workflow of three levels. Each job reads a file of the level above; the first level reads files
+/// of the replica catalog. Outputs of the last level are kept.
 pub fn levels(folder: &Path, count: usize) -> io::Result<()> {
     let width = |level: usize| count / LEVELS + usize::from(level < count % LEVELS);
     let mut jobs = Vec::new();
     for level in 0..LEVELS {
         for number in 0..width(level) {
             let input = match level {
-                0 => format!("raw.{}", number / SHARE),
+                0 => format!("raw.{}", number / JOBS_PER_INPUT),
                 _ => format!("f.{}.{number}", level - 1),
             };
             let output = format!("f.{level}.{number}");
@@ -86,13 +86,13 @@ pub fn levels(folder: &Path, count: usize) -> io::Result<()> {
             });
         }
     }
-    let raw: Vec<String> = (0..width(0).div_ceil(SHARE))
+    let raw: Vec<String> = (0..width(0).div_ceil(JOBS_PER_INPUT))
         .map(|n| format!("raw.{n}"))
         .collect();
     write(folder, &jobs, &raw)
 }
 
-/// Every output that is to be kept must have arrived with the content of the input.
+/// Checks that every kept output has the content of the input.
 pub fn check(folder: &Path) {
     let kept = fs::read_to_string(folder.join("kept")).expect("written with the workflow");
     for name in kept.lines() {

@@ -1,18 +1,21 @@
-//! A workflow from `pmc-plan` to the last record, against starting `/bin/true` as often as the plan has tasks.
+//! Time of whole workflows, from `pmc-plan` to the last record, relative to a bare spawn loop.
 //!
 //! ```text
 //! cargo build --release && cargo bench -p pmc --bench end_to_end
 //! ```
 //!
-//! plans and runs a black diamond and a workflow of 1,000 jobs with all that real ones have: every job under
-//! pegasus-kickstart, directories made, inputs staged, outputs staged out and registered, everything cleaned up, logs
-//! and records written. Jobs are programs of the system that copy small files. The programs are those that lie beside
-//! `pmc`, copied as by an installation: what a linker has just written lies in the page cache in small pieces, and is mapped a
-//! tenth more slowly until it is read from a disk. Planning, running and the bare loops take turns. Medians of several rounds are told, and of the ratios within a
-//! round: the speed of a machine changes from one moment to the next.
+//! plans and runs a black diamond and a workflow of 1,000 jobs with everything that real ones have: kickstart
+//! for each job, created directories, stage-in, stage-out, registration, cleanup, logs and records. The jobs
+//! are system programs that copy small files. The bare loop starts `/bin/true` once for each task of the
+//! plan.
 //!
-//! `PMC_BENCH_JOBS` is the size of the large workflow, `PMC_BENCH_WORKERS` the number of workers, `PMC_BENCH_DIR`
-//! a directory to work in, which is kept.
+//! The benchmark copies the programs beside `pmc`, as an installation would: a file that the linker has just
+//! written is spread over small pieces of the page cache and is mapped more slowly. Planning, running and the
+//! bare loops take turns. It prints medians over several rounds, and medians of the ratios within a round,
+//! since the speed of a machine varies.
+//!
+//! `PMC_BENCH_JOBS` sets the size of the large workflow, `PMC_BENCH_WORKERS` the number of workers,
+//! `PMC_BENCH_DIR` a working directory that is kept.
 
 mod inputs;
 
@@ -21,8 +24,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Most that a workflow may take of the time of the bare loop.
-const BAR: f64 = 1.5;
+/// Maximum ratio to one bare loop.
+const MAX_RATIO: f64 = 1.5;
 
 fn main() {
     install();
@@ -53,7 +56,7 @@ fn main() {
         &levels,
     );
     println!(
-        "true x1: one loop, which the bar of {BAR} is for; true xN: as many loops as workers ({workers})"
+        "true x1: one loop, which the limit of {MAX_RATIO} applies to; true xN: as many loops as workers ({workers})"
     );
 }
 
@@ -67,7 +70,7 @@ type Write<'a> = &'a dyn Fn(&Path) -> std::io::Result<()>;
 fn compare(name: &str, folder: &Path, workers: usize, rounds: usize, bar: f64, write: Write<'_>) {
     let mut tasks = 0;
     let mut round = |number: usize| {
-        // Nothing is removed between rounds: file systems take longer where much was removed a moment ago.
+        // Nothing is removed between rounds: recent removals slow down file systems.
         let folder = &folder.join(format!("round{number}"));
         write(folder).expect("the folder can be written");
         let start = Instant::now();
@@ -103,12 +106,13 @@ fn compare(name: &str, folder: &Path, workers: usize, rounds: usize, bar: f64, w
     );
 }
 
-/// Seconds of one round.
+/// Times of a round in seconds.
 struct Round {
     plan: f64,
     whole: f64,
-    /// One loop, and one for each worker.
+    /// One loop.
     one: f64,
+    /// One loop per worker.
     several: f64,
 }
 
@@ -122,7 +126,7 @@ const PROGRAMS: [&str; 6] = [
     "pegasus-rc-client",
 ];
 
-/// Copies the programs.
+/// Copies the programs to the installation.
 fn install() {
     for name in PROGRAMS {
         let built = Path::new(env!("CARGO_BIN_EXE_pmc")).with_file_name(name);
@@ -134,20 +138,20 @@ fn install() {
         let program = program(name);
         fs::create_dir_all(program.parent().unwrap_or(Path::new(".")))
             .expect("the target folder is writable");
-        // A new file: what is there may be in use.
+        // Creates a new file: the old one may be in use.
         let _ = fs::remove_file(&program);
         fs::copy(built, &program).expect("the program can be copied");
     }
 }
 
-/// A program of the installation.
+/// Returns the path of a program of the installation.
 fn program(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join("installed")
         .join(name)
 }
 
-/// The environment is cleared, so that figures do not depend on what the user has set.
+/// Makes a command with a clean environment, so that results do not depend on settings of the user.
 fn command(name: &str, folder: &Path) -> Command {
     let mut command = Command::new(program(name));
     command
@@ -196,7 +200,7 @@ fn dag(submit: &Path) -> PathBuf {
     dag.expect("a plan has a DAG")
 }
 
-/// Runs a plan as its batch script does. What it prints goes to a file, as in a batch job.
+/// Runs a plan as its batch script does, with standard error in a file as in a batch job.
 fn execute(dag: &Path, workers: usize) {
     let submit = dag.parent().unwrap_or(Path::new("."));
     let printed = submit.join("printed");
@@ -220,7 +224,7 @@ fn count_tasks(dag: &Path) -> usize {
     text.lines().filter(|line| line.starts_with("TASK ")).count()
 }
 
-/// Starts `/bin/true` and waits for it, `tasks` times, from as many threads as asked for.
+/// Runs `/bin/true` `tasks` times from `threads` threads.
 fn spawn_loops(tasks: usize, threads: usize) -> Duration {
     let start = Instant::now();
     std::thread::scope(|scope| {

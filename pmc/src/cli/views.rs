@@ -75,7 +75,14 @@ pub struct Statistics {
     #[arg(value_name = "DIR", default_value = ".")]
     pub dir: PathBuf,
     /// Sections to print, separated by commas
-    #[arg(short, long, value_name = "WHAT", value_enum, value_delimiter = ',', default_values = ["summary", "breakdown", "hosts"])]
+    #[arg(
+        short,
+        long,
+        value_name = "WHAT",
+        value_enum,
+        value_delimiter = ',',
+        default_values = ["summary", "breakdown", "hosts"]
+    )]
     pub sections: Vec<Section>,
     /// Time unit of the section `time`
     #[arg(short, long, value_name = "STEP", value_enum, default_value_t = TimeStep::Day)]

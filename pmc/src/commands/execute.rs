@@ -109,6 +109,18 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         }
     }
 
+    let summary = summarize(request, &dag, &ended, observed, done_before);
+    print_summary(&summary, request.output)?;
+    Ok(summary.exit_code)
+}
+
+fn summarize(
+    request: &Request,
+    dag: &Dag,
+    ended: &executor::Ended,
+    observed: Observed,
+    done_before: usize,
+) -> Summary {
     let (status, exit_code) = match ended.signal {
         Some(signal) => (
             Status::Interrupted(signal),
@@ -117,9 +129,10 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         None if ended.success => (Status::Success, exit::SUCCESS),
         None => (Status::Failed, exit::TASKS_FAILED),
     };
+    let submit = &request.submit;
     let jobs = submit.jobs();
     let names: Vec<String> = dag.ids().map(|task| lossy(dag.name(task))).collect();
-    let summary = Summary {
+    Summary {
         label: submit.label.clone(),
         status,
         exit_code,
@@ -130,10 +143,8 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         max_failures_reached: ended.max_failures_reached,
         outputs: submit::outputs(&submit.destinations(&jobs)),
         submit_dir: submit.dir.clone(),
-        resume,
-    };
-    print_summary(&summary, request.output)?;
-    Ok(exit_code)
+        resume: resume_command(&request.name),
+    }
 }
 
 /// Collects events of the run.

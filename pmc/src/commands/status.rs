@@ -104,10 +104,10 @@ fn follow(arguments: &cli::Status, watch: &mut Watch, first: Progress) -> Result
         let ended = watch.update(&arguments.dir)?;
         if !terminal && !arguments.json && !arguments.quiet {
             for number in ended {
-                if let Some(one) = watch.history.attempts.get(number as usize)
-                    && !one.succeeded()
+                if let Some(attempt) = watch.history.attempts.get(number as usize)
+                    && !attempt.succeeded()
                 {
-                    print(&format!("{}\n", human::failure(&watch.history, one)));
+                    print(&format!("{}\n", human::failure(&watch.history, attempt)));
                 }
             }
         }

@@ -91,7 +91,7 @@ fn line(out: &mut String, name: &str, value: &str) {
 
 fn failures(out: &mut String, summary: &Summary, cwd: &Path) {
     for failure in summary.failures.iter().take(MAX_EXPLAINED) {
-        one(out, failure, cwd);
+        render_failure(out, failure, cwd);
         out.push('\n');
     }
     let rest = summary.failures.get(MAX_EXPLAINED..).unwrap_or_default();
@@ -110,7 +110,7 @@ fn failures(out: &mut String, summary: &Summary, cwd: &Path) {
     }
 }
 
-fn one(out: &mut String, failure: &FailedTask, cwd: &Path) {
+fn render_failure(out: &mut String, failure: &FailedTask, cwd: &Path) {
     let _ = write!(out, "{} failed: {}", failure.task, failure.ending);
     if let Some(duration) = failure.duration {
         let _ = write!(out, ", after {}", text::duration(duration));

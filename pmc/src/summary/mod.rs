@@ -90,7 +90,11 @@ pub mod fixture {
     //! A summary with all fields.
     use super::*;
 
-    /// Two failures of nine tasks.
+    fn tally(total: usize, done: usize, failed: usize) -> Tally {
+        Tally { total, done, failed }
+    }
+
+    /// Two failures of seven tasks.
     pub fn failed() -> Summary {
         Summary {
             label: "diamond".into(),
@@ -98,38 +102,10 @@ pub mod fixture {
             exit_code: 1,
             wall: Duration::from_millis(1340),
             tallies: vec![
-                (
-                    Kind::Compute,
-                    Tally {
-                        total: 4,
-                        done: 1,
-                        failed: 2,
-                    },
-                ),
-                (
-                    Kind::CreateDir,
-                    Tally {
-                        total: 1,
-                        done: 1,
-                        failed: 0,
-                    },
-                ),
-                (
-                    Kind::StageIn,
-                    Tally {
-                        total: 1,
-                        done: 1,
-                        failed: 0,
-                    },
-                ),
-                (
-                    Kind::StageOut,
-                    Tally {
-                        total: 1,
-                        done: 0,
-                        failed: 0,
-                    },
-                ),
+                (Kind::Compute, tally(4, 1, 2)),
+                (Kind::CreateDir, tally(1, 1, 0)),
+                (Kind::StageIn, tally(1, 1, 0)),
+                (Kind::StageOut, tally(1, 0, 0)),
             ],
             done_before: 2,
             failures: vec![

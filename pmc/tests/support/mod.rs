@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Returns the directory of the programs. Builds those of other packages first: cargo builds only the programs
-/// of this package for its tests.
+/// Returns the directory of the programs. Builds those of other packages first: cargo builds only the
+/// programs of this package for its tests.
 pub fn bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| {
@@ -81,8 +81,8 @@ impl Place {
         std::fs::read_to_string(self.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Writes a workflow `chain`. The jobs `first` and `second`, both shell scripts, make `mid.txt` of `in.txt`
-    /// and `out.txt` of `mid.txt`. The independent job `alone` writes `alone.txt`.
+    /// Writes a workflow `chain`. The jobs `first` and `second`, both shell scripts, make `mid.txt` of
+    /// `in.txt` and `out.txt` of `mid.txt`. The independent job `alone` writes `alone.txt`.
     pub fn chain(&self, first: &str, second: &str) {
         for (name, script) in [
             ("first", first),

@@ -14,7 +14,10 @@ fn a_failure_is_explained() {
     output.code(1);
     let text = output.stdout();
     assert!(
-        text.starts_with("chain failed: 5 of 8 tasks done, 1 failed from 1 cause\n\n1  second: exit status 3, 1 task; 2 dependents not run\n   task      second_B, on "),
+        text.starts_with(
+            "chain failed: 5 of 8 tasks done, 1 failed from 1 cause\n\n\
+             1  second: exit status 3, 1 task; 2 dependents not run\n   task      second_B, on "
+        ),
         "{text}"
     );
     for part in [

@@ -110,7 +110,8 @@ fn a_damaged_database_is_reported() {
         let output = place.run(["statistics", "-s", "all", "run"]);
         let text = output.stderr();
         assert!(!text.contains("panicked"), "{text}");
-        // Some pages hold indexes that are not read. Without others the file is no database, and the log is read.
+        // Some pages hold indexes that are not read. Without others the file is no database, and the log is
+        // read.
         if !text.contains("malformed") {
             continue;
         }

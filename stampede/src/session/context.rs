@@ -1,4 +1,4 @@
-//! What replay and follow have in common: the lock, the destination, and the lines of the log.
+//! The common part of replay and follow: the lock, the destination, and the lines of the log.
 
 use std::fs;
 use std::path::{Path, PathBuf};

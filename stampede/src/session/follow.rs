@@ -67,10 +67,11 @@ pub fn follow(options: &Options, stop: &AtomicBool, notice: Notices<'_>) -> Resu
     follower.finish(end, notice)
 }
 
-/// Loads a run whose log this program writes, in a separate thread. `dag` is the path of the DAG, and the DAG.
+/// Loads a run whose log this program writes, in a separate thread. `dag` is the path of the DAG, and the
+/// DAG.
 ///
-/// The log is the queue between writer and loader: it takes no memory, a slow database delays no task, and the
-/// next loader finds there what a killed program has not loaded.
+/// The log is the queue between writer and loader: it takes no memory, a slow database delays no task, and
+/// the next loader finds there what a killed program has not loaded.
 ///
 /// # Errors
 /// As [`replay`](super::replay()); committed rows stay in the database.
@@ -240,8 +241,8 @@ impl<'o> Follower<'o> {
         }
     }
 
-    /// Returns whether the process that the log names exists on this host, or the log names none. `known` keeps
-    /// the process of earlier calls.
+    /// Returns whether the process that the log names exists on this host, or the log names none. `known`
+    /// keeps the process of earlier calls.
     fn has_executor(&self, known: &mut Option<Option<u32>>) -> Result<bool, LoadError> {
         let last_process = || {
             let mut reader = LogReader::open(&self.session.run.log)?;
@@ -454,7 +455,8 @@ impl<'o> Follower<'o> {
 mod tests {
     use super::*;
 
-    /// Follows a log that names this process as its executor, for at most `limit`. Returns the end and all notices.
+    /// Follows a log that names this process as its executor, for at most `limit`. Returns the end and all
+    /// notices.
     fn follow_log(process: u32, limit: Duration) -> (End, Vec<String>) {
         let dir = tempfile::tempdir().unwrap();
         let dag = dir.path().join("x.dag");

@@ -45,8 +45,8 @@ impl Live {
         self.changed.notify_all();
     }
 
-    /// Waits until the loader has ended. Returns false after `limit`, and asks the loader to leave the rest to
-    /// the next one.
+    /// Waits until the loader has ended. Returns false after `limit`, and asks the loader to leave the rest
+    /// to the next one.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> bool {
         let deadline = Instant::now().checked_add(limit);

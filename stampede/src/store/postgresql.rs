@@ -82,15 +82,15 @@ impl fmt::Debug for Postgresql {
 }
 
 impl Postgresql {
-    /// Connects to the database, creates its tables if it has none, and takes the lock of the workflow `uuid`.
-    /// `loader` is the name of this program for others.
+    /// Connects to the database, creates its tables if it has none, and takes the lock of the workflow
+    /// `uuid`. `loader` is the name of this program for others.
     ///
-    /// With [`Purpose::Live`], returns the position of the previous loader if this one can continue. Otherwise
-    /// all rows of the workflow are removed, in the same transaction as the next rows.
+    /// With [`Purpose::Live`], returns the position of the previous loader if this one can continue.
+    /// Otherwise all rows of the workflow are removed, in the same transaction as the next rows.
     ///
     /// # Errors
-    /// The server cannot be reached or refuses a statement, the tables have another version, or another loader
-    /// holds the workflow.
+    /// The server cannot be reached or refuses a statement, the tables have another version, or another
+    /// loader holds the workflow.
     pub fn open(
         server: &Server,
         uuid: &str,
@@ -221,8 +221,8 @@ fn create_tables(client: &mut Client, now: i64) -> Result<(), ServerError> {
     }
 }
 
-/// Returns the key of the advisory lock of a workflow: the signed 64-bit hash FNV-1a of `pmc_loader `, with the
-/// blank, and the UUID. Loaders of all versions must agree on it.
+/// Returns the key of the advisory lock of a workflow: the signed 64-bit hash FNV-1a of `pmc_loader `, with
+/// the blank, and the UUID. Loaders of all versions must agree on it.
 fn lock_key(uuid: &str) -> i64 {
     fnv1a(&[b"pmc_loader ", uuid.as_bytes()]).cast_signed()
 }

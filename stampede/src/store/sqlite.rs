@@ -146,8 +146,8 @@ impl Store for Sqlite {
     fn finish_plan(&self) -> Result<(), StoreError> {
         self.flush()?;
         match self.purpose {
-            // Indexes of jobs and tasks are faster to make now than row by row. The other indexes grow during the
-            // run, which has cores to spare; at the end, everybody would wait for them.
+            // Indexes of jobs and tasks are faster to make now than row by row. The other indexes grow during
+            // the run, which has cores to spare; at the end, everybody would wait for them.
             Purpose::Live => schema::create_indexes(&self.connection).map_err(|source| self.error(source)),
             Purpose::Bulk => Ok(()),
         }

@@ -192,7 +192,7 @@ impl Fixture {
 
     /// Returns the command `pmc-monitord` with these options.
     pub fn monitord(&self, options: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pmc-monitord"));
+        let mut command = Command::new(testutils::programs::path("pmc-monitord"));
         command
             .args(options)
             .arg(self.log_path())

@@ -8,7 +8,9 @@ pub mod app;
 pub mod children;
 pub mod list;
 pub mod options;
+mod program;
 pub mod report;
 mod run;
 
+pub use program::main;
 pub use run::{RunError, exit, run};

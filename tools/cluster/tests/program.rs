@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 fn program(dir: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-cluster"));
+    let mut command = Command::new(testutils::programs::path("pegasus-cluster"));
     command.current_dir(dir);
     for name in [
         "SEQEXEC_CPUS",

@@ -4,13 +4,13 @@
 //! state of its process: no working directory, environment variable, file mode mask or signal handler. What
 //! an invocation inherits is in a [`context::Context`], and what it was asked for in [`options::Options`].
 //!
-//! Modules use only those to their right, or below them in the same column:
+//! Modules import in one direction, to the right:
 //!
 //! ```text
-//! cli → invoke → context → builtins → lookup, spawn → environment
-//!     → options  stdio     cache    → names, stat, temporary
-//!                checksum, lists, words, payload, limits, machine → network
-//!                wait → interrupts, usage
+//! cli → invoke → stdio → context → builtins, cache → lookup, stat, temporary → names, environment
+//!              → spawn, lists, checksum, limits, machine, payload → environment, words, network
+//!              → wait → interrupts, usage
+//!     → options
 //! ```
 
 pub mod builtins;
@@ -30,6 +30,7 @@ pub mod names;
 pub mod network;
 pub mod options;
 pub mod payload;
+mod program;
 pub mod spawn;
 pub mod stat;
 pub mod stdio;
@@ -37,3 +38,5 @@ pub mod temporary;
 pub mod usage;
 pub mod wait;
 pub mod words;
+
+pub use program::main;

@@ -3,10 +3,12 @@
 use std::io;
 use std::process::ExitCode;
 
+use crate::catalog::Kept;
+use crate::program::{self, Args, Streams};
 use clap::Parser;
-use pegasus_rc_client::catalog::Kept;
-use pegasus_rc_client::program::{self, Args, Streams};
 
+/// Runs the program: arguments, environment and exit status are those of the process.
+#[must_use]
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,

@@ -5,8 +5,11 @@
 //! finished jobs left. [`program`] is `pegasus-rc-client` without its process, [`inproc`] the same inside another process.
 
 pub mod catalog;
+mod cli;
 pub mod entry;
 pub mod inproc;
 pub mod meta;
 pub mod program;
 pub use monitord_compat::properties;
+
+pub use cli::main;

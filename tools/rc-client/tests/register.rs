@@ -37,7 +37,7 @@ impl Case {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-rc-client"));
+        let mut command = Command::new(testutils::programs::path("pegasus-rc-client"));
         command.current_dir(self.dir.path());
         command.args([
             "--prefix",
@@ -395,7 +395,7 @@ fn a_file_that_is_no_database_is_left_alone() {
 
 #[test]
 fn the_manual_shows_the_help() {
-    let output = Command::new(env!("CARGO_BIN_EXE_pegasus-rc-client"))
+    let output = Command::new(testutils::programs::path("pegasus-rc-client"))
         .arg("--help")
         .output()
         .expect("run");

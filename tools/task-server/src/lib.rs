@@ -18,7 +18,9 @@
 pub mod builtins;
 mod helper;
 mod lifeline;
+mod program;
 pub mod server;
 mod task;
 
+pub use program::main;
 pub use server::run;

@@ -23,7 +23,7 @@ struct Executor {
 fn start() -> (Child, Executor) {
     let (socket, there) = UnixStream::pair().unwrap();
     let (watched, lifeline) = pipe().unwrap();
-    let child = Command::new(env!("CARGO_BIN_EXE_pegasus-kickstart-server"))
+    let child = Command::new(testutils::programs::path("pegasus-kickstart-server"))
         .stdin(OwnedFd::from(there))
         .stdout(watched)
         .stderr(Stdio::piped())

@@ -38,7 +38,7 @@ fn main() {
     .to_string();
     fs::write(path("in"), &specification).expect("the folder can be written");
 
-    let transfer = Path::new(env!("CARGO_BIN_EXE_pegasus-transfer"));
+    let transfer = Path::new(testutils::programs::path("pegasus-transfer"));
     let kickstart = transfer.with_file_name("pegasus-kickstart");
     let spawn = |program: &Path, before: Option<&Path>| {
         let mut command = Command::new(before.unwrap_or(program));

@@ -4,11 +4,13 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use crate::cancel::Cancel;
+use crate::program::{Call, Level, Log, Options};
+use crate::protocol::Registry;
 use clap::Parser;
-use pegasus_transfer::cancel::Cancel;
-use pegasus_transfer::program::{Call, Level, Log, Options};
-use pegasus_transfer::protocol::Registry;
 
+/// Runs the program: arguments, environment and exit status are those of the process.
+#[must_use]
 pub fn main() -> ExitCode {
     let start = Instant::now();
     let options = match Options::try_parse() {
@@ -57,7 +59,7 @@ fn run(call: &Call<'_>, log: &Log<'_>) -> Result<bool, String> {
 /// The handlers of all protocols that this program was built with.
 #[cfg(feature = "remote")]
 fn registry(options: &Options, cancel: &Cancel) -> Registry {
-    use pegasus_transfer::remote::{self, Surroundings, http::Patience};
+    use crate::remote::{self, Surroundings, http::Patience};
     use std::time::Duration;
     let program = std::env::current_exe().ok();
     let directory = program.and_then(|program| Some(program.parent()?.to_owned()));

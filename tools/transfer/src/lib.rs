@@ -8,10 +8,12 @@
 //! For single operations on local files call [`local`] directly.
 
 pub mod cancel;
+mod cli;
 pub mod engine;
 pub mod error;
 pub mod inproc;
 pub mod integrity;
+pub mod integrity_program;
 pub mod local;
 pub mod multipart;
 pub mod program;
@@ -22,3 +24,5 @@ pub mod report;
 pub mod shown;
 pub mod spec;
 pub mod url;
+
+pub use cli::main;

@@ -258,7 +258,7 @@ struct Result {
 }
 
 fn as_process(dir: &Path, case: &Case) -> Result {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-transfer"));
+    let mut command = Command::new(testutils::programs::path("pegasus-transfer"));
     command
         .env_clear()
         .envs(case.environment.iter().copied())

@@ -1,7 +1,7 @@
 //! Generates the submit directory of a large run without running anything.
 //!
-//! A small simulation: a task becomes ready when its parents are done, takes a free slot, lasts a while, and may
-//! fail. The code that writes the DAG and the logs of real runs writes these, too.
+//! A small simulation: a task becomes ready when its parents are done, takes a free slot, lasts a while, and
+//! may fail. The code that writes the DAG and the logs of real runs writes these, too.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};

@@ -20,7 +20,7 @@ pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyze
     headline(&mut out, history, diagnosis);
     for (number, cause) in (1..).zip(diagnosis.causes.iter().take(arguments.causes)) {
         out.push('\n');
-        one(&mut out, history, cause, number, cwd);
+        render_cause(&mut out, history, cause, number, cwd);
     }
     let rest = diagnosis.causes.get(arguments.causes..).unwrap_or_default();
     if !rest.is_empty() {
@@ -42,7 +42,7 @@ pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyze
             &format!(
                 "{} at the end of the run: {}",
                 count(diagnosis.lost.len(), "task"),
-                some(&diagnosis.lost, diagnosis.lost.len())
+                join_first(&diagnosis.lost, diagnosis.lost.len())
             ),
         );
     }
@@ -89,7 +89,7 @@ fn headline(out: &mut String, history: &History, diagnosis: &Diagnosis) {
     out.push('\n');
 }
 
-fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &Path) {
+fn render_cause(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &Path) {
     let example = &cause.example;
     let tasks = cause.tasks.len();
     let _ = write!(out, "{number}  {}: {}", cause.transformation, cause.ending);
@@ -99,7 +99,7 @@ fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &
     }
     out.push('\n');
     if tasks == 1 {
-        line(out, "task", &attempt(example));
+        line(out, "task", &last_attempt(example));
     } else {
         let names: Vec<String> = cause
             .tasks
@@ -107,7 +107,7 @@ fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &
             .take(MAX_NAMED)
             .map(|task| history.plan.text_name(*task))
             .collect();
-        line(out, "tasks", &some(&names, tasks));
+        line(out, "tasks", &join_first(&names, tasks));
         let mut hosts: Vec<_> = cause.hosts.iter().collect();
         hosts.sort_by_key(|(name, count)| (std::cmp::Reverse(**count), name.as_str()));
         let hosts: Vec<String> = hosts
@@ -115,12 +115,12 @@ fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &
             .map(|(name, count)| format!("{name} ({count})"))
             .collect();
         if !hosts.is_empty() {
-            line(out, "hosts", &some(&hosts, hosts.len()));
+            line(out, "hosts", &join_first(&hosts, hosts.len()));
         }
-        line(out, "first", &attempt(example));
+        line(out, "first", &last_attempt(example));
     }
-    for guess in &cause.guesses {
-        line(out, "likely", guess);
+    for reason in &cause.reasons {
+        line(out, "likely", reason);
     }
     if let Some(peak) = cause.peak_kib {
         let peak = text::bytes(peak.saturating_mul(1024));
@@ -154,7 +154,7 @@ fn one(out: &mut String, history: &History, cause: &Cause, number: usize, cwd: &
 }
 
 /// Renders the last attempt: `a, on n1, after 0.5 s, 2 attempts`.
-fn attempt(example: &FailedTask) -> String {
+fn last_attempt(example: &FailedTask) -> String {
     let mut text = example.task.clone();
     if let Some(host) = &example.host {
         let _ = write!(text, ", on {host}");
@@ -192,11 +192,11 @@ fn never_ran(out: &mut String, diagnosis: &Diagnosis) {
         .never_ran_names
         .get(..MAX_NAMED)
         .unwrap_or(&diagnosis.never_ran_names);
-    line(out, "", &some(names, all));
+    line(out, "", &join_first(names, all));
 }
 
 /// Joins the first names and counts the rest.
-fn some(names: &[String], all: usize) -> String {
+fn join_first(names: &[String], all: usize) -> String {
     let shown = names.get(..MAX_NAMED).unwrap_or(names);
     let mut text = shown.join(", ");
     if all > shown.len() {

@@ -38,7 +38,7 @@ pub fn value(history: &History, diagnosis: &Diagnosis) -> Value {
             "failed": all.get(State::Failed),
             "left": diagnosis.left,
         },
-        "causes": diagnosis.causes.iter().map(|cause| one(history, cause)).collect::<Vec<_>>(),
+        "causes": diagnosis.causes.iter().map(|cause| cause_value(history, cause)).collect::<Vec<_>>(),
         "never_ran": {"by_kind": never_ran, "first": diagnosis.never_ran_names},
         "cut_off": diagnosis.lost,
         "tries_repaired": diagnosis.repaired,
@@ -46,7 +46,7 @@ pub fn value(history: &History, diagnosis: &Diagnosis) -> Value {
     })
 }
 
-fn one(history: &History, cause: &Cause) -> Value {
+fn cause_value(history: &History, cause: &Cause) -> Value {
     let example = &cause.example;
     let (exit_status, signal) = match cause.ending {
         Ending::Exit(status) => (Some(status), None),
@@ -72,7 +72,7 @@ fn one(history: &History, cause: &Cause) -> Value {
         "first_time": seconds(cause.first),
         "last_time": seconds(cause.last),
         "blocked": cause.blocked,
-        "likely": cause.guesses,
+        "likely": cause.reasons,
         "peak_memory_kib": cause.peak_kib,
         "requested_memory_mb": cause.request_mb,
         "example": {

@@ -22,8 +22,8 @@ pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now:
     let all = history.all();
     let hosts = history.use_of_hosts(now);
     let (bars, cells) = picture(history, &timeline.picture);
-    let ended = history.attempts.iter().filter(|one| one.end != NEVER);
-    let failed = ended.clone().filter(|one| !one.succeeded()).count();
+    let ended = history.attempts.iter().filter(|attempt| attempt.end != NEVER);
+    let failed = ended.clone().filter(|attempt| !attempt.succeeded()).count();
     let sum = |part: fn(&Host) -> f64| hosts.iter().map(part).sum::<f64>();
     let share = |used: f64, there: f64| (there > 0.0).then(|| round(used / there, 4));
     let points = f64::from(u32::try_from(timeline.cpus.len().max(1)).unwrap_or(1));
@@ -34,6 +34,7 @@ pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now:
         .map(|value| f64::from(*value))
         .sum::<f64>()
         / points;
+    let causes = diagnosis.causes.iter().take(MAX_CAUSES);
     json!({
         "label": history.dir.label,
         "version": env!("CARGO_PKG_VERSION"),
@@ -64,14 +65,15 @@ pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now:
         "cpus": points_of(&timeline.cpus),
         "memory": points_of(&timeline.memory_mb),
         "chain": timeline.chain.iter().map(|link| json!([
-            history.plan.text_name(link.task), link.class, round(link.start, 3), round(link.seconds, 3), round(link.waited, 3),
+            history.plan.text_name(link.task), link.class,
+            round(link.start, 3), round(link.seconds, 3), round(link.waited, 3),
         ])).collect::<Vec<_>>(),
         "lengths": {
             "low": timeline.shortest,
             "high": timeline.longest,
-            "classes": timeline.run_times.iter().map(|one| json!({
-                "cls": one.class, "count": one.count, "median": round(one.median, 4), "p95": round(one.p95, 4),
-                "max": round(one.max, 4), "bars": one.bars,
+            "classes": timeline.run_times.iter().map(|times| json!({
+                "cls": times.class, "count": times.count, "median": round(times.median, 4),
+                "p95": round(times.p95, 4), "max": round(times.max, 4), "bars": times.bars,
             })).collect::<Vec<_>>(),
         },
         "hosts": hosts.iter().take(MAX_HOSTS).map(|host| json!({
@@ -84,7 +86,7 @@ pub fn value(history: &History, timeline: &Timeline, diagnosis: &Diagnosis, now:
             "cpu_use": share(host.cpu_seconds, host.cpu_seconds_there),
             "memory_use": share(host.memory_seconds, host.memory_seconds_there),
         })).collect::<Vec<_>>(),
-        "failures": diagnosis.causes.iter().take(MAX_CAUSES).map(|one| cause(history, one)).collect::<Vec<_>>(),
+        "failures": causes.map(|cause| cause_value(history, cause)).collect::<Vec<_>>(),
         "remarks": diagnosis.remarks,
     })
 }
@@ -126,11 +128,6 @@ fn picture(history: &History, picture: &Picture) -> (Option<Value>, Option<Value
 fn cells(row: &[Cell]) -> Value {
     let class = |cell: &Cell| char::from(b'0' + u8::try_from(cell.class.min(9)).unwrap_or(9));
     let used = |cell: &Cell| {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "between 0 and 35"
-        )]
         let step = (cell.used.clamp(0.0, 1.0) * 35.0).ceil() as u32;
         char::from_digit(step, 36).unwrap_or('0')
     };
@@ -146,7 +143,7 @@ fn cells(row: &[Cell]) -> Value {
     })
 }
 
-fn cause(history: &History, cause: &Cause) -> Value {
+fn cause_value(history: &History, cause: &Cause) -> Value {
     let tasks: Vec<String> = cause
         .tasks
         .iter()
@@ -185,7 +182,7 @@ fn cause(history: &History, cause: &Cause) -> Value {
         "ending": cause.ending.to_string(),
         "count": cause.tasks.len(),
         "blocked": cause.blocked,
-        "likely": cause.guesses,
+        "likely": cause.reasons,
         "tasks": tasks,
         "hosts": hosts,
         "memory": memory,

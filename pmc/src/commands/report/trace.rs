@@ -17,27 +17,27 @@ pub fn write(history: &History, now: Micros, out: &mut dyn Write) -> io::Result<
         writeln!(out, "{event},")?;
     }
     for slot in &slots {
-        let one = &history.attempts[slot.attempt];
-        let end = if one.end == NEVER { now } else { one.end };
-        let class = history.plan.class(one.task);
-        let request = history.plan.request(one.task);
-        let ended = one.end != NEVER;
+        let attempt = &history.attempts[slot.attempt];
+        let end = if attempt.end == NEVER { now } else { attempt.end };
+        let class = history.plan.class(attempt.task);
+        let request = history.plan.request(attempt.task);
+        let ended = attempt.end != NEVER;
         let event = json!({
             "ph": "X",
             "pid": slot.host + 1,
             "tid": slot.slot + 1,
-            "ts": one.start,
-            "dur": (end - one.start).max(0),
-            "name": history.plan.text_name(one.task),
+            "ts": attempt.start,
+            "dur": (end - attempt.start).max(0),
+            "name": history.plan.text_name(attempt.task),
             "cat": class.transformation,
-            "cname": (ended && !one.succeeded()).then_some("terrible"),
+            "cname": (ended && !attempt.succeeded()).then_some("terrible"),
             "args": {
                 "transformation": class.transformation,
                 "kind": class.kind.key(),
-                "status": ended.then_some(one.status),
+                "status": ended.then_some(attempt.status),
                 "cpus": request.cpus,
                 "memory_mb": request.memory_mb,
-                "waited_us": (one.start - one.queued).max(0),
+                "waited_us": (attempt.start - attempt.queued).max(0),
             },
         });
         writeln!(out, "{event},")?;

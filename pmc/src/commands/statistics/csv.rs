@@ -298,8 +298,8 @@ fn jobs(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Problem> {
     line(out, &head).map_err(Problem::Write)?;
     let statistics = &figures.statistics;
     let first = format!("{},{},", quoted(&statistics.uuid), quoted(&statistics.label));
-    let done = statistics.attempts(figures.database, |one| {
-        let cells = human::job_cells(one);
+    let done = statistics.attempts(figures.database, |attempt| {
+        let cells = human::job_cells(attempt);
         out.write_all(first.as_bytes())?;
         line(out, &cells)
     });

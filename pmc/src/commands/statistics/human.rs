@@ -167,7 +167,7 @@ pub fn date(step: Step, piece: i64) -> String {
 
 fn time(figures: &Figures<'_>) -> String {
     let mut out = String::new();
-    let one = |out: &mut String, what: &str, over_time: &OverTime| {
+    let add = |out: &mut String, what: &str, over_time: &OverTime| {
         let mut table = Table::new(&[("", Left), ("host", Left), ("count", Right), ("time", Right)]);
         for (piece, (sum, hosts)) in over_time {
             let date = date(figures.step, *piece);
@@ -183,9 +183,9 @@ fn time(figures: &Figures<'_>) -> String {
             table.render("  ")
         );
     };
-    one(&mut out, "Attempts of jobs", &figures.statistics.jobs_over_time);
+    add(&mut out, "Attempts of jobs", &figures.statistics.jobs_over_time);
     out.push('\n');
-    one(&mut out, "Invocations", &figures.statistics.invocations_over_time);
+    add(&mut out, "Invocations", &figures.statistics.invocations_over_time);
     out
 }
 
@@ -254,32 +254,31 @@ fn hosts(figures: &Figures<'_>) -> String {
     format!("Use of hosts\n\n{}", table.render("  "))
 }
 
-/// Returns the cells of a row: job, attempt, site, kickstart, multiplier, their product, CPU time, post script, wait, resource delay, runtime, cluster,
-/// its delay, exit code, host.
-pub fn job_cells(one: &JobAttempt) -> [String; 15] {
-    #[expect(clippy::cast_precision_loss, reason = "small factors")]
-    let multiplier = one.multiplier as f64;
+/// Returns the cells of a row: job, attempt, site, kickstart, multiplier, their product, CPU time, post
+/// script, wait, resource delay, runtime, cluster, its delay, exit code, host.
+pub fn job_cells(attempt: &JobAttempt) -> [String; 15] {
+    let multiplier = attempt.multiplier as f64;
     let optional = |value: Option<f64>| value.map_or("-".to_owned(), number);
-    let delay = one
+    let delay = attempt
         .cluster
-        .zip(one.kickstart)
+        .zip(attempt.kickstart)
         .map(|(cluster, kickstart)| cluster - kickstart);
     [
-        one.job.clone(),
-        one.number.to_string(),
-        one.site.clone().unwrap_or_else(|| "-".to_owned()),
-        optional(one.kickstart),
-        one.multiplier.to_string(),
-        optional(one.kickstart.map(|seconds| seconds * multiplier)),
-        optional(one.cpu_seconds),
+        attempt.job.clone(),
+        attempt.number.to_string(),
+        attempt.site.clone().unwrap_or_else(|| "-".to_owned()),
+        optional(attempt.kickstart),
+        attempt.multiplier.to_string(),
+        optional(attempt.kickstart.map(|seconds| seconds * multiplier)),
+        optional(attempt.cpu_seconds),
         "-".to_owned(),
-        optional(one.queue_seconds),
+        optional(attempt.queue_seconds),
         "-".to_owned(),
-        optional(one.runtime),
-        optional(one.cluster),
+        optional(attempt.runtime),
+        optional(attempt.cluster),
         optional(delay),
-        one.exit.map_or("-".to_owned(), |exit| exit.to_string()),
-        one.host.clone().unwrap_or_else(|| "-".to_owned()),
+        attempt.exit.map_or("-".to_owned(), |exit| exit.to_string()),
+        attempt.host.clone().unwrap_or_else(|| "-".to_owned()),
     ]
 }
 
@@ -290,26 +289,28 @@ fn jobs(figures: &Figures<'_>, out: &mut impl Write) -> Result<(), Problem> {
     );
     out.write_all(head.as_bytes()).map_err(Problem::Write)?;
     let mut line = String::new();
-    let done = figures.statistics.attempts(figures.database, |one| {
-        job_line(&mut line, one);
+    let done = figures.statistics.attempts(figures.database, |attempt| {
+        job_line(&mut line, attempt);
         out.write_all(line.as_bytes())
     });
     done.map_err(Problem::Read)?.map_err(Problem::Write)
 }
 
 /// Writes a line of the table. `format!` is too slow for millions of lines.
-fn job_line(line: &mut String, one: &JobAttempt) {
+fn job_line(line: &mut String, attempt: &JobAttempt) {
     line.clear();
     line.push_str("  ");
-    left(line, &one.job, 40);
-    right(line, 3, |line| text::push_digits(line, u64::from(one.number), 1));
+    left(line, &attempt.job, 40);
+    right(line, 3, |line| {
+        text::push_digits(line, u64::from(attempt.number), 1)
+    });
     line.push(' ');
-    left(line, one.site.as_deref().unwrap_or("-"), 12);
+    left(line, attempt.site.as_deref().unwrap_or("-"), 12);
     for (value, width) in [
-        (one.kickstart, 10),
-        (one.cpu_seconds, 10),
-        (one.queue_seconds, 8),
-        (one.runtime, 9),
+        (attempt.kickstart, 10),
+        (attempt.cpu_seconds, 10),
+        (attempt.queue_seconds, 8),
+        (attempt.runtime, 9),
     ] {
         right(line, width, |line| match value {
             Some(value) => text::push_thousandths(line, value),
@@ -317,7 +318,7 @@ fn job_line(line: &mut String, one: &JobAttempt) {
         });
         line.push(' ');
     }
-    right(line, 5, |line| match one.exit {
+    right(line, 5, |line| match attempt.exit {
         Some(exit) => {
             if exit < 0 {
                 line.push('-');
@@ -327,7 +328,7 @@ fn job_line(line: &mut String, one: &JobAttempt) {
         None => line.push('-'),
     });
     line.push(' ');
-    line.push_str(one.host.as_deref().unwrap_or("-"));
+    line.push_str(attempt.host.as_deref().unwrap_or("-"));
     line.push('\n');
 }
 
@@ -378,22 +379,22 @@ mod tests {
             number: 12_345,
             ..JobAttempt::default()
         };
-        for one in [full, bare, JobAttempt::default()] {
+        for attempt in [full, bare, JobAttempt::default()] {
             let optional = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.3}"));
             let expected = format!(
                 "  {:<40} {:>3} {:<12} {:>10} {:>10} {:>8} {:>9} {:>5} {}\n",
-                one.job,
-                one.number,
-                one.site.as_deref().unwrap_or("-"),
-                optional(one.kickstart),
-                optional(one.cpu_seconds),
-                optional(one.queue_seconds),
-                optional(one.runtime),
-                one.exit.map_or("-".to_owned(), |exit| exit.to_string()),
-                one.host.as_deref().unwrap_or("-"),
+                attempt.job,
+                attempt.number,
+                attempt.site.as_deref().unwrap_or("-"),
+                optional(attempt.kickstart),
+                optional(attempt.cpu_seconds),
+                optional(attempt.queue_seconds),
+                optional(attempt.runtime),
+                attempt.exit.map_or("-".to_owned(), |exit| exit.to_string()),
+                attempt.host.as_deref().unwrap_or("-"),
             );
             let mut line = String::from("an old line");
-            job_line(&mut line, &one);
+            job_line(&mut line, &attempt);
             assert_eq!(line, expected);
         }
     }

@@ -148,19 +148,19 @@ fn hosts(figures: &Figures<'_>) -> Value {
 
 fn jobs(figures: &Figures<'_>) -> Result<Value, Failure> {
     let mut rows = Vec::new();
-    let done = figures.statistics.attempts(figures.database, |one| {
+    let done = figures.statistics.attempts(figures.database, |attempt| {
         rows.push(json!({
-            "job": one.job,
-            "try": one.number,
-            "site": one.site,
-            "seconds": one.kickstart,
-            "multiplier": one.multiplier,
-            "cpu_seconds": one.cpu_seconds,
-            "queue_seconds": one.queue_seconds,
-            "seconds_seen_by_executor": one.runtime,
-            "cluster_seconds": one.cluster,
-            "exit": one.exit,
-            "host": one.host,
+            "job": attempt.job,
+            "try": attempt.number,
+            "site": attempt.site,
+            "seconds": attempt.kickstart,
+            "multiplier": attempt.multiplier,
+            "cpu_seconds": attempt.cpu_seconds,
+            "queue_seconds": attempt.queue_seconds,
+            "seconds_seen_by_executor": attempt.runtime,
+            "cluster_seconds": attempt.cluster,
+            "exit": attempt.exit,
+            "host": attempt.host,
         }));
         Ok(())
     });

@@ -259,12 +259,12 @@ fn running(out: &mut String, history: &History, progress: &Progress, shown: &Sho
         ("host", Align::Left),
         ("for", Align::Right),
     ]);
-    for one in progress.running.iter().take(shown.lines) {
+    for task in progress.running.iter().take(shown.lines) {
         table.row([
-            history.plan.text_name(one.task),
-            history.plan.class(one.task).transformation.clone(),
-            one.host.clone().unwrap_or_else(|| "?".to_owned()),
-            span(one.seconds),
+            history.plan.text_name(task.task),
+            history.plan.class(task.task).transformation.clone(),
+            task.host.clone().unwrap_or_else(|| "?".to_owned()),
+            span(task.seconds),
         ]);
     }
     let _ = write!(out, "\n{}", table.render("  "));
@@ -282,13 +282,13 @@ fn failed(out: &mut String, history: &History, progress: &Progress, shown: &Show
         ("host", Align::Left),
         ("ago", Align::Right),
     ]);
-    for one in progress.failed.iter().take(shown.lines) {
+    for task in progress.failed.iter().take(shown.lines) {
         table.row([
-            history.plan.text_name(one.task),
-            one.ending.to_string(),
-            one.attempts.to_string(),
-            one.host.clone().unwrap_or_else(|| "?".to_owned()),
-            span(seconds(shown.now - one.time)),
+            history.plan.text_name(task.task),
+            task.ending.to_string(),
+            task.attempts.to_string(),
+            task.host.clone().unwrap_or_else(|| "?".to_owned()),
+            span(seconds(shown.now - task.time)),
         ]);
     }
     let _ = write!(out, "\n{}", table.render("  "));
@@ -317,10 +317,6 @@ fn hints(out: &mut String, progress: &Progress, shown: &Shown<'_>) {
 
 /// Formats a time of day, with the date if it is another day.
 fn clock(now: Micros, in_seconds: f64) -> String {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "whole seconds suffice, and the cast saturates"
-    )]
     let later = (now / SECOND).saturating_add(in_seconds as i64);
     let local = |epoch| DateTime::from_timestamp(epoch, 0).map(|time| time.with_timezone(&Local));
     match (local(now / SECOND), local(later)) {

@@ -20,12 +20,12 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         .running
         .iter()
         .take(lines)
-        .map(|one| {
+        .map(|task| {
             json!({
-                "task": name(one.task),
-                "transformation": history.plan.class(one.task).transformation,
-                "host": one.host,
-                "seconds": one.seconds,
+                "task": name(task.task),
+                "transformation": history.plan.class(task.task).transformation,
+                "host": task.host,
+                "seconds": task.seconds,
             })
         })
         .collect();
@@ -33,16 +33,16 @@ pub fn value(history: &History, progress: &Progress, lines: usize) -> Value {
         .failed
         .iter()
         .take(lines)
-        .map(|one| {
-            let (exit_status, signal) = ending(one.ending);
+        .map(|task| {
+            let (exit_status, signal) = ending(task.ending);
             json!({
-                "task": name(one.task),
-                "transformation": history.plan.class(one.task).transformation,
+                "task": name(task.task),
+                "transformation": history.plan.class(task.task).transformation,
                 "exit_status": exit_status,
                 "signal": signal,
-                "host": one.host,
-                "time": seconds(one.time),
-                "tries": one.attempts,
+                "host": task.host,
+                "time": seconds(task.time),
+                "tries": task.attempts,
             })
         })
         .collect();

@@ -158,9 +158,9 @@ fn connect_one_way(server: &Server, config: &Config, mode: SslMode, way: Way) ->
     let mut config = config.clone();
     let connected = match way {
         Way::Plain => Client::connect(config.ssl_mode(Encryption::Disable), NoTls, limit),
-        Way::Encrypted(wanted) => {
+        Way::Encrypted(encryption) => {
             let connector = tls::connector(&server.tls, mode).map_err(|error| other(error.into()))?;
-            Client::connect(config.ssl_mode(wanted), connector, limit)
+            Client::connect(config.ssl_mode(encryption), connector, limit)
         }
     };
     connected.map_err(|error| match error {

@@ -39,8 +39,8 @@ const TAG: usize = 15;
 pub(super) const END: usize = 16;
 pub(super) const WORKFLOW_STATE: usize = 17;
 
-/// All tables, in the order of their references. Of several rows with one key, the last row of a batch counts.
-/// Files are sorted by name, so that loaders with common files cannot deadlock.
+/// All tables, in the order of their references. Of several rows with one key, the last row of a batch
+/// counts. Files are sorted by name, so that loaders with common files cannot deadlock.
 pub(super) static TABLES: [Table; 18] = [
     Table {
         kinds: &[Id, NAME, NAME],

@@ -1,7 +1,7 @@
 //! Queries of the loader.
 //!
-//! The frequent ones begin a transaction: outside of one, SQLite locks and unlocks the database for each query,
-//! which takes longer than the query itself.
+//! The frequent ones begin a transaction: outside of one, SQLite locks and unlocks the database for each
+//! query, which takes longer than the query itself.
 
 use rusqlite::OptionalExtension as _;
 use rustc_hash::FxHashMap;

@@ -10,7 +10,7 @@ const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938
 /// Output and exit code.
 fn run(case: &Case, args: &[&str], env: &[(&str, &str)], stdin: &str) -> (String, Option<i32>) {
     case.write("stdin", stdin);
-    let output = Command::new(env!("CARGO_BIN_EXE_pegasus-integrity"))
+    let output = Command::new(testutils::programs::path("pegasus-integrity"))
         .args(args)
         .current_dir(case.dir())
         .env_remove("KICKSTART_INTEGRITY_DATA")

@@ -52,7 +52,7 @@ impl Case {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pegasus-transfer"));
+        let mut command = Command::new(testutils::programs::path("pegasus-transfer"));
         command.current_dir(self.dir());
         for name in [
             "KICKSTART_INTEGRITY_DATA",

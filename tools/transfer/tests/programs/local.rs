@@ -316,7 +316,7 @@ fn without_links_files_are_copied() {
         transfer("a", "symlink://@DIR@/link"),
     ];
     let spec = list(&spec).replace("\"linkage\"", "\"generate_checksum\": true, \"linkage\"");
-    let program = env!("CARGO_BIN_EXE_pegasus-transfer");
+    let program = testutils::programs::path("pegasus-transfer");
     case.start(in_namespace(program), &spec).expect_ok();
     assert_eq!(case.names(""), ["a", "copied", "link", "made", "old", "tree"]);
     assert_eq!(case.names("made"), ["new"]);

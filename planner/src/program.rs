@@ -4,15 +4,17 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use pmc_plan::cli::{self, Invocation, OutputOptions};
-use pmc_plan::diagnostic::Diagnostic;
-use pmc_plan::error::{PlanError, readable};
-use pmc_plan::plan::{Planned, plan, preview, wants_shell};
-use pmc_plan::recipe::{self, Recipe};
-use pmc_plan::request::{Environment, Request};
-use pmc_plan::submit;
+use crate::cli::{self, Invocation, OutputOptions};
+use crate::diagnostic::Diagnostic;
+use crate::error::{PlanError, readable};
+use crate::plan::{Planned, plan, preview, wants_shell};
+use crate::recipe::{self, Recipe};
+use crate::request::{Environment, Request};
+use crate::submit;
 
-fn main() -> ExitCode {
+/// Runs the program: arguments, environment and exit status are those of the process.
+#[must_use]
+pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args_os()
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::cancel::Cancel;
+use crate::error::TransferError;
+use crate::{integrity, multipart, shown};
 use clap::{ArgGroup, Parser};
-use pegasus_transfer::cancel::Cancel;
-use pegasus_transfer::error::TransferError;
-use pegasus_transfer::{integrity, multipart, shown};
 
 /// Computes SHA-256 checksums of files, or compares files with those in the *.meta files of the working directory.
 ///
@@ -69,7 +69,9 @@ impl Item {
     }
 }
 
-fn main() -> ExitCode {
+/// Runs the program: arguments, environment and exit status are those of the process.
+#[must_use]
+pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {

@@ -8,14 +8,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime};
 
-use pegasus_kickstart::cache::InvocationCache;
-use pegasus_kickstart::context::{Context, Inherited, current_directory};
-use pegasus_kickstart::interrupts::ProcessSignals;
-use pegasus_kickstart::machine::Host;
-use pegasus_kickstart::usage::UsageScope;
-use pegasus_kickstart::{cli, exit};
+use crate::cache::InvocationCache;
+use crate::context::{Context, Inherited, current_directory};
+use crate::interrupts::ProcessSignals;
+use crate::machine::Host;
+use crate::usage::UsageScope;
+use crate::{cli, exit};
 
-fn main() -> ExitCode {
+/// Runs the program: arguments, environment and exit status are those of the process.
+#[must_use]
+pub fn main() -> ExitCode {
     let start = (SystemTime::now(), Instant::now());
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or_default();

@@ -5,16 +5,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::cli::Cli;
+use crate::client::ClientSettings;
+use crate::error::Notice;
+use crate::session::{self, End};
 use clap::Parser as _;
-use pmc_stampede::cli::Cli;
-use pmc_stampede::client::ClientSettings;
-use pmc_stampede::error::Notice;
-use pmc_stampede::session::{self, End};
 
 /// Exit code if another loader is at work; that of `pegasus-monitord`.
 const EXIT_HELD: u8 = 43;
 
-fn main() -> ExitCode {
+/// Runs the program: arguments, environment and exit status are those of the process.
+#[must_use]
+pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

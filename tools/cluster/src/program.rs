@@ -4,12 +4,14 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use crate::children::Children;
+use crate::options::{Args, Options};
+use crate::{exit, run};
 use clap::Parser as _;
-use pegasus_cluster::children::Children;
-use pegasus_cluster::options::{Args, Options};
-use pegasus_cluster::{exit, run};
 
-fn main() -> ExitCode {
+/// Runs the program: arguments, environment and exit status are those of the process.
+#[must_use]
+pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {

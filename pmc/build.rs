@@ -13,11 +13,7 @@ use std::process::Command;
 use std::{env, fs};
 
 fn main() {
-    // Each package that has programs uses this file from its own directory.
-    let script = ["build.rs", "../build.rs", "../../build.rs"]
-        .into_iter()
-        .find(|path| Path::new(path).exists());
-    println!("cargo::rerun-if-changed={}", script.unwrap_or("build.rs"));
+    println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=PMC_PIE");
     let is = |name: &str, value: &str| env::var(name).is_ok_and(|found| found == value);
     if !is("CARGO_CFG_TARGET_OS", "linux")

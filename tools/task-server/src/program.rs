@@ -15,7 +15,9 @@ use pegasus_kickstart::{cli, exit};
 /// The program that records name, and beside which the built-in programs lie.
 const KICKSTART: &str = "pegasus-kickstart";
 
-fn main() -> ExitCode {
+/// Runs the program: arguments, environment and exit status are those of the process.
+#[must_use]
+pub fn main() -> ExitCode {
     if let Some(argument) = std::env::args_os().nth(1) {
         return describe(argument == "--version");
     }
@@ -23,7 +25,7 @@ fn main() -> ExitCode {
     remove_signal_handlers();
     let served = ProcessSignals::install().and_then(|signals| {
         let kickstart = std::env::current_exe()?.with_file_name(KICKSTART);
-        pegasus_task_server::run(Inherited::of_process(kickstart), signals)
+        crate::run(Inherited::of_process(kickstart), signals)
     });
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -36,11 +38,6 @@ fn main() -> ExitCode {
 }
 
 /// Prints the version, or how this program is used.
-#[expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "the program is asked for this text"
-)]
 fn describe(version: bool) -> ExitCode {
     if version {
         println!("pegasus-kickstart-server {}", env!("CARGO_PKG_VERSION"));

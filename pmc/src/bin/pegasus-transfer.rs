@@ -1,0 +1,5 @@
+//! `pegasus-transfer`: copies, links and removes files.
+
+fn main() -> std::process::ExitCode {
+    pegasus_transfer::main()
+}

@@ -1,7 +1,0 @@
-//! The program `pmc`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    pmc::main()
-}
