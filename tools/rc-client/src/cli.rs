@@ -5,7 +5,13 @@ use std::process::ExitCode;
 
 use crate::catalog::Kept;
 use crate::program::{self, Args, Streams};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+
+/// Returns the description of the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
+}
 
 /// Runs the program: arguments, environment and exit status are those of the process.
 #[must_use]
