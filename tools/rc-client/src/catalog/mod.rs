@@ -1,7 +1,7 @@
 //! The catalogs that entries can be kept in.
 
 mod lock;
-mod ready;
+mod new_database;
 mod sqlite;
 mod text;
 mod yaml;

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use monitord_compat::database::{INDEXES, INSERT_VERSION, TABLES, VERSION};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::{Catalog, CatalogError, Pattern, ready};
+use super::{Catalog, CatalogError, Pattern, new_database};
 use crate::entry::Entry;
 
 /// How often to look whether others still change the database: for a minute.
@@ -90,7 +90,7 @@ impl<'a> SqliteCatalog<'a> {
             path: path.to_owned(),
             kept,
         };
-        if !found && !ready::can_be_made(path) {
+        if !found && !new_database::can_create(path) {
             catalog.connection()?;
         }
         Ok(catalog)
@@ -182,7 +182,7 @@ fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
         .map(|count| count == 3)
 }
 
-fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+pub(super) fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(TABLES)?;
     transaction.execute_batch(INDEXES)?;
     let known: Option<i64> = transaction
@@ -199,14 +199,14 @@ fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
 }
 
 /// Notes the version of the schema.
-pub(super) fn insert_version(connection: &Connection, seconds: i64) -> rusqlite::Result<()> {
+fn insert_version(connection: &Connection, seconds: i64) -> rusqlite::Result<()> {
     connection
         .execute(INSERT_VERSION, params![VERSION, VERSION.to_string(), seconds])
         .map(drop)
 }
 
 /// Adds entries to a database with tables.
-pub(super) fn insert(db: &Connection, entries: &[Entry]) -> rusqlite::Result<()> {
+fn insert(db: &Connection, entries: &[Entry]) -> rusqlite::Result<()> {
     let mut add_lfn =
         db.prepare_cached("INSERT INTO rc_lfn (lfn) VALUES (?1) ON CONFLICT (lfn) DO NOTHING")?;
     let mut find_lfn = db.prepare_cached("SELECT lfn_id FROM rc_lfn WHERE lfn = ?1")?;
@@ -232,7 +232,7 @@ pub(super) fn insert(db: &Connection, entries: &[Entry]) -> rusqlite::Result<()>
 
 impl Catalog for SqliteCatalog<'_> {
     fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError> {
-        if self.kept.open.is_none() && ready::make(&self.path, |db| insert(db, entries)) {
+        if self.kept.open.is_none() && new_database::create(&self.path, |db| insert(db, entries)) {
             return Ok(());
         }
         self.change(|db| insert(db, entries))
