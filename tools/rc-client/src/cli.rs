@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::catalog::Kept;
+use crate::catalog::OpenDatabase;
 use crate::program::{self, Args, Streams};
 use clap::{CommandFactory, Parser};
 
@@ -27,7 +27,7 @@ pub fn main() -> ExitCode {
     };
     let done = program::run(
         &args,
-        &mut Kept::default(),
+        &mut OpenDatabase::default(),
         &mut Streams {
             stdout: &mut io::stdout().lock(),
             stderr: &mut io::stderr().lock(),
