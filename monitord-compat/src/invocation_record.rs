@@ -286,7 +286,7 @@ pub struct FileEntry<'a> {
     /// Status of the file, or the error number.
     pub stat: Result<StatLines, i32>,
     /// Checksum of an output file, if it exists.
-    pub output: Option<Output>,
+    pub output: Option<ChecksummedFile>,
     /// Captured text of a stream.
     pub payload: Option<Payload<'a>>,
 }
@@ -352,7 +352,7 @@ pub struct StatLines {
 
 /// The checksum of an output file.
 #[derive(Clone, Debug)]
-pub enum Output {
+pub enum ChecksummedFile {
     /// Computed.
     Checksum {
         /// SHA-256, 64 hexadecimal digits.

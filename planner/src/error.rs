@@ -1,10 +1,10 @@
-//! Problems in input files: what, where, and what to do.
+//! Errors: problems in input files, with place and hint, and reasons why there is no plan.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where something stands in an input file, both counted from 1.
+/// Position in an input file, both numbers counted from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Line.
@@ -13,7 +13,7 @@ pub struct Position {
     pub column: u32,
 }
 
-/// Line and column (in characters) of a byte of the text.
+/// Returns line and column (in characters) of a byte of the text.
 pub(crate) fn position_of(text: &str, byte: usize) -> Position {
     let before = &text.as_bytes()[..byte.min(text.len())];
     let start = memchr::memrchr(b'\n', before).map_or(0, |n| n + 1);
@@ -30,16 +30,16 @@ pub(crate) fn position_of(text: &str, byte: usize) -> Position {
 pub struct InputError {
     /// File, as the user named it.
     pub file: PathBuf,
-    /// Place in the file, where there is one.
+    /// Position in the file, if known.
     pub position: Option<Position>,
     /// What is wrong.
     pub message: String,
-    /// What to do, or what is there instead.
+    /// What to do about it.
     pub hint: Option<String>,
 }
 
 impl InputError {
-    /// A problem of the file as a whole.
+    /// Creates a problem of the whole file.
     pub fn file(file: &Path, message: impl Into<String>) -> Self {
         InputError {
             file: file.to_owned(),
@@ -48,7 +48,7 @@ impl InputError {
             hint: None,
         }
     }
-    /// A problem at a place.
+    /// Creates a problem at a position.
     pub fn at(file: &Path, position: Position, message: impl Into<String>) -> Self {
         InputError {
             position: Some(position),
@@ -64,7 +64,7 @@ impl InputError {
 }
 
 impl fmt::Display for InputError {
-    /// `FILE:LINE:COLUMN: message`, and on a line of its own `hint: …`.
+    /// `FILE:LINE:COLUMN: message`, and `hint: …` on the next line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.file.display())?;
         if let Some(Position { line, column }) = self.position {
@@ -87,8 +87,8 @@ pub struct InputErrors {
     problems: Vec<InputError>,
 }
 
-/// More problems than this are counted, not shown: they have one cause as a rule.
-const SHOWN: usize = 50;
+/// Maximum problems shown. Further ones are only counted, since they usually have the same cause.
+const MAX_SHOWN: usize = 50;
 
 impl InputErrors {
     /// `Ok` without problems.
@@ -121,16 +121,16 @@ impl From<InputError> for InputErrors {
 }
 
 impl fmt::Display for InputErrors {
-    /// One problem after another, each on lines of its own.
+    /// One problem after another, separated by line breaks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, problem) in self.problems.iter().take(SHOWN).enumerate() {
+        for (n, problem) in self.problems.iter().take(MAX_SHOWN).enumerate() {
             if n > 0 {
                 f.write_str("\n")?;
             }
             problem.fmt(f)?;
         }
-        if self.problems.len() > SHOWN {
-            write!(f, "\n… and {} more problems", self.problems.len() - SHOWN)?;
+        if self.problems.len() > MAX_SHOWN {
+            write!(f, "\n… and {} more problems", self.problems.len() - MAX_SHOWN)?;
         }
         Ok(())
     }
@@ -164,15 +164,15 @@ pub enum PlanError {
     /// The plan cannot be written as a DAG for pegasus-mpi-cluster.
     #[error("Unable to generate code: {}", .0.join("\n"))]
     Code(Vec<String>),
-    /// Something that is not offered.
+    /// An unsupported feature.
     #[error("{0}")]
     Unsupported(String),
-    /// A file or directory cannot be written or read.
+    /// A file or directory cannot be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation.
         action: &'static str,
-        /// With what.
+        /// File or directory.
         path: PathBuf,
         /// Why it failed.
         source: std::io::Error,
@@ -188,7 +188,7 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// A file operation that failed.
+    /// Creates the error of a failed file operation.
     pub(crate) fn io(action: &'static str, path: &Path, source: std::io::Error) -> Self {
         PlanError::Io {
             action,
@@ -196,7 +196,7 @@ impl PlanError {
             source,
         }
     }
-    /// One problem of the mapping.
+    /// Creates the error for one problem of the mapping.
     pub(crate) fn refinement(problem: impl Into<String>) -> Self {
         PlanError::Refinement(vec![problem.into()])
     }
@@ -212,14 +212,14 @@ impl PlanError {
 /// A message in which no word is longer than a path may be: a file may have any text where a name is
 /// expected, and what is wrong about it could not be found among megabytes of it.
 pub fn readable(message: &str) -> Cow<'_, str> {
-    const LONGEST: usize = 4096;
-    const SHOWN: usize = 200;
-    if message.split_whitespace().all(|word| word.len() <= LONGEST) {
+    const MAX_WORD: usize = 4096;
+    const MAX_SHOWN: usize = 200;
+    if message.split_whitespace().all(|word| word.len() <= MAX_WORD) {
         return Cow::Borrowed(message);
     }
     let mut text = String::new();
     for part in message.split_inclusive(char::is_whitespace) {
-        if part.len() <= LONGEST {
+        if part.len() <= MAX_WORD {
             text.push_str(part);
             continue;
         }
@@ -228,16 +228,16 @@ pub fn readable(message: &str) -> Cow<'_, str> {
                 .find(|&at| part.is_char_boundary(at))
                 .unwrap_or(part.len())
         };
-        text.push_str(&part[..end(SHOWN)]);
+        text.push_str(&part[..end(MAX_SHOWN)]);
         text.push_str(&format!("…({} bytes)…", part.len()));
-        text.push_str(&part[end(part.len() - SHOWN)..]);
+        text.push_str(&part[end(part.len() - MAX_SHOWN)..]);
     }
     Cow::Owned(text)
 }
 
-/// The name among `known` that a user who wrote `name` may have meant.
+/// Returns the name in `known` that is most similar to `name`, if one is similar.
 pub fn near_spelling<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Of two short names, nearly any is near the other.
+    // Short names are all similar, so the limit grows with the length.
     let limit = (name.chars().count() / 3).min(3);
     known
         .into_iter()

@@ -1,5 +1,5 @@
-//! The executable workflow: the jobs of the abstract workflow plus those that move, register and
-//! remove files. Jobs, sites and sets of files are dense numbers, so that a million jobs fit.
+//! The executable workflow: the jobs of the abstract workflow, and jobs that move, register and remove files.
+//! Jobs, sites and sets of files are dense numbers, so that a million jobs fit into memory.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::model::{FileId, FileUse, JobIndex, Workflow};
 /// Number of a job of the executable workflow, in order of creation.
 pub(crate) type JobId = u32;
 
-/// Number of a site that takes part in the run, see [`crate::refine::sites::Sites`].
+/// Number of a site of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct SiteId(pub(crate) u16);
 
@@ -50,7 +50,7 @@ pub(crate) enum Task {
     RemoveDir,
     /// Makes staged programs executable: [`Exec::chmods`].
     Chmod(u32),
-    /// Nothing; the only job of a workflow of which nothing is left to do.
+    /// Does nothing. The only job of a plan without work.
     NoOp,
 }
 
@@ -69,7 +69,7 @@ impl Task {
             Task::NoOp => (0, "unassigned"),
         }
     }
-    /// Name of what it runs, as kickstart and the events show it; compute jobs have their own.
+    /// Returns the transformation for kickstart and events; empty for compute jobs, which have their own.
     pub(crate) fn transformation(self) -> &'static str {
         match self {
             Task::Compute(_) => "",
@@ -84,7 +84,7 @@ impl Task {
     }
 }
 
-/// What runs the jobs of a cluster.
+/// Program that runs the jobs of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Aggregator {
     /// pegasus-cluster, one after the other.
@@ -95,7 +95,7 @@ pub(crate) enum Aggregator {
 }
 
 impl Aggregator {
-    /// By its name in properties and profiles.
+    /// Parses its name in properties and profiles.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         match name.trim().to_ascii_lowercase().as_str() {
             "seqexec" | "pegasus-cluster" => Some(Aggregator::SeqExec),
@@ -103,7 +103,7 @@ impl Aggregator {
             _ => None,
         }
     }
-    /// Its transformation.
+    /// Returns its transformation.
     pub(crate) fn transformation(self) -> &'static str {
         match self {
             Aggregator::SeqExec => "pegasus::seqexec",
@@ -117,22 +117,22 @@ impl Aggregator {
 pub(crate) struct Cluster {
     /// Its jobs, parents before children: a part of [`Exec::members`].
     pub(crate) members: Range<u32>,
-    /// The job that they run as.
+    /// The job that runs them.
     pub(crate) job: JobId,
-    /// What runs them.
+    /// Program that runs them.
     pub(crate) aggregator: Aggregator,
     /// Files that they use together.
     pub(crate) uses: Vec<FileUse>,
-    /// (parent, child) among them: positions in [`Exec::members`].
+    /// Edges between them (parent, child), as positions in [`Exec::members`].
     pub(crate) edges: Vec<(u32, u32)>,
 }
 
-/// Where a file is or goes to. The name of the file is added when the URL is written.
+/// Source or destination of a file. Writers of URLs append the name of the file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     /// The work directory of a site.
     Scratch(SiteId),
-    /// The same, as a symbolic link.
+    /// A symbolic link in the work directory of a site.
     ScratchLink(SiteId),
     /// The storage directory of an output site, by its position in the list of output sites.
     Storage(u16),
@@ -146,13 +146,13 @@ pub(crate) type Attributes = Option<Box<[(String, String)]>>;
 /// One file to be moved.
 #[derive(Clone, Debug)]
 pub(crate) struct FileTransfer {
-    /// Which file.
+    /// The file.
     pub(crate) file: FileId,
-    /// Where it is: place and priority, best first.
+    /// Sources with their priorities, best first.
     pub(crate) sources: Vec<(Place, Option<u32>)>,
-    /// Where it goes.
+    /// Destination.
     pub(crate) destination: Place,
-    /// The catalog knows no checksum, so the transfer makes one.
+    /// The transfer computes a checksum, since the catalog has none.
     pub(crate) generate_checksum: bool,
     /// Metadata of the file.
     pub(crate) metadata: Attributes,
@@ -161,20 +161,20 @@ pub(crate) struct FileTransfer {
 /// Files that one transfer job moves.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TransferSet {
-    /// Files in the order in which they were asked for.
+    /// Files in the order of the requests.
     pub(crate) files: Vec<FileTransfer>,
 }
 
 /// Files that one registration job enters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registration {
-    /// File, where it is, and its metadata.
+    /// File, its location and its metadata.
     pub(crate) entries: Vec<(FileId, Place, Attributes)>,
     /// Compute jobs whose metadata files belong to the entries.
     pub(crate) producers: Vec<JobId>,
 }
 
-/// Program and profiles, shared by all jobs that have the same.
+/// Program and profiles, shared by jobs with equal ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     /// Path of the program.
@@ -183,11 +183,11 @@ pub(crate) struct Setup {
     pub(crate) profiles: crate::profiles::Profiles,
     /// The program is staged by the workflow.
     pub(crate) staged: bool,
-    /// Hooks and metadata of the transformation: index of its entry in the catalog.
+    /// Index of the catalog entry that has hooks and metadata of the transformation.
     pub(crate) entry: Option<u32>,
 }
 
-/// The executable workflow, as the refinement steps build it up.
+/// The executable workflow, built by the refinement.
 #[derive(Debug, Default)]
 pub(crate) struct Exec {
     /// Jobs in order of creation.
@@ -205,23 +205,23 @@ pub(crate) struct Exec {
     pub(crate) registrations: Vec<Registration>,
     /// File lists of clean-up jobs.
     pub(crate) removals: Vec<Vec<FileId>>,
-    /// Lists of programs to be made executable.
+    /// Lists of programs to make executable.
     pub(crate) chmods: Vec<Vec<FileId>>,
     /// Programs and profiles.
     pub(crate) setups: Vec<Setup>,
-    /// Files that are in a work directory without being staged there: they are not the plan's to remove.
+    /// Files already in a work directory. The plan must not remove them.
     pub(crate) in_place: rustc_hash::FxHashSet<(FileId, SiteId)>,
     /// Files that are links in a work directory.
     pub(crate) linked: rustc_hash::FxHashSet<(FileId, SiteId)>,
-    /// Outputs that stay in a work directory, since nothing copies them elsewhere.
+    /// Outputs that stay in a work directory, since no job copies them.
     pub(crate) staying: rustc_hash::FxHashSet<FileId>,
-    /// Lines of the cache file: file and site in whose work directory it will be.
+    /// Lines of the cache file: file, and site of its work directory.
     pub(crate) cache: Vec<(FileId, SiteId)>,
-    /// Files of jobs of the abstract workflow that are to forget some, until they are entered there.
+    /// New file uses of abstract jobs that do without some files. Moved into the workflow at the end.
     pub(crate) changed: rustc_hash::FxHashMap<JobIndex, Vec<FileUse>>,
     /// Jobs that data reuse removed.
     pub(crate) deleted: usize,
-    /// What the user should know.
+    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -231,10 +231,9 @@ impl Exec {
         self.jobs.push(job);
         (self.jobs.len() - 1) as JobId
     }
-    /// Files that a job of the abstract workflow, or a cluster of them, uses.
+    /// Returns the files that a compute job or cluster uses.
     pub(crate) fn uses<'a>(&'a self, workflow: &'a Workflow, task: Task) -> &'a [FileUse] {
         match task {
-            // Hardly ever is there any.
             Task::Compute(n) if !self.changed.is_empty() => match self.changed.get(&n) {
                 Some(uses) => uses,
                 None => &workflow.jobs[n.0 as usize].uses,
@@ -244,7 +243,7 @@ impl Exec {
             _ => &[],
         }
     }
-    /// The job of the abstract workflow that a job runs, the first one if it runs several.
+    /// Returns the first job of the abstract workflow that a job runs.
     pub(crate) fn leading(&self, task: Task) -> Option<JobIndex> {
         match task {
             Task::Compute(n) => Some(n),
@@ -257,7 +256,7 @@ impl Exec {
             _ => None,
         }
     }
-    /// Jobs that run a job of the abstract workflow, with its number, clustered or not.
+    /// Returns all compute jobs, inside and outside of clusters, with the abstract job that they run.
     pub(crate) fn computing(&self) -> impl Iterator<Item = (&ExecJob, JobIndex)> {
         self.jobs
             .iter()
@@ -269,11 +268,11 @@ impl Exec {
     }
     /// Sorts the edges by parent and child and drops duplicates.
     pub(crate) fn tidy_edges(&mut self) {
-        // Most of them are in order from the last time; this way to sort makes use of it.
+        // Stable sort is fast for edges that are mostly sorted.
         self.edges.sort();
         self.edges.dedup();
     }
-    /// Parents and children of every job as it is now.
+    /// Returns the current graph of the jobs.
     pub(crate) fn graph(&mut self) -> crate::graph::Graph {
         self.tidy_edges();
         crate::graph::Graph::new(self.jobs.len(), &self.edges)
@@ -312,7 +311,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Kinds of jobs of the DAG and how many there are of each.
+    /// Returns the number of jobs by kind.
     pub fn kinds(&self) -> [(&'static str, usize); 9] {
         [
             ("compute", self.compute),

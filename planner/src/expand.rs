@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::{InputError, InputErrors, near_spelling, position_of};
 
-/// Variables that `${NAME}` may name; letters of either case are equal.
+/// Variables for `${NAME}`, case-insensitive.
 #[derive(Clone, Debug, Default)]
 pub struct ExpandEnv {
     variables: BTreeMap<String, String>,
@@ -14,7 +14,7 @@ pub struct ExpandEnv {
 }
 
 impl ExpandEnv {
-    /// From the environment of the process, which the caller reads.
+    /// Creates variables from an environment.
     pub fn new<K: AsRef<str>, V: Into<String>>(variables: impl IntoIterator<Item = (K, V)>) -> Self {
         let mut all = BTreeMap::new();
         for (name, value) in variables {
@@ -25,7 +25,7 @@ impl ExpandEnv {
             off: false,
         }
     }
-    /// Leaves all text as it is (`pegasus.catalog.….expand = false`).
+    /// Expands nothing (`pegasus.catalog.….expand = false`).
     pub fn off() -> Self {
         ExpandEnv {
             variables: BTreeMap::new(),
@@ -49,7 +49,7 @@ impl ExpandEnv {
 /// Replaces `${NAME}`; `\${NAME}` becomes the literal `${NAME}`. Text without `${` is not copied.
 ///
 /// # Errors
-/// Each variable that has no value, with its place.
+/// All variables without a value, with their positions.
 pub fn expand<'a>(file: &Path, text: &'a str, env: &ExpandEnv) -> Result<Cow<'a, str>, InputErrors> {
     let mut marks = memchr::memmem::find_iter(text.as_bytes(), b"${").peekable();
     if env.off || marks.peek().is_none() {

@@ -8,7 +8,7 @@ pub(crate) struct Adjacency {
 }
 
 impl Adjacency {
-    /// Of `n` nodes; `pairs` gives (node, neighbour), whose order is kept per node.
+    /// Creates lists for `n` nodes. `pairs` gives (node, neighbour) and its order is kept per node.
     pub(crate) fn new(n: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Self {
         let mut offsets = vec![0u32; n + 1];
         for (from, _) in pairs.clone() {
@@ -44,7 +44,7 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// From (parent, child) pairs without duplicates.
+    /// Creates a graph from (parent, child) pairs without duplicates.
     pub(crate) fn new(nodes: usize, edges: &[(u32, u32)]) -> Self {
         Graph {
             nodes,
@@ -53,7 +53,7 @@ impl Graph {
             forward: edges.iter().all(|(p, c)| p < c),
         }
     }
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub(crate) fn len(&self) -> usize {
         self.nodes
     }
@@ -90,7 +90,7 @@ impl Graph {
         }
         (order.len() == self.nodes).then_some(order)
     }
-    /// All nodes, parents before children, generation by generation; `None` if there is a cycle.
+    /// Returns all nodes, parents before children, by generation. `None` if there is a cycle.
     pub(crate) fn topological(&self) -> Option<Vec<u32>> {
         let count = u32::try_from(self.nodes).ok()?;
         let mut waiting: Vec<u32> = (0..count).map(|v| self.parents(v).len() as u32).collect();
@@ -107,7 +107,7 @@ impl Graph {
         }
         (order.len() == self.nodes).then_some(order)
     }
-    /// Length of the longest path from a root to each node, 0 for roots; `order` is topological.
+    /// Returns the length of the longest path from a root to each node, 0 for roots; `order` is topological.
     pub(crate) fn depths(&self, order: &[u32]) -> Vec<u32> {
         let mut depth = vec![0u32; self.nodes];
         for &node in order {
@@ -121,7 +121,7 @@ impl Graph {
     }
 }
 
-/// Nodes grouped by depth, in number order within a depth.
+/// Groups nodes by depth, sorted by number within a depth.
 pub(crate) fn by_depth(depths: &[u32]) -> Vec<Vec<u32>> {
     let mut groups: Vec<Vec<u32>> = Vec::new();
     for (node, &depth) in depths.iter().enumerate() {

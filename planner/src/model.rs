@@ -18,13 +18,12 @@ pub struct JobIndex(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u32);
 
-/// A workflow as its author wrote it, validated in itself (ids, references, cycles), not yet against
-/// catalogs.
+/// A workflow as its author wrote it. Ids, references and cycles are checked, catalogs are not.
 #[derive(Clone, Debug, Default)]
 pub struct Workflow {
     /// Name, sanitised for use in paths and names.
     pub label: String,
-    /// Index of the workflow among its like, normally `0`.
+    /// Index of the workflow among those of one label, normally `0`.
     pub index: String,
     /// Version of the format.
     pub version: String,
@@ -42,7 +41,7 @@ pub struct Workflow {
     pub files: Files,
     /// Parent, child: explicit and inferred edges, no duplicates, sorted.
     pub edges: Vec<(JobIndex, JobIndex)>,
-    /// What is odd in the file but no error, such as profile keys that nothing reads.
+    /// Warnings, for example about unknown profile keys.
     pub warnings: Vec<InputError>,
 }
 
@@ -53,11 +52,11 @@ pub struct Files {
 }
 
 impl Files {
-    /// The number of the name, which is entered if it is new.
+    /// Returns the number of a name, which is added if it is new.
     pub fn intern(&mut self, name: &str) -> FileId {
         FileId(self.names.intern(name).0)
     }
-    /// The number of a name that is known already.
+    /// Returns the number of a known name.
     pub fn find(&self, name: &str) -> Option<FileId> {
         self.names.find(name).map(FileId)
     }
@@ -65,11 +64,11 @@ impl Files {
     pub fn name(&self, id: FileId) -> &str {
         self.names.name(id.0)
     }
-    /// How many names there are.
+    /// Returns the number of names.
     pub fn len(&self) -> usize {
         self.names.len()
     }
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.names.len() == 0
     }
@@ -128,15 +127,15 @@ impl std::fmt::Display for TransformationName {
     }
 }
 
-/// What kind of job the author asked for.
+/// Kind of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobKind {
     /// Runs a program.
     #[default]
     Compute,
-    /// A workflow to be planned (`pegasusWorkflow`, `dax`).
+    /// Runs a workflow that has to be planned (`pegasusWorkflow`, `dax`).
     SubWorkflow,
-    /// A ready DAGMan file (`condorWorkflow`, `dag`).
+    /// Runs a DAGMan file (`condorWorkflow`, `dag`).
     SubDag,
 }
 
@@ -163,7 +162,7 @@ pub struct Job {
     pub id: String,
     /// Kind.
     pub kind: JobKind,
-    /// What it runs; jobs that run the same share one name.
+    /// Its transformation. Equal names are shared.
     pub transformation: Arc<TransformationName>,
     /// Workflow or DAG file of a sub-workflow.
     pub file: Option<FileId>,
@@ -184,7 +183,7 @@ pub struct Job {
     pub metadata: Vec<(String, String)>,
     /// Hooks.
     pub hooks: Vec<Hook>,
-    /// Where the job begins in the workflow file.
+    /// Position of the job in the workflow file.
     pub position: Position,
 }
 
@@ -221,15 +220,15 @@ impl Words {
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.text.split_terminator('\0')
     }
-    /// How many words there are.
+    /// Returns the number of words.
     pub fn len(&self) -> usize {
         self.iter().count()
     }
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
     }
-    /// Gives back memory that is held for growth.
+    /// Frees unused capacity.
     pub fn shrink(&mut self) {
         self.text.shrink_to_fit();
     }
@@ -248,15 +247,15 @@ impl<S: AsRef<str>> FromIterator<S> for Words {
 /// How a job uses a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileUse {
-    /// Which file.
+    /// The file.
     pub file: FileId,
     /// Direction.
     pub link: Link,
-    /// What it is.
+    /// Kind of the file.
     pub kind: FileKind,
-    /// Outputs: whether it is copied to the output sites.
+    /// Whether an output is copied to the output sites.
     pub transfer: TransferFlag,
-    /// Outputs: whether it is registered.
+    /// Whether an output is registered.
     pub register: bool,
     /// May be missing.
     pub optional: bool,
@@ -296,13 +295,13 @@ impl Link {
     }
 }
 
-/// What a file is.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileKind {
     /// Data.
     #[default]
     Data,
-    /// A program to be staged.
+    /// A program to stage.
     Executable,
     /// A checkpoint.
     Checkpoint,
@@ -311,16 +310,16 @@ pub enum FileKind {
 /// Whether an output is copied to the output sites.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransferFlag {
-    /// It must be.
+    /// Always.
     #[default]
     Mandatory,
-    /// It is, if it exists.
+    /// If it exists.
     Optional,
-    /// It is not.
+    /// Never.
     Not,
 }
 
-/// A command to be run when something happens (a notification).
+/// A command that runs on an event (a notification).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// One of never, start, on_success, success, on_error, error, at_end, end, all.

@@ -1,21 +1,21 @@
-//! Regular expressions that users write, for the replica catalog and the replica selector. Pegasus takes
-//! those of Java: most are understood by an engine whose time is linear in the text; look-around, references
-//! back and the like need one that tries, which gives up after a million steps and then does not match.
+//! Regular expressions of users, for the replica catalog and the replica selector. Pegasus accepts those of
+//! Java. Most of them run on an engine with linear time. Look-around and back-references need a backtracking
+//! engine, which gives up after a million steps and then does not match.
 
 /// A pattern for whole texts.
 #[derive(Clone, Debug)]
 pub(crate) enum Pattern {
     /// In time linear in the text.
     Linear(regex::Regex),
-    /// With look-around or references back.
+    /// Look-around or back-references.
     Trying(Box<fancy_regex::Regex>),
 }
 
 impl Pattern {
-    /// A pattern that is to match a text from its beginning to its end.
+    /// Compiles a pattern that has to match the whole text.
     ///
     /// # Errors
-    /// What is wrong with the pattern, in a few words.
+    /// A short description of the problem.
     pub(crate) fn whole(pattern: &str) -> Result<Self, String> {
         let anchored = format!("^(?:{pattern})$");
         let linear = match regex::Regex::new(&anchored) {
@@ -25,11 +25,11 @@ impl Pattern {
         if let Ok(regex) = fancy_regex::Regex::new(&anchored) {
             return Ok(Pattern::Trying(Box::new(regex)));
         }
-        // The last line of the engine's picture of the pattern says what is wrong.
+        // The last line of the engine's message names the problem.
         let reason = linear.lines().last().unwrap_or_default();
         Err(reason.trim_start_matches("error: ").to_owned())
     }
-    /// Whether a text matches.
+    /// Returns whether a text matches.
     pub(crate) fn is_match(&self, text: &str) -> bool {
         match self {
             Pattern::Linear(regex) => regex.is_match(text),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_tries_too_long_does_not_match() -> Result<(), String> {
+    fn a_pattern_that_backtracks_too_long_does_not_match() -> Result<(), String> {
         let slow = Pattern::whole(r"(?=x)((x+)+)+y\1")?;
         assert!(!slow.is_match(&"x".repeat(4000)));
         Ok(())

@@ -1,5 +1,5 @@
-//! Planning from a request to a submit directory. Nothing here reads the environment, the clock or the
-//! working directory: the request brings what the rim has read.
+//! Planning: from a request to a submit directory. Nothing here reads environment variables, the clock or the
+//! working directory: they are part of the request.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -13,9 +13,9 @@ use crate::scheduler::Scheduler;
 /// A batch script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// For which scheduler.
+    /// Its scheduler.
     pub scheduler: Scheduler,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
 }
 
@@ -30,19 +30,19 @@ pub struct Planned {
     pub index: String,
     /// Identifier of the workflow.
     pub uuid: String,
-    /// The DAG for pegasus-mpi-cluster; the code generator Shell makes none.
+    /// The DAG for pegasus-mpi-cluster. The code generator Shell writes none.
     pub dag: PathBuf,
     /// Script of the code generator Shell, which runs the workflow.
     pub shell: Option<PathBuf>,
-    /// Batch scripts, that for the preferred scheduler first.
+    /// Batch scripts, the one for the preferred scheduler first.
     pub scripts: Vec<Script>,
-    /// Directories into which outputs are copied, where they are on a file system.
+    /// Output directories on file systems.
     pub output_dirs: Vec<PathBuf>,
-    /// How many jobs of each kind there are.
+    /// Numbers of jobs by kind.
     pub counts: Counts,
-    /// The braindump: its keys and values in order.
+    /// Keys and values of the braindump, in order.
     pub braindump: Vec<(String, Option<String>)>,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<Diagnostic>,
     /// Decisions that `-v` prints.
     pub notes: Vec<String>,
@@ -51,13 +51,13 @@ pub struct Planned {
 /// Figures of a plan that is not written, and explanations of some of its jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preview {
-    /// Its figures.
+    /// Figures of the plan.
     pub summary: Summary,
     /// Explanations of the requested jobs.
     pub explanations: Vec<String>,
     /// Names of all jobs.
     pub jobs: Vec<String>,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<Diagnostic>,
     /// Decisions that `-v` prints.
     pub notes: Vec<String>,

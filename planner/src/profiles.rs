@@ -36,7 +36,7 @@ impl Namespace {
         "pegasus", "env", "dagman", "condor", "globus", "selector", "hints", "metadata", "stat",
     ];
 
-    /// The namespace with a name, in any case; `hints` is the old name of `selector`.
+    /// Parses a namespace, in any case; `hints` is the old name of `selector`.
     pub fn parse(name: &str) -> Option<Namespace> {
         Some(match name.to_ascii_lowercase().as_str() {
             "pegasus" => Namespace::Pegasus,
@@ -50,7 +50,7 @@ impl Namespace {
             _ => return None,
         })
     }
-    /// The name as files have it.
+    /// Returns the name used in files.
     pub fn as_str(self) -> &'static str {
         match self {
             Namespace::Pegasus => "pegasus",
@@ -93,7 +93,7 @@ impl Profiles {
     }
     fn insert(&mut self, at: Result<usize, usize>, namespace: Namespace, key: &str, value: &str) {
         let entries = self.entries.get_or_insert_default();
-        // A job has one or two as a rule; the usual growth would set four aside.
+        // Most jobs have one or two profiles, so the capacity grows by one.
         if entries.len() < 4 {
             entries.reserve_exact(1);
         }
@@ -109,17 +109,17 @@ impl Profiles {
             ),
         }
     }
-    /// The value of a key; keys of the namespace `pegasus` are in lower case.
+    /// Returns the value of a key; keys of the namespace `pegasus` are in lower case.
     pub fn get(&self, namespace: Namespace, key: &str) -> Option<&str> {
         let at = self.search(namespace, key).ok()?;
         Some(&self.entries()[at].value)
     }
-    /// The value of a key of the namespace `pegasus`.
+    /// Returns the value of a key of the namespace `pegasus`.
     pub fn pegasus(&self, key: &str) -> Option<&str> {
         self.get(Namespace::Pegasus, key)
     }
-    /// Sets a key; an empty value in the namespace `pegasus` removes it. Case means nothing in keys of
-    /// `pegasus` and `dagman`.
+    /// Sets a key; an empty value in the namespace `pegasus` removes it. Keys of `pegasus` and `dagman` are
+    /// case-insensitive.
     pub fn set(&mut self, namespace: Namespace, key: &str, value: &str) {
         if namespace == Namespace::Dagman && key.bytes().any(|b| b.is_ascii_uppercase()) {
             let key = key.to_ascii_lowercase();
@@ -135,7 +135,7 @@ impl Profiles {
             self.insert(self.search(namespace, key), namespace, key, value);
         }
     }
-    /// Takes a key out.
+    /// Removes a key.
     pub fn remove(&mut self, namespace: Namespace, key: &str) {
         if let Ok(n) = self.search(namespace, key)
             && let Some(entries) = &mut self.entries
@@ -146,7 +146,7 @@ impl Profiles {
             }
         }
     }
-    /// Lays `other` over these profiles: its values win.
+    /// Overrides these profiles with those of `other`.
     pub fn overlay(&mut self, other: &Profiles) {
         if self.is_empty() {
             self.entries.clone_from(&other.entries);
@@ -156,7 +156,7 @@ impl Profiles {
             self.insert(self.search(e.namespace, &e.key), e.namespace, &e.key, &e.value);
         }
     }
-    /// Takes from `other` only what is absent here.
+    /// Adds profiles of `other` that are absent here.
     pub fn fill_from(&mut self, other: &Profiles) {
         for e in other.entries() {
             if let at @ Err(_) = self.search(e.namespace, &e.key) {
@@ -177,17 +177,17 @@ impl Profiles {
             .iter()
             .map(|e| (e.namespace, e.key.as_ref(), e.value.as_ref()))
     }
-    /// How many there are.
+    /// Returns the number of profiles.
     pub fn len(&self) -> usize {
         self.entries().len()
     }
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.entries().is_empty()
     }
 }
 
-/// A boolean as properties and profiles write it: true, yes, on, 1 or false, no, off, 0 in any case.
+/// Parses a boolean of properties and profiles: true, yes, on, 1 or false, no, off, 0 in any case.
 pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
         // What programs write.
@@ -202,7 +202,7 @@ pub fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Whether the planner knows a key of the namespace `pegasus`.
+/// Returns whether the planner knows a key of the namespace `pegasus`.
 pub fn is_pegasus_key(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     PEGASUS_KEYS.binary_search(&key.as_str()).is_ok()
@@ -275,7 +275,7 @@ pub const PEGASUS_KEYS: &[&str] = &[
 ];
 
 impl Namespace {
-    /// Message and hint about a namespace that there is not.
+    /// Returns message and hint about an unknown namespace.
     pub(crate) fn unknown(name: &str) -> (String, String) {
         let known = format!("namespaces are {}", Namespace::NAMES.join(", "));
         let hint = match near_spelling(name, Namespace::NAMES.iter().copied()) {

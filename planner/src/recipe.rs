@@ -1,5 +1,5 @@
-//! How a plan was made, so that it can be made again in memory: a comment in the properties of the submit
-//! directory. Nothing else has to be recorded, since the same inputs give the same plan.
+//! The recipe of a plan, from which it can be made again in memory: a comment in the properties of the submit
+//! directory. The same inputs give the same plan.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::output::PROPERTIES;
 use crate::request::Request;
 
-/// How the comment begins.
+/// Start of the comment.
 const HEAD: &str = "#Planned with ";
 
 /// Working directory, user, identifier and command line of a plan.
@@ -17,7 +17,7 @@ pub struct Recipe {
     pub directory: PathBuf,
     /// Login name, which is part of paths.
     pub user: String,
-    /// Identifier of the workflow, from which names and chance may come.
+    /// Identifier of the workflow, which names and seeds may depend on.
     pub uuid: String,
     /// Command line without the name of the program.
     pub arguments: Vec<String>,
@@ -26,7 +26,7 @@ pub struct Recipe {
 /// Why a plan cannot be made again.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
-    /// The file is not there.
+    /// The file cannot be read.
     #[error("{} is not a submit directory of pmc-plan: cannot read {PROPERTIES} in it: {source}", dir.display())]
     Unreadable {
         /// Directory.
@@ -34,7 +34,7 @@ pub enum RecipeError {
         /// Why.
         source: std::io::Error,
     },
-    /// There is no such comment in it.
+    /// The file has no recipe.
     #[error(
         "{} does not say how it was planned; ask with the planning command line instead: pmc-plan --explain JOB …",
         path.display()
@@ -55,16 +55,16 @@ impl Recipe {
         }
     }
 
-    /// One line, with its end.
+    /// Returns the comment line.
     pub(crate) fn comment(&self) -> String {
         // A list of strings always has a text; line breaks in it are escaped.
         format!("{HEAD}{}\n", serde_json::to_string(self).unwrap_or_default())
     }
 
-    /// From a submit directory.
+    /// Reads the recipe from a submit directory.
     ///
     /// # Errors
-    /// A directory that is none, or that does not say how it was made.
+    /// A directory without properties or without recipe.
     pub fn read(dir: &Path) -> Result<Self, RecipeError> {
         let path = dir.join(PROPERTIES);
         let text = fs::read_to_string(&path).map_err(|source| RecipeError::Unreadable {
@@ -78,12 +78,11 @@ impl Recipe {
     }
 }
 
-/// Input files that are not any more what they were when the plan was made: their copies in the submit
-/// directory differ.
+/// Returns the input files that differ from their copies in the submit directory.
 pub fn changed(dir: &Path, request: &Request) -> Vec<PathBuf> {
     let same = |a: &Path, b: &Path| match (fs::read(a), fs::read(b)) {
         (Ok(a), Ok(b)) => a == b,
-        // Without a copy, nothing is known.
+        // Without a copy, assume no change.
         (_, Err(_)) => true,
         (Err(_), Ok(_)) => false,
     };

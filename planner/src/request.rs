@@ -1,4 +1,4 @@
-//! What is to be planned: the request, and what a program reads from its environment for it.
+//! The request: what to plan, and the environment of the process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub struct SubworkflowOptions {
     pub without_effect: Vec<&'static str>,
 }
 
-/// What is to be planned, and everything that the environment contribute.
+/// What to plan, and in which environment.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Workflow file, absolute.
@@ -45,7 +45,7 @@ pub struct Request {
     pub conf: Option<PathBuf>,
     /// `KEY=VALUE` texts of `-D`.
     pub defines: Vec<String>,
-    /// Where the random numbers of site selection begin: a number, or the word `random` for others each time.
+    /// Seed of site selection: a number, or the word `random` for another one each time.
     pub seed: Option<String>,
     /// Candidate execution sites, in the order of the command line; empty for the default.
     pub sites: Vec<String>,
@@ -72,7 +72,7 @@ pub struct Request {
     pub cleanup: Option<CleanupStrategy>,
     /// Base of submit directories, absolute; the working directory by default.
     pub dir: PathBuf,
-    /// Whether `--dir` was given.
+    /// True if `--dir` was given.
     pub dir_given: bool,
     /// Replaces the relative run directory of submit and work directories.
     pub relative_dir: Option<String>,
@@ -86,14 +86,14 @@ pub struct Request {
     pub job_prefix: Option<String>,
     /// Clustering techniques, applied one after the other.
     pub cluster: Vec<String>,
-    /// What the batch scripts ask for.
+    /// Resources and settings of batch scripts.
     pub batch: BatchOptions,
     /// The command line as one text, for the records.
     pub arguments: String,
-    /// The command line without the name of the program, from which the same plan can be made again; empty if
+    /// The command line without the name of the program, from which the plan can be made again; empty if
     /// there is none.
     pub line: Vec<String>,
-    /// Pictures to be drawn.
+    /// Pictures to draw.
     pub pictures: Vec<Picture>,
     /// Warnings about the request itself.
     pub warnings: Vec<String>,
@@ -103,7 +103,7 @@ pub struct Request {
     pub environment: Environment,
 }
 
-/// What the rim has read from the process and the machine.
+/// What the planner needs to know about its process and machine.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// Environment variables.
@@ -116,31 +116,31 @@ pub struct Environment {
     pub host: String,
     /// Directory of the running program.
     pub own_bin: Option<PathBuf>,
-    /// The time, in local time.
+    /// Current local time.
     pub now: DateTime<FixedOffset>,
     /// Identifier of the workflow, new for each plan.
     pub uuid: String,
 }
 
-/// How scratch space is cleaned.
+/// When files are removed from scratch space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CleanupStrategy {
-    /// Not at all.
+    /// Never.
     None,
     /// The work directory is removed at the end.
     Leaf,
     /// Each file is removed after its last use, the work directory at the end.
     InPlace,
-    /// Files are removed as far as a bound on the space used needs it, the work directory at the end.
+    /// Files are removed as far as a bound on space requires, the work directory at the end.
     Constraint,
 }
 
-/// What the batch scripts ask the scheduler for; what is absent comes from properties and site profiles.
+/// Options of batch scripts. Properties and site profiles provide absent values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BatchOptions {
-    /// Schedulers that get a script, the preferred one first; those of PBS and Slurm have one anyway.
+    /// Schedulers that get a script, the preferred one first. PBS and Slurm always get one.
     pub schedulers: Vec<Scheduler>,
-    /// The scheduler of this machine, where it is known; it counts if no other is named.
+    /// The scheduler of this machine, if known. Used if no other is named.
     pub detected: Option<Scheduler>,
     /// Nodes.
     pub nodes: Option<u32>,
@@ -148,7 +148,7 @@ pub struct BatchOptions {
     pub tasks_per_node: Option<u32>,
     /// Wall time in minutes.
     pub walltime: Option<u32>,
-    /// Minutes before the executor's own time limit from which on no task is started; 0 for none.
+    /// Minutes before the executor's time limit in which no task starts; 0 for none.
     pub drain: Option<u32>,
     /// CPUs of a node.
     pub node_cpus: Option<u32>,
@@ -164,16 +164,16 @@ pub struct BatchOptions {
     pub template_dir: Option<PathBuf>,
 }
 
-/// Which workflow.
+/// Workflow to draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// As its author wrote it.
+    /// The abstract workflow.
     Abstract,
-    /// As it will run.
+    /// The executable workflow.
     Executable,
 }
 
-/// How it is drawn.
+/// Format of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// For graphviz.
@@ -182,22 +182,22 @@ pub enum Format {
     Svg,
 }
 
-/// A picture that is asked for.
+/// A requested picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// Of what.
+    /// Workflow to draw.
     pub subject: Subject,
-    /// How.
+    /// Format.
     pub format: Format,
-    /// Where it goes, absolute.
+    /// Path of the file, absolute.
     pub path: PathBuf,
 }
 
 impl Environment {
-    /// Environment, working directory, user, host, program, time, and a new identifier.
+    /// Reads environment, working directory, user, host, program and time, and creates a new identifier.
     ///
     /// # Errors
-    /// A working directory that is gone.
+    /// A working directory that does not exist.
     pub fn read() -> std::io::Result<Self> {
         let variables = std::env::vars_os()
             .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))

@@ -1,4 +1,4 @@
-//! Batch schedulers: how they are called, which script is theirs, how a script is handed to them.
+//! Batch schedulers: names, script suffixes and submit commands.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl Scheduler {
         Scheduler::Cobalt,
     ];
 
-    /// Name, as options and properties have it.
+    /// Returns the name in options and properties.
     pub fn name(self) -> &'static str {
         match self {
             Scheduler::Torque => "torque",
@@ -51,7 +51,7 @@ impl Scheduler {
         }
     }
 
-    /// What to tell a user whose scheduler is not known.
+    /// Returns the message about an unknown scheduler.
     pub fn unknown(name: &str) -> String {
         let names = Scheduler::ALL.map(Scheduler::name).join(", ");
         format!("there is no scheduler {}; known are {names}", name.trim())

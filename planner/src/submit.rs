@@ -1,4 +1,4 @@
-//! Hands a batch script to its scheduler.
+//! Submits a batch script to its scheduler.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,14 +10,14 @@ use std::process::{Command, Output, Stdio};
 use crate::plan::{Planned, Script};
 use crate::scheduler::Scheduler;
 
-/// A batch job that a scheduler has taken.
+/// A submitted batch job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submitted {
-    /// Who has it.
+    /// The scheduler.
     pub scheduler: Scheduler,
     /// The script.
     pub script: PathBuf,
-    /// Its identifier; absent where the scheduler took the job and said nothing that can be understood.
+    /// Its identifier; `None` if the output of the submit command has none.
     pub job_id: Option<String>,
 }
 
@@ -30,17 +30,17 @@ pub enum SubmitError {
          scheduler with --batch"
     )]
     NoScheduler,
-    /// The scheduler's program is not there.
+    /// The scheduler's program is missing.
     #[error("{program} is not on PATH, which hands scripts to {scheduler}{}", left(script.as_deref(), *scheduler))]
     Missing {
         /// Program.
         program: &'static str,
         /// Scheduler.
         scheduler: Scheduler,
-        /// The script that is planned, if it is.
+        /// The script, if it is written already.
         script: Option<PathBuf>,
     },
-    /// It could not be started, or its input not be read.
+    /// The program could not be started, or its input not be read.
     #[error("cannot run {program}: {source}{}", left(Some(script), *scheduler))]
     Start {
         /// Program.
@@ -52,8 +52,8 @@ pub enum SubmitError {
         /// Why.
         source: io::Error,
     },
-    /// The scheduler does not take the job.
-    #[error("{program} refused the job ({status}){}{}", said(message), left(Some(script), *scheduler))]
+    /// The scheduler refuses the job.
+    #[error("{program} refused the job ({status}){}{}", message_suffix(message), left(Some(script), *scheduler))]
     Refused {
         /// Program.
         program: &'static str,
@@ -63,19 +63,19 @@ pub enum SubmitError {
         script: PathBuf,
         /// How the program ended.
         status: String,
-        /// What it said.
+        /// Its output.
         message: String,
     },
 }
 
-fn said(message: &str) -> String {
+fn message_suffix(message: &str) -> String {
     match message {
         "" => String::new(),
         message => format!(": {message}"),
     }
 }
 
-/// What is left to do by hand.
+/// Returns the command to submit the script by hand.
 fn left(script: Option<&Path>, scheduler: Scheduler) -> String {
     match script {
         None => String::new(),
@@ -148,7 +148,7 @@ fn detect(environment: &BTreeMap<String, String>) -> Option<Scheduler> {
         }
     }
     if let Some(qsub) = find("qsub", environment) {
-        let said = Command::new(qsub)
+        let version = Command::new(qsub)
             .arg("--version")
             .stdin(Stdio::null())
             .output()
@@ -157,9 +157,9 @@ fn detect(environment: &BTreeMap<String, String>) -> Option<Scheduler> {
                 String::from_utf8_lossy(&text).to_ascii_lowercase()
             })
             .unwrap_or_default();
-        return Some(match said {
-            said if said.contains("cobalt") => Scheduler::Cobalt,
-            said if said.contains("pbs_version") || said.contains("openpbs") => Scheduler::PbsPro,
+        return Some(match version {
+            version if version.contains("cobalt") => Scheduler::Cobalt,
+            version if version.contains("pbs_version") || version.contains("openpbs") => Scheduler::PbsPro,
             _ => Scheduler::Torque,
         });
     }
@@ -171,7 +171,7 @@ fn detect(environment: &BTreeMap<String, String>) -> Option<Scheduler> {
 /// # Errors
 /// A program that is missing or refuses.
 pub fn submit(planned: &Planned, environment: &BTreeMap<String, String>) -> Result<Submitted, SubmitError> {
-    // The one that was named or found comes first; without either there may still be a program by now.
+    // The preferred scheduler comes first.
     let script = planned.scripts.first().ok_or(SubmitError::NoScheduler)?;
     let scheduler = script.scheduler;
     let words = scheduler.submit_words();
@@ -212,7 +212,7 @@ pub fn submit(planned: &Planned, environment: &BTreeMap<String, String>) -> Resu
     })
 }
 
-/// Runs the submit command in the submit directory, where the output files of the job are to be.
+/// Runs the submit command in the submit directory, so that the output files of the job go there.
 fn run(program: &Path, script: &Script, dir: &Path) -> io::Result<Output> {
     let mut command = Command::new(program);
     command.current_dir(dir).stdin(Stdio::null());

@@ -241,7 +241,7 @@ fn unknown_names_come_with_suggestions() {
     assert!(
         message.contains("There are no entries for the transformation \"first\" in the TC for sites [local]")
     );
-    assert!(message.contains("is firstt meant?"), "{message}");
+    assert!(message.contains("did you mean firstt?"), "{message}");
     let message = case.fail("--sites cluster9 --dir submit");
     assert!(message.contains(
         "Execution site cluster9 not loaded into site store. Loaded sites are [condorpool, local]\n  \

@@ -154,7 +154,8 @@ impl ClientSettings {
     }
 }
 
-#[cfg(all(test, feature = "postgresql"))]
+#[cfg(test)]
+#[cfg(feature = "postgresql")]
 mod tests {
     use super::*;
     use crate::ssl::SslMode;

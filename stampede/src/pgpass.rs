@@ -102,7 +102,8 @@ fn field(line: &str) -> (Field<'_>, Option<&str>) {
     (Field { plain: line, text }, None)
 }
 
-#[cfg(all(test, feature = "postgresql"))]
+#[cfg(test)]
+#[cfg(feature = "postgresql")]
 mod tests {
     use std::fs::Permissions;
 

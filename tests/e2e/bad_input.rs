@@ -1,4 +1,4 @@
-//! Bad input gets one clear message that names the place, an exit code, and leaves what was there.
+//! Bad input gives one clear message with its place, and an exit code; existing files stay.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

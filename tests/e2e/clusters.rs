@@ -1,4 +1,4 @@
-//! Chains in clusters: planned, run, and read by Pegasus' own monitoring, which must count every task.
+//! Chains in clusters: planned, run, and loaded by Pegasus' own monitoring, which must count every task.
 
 use crate::support::pegasus::Monitored;
 use crate::support::programs::Flavour;

@@ -1,5 +1,5 @@
-//! The real `pegasus-service` shows our databases: its pages in a real browser, with what they count, and no
-//! error. Those of a database that `pegasus-monitord` wrote say the same.
+//! The real `pegasus-service` shows our databases in a real browser, with the right counts and without errors. Its pages
+//! for a database of `pegasus-monitord` are the same.
 
 use std::collections::BTreeSet;
 use std::fs;

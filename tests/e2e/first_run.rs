@@ -1,4 +1,4 @@
-//! What the README shows first, and a workflow that stands for the published ones.
+//! The README's first command, and a workflow like the published ones.
 
 use std::fs;
 

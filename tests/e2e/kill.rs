@@ -1,8 +1,8 @@
-//! Runs are killed with SIGKILL at random moments and started again until they are done: nothing that
-//! was done is lost, and forwarded data is in its files exactly once.
+//! Runs are killed with SIGKILL at random times and restarted until they are complete. No finished task is lost, and
+//! forwarded data is in its files exactly once.
 //!
-//! `PMC_KILL_RUNS` says how many runs (40), `PMC_KILL_SEED` which is the first (1). A failure names
-//! its seed: `PMC_KILL_RUNS=1 PMC_KILL_SEED=<seed>` makes the same tasks and kills at the same times.
+//! `PMC_KILL_RUNS` sets the number of runs (default 40), `PMC_KILL_SEED` the first seed (default 1). The message of a
+//! failure has its seed: `PMC_KILL_RUNS=1 PMC_KILL_SEED=<seed>` repeats the tasks and the times of kills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,4 +1,4 @@
-//! The executor notices how it was started.
+//! The executor recognizes its launcher.
 
 use std::fs;
 

@@ -1,9 +1,8 @@
 //! End-to-end tests: the built programs with real MPI launchers, a real Slurm and the monitoring of
 //! Pegasus itself.
 //!
-//! All of them are `#[ignore]`d, because they need other packages' programs and much that
-//! `cargo test` does not install or build. `tests/run e2e` prepares all that and runs them; there,
-//! whatever is missing is a failure.
+//! All of them are ignored by default, because they need programs that `cargo test` neither installs nor builds.
+//! `tests/run e2e` prepares everything and runs them. A missing program is then a failure.
 
 #![expect(clippy::panic, reason = "a test says what is wrong by a panic")]
 

@@ -1,4 +1,4 @@
-//! `pmc-plan --submit` hands a plan to a real Slurm; the signal that its batch script asks for drains the run, and a
+//! `pmc-plan --submit` submits a plan to a real Slurm. The signal that its batch script requests drains the run, and a
 //! second job does the rest.
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! `pegasus-transfer` does with files what that of Pegasus does, and talks to real servers.
+//! `pegasus-transfer` does the same with files as that of Pegasus, and works with real servers.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};

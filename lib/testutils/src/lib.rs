@@ -1,5 +1,7 @@
 //! What the tests of several crates share. Test code only: no program depends on it.
 
+#![expect(clippy::panic, reason = "a test reports a problem by a panic")]
+
 pub mod generated_run;
 pub mod golden;
 pub mod launcher;

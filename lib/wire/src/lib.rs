@@ -100,7 +100,7 @@ fn put(message: &mut Vec<u8>, number: usize) {
 /// The calling process must ignore `SIGPIPE`.
 ///
 /// # Errors
-/// Socket or pipe fail. The server has not begun the task then.
+/// Socket or pipe fail. The server has not started the task then.
 pub fn send_request(
     socket: impl AsFd,
     pipe: &PipeWriter,

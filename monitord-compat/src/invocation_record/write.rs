@@ -7,8 +7,8 @@ use std::time::Duration;
 use chrono::{Datelike, Timelike};
 
 use super::{
-    FileEntry, Identity, IdentityLines, Invocation, Job, JobIds, Limit, Machine, MachineFacts, MachineLines,
-    Output, Source, Stamp, Stat, StatLines, Status, Usage, VERSION,
+    ChecksummedFile, FileEntry, Identity, IdentityLines, Invocation, Job, JobIds, Limit, Machine,
+    MachineFacts, MachineLines, Source, Stamp, Stat, StatLines, Status, Usage, VERSION,
 };
 use crate::yaml::{Emitter, KeyStyle};
 
@@ -287,12 +287,12 @@ impl FileEntry<'_> {
         }
         match &self.output {
             None => {}
-            Some(Output::NotRegular) => out.verbatim("output", "True")?,
-            Some(Output::Unreadable) => {
+            Some(ChecksummedFile::NotRegular) => out.verbatim("output", "True")?,
+            Some(ChecksummedFile::Unreadable) => {
                 out.verbatim("output", "True")?;
                 out.verbatim("integrity_error", "failed creating a checksum")?;
             }
-            Some(Output::Checksum { sha256, took }) => {
+            Some(ChecksummedFile::Checksum { sha256, took }) => {
                 out.verbatim("output", "True")?;
                 out.quoted_if_number("sha256", sha256)?;
                 out.verbatim("checksum_timing", format_args!("{:.2}", took.as_secs_f64()))?;

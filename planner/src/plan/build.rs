@@ -296,7 +296,7 @@ fn draw(plan: &Plan<'_>, pictures: &[Picture]) -> Result<(), PlanError> {
 
 /// Refuses jobs that cannot be written into the DAG.
 fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
-    const SHOWN: usize = 20;
+    const MAX_REPORTED: usize = 20;
     let problems: Vec<String> = plan
         .order
         .iter()
@@ -304,7 +304,7 @@ fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
         .chain((0..plan.exec.members.len() as u32).map(|position| plan.member(position)))
         .filter_map(|job| output::command::command(plan, job).err())
         .flatten()
-        .take(SHOWN)
+        .take(MAX_REPORTED)
         .collect();
     if problems.is_empty() {
         Ok(())

@@ -79,13 +79,13 @@ pub(super) fn exec_rel(request: &Request, workflow: &Workflow, submit: &str) -> 
     }
 }
 
-/// Base name of the files of the workflow.
+/// Returns the base name of the files of the workflow.
 pub(super) fn base(request: &Request, workflow: &Workflow) -> String {
     let default = || format!("{}-{}", workflow.label, workflow.index);
     request.basename.clone().unwrap_or_else(default)
 }
 
-/// A path without `.` parts; `..` stays, since a link may be before it.
+/// Removes `.` parts from a path. `..` stays, since it may follow a link.
 fn normal(path: &Path) -> PathBuf {
     path.components().collect()
 }

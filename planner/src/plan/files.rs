@@ -31,6 +31,7 @@ pub(super) struct Code {
 }
 
 /// Writes what runs the plan, and the events of its jobs.
+#[expect(clippy::too_many_arguments, reason = "everything that the writers need")]
 fn generate(
     plan: &Plan<'_>,
     request: &Request,
@@ -109,7 +110,7 @@ pub(super) fn write(
     Ok(code)
 }
 
-/// Path of pegasus-mpi-cluster: in the tools of the site, else on `PATH`.
+/// Returns the path of pegasus-mpi-cluster: in the tools of the site, else on `PATH`.
 fn executor(request: &Request, tools: &str, warnings: &mut Vec<Diagnostic>) -> String {
     const NAME: &str = "pegasus-mpi-cluster";
     let first = Path::new(tools).join(NAME);
@@ -176,7 +177,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), PlanError> {
         .map_err(|e| PlanError::io("copy to", to, e))
 }
 
-/// How good the locations of inputs are: by name, URL and site.
+/// Returns the priorities of the locations of inputs, by name, URL and site.
 fn priorities<'p>(plan: &'p Plan<'_>) -> FxHashMap<(&'p str, &'p str, &'p str), u32> {
     let mut found = FxHashMap::default();
     for job in &plan.exec.jobs {
@@ -229,7 +230,7 @@ fn replica_store(plan: &Plan<'_>, catalog: &ReplicaCatalog, time: &str) -> Strin
     text
 }
 
-/// The site whose work directory the first compute job works in.
+/// Returns the site of the work directory of the first compute job.
 pub(super) fn main_site(plan: &Plan<'_>) -> SiteId {
     plan.exec
         .jobs

@@ -1,4 +1,4 @@
-//! Reads everything that a plan is made from.
+//! Reads the inputs of a plan.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::diagnostic::Diagnostic;
 use crate::error::InputErrors;
 use crate::expand::ExpandEnv;
 use crate::input::{ParsedWorkflow, ReadOptions, read_workflow};
-use crate::model::Workflow;
+use crate::model::{Files, Workflow};
 use crate::properties::{Properties, PropertySources};
 use crate::refine::programs::Programs;
 use crate::refine::replicas::Replicas;
@@ -64,6 +64,10 @@ impl Inputs {
     }
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one input after another, whose problems are collected"
+)]
 fn read(request: &Request, properties: Properties, settings: Settings) -> Result<Inputs, PlanError> {
     let environment = &request.environment;
     let mut variables = environment.variables.clone();
@@ -122,33 +126,11 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
         workflow_adds: settings.workflow_adds,
         ..Replicas::default()
     };
-    for (files, into) in [
-        (&request.cache_files, &mut replicas.caches),
-        (&request.inherited_files, &mut replicas.inherited),
-    ] {
-        for file in files {
-            match replica::load_with_metadata(file, &env) {
-                Ok(catalog) => into.push(catalog),
-                Err(e) => keep(e),
-            }
-        }
-    }
-    for run in &request.reuse_dirs {
-        match replica::from_run(run, &env, names) {
-            Ok(catalog) => replicas.runs.push(catalog),
-            Err(e) => keep(e),
-        }
-    }
+    add_replica_files(request, &env, names, &mut replicas, &mut keep);
     if matches!(settings.storage_mapper, StorageMapper::Replica { .. }) {
         const KEY: &str = "pegasus.dir.storage.mapper.replica";
         match replica::load_other(&properties, KEY, here, &env) {
             Ok(catalog) => replicas.storage = catalog,
-            Err(e) => keep(e),
-        }
-    }
-    for directory in &request.input_dirs {
-        match replica::from_directory(directory, &DirectoryOptions::default()) {
-            Ok(catalog) => replicas.directories.push(catalog),
             Err(e) => keep(e),
         }
     }
@@ -192,7 +174,40 @@ fn read(request: &Request, properties: Properties, settings: Settings) -> Result
     })
 }
 
-/// Whether a file that could not be read looks like XML and is not well-formed.
+/// Adds the replica files, runs and directories of the command line.
+fn add_replica_files(
+    request: &Request,
+    env: &ExpandEnv,
+    names: &Files,
+    replicas: &mut Replicas,
+    keep: &mut dyn FnMut(InputErrors),
+) {
+    for (files, into) in [
+        (&request.cache_files, &mut replicas.caches),
+        (&request.inherited_files, &mut replicas.inherited),
+    ] {
+        for file in files {
+            match replica::load_with_metadata(file, env) {
+                Ok(catalog) => into.push(catalog),
+                Err(e) => keep(e),
+            }
+        }
+    }
+    for run in &request.reuse_dirs {
+        match replica::from_run(run, env, names) {
+            Ok(catalog) => replicas.runs.push(catalog),
+            Err(e) => keep(e),
+        }
+    }
+    for directory in &request.input_dirs {
+        match replica::from_directory(directory, &DirectoryOptions::default()) {
+            Ok(catalog) => replicas.directories.push(catalog),
+            Err(e) => keep(e),
+        }
+    }
+}
+
+/// Returns whether a file looks like XML and is not well-formed.
 fn is_broken_xml(path: &Path) -> bool {
     let Ok(text) = fs::read(path) else { return false };
     if text.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'<') {
@@ -213,12 +228,12 @@ fn is_broken_xml(path: &Path) -> bool {
     }
 }
 
-/// Adds to problems with sites what else is wrong, so that the user hears of it in the same message.
+/// Adds further problems to problems with sites, so that one message lists all.
 pub(super) fn with_further_problems(error: PlanError, request: &Request, inputs: &Inputs) -> PlanError {
     let PlanError::Refinement(mut problems) = error else {
         return error;
     };
-    // Which programs a directory would add depends on the sites.
+    // The programs of a directory depend on the sites.
     let programs = (!has_transformations_dir(request))
         .then(|| Programs::new(&inputs.transformations.catalog, inputs.settings.transformations));
     let names: Vec<&str> = request.sites.iter().map(String::as_str).collect();
@@ -237,7 +252,7 @@ fn has_transformations_dir(request: &Request) -> bool {
     request.transformations_dir.is_some() || default()
 }
 
-/// Files of `--transformations-dir`, or of the directory of that name beside the workflow.
+/// Adds the programs of `--transformations-dir`, or of `transformations` in the working directory.
 pub(super) fn add_transformations_dir(
     request: &Request,
     sites: &Sites,

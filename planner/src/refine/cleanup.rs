@@ -134,6 +134,10 @@ fn add_in_place(refinement: &mut Refinement<'_, '_>, staying: &[bool], graph: &G
     }
 }
 
+#[expect(
+    clippy::too_many_lines,
+    reason = "one pass over the levels, with shared state"
+)]
 fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site: SiteId) {
     // For each file, the node that removes it; for each node, its clean-up job.
     let mut owner = vec![NONE; uses.workflow.files.len()];
@@ -183,8 +187,7 @@ fn add_for_site(uses: &Uses<'_>, exec: &mut Exec, mapper: &mut Mapper<'_>, site:
             k += 1;
             for node in cluster {
                 cleanup_of.push(cleanup);
-                // As in Pegasus; jobs before the first one with files of its own come only before the job
-                // that removes what they share.
+                // As in Pegasus: jobs without own files precede only the job that removes shared files.
                 if node.end > at {
                     parents.push((cleanup, node.job));
                 }
@@ -335,7 +338,7 @@ fn add_job(
     })
 }
 
-/// Calls `each` with the files of a job in the work directory of a site that the job needs or makes.
+/// Calls `each` with the files of a job that clean-up may remove from the work directory of a site.
 fn files_of(uses: &Uses<'_>, exec: &Exec, job: JobId, site: SiteId, each: impl FnMut(FileId)) {
     let may_go = |file: FileId| !uses.staying[file.0 as usize] && !exec.in_place.contains(&(file, site));
     let this = &exec.jobs[job as usize];

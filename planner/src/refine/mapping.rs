@@ -201,7 +201,7 @@ impl<'a> Mapper<'a> {
             format!(
                 "the job {} is pinned to the site {name}, which is in no site catalog\n  hint: {}",
                 job.id,
-                self.sites.meant(name)
+                self.sites.suggestion(name)
             )
         })?;
         if self.sites.get(site).scratch.is_none() {
@@ -235,6 +235,10 @@ impl<'a> Mapper<'a> {
     }
 
     /// Returns program and profiles of a compute job. Jobs without own profiles share them.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one job, its choice, and what it changes"
+    )]
     fn setup(
         &mut self,
         workflow: &mut Workflow,

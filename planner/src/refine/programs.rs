@@ -112,7 +112,7 @@ impl<'c> Programs<'c> {
                 if let Some(near) =
                     crate::error::near_spelling(&name.to_string(), names.iter().map(String::as_str))
                 {
-                    text.push_str(&format!("\n  hint: is {near} meant?"));
+                    text.push_str(&format!("\n  hint: did you mean {near}?"));
                 } else if names.is_empty() {
                     text.push_str("\n  hint: the transformation catalog is empty");
                 } else {
@@ -222,7 +222,7 @@ mod tests {
         let programs = Programs::new(&catalog, TransformationChoice::All);
         let text = programs.missing(&auxiliary_name("sor"), &["local"]);
         assert!(text.contains("\"sor\" in the TC for sites [local]"), "{text}");
-        assert!(text.contains("is sort meant"), "{text}");
+        assert!(text.contains("did you mean sort"), "{text}");
         let text = programs.missing(&auxiliary_name("unzip"), &["local"]);
         assert!(text.contains("the catalog has sort"), "{text}");
         let text = programs.missing(&auxiliary_name("sort"), &["hpc"]);

@@ -149,8 +149,8 @@ impl Sites {
         }
     }
 
-    /// Names of all sites, as error messages list them; `condorpool` is a name that users of Pegasus
-    /// expect there, though nothing can run on it.
+    /// Returns the names of all sites for error messages. Users of Pegasus expect `condorpool` there,
+    /// although nothing can run on it.
     fn loaded(&self) -> String {
         let mut names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
         if !names.contains(&"condorpool") {
@@ -161,13 +161,13 @@ impl Sites {
     }
 
     /// Returns a hint: the site with a similar name, and all sites.
-    pub(crate) fn meant(&self, name: &str) -> String {
+    pub(crate) fn suggestion(&self, name: &str) -> String {
         let known = format!(
             "sites are {}",
             self.by_name.keys().cloned().collect::<Vec<_>>().join(", ")
         );
         match near_spelling(name, self.by_name.keys().map(String::as_str)) {
-            Some(near) => format!("is {near} meant? {known}"),
+            Some(near) => format!("did you mean {near}? {known}"),
             None => known,
         }
     }
@@ -179,7 +179,7 @@ impl Sites {
             self.loaded()
         );
         match near_spelling(name, self.by_name.keys().map(String::as_str)) {
-            Some(near) => text.push_str(&format!("\n  hint: is {near} meant?")),
+            Some(near) => text.push_str(&format!("\n  hint: did you mean {near}?")),
             None => text.push_str(
                 "\n  hint: describe it in the site catalog: sites.yml in the working directory, or the file that the \
                  property pegasus.catalog.site.file names",

@@ -410,7 +410,7 @@ fn all_problems_with_sites_are_reported_at_once() {
         "{message}"
     );
     assert!(
-        message.contains("is cluster meant? sites are archive, cluster, local"),
+        message.contains("did you mean cluster? sites are archive, cluster, local"),
         "{message}"
     );
     assert!(
@@ -425,9 +425,9 @@ fn all_problems_with_sites_are_reported_at_once() {
         case.fail("--sites clster,local --output-sites archiv --staging-site cluster=archive,nowhere=local");
     for expected in [
         "Execution site clster not loaded into site store. Loaded sites are [archive, cluster, condorpool, local]\n  \
-         hint: is cluster meant?",
+         hint: did you mean cluster?",
         "Output site archiv not loaded into site store.",
-        "hint: is archive meant?",
+        "hint: did you mean archive?",
         "Execution site nowhere not loaded",
         "the staging site of cluster must be the execution site itself, not archive",
     ] {

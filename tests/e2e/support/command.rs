@@ -1,4 +1,4 @@
-//! Runs a program with a time limit and keeps what it said.
+//! Runs a program with a time limit and keeps its output.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// How long a program may take unless its test says otherwise. Generous: the machine may be busy.
+/// Time limit unless a test sets another one. Generous, because the machine may be busy.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// A program, its arguments and where it runs.
@@ -35,7 +35,7 @@ impl Run {
         }
     }
 
-    /// The words of a command line, cut at blanks.
+    /// Takes the words of a command line, split at blanks.
     pub fn line(line: &str) -> Self {
         let mut words = line.split_whitespace();
         Self::new(words.next().expect("a command")).args(words)
@@ -52,7 +52,7 @@ impl Run {
         self
     }
 
-    /// The current folder of the program; the folder for temporary files otherwise.
+    /// Sets the current directory of the program. The default is that for temporary files.
     pub fn within(mut self, folder: &Path) -> Self {
         folder.clone_into(&mut self.folder);
         self
@@ -126,7 +126,7 @@ impl Run {
     }
 }
 
-/// A program that runs; its process group is ended with it when a test gives up.
+/// A running program. Its process group is killed when a test fails.
 pub struct Running {
     line: String,
     child: Child,
@@ -138,7 +138,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Whether the program has not ended yet.
+    /// Returns whether the program still runs.
     pub fn alive(&mut self) -> bool {
         self.child.try_wait().expect("a child to wait for").is_none()
     }
@@ -198,7 +198,7 @@ fn text(file: &mut File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// How a program ended and what it said.
+/// How a program ended, and its output.
 pub struct Said {
     line: String,
     status: Option<ExitStatus>,
@@ -208,7 +208,7 @@ pub struct Said {
 }
 
 impl Said {
-    /// Exit code; a signal counts as 128 and its number, as in a shell.
+    /// Returns the exit code. A signal counts as 128 and its number, as in a shell.
     pub fn code(&self) -> i32 {
         let Some(status) = self.status else {
             panic!("took too long: {}", self.account())
@@ -243,7 +243,7 @@ impl Said {
         self
     }
 
-    /// The command, its end and both its outputs, for the message of a failed test.
+    /// Returns the command, its end and both its outputs, for the message of a failed test.
     pub fn account(&self) -> String {
         let mut all = format!("`{}`\n", self.line);
         let _ = match self.status {

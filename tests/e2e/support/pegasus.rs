@@ -1,4 +1,4 @@
-//! Pegasus' own monitoring, asked about an executed submit directory.
+//! Pegasus' own monitoring of an executed submit directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub struct Monitored<'a> {
     pub home: &'a Path,
 }
 
-/// What `pegasus-statistics` counts in one line of its summary.
+/// One line in the summary of `pegasus-statistics`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Counted {
     pub succeeded: u32,
@@ -25,7 +25,7 @@ pub struct Counted {
     pub retries: u32,
 }
 
-/// The one file of a folder with this ending.
+/// Returns the only file in a directory with this ending.
 pub fn only_file(folder: &Path, ending: &str) -> PathBuf {
     let mut found: Vec<PathBuf> = fs::read_dir(folder)
         .unwrap_or_else(|e| panic!("cannot list {}: {e}", folder.display()))
@@ -56,7 +56,7 @@ impl Monitored<'_> {
         format!("{}.dagman.out", only_file(self.submit, ".dag").display())
     }
 
-    /// Lets monitord read the logs of a run that has ended; it must find nothing to complain about.
+    /// Has monitord read the logs of a run that has ended. It must log no error.
     #[track_caller]
     pub fn replay(&self) {
         let said = self
@@ -68,8 +68,8 @@ impl Monitored<'_> {
         no_complaint(&said);
     }
 
-    /// Starts a monitord that follows the logs of a run, which may not have begun, and waits until
-    /// it is at work.
+    /// Starts a monitord that follows the logs of a run, which may not have started, and waits until it
+    /// works.
     #[track_caller]
     pub fn follow(&self) -> Running {
         let mut monitord = self
@@ -93,7 +93,7 @@ impl Monitored<'_> {
         monitord
     }
 
-    /// Rows of the STAMPEDE database; every value as text, a null as `-`.
+    /// Returns rows of the STAMPEDE database, every value as text and null as `-`.
     #[track_caller]
     pub fn query(&self, statement: &str) -> Vec<Vec<String>> {
         const SCRIPT: &str = "import json, sqlite3, sys\n\
@@ -109,14 +109,14 @@ impl Monitored<'_> {
         serde_json::from_str(&said.stdout).expect("rows as JSON")
     }
 
-    /// One number from the database.
+    /// Returns the number of rows of a table.
     #[track_caller]
     pub fn count(&self, table: &str) -> u32 {
         let rows = self.query(&format!("select count(*) from {table}"));
         rows[0][0].parse().expect("a count")
     }
 
-    /// State, restart count and status of every start and end of the workflow, in order.
+    /// Returns state, restart count and status of every start and end of the workflow, in order.
     #[track_caller]
     pub fn workflow_states(&self) -> Vec<String> {
         self.query("select state, restart_count, status from workflowstate order by timestamp, rowid")
@@ -125,7 +125,7 @@ impl Monitored<'_> {
             .collect()
     }
 
-    /// What `pegasus-statistics` says of the tasks and of the jobs.
+    /// Returns the lines of `pegasus-statistics` for tasks and for jobs.
     #[track_caller]
     pub fn statistics(&self) -> (Counted, Counted) {
         let said = self
@@ -156,7 +156,7 @@ impl Monitored<'_> {
         (line("Tasks "), line("Jobs "))
     }
 
-    /// The report of `pegasus-analyzer`, which fails when the workflow did.
+    /// Returns the report of `pegasus-analyzer`, which fails if the workflow failed.
     #[track_caller]
     pub fn analyzer(&self) -> Said {
         self.tool("pegasus-analyzer").arg(self.submit).go()

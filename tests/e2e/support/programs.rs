@@ -1,4 +1,4 @@
-//! Where the programs under test and the programs they are tested with are.
+//! Finds the programs under test and the programs they are tested with.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::command::Run;
 
-/// What every installation holds besides the executor.
+/// Programs in every installation besides the executor.
 const COMPANIONS: [&str; 8] = [
     "pmc-plan",
     "pegasus-kickstart",
@@ -20,7 +20,7 @@ const COMPANIONS: [&str; 8] = [
 ];
 const EXECUTOR: &str = "pegasus-mpi-cluster";
 
-/// How the executor was built, and so how its workers are started.
+/// The kind of build of the executor, which determines how its workers start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// Without MPI: threads of one process.
@@ -91,7 +91,7 @@ impl Flavour {
         self.bin().join(name)
     }
 
-    /// The executor with this many workers (for MPI: one rank more), arguments to be added.
+    /// Returns the executor with a number of workers (for MPI: one rank more). The caller adds arguments.
     pub fn executor_with(self, workers: u32) -> Run {
         let mut words = self.launcher(workers + 1);
         words.push(self.program(EXECUTOR).display().to_string());
@@ -102,7 +102,7 @@ impl Flavour {
         Run::new(&words[0]).args(&words[1..]).envs(&self.environment())
     }
 
-    /// The words that start so many ranks.
+    /// Returns the words that start a number of ranks.
     pub fn launcher(self, ranks: u32) -> Vec<String> {
         let line = match self {
             Self::Local => String::new(),
@@ -112,7 +112,7 @@ impl Flavour {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// What the launcher needs in its environment in a test.
+    /// Returns what the launcher needs in its environment.
     pub fn environment(self) -> Vec<(String, String)> {
         let pairs: &[(&str, &str)] = match self {
             // Debian's Open MPI refuses to run as root otherwise.

@@ -10,15 +10,19 @@ use clap::{ArgAction, Parser};
 /// Maximum commands that run at a time.
 const MAX_CPUS: usize = 1024;
 
+const NOTES: &str = "\
+SEQEXEC_SETUP and SEQEXEC_CLEANUP name commands to run before and after all others.
+
+Exit status: 0 success, 1 wrong usage, 2 FILE of -s cannot be opened, 3 LIST cannot be read,
+4 output cannot be written, 5 a command failed or a signal ended the run.";
+
 /// Runs a list of commands as one job, with a record of each.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "pegasus-cluster",
     version,
     disable_help_flag = true,
-    after_help = "SEQEXEC_SETUP and SEQEXEC_CLEANUP name commands to run before and after all others.\n\n\
-                  Exit status: 0 success, 1 wrong usage, 2 FILE of -s cannot be opened, 3 LIST cannot be read, \
-                  4 output cannot be written, 5 a command failed or a signal ended the run."
+    after_help = NOTES
 )]
 pub struct Args {
     /// Print every start and end of a command, in lines that begin with #

@@ -54,7 +54,7 @@ pub enum RunError {
         reason: io::Error,
     },
     /// The list cannot be read.
-    #[error("cannot read the list {}: {reason}", path.as_ref().map_or("on standard input".into(), |p| p.display().to_string()))]
+    #[error("cannot read the list {}: {reason}", list_name(path.as_deref()))]
     List {
         /// The file; `None` means standard input.
         path: Option<PathBuf>,
@@ -69,6 +69,10 @@ pub enum RunError {
         /// Error of the system.
         reason: io::Error,
     },
+}
+
+fn list_name(path: Option<&Path>) -> String {
+    path.map_or("on standard input".into(), |path| path.display().to_string())
 }
 
 impl RunError {

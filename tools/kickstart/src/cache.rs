@@ -1,10 +1,15 @@
 //! What an invocation leaves to the next one of the same process: names, the null device, the state for
-//! starting processes, and unused mailboxes. Making and removing two mailboxes takes about a tenth of a small
+//! starting processes, and unused temporary files. Making and removing four files takes a fifth of a small
 //! job.
+//!
+//! A captured stream is kept only if it is empty and no process has the file open: a job may have passed its
+//! streams to a process that existed before. The system grants a lease for writing only then. It counts
+//! openings, so jobs open the file anew instead of sharing kickstart's descriptor.
 
 use std::cell::{OnceCell, RefCell, RefMut};
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -14,7 +19,7 @@ use pmc_spawn::Spawner;
 
 use crate::names::{FileId, Names};
 use crate::stat;
-use crate::temporary::Mailbox;
+use crate::temporary::{self, Capture, Mailbox};
 
 /// Names and files for reuse. Nothing in it changes what a record says.
 #[derive(Debug, Default)]
@@ -22,15 +27,31 @@ pub struct InvocationCache {
     names: RefCell<Names>,
     null: OnceCell<NullDevice>,
     spawner: RefCell<Option<Spawner>>,
-    mailboxes: RefCell<Vec<KeptMailbox>>,
+    mailboxes: RefCell<Vec<KeptFile<Mailbox>>>,
+    captures: RefCell<Vec<KeptFile<Capture>>>,
+    keeps_captures: bool,
 }
 
+/// A temporary file for reuse.
 #[derive(Debug)]
-struct KeptMailbox {
+struct KeptFile<F> {
     purpose: &'static str,
     /// Directories that it was made for.
     directories: Vec<PathBuf>,
-    mailbox: Mailbox,
+    file: F,
+    id: FileId,
+}
+
+/// Takes out a file for this purpose. A file for other directories is removed.
+fn take<F>(files: &RefCell<Vec<KeptFile<F>>>, purpose: &str, directories: &[PathBuf]) -> Option<KeptFile<F>> {
+    let mut files = files.borrow_mut();
+    let at = files.iter().position(|kept| kept.purpose == purpose)?;
+    Some(files.swap_remove(at)).filter(|kept| kept.directories == directories)
+}
+
+/// Returns whether a file is empty and private, as it was made.
+fn is_unused(status: &Metadata) -> bool {
+    status.size() == 0 && status.mode() & 0o7777 == 0o600 && status.nlink() <= 1
 }
 
 /// The null device.
@@ -56,6 +77,16 @@ impl NullDevice {
 }
 
 impl InvocationCache {
+    /// A cache that also keeps captured streams. The process must have blocked `SIGIO`, which the system
+    /// sends if another process opens a file during its lease.
+    #[must_use]
+    pub fn with_captures() -> Self {
+        Self {
+            keeps_captures: true,
+            ..Self::default()
+        }
+    }
+
     /// Gathers what every invocation needs, before the first one asks.
     pub fn prepare(&self) {
         let mut names = self.names();
@@ -104,35 +135,84 @@ impl InvocationCache {
     /// # Errors
     /// No file can be made.
     pub fn mailbox(&self, directories: &[PathBuf], purpose: &'static str) -> io::Result<Mailbox> {
-        let mut mailboxes = self.mailboxes.borrow_mut();
-        if let Some(at) = mailboxes.iter().position(|kept| kept.purpose == purpose) {
-            let kept = mailboxes.swap_remove(at);
-            if kept.directories == directories && is_unused(&kept.mailbox) {
-                return Ok(kept.mailbox);
-            }
+        if let Some(kept) = take(&self.mailboxes, purpose, directories)
+            && let Ok(named) = fs::symlink_metadata(kept.file.path())
+            && FileId::from(&named) == kept.id
+            && is_unused(&named)
+        {
+            return Ok(kept.file);
         }
         Mailbox::new(directories, purpose)
     }
 
-    /// Keeps a mailbox. No process that knows its name may live on: the next job must not find texts of this
-    /// one.
-    pub fn keep_mailbox(&self, directories: &[PathBuf], purpose: &'static str, mailbox: Mailbox) {
-        self.mailboxes.borrow_mut().push(KeptMailbox {
-            purpose,
-            directories: directories.to_owned(),
-            mailbox,
-        });
+    /// Keeps a mailbox with this status, if it is unused. No process that knows its name may live on.
+    pub fn keep_mailbox(
+        &self,
+        directories: &[PathBuf],
+        purpose: &'static str,
+        mailbox: Mailbox,
+        status: &Metadata,
+    ) {
+        if is_unused(status) {
+            self.mailboxes.borrow_mut().push(KeptFile {
+                purpose,
+                directories: directories.to_owned(),
+                file: mailbox,
+                id: FileId::from(status),
+            });
+        }
+    }
+
+    /// Returns an empty capture: a kept one, or a new one as [`temporary::capture`] makes it.
+    ///
+    /// # Errors
+    /// No file can be made.
+    pub fn capture(&self, directories: &[PathBuf], stream: &'static str) -> io::Result<Capture> {
+        match take(&self.captures, stream, directories) {
+            Some(kept) => Ok(kept.file),
+            None => temporary::capture(directories, stream),
+        }
+    }
+
+    /// Keeps a capture if it is unused and no process has it open.
+    pub fn keep_capture(&self, directories: &[PathBuf], stream: &'static str, capture: Capture) {
+        if !self.keeps_captures || !set_lease(&capture.file, libc::F_WRLCK) {
+            return;
+        }
+        let status = capture.file.metadata();
+        if set_lease(&capture.file, libc::F_UNLCK)
+            && let Ok(status) = status
+            && is_unused(&status)
+        {
+            self.captures.borrow_mut().push(KeptFile {
+                purpose: stream,
+                directories: directories.to_owned(),
+                file: capture,
+                id: FileId::from(&status),
+            });
+        }
+    }
+
+    /// Opens a capture for a job, apart from kickstart's descriptor. Returns `None` if the system cannot do
+    /// that.
+    #[must_use]
+    pub fn reopen(&self, capture: &Capture) -> Option<OwnedFd> {
+        if !self.keeps_captures {
+            return None;
+        }
+        let name = format!("/proc/self/fd/{}", capture.file.as_raw_fd());
+        let file = File::options().read(true).append(true).open(name).ok()?;
+        Some(file.into())
     }
 }
 
-/// Returns whether the mailbox is as it was made: its name means its file, which is empty and private.
-fn is_unused(mailbox: &Mailbox) -> bool {
-    let is_new =
-        |status: &Metadata| status.size() == 0 && status.mode() & 0o7777 == 0o600 && status.nlink() == 1;
-    let (Ok(named), Ok(open)) = (fs::symlink_metadata(mailbox.path()), mailbox.file().metadata()) else {
-        return false;
-    };
-    is_new(&open) && FileId::from(&named) == FileId::from(&open)
+/// Takes a lease for writing, or gives it back. Returns false if another process has the file open.
+fn set_lease(file: &File, kind: libc::c_int) -> bool {
+    #[expect(unsafe_code, reason = "nix has no F_SETLEASE")]
+    // SAFETY: the descriptor is open, and the call changes only its lease.
+    unsafe {
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) == 0
+    }
 }
 
 #[cfg(test)]
@@ -141,6 +221,12 @@ mod tests {
 
     use super::*;
 
+    /// Keeps a mailbox in the way that a report does.
+    fn keep(cache: &InvocationCache, directories: &[PathBuf], mailbox: Mailbox) {
+        let status = mailbox.file().metadata().unwrap();
+        cache.keep_mailbox(directories, "meta", mailbox, &status);
+    }
+
     #[test]
     fn unused_mailboxes_are_reused() {
         let folder = tempfile::tempdir().unwrap();
@@ -148,7 +234,7 @@ mod tests {
         let cache = InvocationCache::default();
         let mailbox = cache.mailbox(&directories, "meta").unwrap();
         let name = mailbox.path().to_owned();
-        cache.keep_mailbox(&directories, "meta", mailbox);
+        keep(&cache, &directories, mailbox);
         assert_ne!(cache.mailbox(&directories, "other").unwrap().path(), name);
         assert_eq!(cache.mailbox(&directories, "meta").unwrap().path(), name);
         drop(cache);
@@ -174,14 +260,42 @@ mod tests {
             let mailbox = cache.mailbox(&directories, "meta").unwrap();
             let name = mailbox.path().to_owned();
             change(&mailbox);
-            cache.keep_mailbox(&directories, "meta", mailbox);
+            keep(&cache, &directories, mailbox);
             let mailbox = cache.mailbox(&directories, "meta").unwrap();
             assert!(mailbox.path() != name && mailbox.path().exists());
         }
         let elsewhere = tempfile::tempdir().unwrap();
         let mailbox = cache.mailbox(&directories, "meta").unwrap();
-        cache.keep_mailbox(&directories, "meta", mailbox);
+        keep(&cache, &directories, mailbox);
         let mailbox = cache.mailbox(&[elsewhere.path().to_owned()], "meta").unwrap();
         assert!(mailbox.path().starts_with(elsewhere.path()));
+    }
+
+    #[test]
+    fn captures_are_reused_if_no_process_has_them_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let directories = [folder.path().to_owned()];
+        let inode = |capture: &Capture| capture.file.metadata().unwrap().ino();
+        let cache = InvocationCache::with_captures();
+        let capture = cache.capture(&directories, "out").unwrap();
+        let first = inode(&capture);
+        drop(cache.reopen(&capture).unwrap());
+        cache.keep_capture(&directories, "out", capture);
+        if cache.captures.borrow().is_empty() {
+            // Some file systems grant no leases.
+            return;
+        }
+        let capture = cache.capture(&directories, "out").unwrap();
+        assert_eq!(inode(&capture), first);
+        let open = cache.reopen(&capture).unwrap();
+        cache.keep_capture(&directories, "out", capture);
+        assert!(cache.captures.borrow().is_empty(), "a process has it open");
+        drop(open);
+        let capture = cache.capture(&directories, "out").unwrap();
+        File::from(cache.reopen(&capture).unwrap())
+            .write_all(b"x")
+            .unwrap();
+        cache.keep_capture(&directories, "out", capture);
+        assert!(cache.captures.borrow().is_empty(), "it has text");
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use monitord_compat::invocation_record::Output as ChecksummedFile;
+use monitord_compat::invocation_record::ChecksummedFile;
 use sha2::{Digest, Sha256};
 
 /// Bytes per read.

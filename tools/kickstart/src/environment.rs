@@ -139,7 +139,7 @@ mod tests {
         let inherited = [("B", "1"), ("GRIDSTART_X", "2"), ("A", "3"), ("A", "4")];
         let original = Environment::from_iter(inherited.map(|(name, value)| (name.into(), value.into())));
         let mut copy = original.clone();
-        for (name, value) in [("C", "5"), ("A", "6"), ("AA", ""), ("C", "7=8"), ("N", "1\02")] {
+        for (name, value) in [("C", "5"), ("A", "6"), ("AA", ""), ("C", "7=8"), ("N", "1\0x")] {
             copy.set(name.as_bytes(), value.as_bytes());
         }
         let text = |environment: &Environment| {

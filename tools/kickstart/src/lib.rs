@@ -4,13 +4,13 @@
 //! state of its process: no working directory, environment variable, file mode mask or signal handler. What
 //! an invocation inherits is in a [`context::Context`], and what it was asked for in [`options::Options`].
 //!
-//! Modules use only those to their right, or below them in the same column:
+//! Modules import in one direction, to the right:
 //!
 //! ```text
-//! cli → invoke → context → builtins → lookup, spawn → environment
-//!     → options  stdio     cache    → names, stat, temporary
-//!                checksum, lists, words, payload, limits, machine → network
-//!                wait → interrupts, usage
+//! cli → invoke → stdio → context → builtins, cache → lookup, stat, temporary → names, environment
+//!              → spawn, lists, checksum, limits, machine, payload → environment, words, network
+//!              → wait → interrupts, usage
+//!     → options
 //! ```
 
 pub mod builtins;

@@ -1,4 +1,5 @@
-//! Names that invocations of one process share: users, groups, and real names of files.
+//! Names that invocations of one process share: users, groups, real names of files, and descriptions of
+//! files.
 
 use std::collections::HashMap;
 use std::fs::{self, Metadata};
@@ -6,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use monitord_compat::invocation_record::Text;
+use monitord_compat::invocation_record::{StatLines, Text};
 use nix::unistd::{Gid, Group, Uid, User};
 
 /// Maximum real names kept.
@@ -19,6 +20,38 @@ pub struct Names {
     users: HashMap<u32, Option<Text>>,
     groups: HashMap<u32, Option<Text>>,
     real: HashMap<PathBuf, RealName>,
+    pub(crate) stats: StatCache,
+}
+
+/// Maximum file descriptions kept.
+const MAX_STATS: usize = 16;
+
+/// Numbers of a file status.
+pub(crate) type StatKey = [u64; 14];
+
+/// File descriptions by the numbers that they show. Jobs share some files, such as their program and the null
+/// device.
+#[derive(Debug, Default)]
+pub(crate) struct StatCache {
+    kept: Vec<(StatKey, StatLines)>,
+    /// Index of the description to replace next.
+    next: usize,
+}
+
+impl StatCache {
+    pub(crate) fn get(&self, key: &StatKey) -> Option<StatLines> {
+        let found = self.kept.iter().find(|(kept, _)| kept == key);
+        found.map(|(_, lines)| lines.clone())
+    }
+
+    pub(crate) fn insert(&mut self, key: StatKey, lines: StatLines) {
+        if self.kept.len() < MAX_STATS {
+            self.kept.push((key, lines));
+            return;
+        }
+        self.kept[self.next] = (key, lines);
+        self.next = (self.next + 1) % MAX_STATS;
+    }
 }
 
 /// The real name of a file, and which file it is.

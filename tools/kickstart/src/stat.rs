@@ -40,6 +40,25 @@ pub fn epoch() -> Stamp {
 
 /// Converts a file status to the form of the record.
 pub fn describe(status: &Metadata, names: &mut Names) -> StatLines {
+    let key = [
+        status.ino(),
+        status.mtime().cast_unsigned(),
+        status.mtime_nsec().cast_unsigned(),
+        status.atime().cast_unsigned(),
+        status.atime_nsec().cast_unsigned(),
+        status.ctime().cast_unsigned(),
+        status.ctime_nsec().cast_unsigned(),
+        u64::from(status.mode()),
+        status.size(),
+        status.nlink(),
+        status.blksize(),
+        status.blocks(),
+        u64::from(status.uid()),
+        u64::from(status.gid()),
+    ];
+    if let Some(lines) = names.stats.get(&key) {
+        return lines;
+    }
     let time = |seconds, nanoseconds: i64| stamp(seconds, u32::try_from(nanoseconds).unwrap_or(0));
     let stat = Stat {
         mode: status.mode(),
@@ -56,7 +75,12 @@ pub fn describe(status: &Metadata, names: &mut Names) -> StatLines {
         gid: status.gid(),
         group: names.group(status.gid()),
     };
-    StatLines::from(&stat)
+    let lines = StatLines::from(&stat);
+    // A failed lookup of a name may succeed later.
+    if stat.user.is_some() && stat.group.is_some() {
+        names.stats.insert(key, lines.clone());
+    }
+    lines
 }
 
 fn entry(
@@ -149,6 +173,21 @@ mod tests {
         assert!(matches!(missing.source, Source::Name(name) if name == b"nofile"));
         assert_eq!(missing.stat.unwrap_err(), libc::ENOENT);
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn descriptions_follow_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut names = Names::default();
+        for round in 1..3 {
+            for file in 0..40 {
+                let path = folder.path().join(file.to_string());
+                fs::write(&path, "x".repeat(100 * round + file)).unwrap();
+                let status = fs::metadata(&path).unwrap();
+                let sizes = [(); 2].map(|()| describe(&status, &mut names).size);
+                assert_eq!(sizes, [status.size(); 2]);
+            }
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The standard streams of the jobs. All jobs of an invocation share them.
 
+use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use monitord_compat::invocation_record::FileEntry;
 
-use crate::cache::NullDevice;
+use crate::cache::{InvocationCache, NullDevice};
 use crate::context::Context;
 use crate::names::Names;
 use crate::options::{Existing, Input, Output};
@@ -32,15 +33,19 @@ pub struct Stream {
     key: &'static str,
     number: i32,
     sink: Sink,
+    /// True if a later invocation may use the capture.
+    reusable: Cell<bool>,
 }
 
 /// Where the output streams are opened.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Places<'a> {
     /// Directory of the job.
     pub directory: &'a Path,
     /// Directories for temporary files.
     pub temporary: &'a [PathBuf],
+    /// Files for reuse.
+    pub cache: &'a InvocationCache,
     /// True captures in memory. Built-ins write a few lines; a file on a disk would cost more than their
     /// work.
     pub in_memory: bool,
@@ -71,7 +76,12 @@ impl Stream {
                 Sink::File(path.clone(), open_file(&places.directory.join(path), *existing))
             }
         };
-        Ok(Self { key, number, sink })
+        Ok(Self {
+            key,
+            number,
+            sink,
+            reusable: Cell::new(!places.in_memory),
+        })
     }
 
     /// Returns a copy of the stream's descriptor for a job.
@@ -80,9 +90,14 @@ impl Stream {
     /// The file cannot be written.
     pub fn for_job(&self, context: &Context<'_>) -> io::Result<OwnedFd> {
         match &self.sink {
-            Sink::Capture(Capture { file, .. }) | Sink::File(_, Ok(file)) => {
-                file.as_fd().try_clone_to_owned()
-            }
+            Sink::Capture(capture) => match context.cache.reopen(capture) {
+                Some(file) => Ok(file),
+                None => {
+                    self.reusable.set(false);
+                    capture.file.as_fd().try_clone_to_owned()
+                }
+            },
+            Sink::File(_, Ok(file)) => file.as_fd().try_clone_to_owned(),
             Sink::Inherit => self.inherited(context).try_clone_to_owned(),
             Sink::File(path, Err(error)) => Err(io::Error::new(
                 error.kind(),
@@ -113,17 +128,26 @@ impl Stream {
     pub fn finish(
         self,
         context: &Context<'_>,
-        directory: &Path,
+        Places {
+            directory,
+            temporary,
+            cache,
+            ..
+        }: Places<'_>,
         limit: Option<Option<usize>>,
         names: &mut Names,
     ) -> FileEntry<'static> {
         let key = self.key.as_bytes();
         match self.sink {
-            Sink::Capture(Capture { file, name }) => {
+            Sink::Capture(capture) => {
+                let Capture { file, name } = &capture;
                 let status = file.metadata();
-                let mut entry = stat::temporary(key, &name, &file, status.as_ref(), names);
+                let mut entry = stat::temporary(key, name, file, status.as_ref(), names);
                 let size = status.map_or(0, |status| status.len());
-                entry.payload = limit.and_then(|limit| payload::read(&file, size, limit).ok().flatten());
+                entry.payload = limit.and_then(|limit| payload::read(file, size, limit).ok().flatten());
+                if self.reusable.get() {
+                    cache.keep_capture(temporary, &self.key[3..], capture);
+                }
                 entry
             }
             Sink::Inherit => stat::descriptor(key, self.number, self.inherited(context), names),
@@ -132,13 +156,13 @@ impl Stream {
     }
 }
 
-fn capture(stream: &str, places: Places<'_>) -> io::Result<Capture> {
+fn capture(stream: &'static str, places: Places<'_>) -> io::Result<Capture> {
     if places.in_memory
         && let Ok(capture) = temporary::capture_in_memory(stream)
     {
         return Ok(capture);
     }
-    temporary::capture(places.temporary, stream)
+    places.cache.capture(places.temporary, stream)
 }
 
 fn open_file(path: &Path, existing: Existing) -> io::Result<File> {

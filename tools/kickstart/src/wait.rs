@@ -320,7 +320,7 @@ mod tests {
     use crate::interrupts::Uninterrupted;
 
     fn run(script: &str, limit: &mut Limit) -> (Status, Vec<String>, Duration) {
-        let began = Instant::now();
+        let start = Instant::now();
         #[expect(clippy::zombie_processes, reason = "the function tested waits for it")]
         let child = Command::new("/bin/sh").args(["-c", script]).spawn().unwrap();
         let target = Target {
@@ -331,7 +331,7 @@ mod tests {
         let mut notice = |line: &str| notices.push(line.to_owned());
         let (status, usage) = wait(target, limit, &mut Uninterrupted, &mut notice).unwrap();
         assert!(usage.max_rss_kib > 0 && usage.user_time >= Duration::from_millis(1));
-        (status, notices, began.elapsed())
+        (status, notices, start.elapsed())
     }
 
     #[test]

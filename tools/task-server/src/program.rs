@@ -38,11 +38,6 @@ pub fn main() -> ExitCode {
 }
 
 /// Prints the version, or how this program is used.
-#[expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "the program is asked for this text"
-)]
 fn describe(version: bool) -> ExitCode {
     if version {
         println!("pegasus-kickstart-server {}", env!("CARGO_PKG_VERSION"));

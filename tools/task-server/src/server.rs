@@ -62,7 +62,7 @@ fn serve(inherited: Inherited, mut signals: ProcessSignals) -> io::Result<()> {
         builtins: ToolBuiltins::beside(&inherited.program),
         inherited,
         lifeline,
-        cache: InvocationCache::default(),
+        cache: InvocationCache::with_captures(),
         streams: None,
     };
     server.cache.prepare();

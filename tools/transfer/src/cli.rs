@@ -65,18 +65,18 @@ fn run(call: &Call<'_>, log: &Log<'_>) -> Result<bool, String> {
 /// The handlers of all protocols that this program was built with.
 #[cfg(feature = "remote")]
 fn registry(options: &Options, cancel: &Cancel) -> Registry {
-    use crate::remote::{self, Surroundings, http::Patience};
+    use crate::remote::{self, Environment, http::Timeouts};
     use std::time::Duration;
     let program = std::env::current_exe().ok();
     let directory = program.and_then(|program| Some(program.parent()?.to_owned()));
-    let mut surroundings = Surroundings::new(std::env::vars_os(), directory);
-    surroundings.debug = options.debug;
-    let silence = Duration::from_secs_f64(options.timeout);
-    let patience = Patience {
-        silence,
-        connect: Patience::default().connect.min(silence),
+    let mut environment = Environment::new(std::env::vars_os(), directory);
+    environment.debug = options.debug;
+    let idle = Duration::from_secs_f64(options.timeout);
+    let timeouts = Timeouts {
+        idle,
+        connect: Timeouts::default().connect.min(idle),
     };
-    remote::registry(surroundings, patience, cancel)
+    remote::registry(environment, timeouts, cancel)
 }
 
 #[cfg(not(feature = "remote"))]

@@ -168,7 +168,7 @@ fn statuses_are_encoded_like_wait_does() {
 fn outputs_have_checksums_and_streams_text() {
     let mut invocation = invocation();
     let checksum = |sha256: &str| {
-        Some(Output::Checksum {
+        Some(ChecksummedFile::Checksum {
             sha256: sha256.into(),
             took: Duration::from_millis(14),
         })
@@ -188,6 +188,6 @@ fn outputs_have_checksums_and_streams_text() {
     );
     invocation.files[0].output = checksum("12e4");
     assert!(text(&invocation).contains("sha256: \"12e4\"\n"));
-    invocation.files[0].output = Some(Output::Unreadable);
+    invocation.files[0].output = Some(ChecksummedFile::Unreadable);
     assert!(text(&invocation).contains("integrity_error: failed creating a checksum\n"));
 }

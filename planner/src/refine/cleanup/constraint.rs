@@ -405,6 +405,7 @@ pub(super) fn add(
 }
 
 /// Refuses a plan that cannot stay within the room.
+#[expect(clippy::too_many_arguments, reason = "everything that the message names")]
 fn check(
     workflow: &Workflow,
     exec: &Exec,

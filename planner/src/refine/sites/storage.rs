@@ -20,6 +20,10 @@ pub(crate) struct OutputSite {
 }
 
 /// Storage of an output site; `dir` is that of `--output-dir`.
+#[expect(
+    clippy::too_many_lines,
+    reason = "one case per combination of option and catalog"
+)]
 pub(super) fn output_site(
     site: &Site,
     dir: Option<&str>,

@@ -5,11 +5,16 @@ use std::path::PathBuf;
 
 use crate::model::{Arguments, Job, Workflow};
 use crate::properties::{Properties, PropertySources};
+use crate::request::SubworkflowOptions;
 
 use super::super::replicas::Replicas;
 use super::{OuterWorkflow, canonical};
 
+/// Advice about an option that differs.
+const WITH_PLAN: &str = "Plan the whole with it, or leave it out here";
+
 /// Checks the arguments of a sub-workflow job.
+#[expect(clippy::too_many_lines, reason = "one option after another")]
 pub(super) fn check(
     workflow: &Workflow,
     job: &Job,
@@ -44,7 +49,6 @@ pub(super) fn check(
             job.id
         ));
     };
-    let with_plan = "Plan the whole with it, or leave it out here";
     let differ = |own: &[String], whole: &[String]| -> bool {
         let sorted = |list: &[String]| {
             let mut list = list.to_vec();
@@ -55,16 +59,16 @@ pub(super) fn check(
         !own.is_empty() && sorted(own) != sorted(whole)
     };
     if differ(&own.sites, &request.sites) {
-        refuse("--sites", own.sites.join(","), with_plan);
+        refuse("--sites", own.sites.join(","), WITH_PLAN);
     }
     if differ(&own.output_sites, &request.output_sites) {
-        refuse("--output-sites", own.output_sites.join(","), with_plan);
+        refuse("--output-sites", own.output_sites.join(","), WITH_PLAN);
     }
     let here = &request.environment.working_dir;
     if let Some(dir) = &own.output_dir
         && request.output_dir.as_ref().map(|d| here.join(d)) != Some(here.join(dir))
     {
-        refuse("--output-dir", dir.clone(), with_plan);
+        refuse("--output-dir", dir.clone(), WITH_PLAN);
     }
     let path = |file: &PathBuf| -> PathBuf {
         let name = file.to_string_lossy();
@@ -91,16 +95,36 @@ pub(super) fn check(
         for file in own {
             let file = canonical(&path(file));
             if !whole.iter().any(|known| canonical(known) == file) {
-                refuse(option, file.display().to_string(), with_plan);
+                refuse(option, file.display().to_string(), WITH_PLAN);
             }
         }
     }
     if let Some(dir) = &own.transformations_dir {
         let dir = canonical(&path(dir));
         if request.transformations_dir.as_deref().map(canonical) != Some(dir.clone()) {
-            refuse("--transformations-dir", dir.display().to_string(), with_plan);
+            refuse("--transformations-dir", dir.display().to_string(), WITH_PLAN);
         }
     }
+    check_properties(job, outer, &own, path, problems);
+    if !own.without_effect.is_empty() {
+        warnings.push(format!(
+            "the job {}: the arguments {} are passed over, since its jobs become jobs of this plan, where the options \
+             of the whole hold",
+            job.id,
+            own.without_effect.join(", ")
+        ));
+    }
+}
+
+/// Refuses properties that differ from those of the outer workflow.
+fn check_properties(
+    job: &Job,
+    outer: &OuterWorkflow<'_>,
+    own: &SubworkflowOptions,
+    path: impl Fn(&PathBuf) -> PathBuf,
+    problems: &mut Vec<String>,
+) {
+    let request = outer.request;
     let conf = own
         .conf
         .as_ref()
@@ -125,19 +149,11 @@ pub(super) fn check(
                     );
                     problems.push(format!(
                         "the job {}: its workflow is to have the property {key} = {value}, {with}; its jobs become \
-                         part of that plan. {with_plan}",
+                         part of that plan. {WITH_PLAN}",
                         job.id
                     ));
                 }
             }
         }
-    }
-    if !own.without_effect.is_empty() {
-        warnings.push(format!(
-            "the job {}: the arguments {} are passed over, since its jobs become jobs of this plan, where the options \
-             of the whole hold",
-            job.id,
-            own.without_effect.join(", ")
-        ));
     }
 }

@@ -175,6 +175,7 @@ impl Builder<'_, '_> {
     }
 
     /// Adds a file to a stage-in job.
+    #[expect(clippy::too_many_arguments, reason = "one file and its transfer")]
     pub(super) fn add_file(
         &mut self,
         transfer: JobId,

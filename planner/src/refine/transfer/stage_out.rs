@@ -5,6 +5,7 @@ use super::*;
 
 impl Builder<'_, '_> {
     /// Delivers one output of a job to one output site.
+    #[expect(clippy::too_many_arguments, reason = "one output and its destination")]
     pub(super) fn stage_output(
         &mut self,
         job: JobId,

@@ -2,8 +2,8 @@
 //! It is several times faster than the full reader.
 //!
 //! Anything else (flow style, anchors, tags, multi-line texts, comments after values, tabs, errors) gives
-//! [`Unsupported`], and [`Full`](super::full::Full) reads the file instead. This module must give the same events
-//! as `Full` or give up. Tests compare both.
+//! [`Unsupported`], and [`Full`](super::full::Full) reads the file instead. This module must give the same
+//! events as `Full` or give up. Tests compare both.
 
 use std::borrow::Cow;
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 
-use monitord_compat::invocation_record::{FileEntry, Output as ChecksummedFile, Stage};
+use monitord_compat::invocation_record::{ChecksummedFile, FileEntry, Stage};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 

@@ -10,7 +10,7 @@ use monitord_compat::invocation_record::{FileEntry, Identity, IdentityLines, Inv
 use nix::unistd::{getgid, getuid};
 
 use super::session::Session;
-use crate::temporary::Mailbox;
+use crate::stdio::Places;
 use crate::{limits, payload, stat, stdio, usage};
 
 /// Maximum bytes of a record that are gathered in memory before they are written.
@@ -76,31 +76,20 @@ impl<W: Write> Write for CountingBuffer<W> {
     }
 }
 
-/// A file that the job may have written to, after the job.
-struct Written {
-    status: io::Result<Metadata>,
-}
-
-impl Written {
-    fn new(mailbox: &Mailbox) -> Self {
-        Self {
-            status: mailbox.file().metadata(),
-        }
-    }
-
-    /// Size in bytes; 0 if it is unknown.
-    fn size(&self) -> u64 {
-        self.status.as_ref().map_or(0, Metadata::len)
-    }
+/// Returns the size of a file in bytes; 0 if it is unknown.
+fn size(status: &io::Result<Metadata>) -> u64 {
+    status.as_ref().map_or(0, Metadata::len)
 }
 
 impl Session<'_, '_> {
     pub(super) fn report(mut self, exit_code: u8) -> Report {
         let failed = exit_code != 0 || self.jobs.iter().any(|(_, job)| job.status.raw() != 0);
         let long_form = failed || self.options.long_form;
-        let mut integrity_data = self.integrity_data();
+        let integrity = self.integrity.file().metadata();
+        let metadata = self.metadata.file().metadata();
+        let mut integrity_data = self.integrity_data(size(&integrity));
         let only_streams = self.before.is_empty() && self.after.is_empty() && integrity_data.is_empty();
-        let mut files = self.files(failed, long_form);
+        let mut files = self.files(failed, long_form, &metadata);
         // Readers keep the last of equal keys, or refuse the record.
         if !only_streams {
             integrity_data.retain(|(key, _)| !STREAMS.contains(&key.as_str()));
@@ -131,8 +120,14 @@ impl Session<'_, '_> {
         };
         let cache = self.context.cache;
         cache.keep_names(self.names);
-        cache.keep_mailbox(&self.temporary, "meta", self.metadata);
-        cache.keep_mailbox(&self.temporary, "integrity", self.integrity);
+        for (purpose, mailbox, status) in [
+            ("meta", self.metadata, metadata),
+            ("integrity", self.integrity, integrity),
+        ] {
+            if let Ok(status) = status {
+                cache.keep_mailbox(&self.temporary, purpose, mailbox, &status);
+            }
+        }
         Report {
             record,
             exit_code,
@@ -141,8 +136,7 @@ impl Session<'_, '_> {
     }
 
     /// Returns the integrity data of the job by key.
-    fn integrity_data(&mut self) -> Vec<(String, String)> {
-        let size = Written::new(&self.integrity).size();
+    fn integrity_data(&mut self, size: u64) -> Vec<(String, String)> {
         let data = payload::read_all(self.integrity.file(), size).unwrap_or_default();
         let parsed = payload::parse_integrity_data(&data);
         if parsed.dropped > 0 {
@@ -154,20 +148,30 @@ impl Session<'_, '_> {
         parsed.entries
     }
 
-    fn files(&mut self, failed: bool, long_form: bool) -> Vec<FileEntry<'static>> {
+    fn files(
+        &mut self,
+        failed: bool,
+        long_form: bool,
+        written: &io::Result<Metadata>,
+    ) -> Vec<FileEntry<'static>> {
         let mut files = std::mem::take(&mut self.before);
         files.append(&mut self.after);
         let (options, context, directory, names) =
             (self.options, &self.context, &self.directory, &mut self.names);
+        let places = Places {
+            directory,
+            temporary: &self.temporary,
+            cache: context.cache,
+            in_memory: false,
+        };
         files.push(stdio::input_entry(&options.stdin, context, directory, names));
         let limit = (failed || !options.quiet).then_some(options.payload_limit);
         for stream in self.streams.take().into_iter().flatten() {
-            files.push(stream.finish(context, directory, limit, names));
+            files.push(stream.finish(context, places, limit, names));
         }
         let (name, file) = (self.metadata.path(), self.metadata.file());
-        let written = Written::new(&self.metadata);
-        let mut metadata = stat::temporary(b"metadata", name, file, written.status.as_ref(), names);
-        metadata.payload = payload::read(file, written.size(), None).ok().flatten();
+        let mut metadata = stat::temporary(b"metadata", name, file, written.as_ref(), names);
+        metadata.payload = payload::read(file, size(written), None).ok().flatten();
         files.push(metadata);
         if long_form {
             let mut program = stat::named(b"kickstart", &context.program, directory, names);

@@ -122,6 +122,7 @@ impl<'a, 'c> Session<'a, 'c> {
         Places {
             directory: &self.directory,
             temporary: &self.temporary,
+            cache: self.context.cache,
             in_memory,
         }
     }

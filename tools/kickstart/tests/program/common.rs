@@ -1,4 +1,4 @@
-//! Runs the program in a directory of its own and reads its record.
+//! Runs the program in a temporary directory and parses its record.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use saphyr_parser::{Event, Parser};
 use tempfile::TempDir;
 
-/// A directory with a place for temporary files.
+/// A working directory, and a directory for temporary files.
 pub struct Scene {
     folder: TempDir,
 }
@@ -21,7 +21,7 @@ impl Scene {
         Self { folder }
     }
 
-    /// The directory the program starts in.
+    /// Returns the path of a file in the working directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join("run").join(name)
     }
@@ -60,7 +60,7 @@ impl Scene {
         }
     }
 
-    /// Temporary files that still exist.
+    /// Returns the temporary files that still exist.
     pub fn left_behind(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder.path().join("tmp")).unwrap();
         entries
@@ -69,7 +69,7 @@ impl Scene {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 pub struct Run {
     pub code: i32,
     pub text: String,
@@ -87,7 +87,7 @@ impl Run {
 pub struct Record(pub BTreeMap<String, String>);
 
 impl Record {
-    /// Reads one record: a list with one mapping. Of equal keys the last counts.
+    /// Parses one record: a list with one mapping. The last of equal keys counts.
     pub fn parse(text: &str) -> Self {
         let mut events =
             Parser::new_from_str(text).map(|event| event.unwrap_or_else(|e| panic!("{e}\n{text}")).0);
@@ -113,7 +113,7 @@ impl Record {
         self.get(path).parse().unwrap()
     }
 
-    /// True if there is anything below `path`.
+    /// Returns whether the mapping at `path` has entries.
     pub fn has(&self, path: &str) -> bool {
         let below = format!("/0/{path}/");
         self.0.keys().any(|key| key.starts_with(&below))

@@ -61,7 +61,7 @@ fn a_failing_postjob_gives_the_exit_code() {
 }
 
 #[test]
-fn failing_setup_and_cleanup_show_but_do_not_count() {
+fn failing_setup_and_cleanup_are_recorded_but_do_not_count() {
     let scene = Scene::new();
     let jobs = [
         ("KICKSTART_SETUP", "/bin/false"),
@@ -78,7 +78,7 @@ fn failing_setup_and_cleanup_show_but_do_not_count() {
 }
 
 #[test]
-fn the_wrapper_comes_first() {
+fn the_wrapper_precedes_the_program() {
     let scene = Scene::new();
     let run = with_jobs(
         &scene,
@@ -92,7 +92,7 @@ fn the_wrapper_comes_first() {
 }
 
 #[test]
-fn path_can_be_extended() {
+fn prepended_directories_are_searched_first() {
     let scene = Scene::new();
     fs::create_dir(scene.path("bin")).unwrap();
     scene.write("bin/mine", "#!/bin/sh\necho $PATH\n");
@@ -113,7 +113,7 @@ fn path_can_be_extended() {
 }
 
 #[test]
-fn programs_are_made_executable() {
+fn programs_are_made_executable_on_request() {
     let scene = Scene::new();
     scene.write("staged", "#!/bin/sh\necho ran\n");
     assert_eq!(scene.run(&["./staged"]).code, 127);
@@ -132,7 +132,7 @@ fn argument_files_give_program_and_arguments() {
 }
 
 #[test]
-fn streams_go_where_they_should() {
+fn streams_can_be_files_or_inherited() {
     let scene = Scene::new();
     scene.write("in", "input\n");
     let script = "cat; echo err >&2";
@@ -169,7 +169,7 @@ fn streams_that_cannot_be_opened_end_the_job() {
 }
 
 #[test]
-fn directories_are_changed_to_and_made() {
+fn the_working_directory_is_made_and_entered() {
     let scene = Scene::new();
     let run = scene.run(&["-W", "new", "-o", "out", "-l", "log", "-s", "lfn=out", "/bin/pwd"]);
     assert_eq!((run.code, run.text.as_str()), (0, ""));
@@ -183,7 +183,7 @@ fn directories_are_changed_to_and_made() {
 }
 
 #[test]
-fn the_log_is_appended_to_or_replaced_by_standard_output() {
+fn without_a_log_the_record_goes_to_standard_output() {
     let scene = Scene::new();
     for _ in 0..2 {
         assert_eq!(scene.run(&["-F", "-l", "log", "/bin/true"]).text, "");
@@ -210,7 +210,7 @@ fn a_record_that_cannot_be_written_is_an_error() {
 #[test]
 fn unreadable_outputs_fail_the_invocation() {
     if nix::unistd::geteuid().is_root() {
-        // Root reads everything.
+        // Root can read every file.
         return;
     }
     let scene = Scene::new();
@@ -224,7 +224,7 @@ fn unreadable_outputs_fail_the_invocation() {
 #[test]
 fn time_limits_end_the_job() {
     let scene = Scene::new();
-    let began = Instant::now();
+    let start = Instant::now();
     let jobs = [
         ("KICKSTART_POSTJOB", "/bin/echo post"),
         ("KICKSTART_CLEANUP", "/bin/echo cleanup"),
@@ -243,14 +243,14 @@ fn time_limits_end_the_job() {
         ],
     );
     let record = run.record();
-    assert!(began.elapsed() < Duration::from_secs(8));
+    assert!(start.elapsed() < Duration::from_secs(8));
     assert_eq!((run.code, record.get("mainjob/status/raw")), (14, "9"));
     assert_eq!(record.get("files/stdout/data"), "cleanup\n");
     assert!(run.messages.contains("sending SIGTERM") && run.messages.contains("sending SIGKILL"));
 }
 
 #[test]
-fn a_job_may_use_the_time_to_save_its_state() {
+fn a_job_may_save_its_state_before_sigkill() {
     let scene = Scene::new();
     let script = "trap 'echo saved > state; exit 0' TERM; sleep 9 & wait";
     let run = scene.run(&["-k", "1", "-K", "5", "-s", "state", "/bin/sh", "-c", script]);
@@ -261,12 +261,12 @@ fn a_job_may_use_the_time_to_save_its_state() {
     );
 }
 
-/// Waits until the job has made the file `ready`.
+/// Waits for the file `ready`, which the job makes.
 fn await_ready(scene: &Scene) {
-    let began = Instant::now();
+    let start = Instant::now();
     while !scene.path("ready").exists() {
         assert!(
-            began.elapsed() < Duration::from_secs(10),
+            start.elapsed() < Duration::from_secs(10),
             "the job does not start"
         );
         sleep(Duration::from_millis(5));
@@ -285,7 +285,7 @@ fn start(scene: &Scene, script: &str) -> Child {
 }
 
 #[test]
-fn signals_are_handed_on_and_the_record_is_written() {
+fn signals_are_forwarded_and_the_record_is_written() {
     for (signal, code) in [
         (Signal::SIGTERM, 143),
         (Signal::SIGINT, 130),
@@ -305,7 +305,7 @@ fn signals_are_handed_on_and_the_record_is_written() {
 }
 
 #[test]
-fn jobs_start_with_ordinary_signals() {
+fn jobs_start_with_default_signals() {
     let scene = Scene::new();
     let run = scene.run(&["/bin/cat", "/proc/self/status"]);
     let status = run.record().get("files/stdout/data").to_owned();
@@ -319,7 +319,7 @@ fn jobs_start_with_ordinary_signals() {
 }
 
 #[test]
-fn an_ignored_sigchld_does_not_matter() {
+fn an_ignored_sigchld_changes_nothing() {
     let scene = Scene::new();
     let script = format!(
         "trap '' CHLD; exec {} /bin/sh -c 'exit 4'",
@@ -348,7 +348,7 @@ fn jobs_inherit_no_descriptors() {
 #[test]
 fn output_after_the_job_does_not_delay_the_record() {
     let scene = Scene::new();
-    let began = Instant::now();
+    let start = Instant::now();
     let run = scene.run(&["/bin/sh", "-c", "sleep 5 & echo done"]);
-    assert!(run.code == 0 && began.elapsed() < Duration::from_secs(4));
+    assert!(run.code == 0 && start.elapsed() < Duration::from_secs(4));
 }

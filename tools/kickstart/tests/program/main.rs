@@ -1,4 +1,4 @@
-//! Runs the real program and looks at its records, streams and exit codes.
+//! Runs the program and checks its records, streams and exit codes.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that fails may panic")]
 

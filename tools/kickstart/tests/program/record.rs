@@ -1,4 +1,4 @@
-//! What the record says, for every way an invocation can end.
+//! Contents of the record for each kind of end of an invocation.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use super::common::{Record, Scene};
 use proptest::prelude::*;
 
 #[test]
-fn a_success_is_described_field_by_field() {
+fn a_success_has_all_fields() {
     let scene = Scene::new();
     scene.write("in1", "hi\n");
     scene.write("a.lof", "in.lfn=in1\n");
@@ -78,7 +78,7 @@ fn a_success_is_described_field_by_field() {
     assert!(record.find("files/stderr/data").is_none());
 }
 
-/// Keys in the order in which they come, with their depth; values are left out.
+/// Returns the keys with their indentation, in order and without values.
 fn outline(text: &str) -> Vec<String> {
     let key = |line: &str| line.split(':').next().unwrap_or_default().trim_end().to_owned();
     text.lines()
@@ -88,7 +88,7 @@ fn outline(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn keys_come_in_the_order_of_the_format() {
+fn keys_have_the_order_of_the_format() {
     let expected = include_str!("outline-failure.txt");
     let scene = Scene::new();
     let run = scene.run(&[
@@ -108,7 +108,7 @@ fn keys_come_in_the_order_of_the_format() {
         "-",
         "/bin/false",
     ]);
-    // What depends on the machine: processes in unusual states, and variables of the environment.
+    // Processes in unusual states and variables of the environment depend on the machine.
     let varies =
         |line: &str| line.starts_with("    procs_") || line.starts_with("    task_") || line.contains('"');
     let found: Vec<_> = outline(&run.text)
@@ -137,7 +137,7 @@ fn a_failure_has_the_long_form_and_the_tail_of_the_output() {
 }
 
 #[test]
-fn long_output_is_cut() {
+fn long_output_is_truncated() {
     let scene = Scene::new();
     let record = scene.run(&["-H", "/usr/bin/seq", "100000"]).record();
     assert_eq!(record.get("files/stdout/data").len(), 262_144);
@@ -163,7 +163,7 @@ fn quiet_leaves_output_out_only_on_success() {
 }
 
 #[test]
-fn the_long_form_can_be_asked_for() {
+fn the_long_form_can_be_requested() {
     let scene = Scene::new();
     let mut command = scene.command(&["-f", "/bin/true"]);
     let run = scene.finish(command.env("A\"B", "c\"d\\e\u{1}\n").output().unwrap());
@@ -247,6 +247,14 @@ fn usage_and_version_print_no_record() {
     let scene = Scene::new();
     let run = scene.run(&["-V"]);
     assert_eq!((run.code, run.text.as_str()), (0, "5.1.3\n"));
+    let run = scene.run(&["--version"]);
+    assert!(
+        run.code == 0 && run.text.starts_with("pegasus-kickstart "),
+        "{}",
+        run.text
+    );
+    let run = scene.run(&["--help"]);
+    assert!(run.code == 0 && run.text.starts_with("Usage:"), "{}", run.text);
     for arguments in [&[][..], &["-h"], &["-?"], &["-H"]] {
         let run = scene.run(arguments);
         assert_eq!((run.code, run.text.as_str()), (127, ""));
@@ -255,7 +263,7 @@ fn usage_and_version_print_no_record() {
 }
 
 #[test]
-fn file_lists_keep_order_and_report_what_is_missing() {
+fn file_lists_keep_their_order_and_show_missing_files() {
     let scene = Scene::new();
     scene.write("in1", "12345");
     fs::create_dir(scene.path("dir")).unwrap();
@@ -306,7 +314,7 @@ fn file_lists_keep_order_and_report_what_is_missing() {
 }
 
 #[test]
-fn integrity_data_of_the_job_is_taken_over() {
+fn integrity_data_of_the_job_is_copied() {
     let scene = Scene::new();
     let script = "printf '    \"f.a\":\\n      size: 6\\n      output: True\\n    \"torn' >> \\$KICKSTART_INTEGRITY_DATA";
     let run = scene.run(&["/bin/sh", "-c", script]);
@@ -315,7 +323,7 @@ fn integrity_data_of_the_job_is_taken_over() {
 }
 
 #[test]
-fn a_file_looked_at_twice_has_one_entry() {
+fn a_file_examined_twice_has_one_entry() {
     let scene = Scene::new();
     scene.write("f", "1");
     let script = "echo 22 >> f; printf '    g:\\n      size: 6\\n' >> \\$KICKSTART_INTEGRITY_DATA";
@@ -344,7 +352,7 @@ fn a_file_looked_at_twice_has_one_entry() {
 }
 
 #[test]
-fn batch_systems_give_ids() {
+fn ids_of_batch_systems_are_recorded() {
     let scene = Scene::new();
     let mut command = scene.command(&["/bin/true"]);
     command
@@ -360,7 +368,7 @@ fn batch_systems_give_ids() {
 }
 
 #[test]
-fn times_carry_the_true_offset() {
+fn times_have_the_local_offset() {
     let scene = Scene::new();
     let mut command = scene.command(&["/bin/true"]);
     let record = scene
@@ -370,7 +378,7 @@ fn times_carry_the_true_offset() {
 }
 
 #[test]
-fn text_that_readers_search_for_is_hidden() {
+fn text_that_readers_search_for_is_escaped() {
     let scene = Scene::new();
     let run = scene.run(&["/bin/sh", "-c", "echo 'raw: 5'; echo 'integrity_error: x'"]);
     assert_eq!(run.text.matches("raw: ").count(), 1);
@@ -384,7 +392,7 @@ fn text_that_readers_search_for_is_hidden() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn anything_printed_and_any_argument_reads_back(
+    fn all_output_and_arguments_read_back(
         output in any::<Vec<u8>>(),
         argument in prop::collection::vec(1_u8.., 0..60),
     ) {

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "# comment\n[amazon]\nendpoint = https://s3.amazonaws.com\n\n[me@amazon]\nAccess_Key=AK\n\
-        secret_key : a=b:%c\n\n[http://h:80]\nheader.X-Foo: one\nlong = 1\n  2\n; end\n[amazon]\nregion=r\n";
+        secret_key : a=b:%c\n\n[http://h:80]\nheader.X-Foo: transfer_one\nlong = 1\n  2\n; end\n[amazon]\nregion=r\n";
 
     #[test]
     fn options_are_found() {

@@ -17,58 +17,58 @@
 //! Nothing is set up before it is needed: a run with local files alone costs no more than without this module.
 
 mod credentials;
+mod environment;
 mod gs;
 pub mod http;
 mod objects;
 mod program;
 mod s3;
-mod surroundings;
 
 use std::sync::Arc;
 
-pub use surroundings::Surroundings;
+pub use environment::Environment;
 
 use crate::cancel::Cancel;
 use crate::protocol::{Handler, Registry};
 use gs::Gs;
-use http::{Client, Downloads, Http, Patience, Webdav};
+use http::{Client, Downloads, Http, Timeouts, Webdav};
 use program::{Apptainer, Docker, Ftp, Gfal, Globus, GridFtp, Irods, Osdf, Scp};
 use s3::S3;
 
 /// The handlers of local files and of all protocols of this module.
 #[must_use]
-pub fn registry(surroundings: Surroundings, patience: Patience, cancel: &Cancel) -> Registry {
-    let here = Arc::new(surroundings);
-    let client = Arc::new(Client::new(Arc::clone(&here), patience, cancel.clone()));
+pub fn registry(environment: Environment, timeouts: Timeouts, cancel: &Cancel) -> Registry {
+    let environment = Arc::new(environment);
+    let client = Arc::new(Client::new(Arc::clone(&environment), timeouts, cancel.clone()));
     let handlers: Vec<Box<dyn Handler>> = vec![
         Box::new(Http {
-            surroundings: Arc::clone(&here),
+            environment: Arc::clone(&environment),
             client: Arc::clone(&client),
             downloads: Downloads::default(),
         }),
-        Box::new(Webdav::new(Arc::clone(&here), Arc::clone(&client))),
-        Box::new(S3::new(Arc::clone(&here), Arc::clone(&client))),
-        Box::new(Gs::new(Arc::clone(&here), Arc::clone(&client))),
-        Box::new(GridFtp::new(Arc::clone(&here))),
+        Box::new(Webdav::new(Arc::clone(&environment), Arc::clone(&client))),
+        Box::new(S3::new(Arc::clone(&environment), Arc::clone(&client))),
+        Box::new(Gs::new(Arc::clone(&environment), Arc::clone(&client))),
+        Box::new(GridFtp::new(Arc::clone(&environment))),
         Box::new(Ftp {
-            here: Arc::clone(&here),
+            environment: Arc::clone(&environment),
         }),
-        Box::new(Irods::new(Arc::clone(&here))),
+        Box::new(Irods::new(Arc::clone(&environment))),
         Box::new(Globus {
-            here: Arc::clone(&here),
+            environment: Arc::clone(&environment),
         }),
         Box::new(Gfal {
-            here: Arc::clone(&here),
+            environment: Arc::clone(&environment),
         }),
-        Box::new(Scp::new(Arc::clone(&here), false)),
-        Box::new(Scp::new(Arc::clone(&here), true)),
+        Box::new(Scp::new(Arc::clone(&environment), false)),
+        Box::new(Scp::new(Arc::clone(&environment), true)),
         Box::new(Osdf {
-            here: Arc::clone(&here),
+            environment: Arc::clone(&environment),
         }),
         Box::new(Docker {
-            here: Arc::clone(&here),
+            environment: Arc::clone(&environment),
         }),
-        Box::new(Apptainer { here }),
+        Box::new(Apptainer { environment }),
     ];
     Registry::with_local(handlers)
 }

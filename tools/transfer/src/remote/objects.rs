@@ -31,25 +31,25 @@ use ureq::http::header::{ETAG, LAST_MODIFIED};
 use ureq::http::request::Parts;
 use ureq::http::{HeaderValue, Method, Uri};
 
-use super::Surroundings;
-use super::http::{Arriving, Call, Client, Opened, Payload, Rest, encode};
+use super::Environment;
+use super::http::{Client, Opened, Payload, RemoteBody, Request, Rest, encode};
 use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
 
 /// Size of the parts that large files are sent in, if there are not too many; smaller files are sent at once.
 /// A part is in memory while it is sent.
-const PART: u64 = 16 << 20;
+const DEFAULT_PART_SIZE: u64 = 16 << 20;
 /// The largest part that can be asked for.
-const LARGEST: u64 = 512 << 20;
+const MAX_PART_SIZE: u64 = 512 << 20;
 /// Most parts that a store takes.
-const PARTS: u64 = 10_000;
+const MAX_PARTS: u64 = 10_000;
 /// How often a part is sent again before the upload fails.
-const REPEATS: usize = 2;
+const PART_RETRIES: usize = 2;
 /// How long between two looks whether the run shall stop.
-const LOOK: Duration = Duration::from_millis(100);
-const BUFFER: usize = 256 << 10;
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const BUFFER_SIZE: usize = 256 << 10;
 /// Most bytes of what answers a request that is no `GET`: it becomes part of addresses.
-const SHORT: u64 = 16 << 10;
+const MAX_SHORT_BODY: u64 = 16 << 10;
 
 /// The size of parts that is asked for, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -57,12 +57,14 @@ pub(super) struct PartSize(pub(super) u64);
 
 impl PartSize {
     /// As the environment asks for it: for stores that want other parts, and for tests.
-    pub(super) fn of(surroundings: &Surroundings) -> Self {
-        let megabytes = surroundings
+    pub(super) fn of(environment: &Environment) -> Self {
+        let megabytes = environment
             .text("PEGASUS_TRANSFER_S3_PART_MB")
             .and_then(|text| text.parse().ok())
             .filter(|number: &u64| *number > 0);
-        Self(megabytes.map_or(PART, |number| number.saturating_mul(1 << 20).min(LARGEST)))
+        Self(megabytes.map_or(DEFAULT_PART_SIZE, |number| {
+            number.saturating_mul(1 << 20).min(MAX_PART_SIZE)
+        }))
     }
 
     /// Whether a file of `length` bytes is sent in parts.
@@ -73,7 +75,7 @@ impl PartSize {
 
 /// An operation of the library.
 #[derive(Clone)]
-pub(super) struct Bridge {
+pub(super) struct ClientAdapter {
     client: Arc<Client>,
     cancel: Cancel,
     /// Whether the proxy of the environment is used for what is fetched.
@@ -82,38 +84,38 @@ pub(super) struct Bridge {
     failure: Arc<Mutex<Option<TransferError>>>,
 }
 
-impl std::fmt::Debug for Bridge {
+impl std::fmt::Debug for ClientAdapter {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("Bridge")
     }
 }
 
-impl HttpConnector for Bridge {
+impl HttpConnector for ClientAdapter {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
         Ok(HttpClient::new(self.clone()))
     }
 }
 
 #[async_trait]
-impl HttpService for Bridge {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let (parts, body) = request.into_parts();
-        let body = gathered(body);
-        let mut call = call(&parts, &body);
-        call.proxied = self.proxied;
-        let answer = self.client.send(&call).map_err(|error| {
+impl HttpService for ClientAdapter {
+    async fn call(&self, library_request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let (parts, body) = library_request.into_parts();
+        let body = collect_body(body);
+        let mut request = to_request(&parts, &body);
+        request.proxied = self.proxied;
+        let response = self.client.send(&request).map_err(|error| {
             let kind = match error.retry() {
                 Retry::Never => HttpErrorKind::Unknown,
                 _ => HttpErrorKind::Connect,
             };
             let shown = io::Error::other(error.to_string());
-            self.remember(error);
+            self.set_failure(error);
             HttpError::new(kind, shown)
         })?;
-        let status = answer.status;
-        let mut response = ureq::http::Response::builder().status(status);
-        if let Some(headers) = response.headers_mut() {
-            headers.clone_from(&answer.headers);
+        let status = response.status;
+        let mut library_response = ureq::http::Response::builder().status(status);
+        if let Some(headers) = library_response.headers_mut() {
+            headers.clone_from(&response.headers);
             // The library wants these of each object. Not all stores tell, and nobody here asks; but it must be an error
             // if a part of an upload has no tag.
             let some = |text| HeaderValue::from_static(text);
@@ -126,25 +128,25 @@ impl HttpService for Bridge {
         }
         let body = if (200..300).contains(&status) {
             // An earlier attempt may have failed.
-            self.forget();
-            let all = answer.body.into_reader();
+            self.take_failure();
+            let all = response.body.into_reader();
             let reader: Box<dyn Read + Send> = if parts.method == Method::GET {
                 Box::new(all)
             } else {
-                Box::new(all.take(SHORT))
+                Box::new(all.take(MAX_SHORT_BODY))
             };
             HttpResponseBody::new(Incoming(Mutex::new(reader)))
         } else {
-            self.remember(super::s3::failure(answer));
+            self.set_failure(super::s3::failure(response));
             Bytes::new().into()
         };
-        response
+        library_response
             .body(body)
             .map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))
     }
 }
 
-impl Bridge {
+impl ClientAdapter {
     pub(super) fn new(client: &Arc<Client>, cancel: &Cancel) -> Self {
         Self {
             client: Arc::clone(client),
@@ -159,11 +161,11 @@ impl Bridge {
         self
     }
 
-    fn remember(&self, error: TransferError) {
+    fn set_failure(&self, error: TransferError) {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
-    fn forget(&self) -> Option<TransferError> {
+    fn take_failure(&self) -> Option<TransferError> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -175,7 +177,7 @@ impl Bridge {
     ) -> Result<T, TransferError> {
         let stopped = async {
             while !self.cancel.is_cancelled() {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
         let done = runtime.block_on(async {
@@ -187,7 +189,9 @@ impl Bridge {
         });
         match done {
             Some(Ok(done)) => Ok(done),
-            Some(Err(error)) if !self.cancel.is_cancelled() => Err(in_our_words(self.forget(), &error)),
+            Some(Err(error)) if !self.cancel.is_cancelled() => {
+                Err(to_transfer_error(self.take_failure(), &error))
+            }
             _ => Err(TransferError::Cancelled),
         }
     }
@@ -200,7 +204,7 @@ impl Bridge {
         (file, length): (&File, u64),
         part: PartSize,
     ) -> Result<(), TransferError> {
-        let part = part.0.max(length.div_ceil(PARTS));
+        let part = part.0.max(length.div_ceil(MAX_PARTS));
         let runtime = runtime()?;
         if length <= part {
             let payload = read(file, 0, length)?;
@@ -252,22 +256,22 @@ impl Bridge {
             Ok(got) => got,
             Err(_) if self.cancel.is_cancelled() => return Err(TransferError::Cancelled),
             Err(error) => {
-                let failure = self.forget();
+                let failure = self.take_failure();
                 // It is another version, or the store cannot give parts: all of it, then.
                 let without_rest =
                     matches!(error, object_store::Error::Precondition { .. }) || failure.is_none();
                 if rest.is_some() && without_rest {
                     return self.open(store, path, None);
                 }
-                return Err(in_our_words(failure, &error));
+                return Err(to_transfer_error(failure, &error));
             }
         };
         let (start, total, version) = (got.range.start, got.meta.size, got.meta.e_tag.clone());
-        Ok(Opened::Arriving(Arriving {
+        Ok(Opened::RemoteBody(RemoteBody {
             start,
             total: Some(total),
             version: version.filter(|tag| tag.starts_with('"') && tag.len() > 2),
-            body: Box::new(Streamed {
+            body: Box::new(ObjectReader {
                 runtime,
                 stream: got.into_stream(),
                 chunk: Bytes::new(),
@@ -277,7 +281,7 @@ impl Bridge {
 }
 
 /// A failure that the library tells of: that of the last request, if there was one.
-fn in_our_words(known: Option<TransferError>, error: &object_store::Error) -> TransferError {
+fn to_transfer_error(known: Option<TransferError>, error: &object_store::Error) -> TransferError {
     known.unwrap_or_else(|| {
         let retry = match error {
             object_store::Error::Generic { .. } => Retry::Later,
@@ -289,14 +293,14 @@ fn in_our_words(known: Option<TransferError>, error: &object_store::Error) -> Tr
 }
 
 /// How the library repeats requests: parts of files only. The engine repeats the rest.
-pub(super) fn repeats(of_parts: bool) -> RetryConfig {
+pub(super) fn retry_config(of_parts: bool) -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
             init_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(3),
             base: 2.0,
         },
-        max_retries: if of_parts { REPEATS } else { 0 },
+        max_retries: if of_parts { PART_RETRIES } else { 0 },
         // A signature, which stays the same, is good for a quarter of an hour.
         retry_timeout: Duration::from_secs(600),
     }
@@ -309,7 +313,7 @@ pub(super) fn runtime() -> Result<Runtime, TransferError> {
 }
 
 /// The request as our client makes it. A signature is for one address, so redirections are not followed.
-pub(super) fn call<'a>(parts: &'a Parts, body: &'a [u8]) -> Call<'a> {
+pub(super) fn to_request<'a>(parts: &'a Parts, body: &'a [u8]) -> Request<'a> {
     // The library encodes more than it must for GCS, also in names of buckets, where not every server expects it.
     let plain = [("%2D", "-"), ("%2E", "."), ("%5F", "_"), ("%7E", "~")];
     let address = plain
@@ -317,17 +321,17 @@ pub(super) fn call<'a>(parts: &'a Parts, body: &'a [u8]) -> Call<'a> {
         .fold(parts.uri.to_string(), |address, (code, plain)| {
             address.replace(code, plain)
         });
-    let mut call = Call::new(parts.method.as_str(), address);
-    call.headers = parts
+    let mut request = Request::new(parts.method.as_str(), address);
+    request.headers = parts
         .headers
         .iter()
         .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
         .collect();
-    call.follow = false;
+    request.follow = false;
     if matches!(parts.method.as_str(), "PUT" | "POST") {
-        call.payload = Payload::Bytes(body);
+        request.payload = Payload::Bytes(body);
     }
-    call
+    request
 }
 
 /// Directory and last part of an object's name. The library's paths cannot hold all names that stores take (`a//b`,
@@ -338,12 +342,12 @@ pub(super) fn split_name(object: &[u8]) -> Result<(Option<&[u8]>, Path), Transfe
         None => (None, object),
     };
     // Encoded it is at most three times as long, and addresses have an end.
-    const LONGEST: usize = 8 << 10;
+    const MAX_NAME: usize = 8 << 10;
     let refused = |why: &str| {
         let name = crate::shown::bytes(object);
         TransferError::Credentials(format!("the name of the object '{name}' {why}"))
     };
-    if object.len() > LONGEST {
+    if object.len() > MAX_NAME {
         return Err(refused("is too long"));
     }
     let mut parts = directory.unwrap_or_default().split(|byte| *byte == b'/');
@@ -356,7 +360,7 @@ pub(super) fn split_name(object: &[u8]) -> Result<(Option<&[u8]>, Path), Transfe
 }
 
 /// The address of a directory below another.
-pub(super) fn below(address: &str, directory: Option<&[u8]>) -> String {
+pub(super) fn join_directory(address: &str, directory: Option<&[u8]>) -> String {
     match directory {
         Some(directory) => format!("{address}/{}", encode(directory, true)),
         None => address.to_owned(),
@@ -391,7 +395,7 @@ fn read(file: &File, start: u64, length: u64) -> Result<PutPayload, TransferErro
 }
 
 /// All that a request carries: one piece, as we make them.
-fn gathered(mut body: HttpRequestBody) -> Bytes {
+fn collect_body(mut body: HttpRequestBody) -> Bytes {
     let mut all = Bytes::new();
     let mut context = Context::from_waker(std::task::Waker::noop());
     if let Some(bytes) = body.as_bytes() {
@@ -419,7 +423,7 @@ impl Body for Incoming {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
         let reader = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut buffer = vec![0; BUFFER];
+        let mut buffer = vec![0; BUFFER_SIZE];
         Poll::Ready(match reader.read(&mut buffer) {
             Ok(0) => None,
             Ok(read) => {
@@ -432,13 +436,13 @@ impl Body for Incoming {
 }
 
 /// The data of an object, for readers.
-struct Streamed {
+struct ObjectReader {
     runtime: Runtime,
     stream: Pin<Box<dyn Stream<Item = object_store::Result<Bytes>> + Send>>,
     chunk: Bytes,
 }
 
-impl Read for Streamed {
+impl Read for ObjectReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.chunk.is_empty() {
             let stream = &mut self.stream;
@@ -493,7 +497,7 @@ mod tests {
     #[test]
     fn requests_in_several_pieces_are_put_together() {
         let payload: PutPayload = [Bytes::from("ab"), Bytes::from("cd")].into_iter().collect();
-        assert_eq!(gathered(payload.into()), "abcd");
-        assert_eq!(gathered(Bytes::from("x").into()), "x");
+        assert_eq!(collect_body(payload.into()), "abcd");
+        assert_eq!(collect_body(Bytes::from("x").into()), "x");
     }
 }

@@ -14,7 +14,7 @@ use super::super::text::matches_any;
 use super::super::{Case, process};
 use super::config::Config;
 use super::normalize::{Normalizer, remove_launcher_remarks};
-use super::{Edges, Outcome};
+use super::{Edges, Outcome, Tree};
 
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 /// Files of a case that are no inputs.
@@ -85,8 +85,19 @@ pub fn run(case: &Case, config: &Config, start: &dyn Fn(u32) -> Vec<String>) -> 
         results.insert("wall".to_owned(), verdict);
     }
     let edges = edges(&directory);
-    let (mut list, mut tree) = (String::new(), BTreeMap::new());
-    let after = snapshot(&directory);
+    let (list, tree) = changes(&before, &snapshot(&directory), config, &mut normalizer);
+    results.insert("files".to_owned(), list);
+    Outcome { results, tree, edges }
+}
+
+/// Lists new, changed and removed files, and returns the content of new and changed ones.
+fn changes(
+    before: &Snapshot,
+    after: &Snapshot,
+    config: &Config,
+    normalizer: &mut Normalizer,
+) -> (String, Tree) {
+    let (mut list, mut tree) = (String::new(), Tree::new());
     let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     for path in paths
         .into_iter()
@@ -107,8 +118,7 @@ pub fn run(case: &Case, config: &Config, start: &dyn Fn(u32) -> Vec<String>) -> 
             tree.insert(path.clone(), normalizer.file(path, content));
         }
     }
-    results.insert("files".to_owned(), list);
-    Outcome { results, tree, edges }
+    (list, tree)
 }
 
 /// Writes the inputs.

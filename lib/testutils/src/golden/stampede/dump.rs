@@ -71,7 +71,7 @@ fn columns(row: &Row, names: &[&str]) -> Row {
 impl Dumper {
     fn rows(&self, query: &str) -> Vec<Row> {
         let mut statement = self.database.prepare(query).expect("a query");
-        let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+        let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
         let rows = statement.query_map([], |row| {
             let mut values = Row::new();
             for (index, name) in names.iter().enumerate() {
@@ -152,7 +152,7 @@ impl Dumper {
         let states = self.rows("select rowid, * from workflowstate order by timestamp, rowid");
         let times = || states.iter().filter_map(|state| state["timestamp"].as_f64());
         self.begin = times().next().unwrap_or(0.0);
-        self.end = times().last().unwrap_or(0.0);
+        self.end = times().next_back().unwrap_or(0.0);
         let states = states
             .iter()
             .map(|row| columns(row, &["state", "restart_count", "status", "reason"]));

@@ -9,30 +9,30 @@ use tempfile::NamedTempFile;
 
 use crate::error::{Retry, TransferError};
 use crate::protocol::{Context, Done, Pair};
-use crate::remote::Surroundings;
-use crate::remote::program::{Tool, incoming, list_file, outgoing, sent};
+use crate::remote::Environment;
+use crate::remote::program::{Tool, incoming, sent, temporary_file, upload_source};
 use crate::spec::Location;
 use crate::url::Url;
 
 /// The program, with a configuration that names the key.
 pub(super) struct Gsutil {
-    here: Arc<Surroundings>,
+    environment: Arc<Environment>,
     program: PathBuf,
     configuration: NamedTempFile,
 }
 
 impl Gsutil {
     pub(super) fn new(
-        here: &Arc<Surroundings>,
+        environment: &Arc<Environment>,
         context: &Context<'_>,
         boto: &str,
         key: &Path,
     ) -> Result<Self, TransferError> {
         let text = with_key(boto, key);
         Ok(Self {
-            here: Arc::clone(here),
-            program: here.program_of(&["gsutil"], "gs")?,
-            configuration: list_file(context, ".boto", &text)?,
+            environment: Arc::clone(environment),
+            program: environment.require_program(&["gsutil"], "gs")?,
+            configuration: temporary_file(context, ".boto", &text)?,
         })
     }
 
@@ -49,7 +49,7 @@ impl Gsutil {
         let run = |from: OsString, to: OsString| {
             let mut tool = self.tool();
             tool.args(["-q", "cp"]).arg(from).arg(to);
-            tool.run(&self.here, context).map(drop)
+            tool.run(&self.environment, context).map(drop)
         };
         if destination.is_local() {
             let from = address(source)?;
@@ -60,7 +60,7 @@ impl Gsutil {
             run(address(source)?, to)?;
             return Ok(Done::default());
         }
-        let (path, bytes) = outgoing(context, pair)?;
+        let (path, bytes) = upload_source(context, pair)?;
         run(literal(path.into_os_string())?, to)?;
         Ok(sent(bytes))
     }
@@ -68,7 +68,7 @@ impl Gsutil {
     pub(super) fn make_bucket(&self, context: &Context<'_>, bucket: &str) -> Result<(), TransferError> {
         let mut tool = self.tool();
         tool.arg("mb").arg(format!("gs://{bucket}/"));
-        let outcome = tool.outcome(&self.here, context)?;
+        let outcome = tool.outcome(&self.environment, context)?;
         if outcome.status.success() || outcome.output.contains("already") {
             return Ok(());
         }
@@ -87,7 +87,7 @@ impl Gsutil {
             tool.arg("-r");
         }
         tool.arg(address(&place.url)?);
-        let outcome = tool.outcome(&self.here, context)?;
+        let outcome = tool.outcome(&self.environment, context)?;
         if outcome.status.success() || outcome.output.contains("No URLs matched") {
             return Ok(());
         }

@@ -20,11 +20,13 @@ use object_store::gcp::{
 use object_store::path::Path as Name;
 use serde_json::Value;
 
-use super::Surroundings;
+use super::Environment;
 use super::credentials::Credentials;
-use super::http::{Answer, Call, Client, Downloads, Payload, Wanted, encode};
-use super::objects::{Bridge, PartSize, below, check_address, repeats, runtime, split_name};
-use super::surroundings::check_key_file;
+use super::environment::check_key_file;
+use super::http::{Client, Download, Downloads, Payload, Request, Response, encode};
+use super::objects::{
+    ClientAdapter, PartSize, check_address, join_directory, retry_config, runtime, split_name,
+};
 use crate::error::TransferError;
 use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
@@ -35,7 +37,7 @@ use gsutil::Gsutil;
 const SERVICE: &str = "https://storage.googleapis.com";
 
 pub(super) struct Gs {
-    here: Arc<Surroundings>,
+    environment: Arc<Environment>,
     client: Arc<Client>,
     downloads: Downloads,
     /// What makes tokens, and keeps them; by key file.
@@ -44,35 +46,41 @@ pub(super) struct Gs {
 }
 
 /// How to reach the storage for a site.
-enum Way {
-    Service(Door),
+enum Backend {
+    Service(Service),
     Gsutil(Gsutil),
 }
 
 /// The service and what opens it.
-struct Door {
+struct Service {
     service: String,
     /// None for an emulator.
     credentials: Option<GcpCredentialProvider>,
     project: String,
 }
 
-impl Door {
+impl Service {
     /// A request over the JSON interface.
-    fn call<'a>(&self, bridge: &Bridge, method: &'a str, rest: &str) -> Result<Call<'a>, TransferError> {
-        let mut call = Call::new(method, format!("{}{rest}", self.service));
+    fn request<'a>(
+        &self,
+        adapter: &ClientAdapter,
+        method: &'a str,
+        rest: &str,
+    ) -> Result<Request<'a>, TransferError> {
+        let mut request = Request::new(method, format!("{}{rest}", self.service));
         if let Some(credentials) = &self.credentials {
-            let token = bridge.run(&runtime()?, credentials.get_credential())?;
-            call.secrets
+            let token = adapter.run(&runtime()?, credentials.get_credential())?;
+            request
+                .secrets
                 .push(("authorization".to_owned(), format!("Bearer {}", token.bearer)));
         }
-        Ok(call)
+        Ok(request)
     }
 
     /// The library's store for an object, and the name of the object in it.
     fn library(
         &self,
-        bridge: &Bridge,
+        adapter: &ClientAdapter,
         (bucket, object): (&str, &[u8]),
         in_parts: bool,
     ) -> Result<(GoogleCloudStorage, Name), TransferError> {
@@ -82,9 +90,9 @@ impl Door {
             None => (self.service.clone(), bucket.to_owned()),
             Some(directory) => {
                 let bucket = format!("{}/{}", self.service, encode(bucket.as_bytes(), false));
-                let whole = below(&bucket, Some(directory));
+                let forward_proxy = join_directory(&bucket, Some(directory));
                 let last = directory.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-                let service = whole.rsplit_once('/').map_or("", |(service, _)| service);
+                let service = forward_proxy.rsplit_once('/').map_or("", |(service, _)| service);
                 (service.to_owned(), String::from_utf8_lossy(last).into_owned())
             }
         };
@@ -97,8 +105,8 @@ impl Door {
             .with_base_url(&service)
             .with_bucket_name(bucket)
             .with_credentials(self.credentials.clone().unwrap_or_else(none))
-            .with_retry(repeats(in_parts))
-            .with_http_connector(bridge.clone())
+            .with_retry(retry_config(in_parts))
+            .with_http_connector(adapter.clone())
             .build();
         let library = library.map_err(|error| TransferError::Credentials(error.to_string()))?;
         Ok((library, name))
@@ -106,7 +114,11 @@ impl Door {
 }
 
 /// Who makes tokens with a key, and the project that the key belongs to.
-fn account(bridge: Bridge, key: &Path, text: &[u8]) -> Result<GcpCredentialProvider, TransferError> {
+fn token_provider(
+    adapter: ClientAdapter,
+    key: &Path,
+    text: &[u8],
+) -> Result<GcpCredentialProvider, TransferError> {
     let unusable = |error: &dyn std::fmt::Display| {
         let why = error.to_string();
         let (key, why) = (crate::shown::path(key), crate::shown::bytes(why.as_bytes()));
@@ -118,7 +130,7 @@ fn account(bridge: Bridge, key: &Path, text: &[u8]) -> Result<GcpCredentialProvi
     let library = GoogleCloudStorageBuilder::new()
         .with_service_account_key(text)
         .with_bucket_name("any")
-        .with_http_connector(bridge)
+        .with_http_connector(adapter)
         .build();
     let library = library.map_err(|error| unusable(&error))?;
     Ok(Arc::clone(library.credentials()))
@@ -131,10 +143,10 @@ fn object_path(bucket: &str, object: &[u8]) -> String {
 }
 
 impl Gs {
-    pub(super) fn new(here: Arc<Surroundings>, client: Arc<Client>) -> Self {
-        let part = PartSize::of(&here);
+    pub(super) fn new(environment: Arc<Environment>, client: Arc<Client>) -> Self {
+        let part = PartSize::of(&environment);
         Self {
-            here,
+            environment,
             client,
             downloads: Downloads::default(),
             tokens: Mutex::new(HashMap::new()),
@@ -142,24 +154,27 @@ impl Gs {
         }
     }
 
-    fn way(&self, context: &Context<'_>, place: &Location) -> Result<Way, TransferError> {
-        if let Some(service) = self.here.text("STORAGE_EMULATOR_HOST") {
+    fn backend(&self, context: &Context<'_>, place: &Location) -> Result<Backend, TransferError> {
+        if let Some(service) = self.environment.text("STORAGE_EMULATOR_HOST") {
             let service = if service.contains("://") {
                 service.trim_end_matches('/').to_owned()
             } else {
                 format!("http://{}", service.trim_end_matches('/'))
             };
-            return Ok(Way::Service(Door {
+            return Ok(Backend::Service(Service {
                 service,
                 credentials: None,
                 project: self
-                    .here
+                    .environment
                     .text("GOOGLE_CLOUD_PROJECT")
                     .unwrap_or("test")
                     .to_owned(),
             }));
         }
-        let boto = self.here.of_site("BOTO_CONFIG", &place.site).map(PathBuf::from);
+        let boto = self
+            .environment
+            .for_site("BOTO_CONFIG", &place.site)
+            .map(PathBuf::from);
         let boto_text = match &boto {
             Some(path) => {
                 check_key_file(path, context.observer)?;
@@ -178,14 +193,14 @@ impl Gs {
             None => None,
         };
         let key = self
-            .here
-            .of_site("GOOGLE_PKCS12", &place.site)
+            .environment
+            .for_site("GOOGLE_PKCS12", &place.site)
             .map(PathBuf::from)
             .or(named)
             .ok_or_else(|| {
                 let site = &place.site;
                 TransferError::Credentials(format!(
-                    "gs URLs need the key of a service account: in GOOGLE_PKCS12_{site} or GOOGLE_PKCS12, or named by \
+                    "gs URLs need the key of a service token_provider: in GOOGLE_PKCS12_{site} or GOOGLE_PKCS12, or named by \
                      BOTO_CONFIG_{site} or BOTO_CONFIG"
                 ))
             })?;
@@ -193,73 +208,76 @@ impl Gs {
         let text = fs::read(&key).map_err(|error| TransferError::io("read", &key, error))?;
         if text.trim_ascii_start().first() != Some(&b'{') {
             let boto = boto_text.unwrap_or_default();
-            return Gsutil::new(&self.here, context, &boto, &key).map(Way::Gsutil);
+            return Gsutil::new(&self.environment, context, &boto, &key).map(Backend::Gsutil);
         }
-        let described: Value = serde_json::from_slice(&text)
+        let configured_store: Value = serde_json::from_slice(&text)
             .map_err(|error| TransferError::Credentials(format!("{}: {error}", crate::shown::path(&key))))?;
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         let credentials = match tokens.get(&key) {
             Some(known) => Arc::clone(known),
             None => {
-                let bridge = Bridge::new(&self.client, context.cancel);
-                let credentials = account(bridge, &key, &text)?;
+                let adapter = ClientAdapter::new(&self.client, context.cancel);
+                let credentials = token_provider(adapter, &key, &text)?;
                 tokens.insert(key, Arc::clone(&credentials));
                 credentials
             }
         };
-        Ok(Way::Service(Door {
+        Ok(Backend::Service(Service {
             service: SERVICE.to_owned(),
             credentials: Some(credentials),
-            project: described["project_id"].as_str().unwrap_or_default().to_owned(),
+            project: configured_store["project_id"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
         }))
     }
 
-    fn ask(&self, call: &Call<'_>) -> Result<Value, TransferError> {
-        let mut answer = self.client.send(call)?;
-        if !(200..300).contains(&answer.status) {
-            return Err(failure(answer));
+    fn send_json(&self, request: &Request<'_>) -> Result<Value, TransferError> {
+        let mut response = self.client.send(request)?;
+        if !(200..300).contains(&response.status) {
+            return Err(failure(response));
         }
-        let text = answer.text()?;
+        let text = response.text()?;
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
     }
 
-    fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (pair.source, pair.destination());
         let remote = if source.url.is_local() {
             destination
         } else {
             source
         };
-        let door = match self.way(context, remote)? {
-            Way::Gsutil(gsutil) => return gsutil.copy(context, pair),
-            Way::Service(door) => door,
+        let service = match self.backend(context, remote)? {
+            Backend::Gsutil(gsutil) => return gsutil.copy(context, pair),
+            Backend::Service(service) => service,
         };
         if destination.url.is_local() {
-            self.get(&door, context, pair)
+            self.get(&service, context, pair)
         } else if source.url.is_local() {
-            self.put(&door, context, &context.path(&source.url), &destination.url)
+            self.put(&service, context, &context.path(&source.url), &destination.url)
         } else {
-            self.between(&door, context, &source.url, &destination.url)
+            self.copy_remote(&service, context, &source.url, &destination.url)
         }
     }
 
-    fn get(&self, door: &Door, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+    fn get(&self, service: &Service, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (bucket, object) = object(&pair.source.url)?;
-        let bridge = Bridge::new(&self.client, context.cancel).through_proxy(pair.attempt == 1);
-        let (library, path) = door.library(&bridge, (bucket, object), false)?;
-        let wanted = Wanted {
-            name: &format!("{}{}", door.service, object_path(bucket, object)),
+        let adapter = ClientAdapter::new(&self.client, context.cancel).through_proxy(pair.attempt == 1);
+        let (library, path) = service.library(&adapter, (bucket, object), false)?;
+        let download = Download {
+            name: &format!("{}{}", service.service, object_path(bucket, object)),
             destination: &context.path(&pair.destination().url),
             hash: pair.transfer.generate_checksum,
             cancel: context.cancel,
         };
         self.downloads
-            .fetch(&wanted, &|rest| bridge.open(&library, &path, rest))
+            .fetch(&download, &|rest| adapter.open(&library, &path, rest))
     }
 
     fn put(
         &self,
-        door: &Door,
+        service: &Service,
         context: &Context<'_>,
         source: &Path,
         url: &Url,
@@ -269,12 +287,13 @@ impl Gs {
             return Err(TransferError::SpecialFile(source.to_owned()));
         }
         let (bucket, object) = object(url)?;
-        let bridge = Bridge::new(&self.client, context.cancel);
-        let (library, path) = door.library(&bridge, (bucket, object), self.part.is_less_than(meta.len()))?;
-        let put = || bridge.put(&library, &path, (&file, meta.len()), self.part);
+        let adapter = ClientAdapter::new(&self.client, context.cancel);
+        let (library, path) =
+            service.library(&adapter, (bucket, object), self.part.is_less_than(meta.len()))?;
+        let put = || adapter.put(&library, &path, (&file, meta.len()), self.part);
         match put() {
             Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => {
-                self.make_bucket(door, &bridge, bucket)?;
+                self.make_bucket(service, &adapter, bucket)?;
                 put()?;
             }
             other => other?,
@@ -285,14 +304,14 @@ impl Gs {
         })
     }
 
-    fn between(
+    fn copy_remote(
         &self,
-        door: &Door,
+        service: &Service,
         context: &Context<'_>,
         from: &Url,
         to: &Url,
     ) -> Result<Done, TransferError> {
-        let bridge = Bridge::new(&self.client, context.cancel);
+        let adapter = ClientAdapter::new(&self.client, context.cancel);
         let (from, to) = (object(from)?, object(to)?);
         let path = format!(
             "{}/rewriteTo/b/{}/o/{}",
@@ -306,51 +325,67 @@ impl Gs {
                 Some(token) => format!("{path}?rewriteToken={}", encode(token.as_bytes(), false)),
                 None => path.clone(),
             };
-            let mut call = door.call(&bridge, "POST", &path)?;
-            call.headers
+            let mut request = service.request(&adapter, "POST", &path)?;
+            request
+                .headers
                 .push(("content-type".to_owned(), "application/json".to_owned()));
-            call.payload = Payload::Bytes(b"{}");
-            let answer = self.ask(&call)?;
-            match answer["rewriteToken"].as_str() {
-                Some(next) if answer["done"] != Value::Bool(true) => token = Some(next.to_owned()),
+            request.payload = Payload::Bytes(b"{}");
+            let response = self.send_json(&request)?;
+            match response["rewriteToken"].as_str() {
+                Some(next) if response["done"] != Value::Bool(true) => token = Some(next.to_owned()),
                 _ => return Ok(Done::default()),
             }
         }
     }
 
-    fn make_bucket(&self, door: &Door, bridge: &Bridge, bucket: &str) -> Result<(), TransferError> {
-        let path = format!("/storage/v1/b?project={}", encode(door.project.as_bytes(), false));
-        let mut call = door.call(bridge, "POST", &path)?;
-        call.headers
+    fn make_bucket(
+        &self,
+        service: &Service,
+        adapter: &ClientAdapter,
+        bucket: &str,
+    ) -> Result<(), TransferError> {
+        let path = format!(
+            "/storage/v1/b?project={}",
+            encode(service.project.as_bytes(), false)
+        );
+        let mut request = service.request(adapter, "POST", &path)?;
+        request
+            .headers
             .push(("content-type".to_owned(), "application/json".to_owned()));
         let body = serde_json::json!({ "name": bucket }).to_string();
-        call.payload = Payload::Bytes(body.as_bytes());
-        let answer = self.client.send(&call)?;
-        match answer.status {
+        request.payload = Payload::Bytes(body.as_bytes());
+        let response = self.client.send(&request)?;
+        match response.status {
             // 409: it exists. If it is another's, the next request will tell.
             200..=299 | 409 => Ok(()),
-            _ => Err(failure(answer)),
+            _ => Err(failure(response)),
         }
     }
 
-    fn delete(&self, door: &Door, bridge: &Bridge, bucket: &str, object: &[u8]) -> Result<(), TransferError> {
-        let call = door.call(bridge, "DELETE", &object_path(bucket, object))?;
-        let answer = self.client.send(&call)?;
-        match answer.status {
+    fn delete(
+        &self,
+        service: &Service,
+        adapter: &ClientAdapter,
+        bucket: &str,
+        object: &[u8],
+    ) -> Result<(), TransferError> {
+        let request = service.request(adapter, "DELETE", &object_path(bucket, object))?;
+        let response = self.client.send(&request)?;
+        match response.status {
             200..=299 | 404 => Ok(()),
-            _ => Err(failure(answer)),
+            _ => Err(failure(response)),
         }
     }
 
     /// Removes all objects whose names start with `prefix`.
     fn delete_all(
         &self,
-        door: &Door,
+        service: &Service,
         context: &Context<'_>,
         bucket: &str,
         prefix: &str,
     ) -> Result<(), TransferError> {
-        let bridge = Bridge::new(&self.client, context.cancel);
+        let adapter = ClientAdapter::new(&self.client, context.cancel);
         let mut page: Option<String> = None;
         loop {
             let mut path = format!(
@@ -361,7 +396,7 @@ impl Gs {
             if let Some(page) = &page {
                 path.push_str(&format!("&pageToken={}", encode(page.as_bytes(), false)));
             }
-            let list = match self.ask(&door.call(&bridge, "GET", &path)?) {
+            let list = match self.send_json(&service.request(&adapter, "GET", &path)?) {
                 Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => return Ok(()),
                 other => other?,
             };
@@ -370,7 +405,7 @@ impl Gs {
                 if context.cancel.is_cancelled() {
                     return Err(TransferError::Cancelled);
                 }
-                self.delete(door, &bridge, bucket, name.as_bytes())?;
+                self.delete(service, &adapter, bucket, name.as_bytes())?;
             }
             match list["nextPageToken"].as_str() {
                 Some(next) => page = Some(next.to_owned()),
@@ -381,8 +416,8 @@ impl Gs {
 }
 
 /// The failure that an answer is.
-fn failure(answer: Answer) -> TransferError {
-    answer.failure()
+fn failure(response: Response) -> TransferError {
+    response.failure()
 }
 
 /// Bucket and name of the object that a URL names.
@@ -412,36 +447,39 @@ impl Handler for Gs {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs.iter().map(|pair| self.one(context, pair)).collect()
+        pairs
+            .iter()
+            .map(|pair| self.transfer_one(context, pair))
+            .collect()
     }
 
     /// Makes the bucket; there are no directories.
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
-        match self.way(context, place)? {
-            Way::Gsutil(gsutil) => gsutil.make_bucket(context, place.url.host()),
-            Way::Service(door) => {
-                let bridge = Bridge::new(&self.client, context.cancel);
-                self.make_bucket(&door, &bridge, place.url.host())
+        match self.backend(context, place)? {
+            Backend::Gsutil(gsutil) => gsutil.make_bucket(context, place.url.host()),
+            Backend::Service(service) => {
+                let adapter = ClientAdapter::new(&self.client, context.cancel);
+                self.make_bucket(&service, &adapter, place.url.host())
             }
         }
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
         let (bucket, name) = object(&place.url)?;
-        let bridge = Bridge::new(&self.client, context.cancel);
-        match self.way(context, place)? {
-            Way::Gsutil(gsutil) => gsutil.remove(context, place, recursive),
-            Way::Service(door) if recursive => {
-                self.delete(&door, &bridge, bucket, name)?;
+        let adapter = ClientAdapter::new(&self.client, context.cancel);
+        match self.backend(context, place)? {
+            Backend::Gsutil(gsutil) => gsutil.remove(context, place, recursive),
+            Backend::Service(service) if recursive => {
+                self.delete(&service, &adapter, bucket, name)?;
                 let name = String::from_utf8_lossy(name);
                 self.delete_all(
-                    &door,
+                    &service,
                     context,
                     bucket,
                     &format!("{}/", name.trim_end_matches('/')),
                 )
             }
-            Way::Service(door) => self.delete(&door, &bridge, bucket, name),
+            Backend::Service(service) => self.delete(&service, &adapter, bucket, name),
         }
     }
 }
@@ -453,12 +491,12 @@ mod tests {
 
     use super::*;
     use crate::cancel::Cancel;
-    use crate::remote::http::Patience;
+    use crate::remote::http::Timeouts;
 
-    fn bridge() -> Bridge {
-        let (here, cancel) = (Arc::new(Surroundings::default()), Cancel::new());
-        let client = Client::new(here, Patience::default(), cancel.clone());
-        Bridge::new(&Arc::new(client), &cancel)
+    fn adapter() -> ClientAdapter {
+        let (environment, cancel) = (Arc::new(Environment::default()), Cancel::new());
+        let client = Client::new(environment, Timeouts::default(), cancel.clone());
+        ClientAdapter::new(&Arc::new(client), &cancel)
     }
 
     #[test]
@@ -466,9 +504,10 @@ mod tests {
         // A key of nobody, made for this test.
         let key = serde_json::json!({"client_email": "me@project", "private_key_id": "k",
             "private_key": include_str!("test-key.pem")});
-        let credentials = account(bridge(), Path::new("key"), key.to_string().as_bytes()).expect("a key");
+        let credentials =
+            token_provider(adapter(), Path::new("key"), key.to_string().as_bytes()).expect("a key");
         let runtime = runtime().expect("a runtime");
-        let token = bridge()
+        let token = adapter()
             .run(&runtime, credentials.get_credential())
             .expect("a token");
         let parts: Vec<Vec<u8>> = token
@@ -481,13 +520,13 @@ mod tests {
         assert!(claims["scope"].is_string(), "{claims}");
         assert_eq!(parts.len(), 3);
         assert_eq!(parts[2].len(), 256, "an RSA signature of 2,048 bits");
-        let again = bridge().run(&runtime, credentials.get_credential());
+        let again = adapter().run(&runtime, credentials.get_credential());
         assert_eq!(again.expect("a token").bearer, token.bearer, "kept");
     }
 
     #[test]
     fn any_bucket_and_name_is_an_address_or_refused() {
-        let door = Door {
+        let service = Service {
             service: "http://h:1".to_owned(),
             credentials: None,
             project: String::new(),
@@ -499,10 +538,14 @@ mod tests {
             ("a b\n", b"d/e/\xff/a"),
         ] {
             assert!(
-                door.library(&bridge(), (bucket, object), false).is_ok(),
+                service.library(&adapter(), (bucket, object), false).is_ok(),
                 "{bucket}"
             );
         }
-        assert!(door.library(&bridge(), ("b", &[b'a'; 10_000]), false).is_err());
+        assert!(
+            service
+                .library(&adapter(), ("b", &[b'a'; 10_000]), false)
+                .is_err()
+        );
     }
 }

@@ -8,37 +8,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ureq::http::uri::{self, Scheme};
-use ureq::http::{HeaderMap, Request, Uri};
+use ureq::http::{HeaderMap, Uri};
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::{Agent, Body, Proxy, SendBody};
 
-use super::{address, tls, whole};
+use super::{address, forward_proxy, tls};
 use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 use crate::shown;
 
 /// Most redirections that are followed.
-const REDIRECTIONS: u32 = 10;
+const MAX_REDIRECTS: u32 = 10;
 /// Bodies from this size on are only sent after the server has agreed to take them.
-const ASK_BEFORE: u64 = 1 << 20;
+const EXPECT_CONTINUE_SIZE: u64 = 1 << 20;
 /// Most bytes of an answer that is read as a text.
-const TEXT_LIMIT: u64 = 16 << 20;
+const MAX_TEXT_SIZE: u64 = 16 << 20;
 
 /// How long to wait.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct Timeouts {
     /// For a name to be resolved, and for a connection.
     pub connect: Duration,
     /// For the next bytes to come or go, or an answer to begin.
-    pub silence: Duration,
+    pub idle: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(60),
-            silence: Duration::from_secs(300),
+            idle: Duration::from_secs(300),
         }
     }
 }
@@ -56,7 +56,7 @@ pub(crate) enum Payload<'a> {
 }
 
 /// A request.
-pub(crate) struct Call<'a> {
+pub(crate) struct Request<'a> {
     pub(crate) method: &'a str,
     pub(crate) address: String,
     pub(crate) headers: Vec<(String, String)>,
@@ -71,7 +71,7 @@ pub(crate) struct Call<'a> {
     pub(crate) follow: bool,
 }
 
-impl<'a> Call<'a> {
+impl<'a> Request<'a> {
     pub(crate) fn new(method: &'a str, address: String) -> Self {
         Self {
             method,
@@ -87,7 +87,7 @@ impl<'a> Call<'a> {
 }
 
 /// An answer, of whatever status.
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Body,
@@ -95,7 +95,7 @@ pub(crate) struct Answer {
     pub(crate) proxied: bool,
 }
 
-impl Answer {
+impl Response {
     /// A header that is text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
@@ -106,15 +106,15 @@ impl Answer {
         let mut bytes = Vec::new();
         self.body
             .as_reader()
-            .take(TEXT_LIMIT)
+            .take(MAX_TEXT_SIZE)
             .read_to_end(&mut bytes)
-            .map_err(|error| broken(&error))?;
+            .map_err(|error| read_error(&error))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// The failure that an unwanted status is.
     pub(crate) fn failure(mut self) -> TransferError {
-        let retry = worth_retrying(self.status, self.proxied);
+        let retry = retry_for_status(self.status, self.proxied);
         let words = ureq::http::StatusCode::from_u16(self.status)
             .ok()
             .and_then(|status| status.canonical_reason())
@@ -144,7 +144,7 @@ impl Answer {
 }
 
 /// Whether a status may be another one later.
-fn worth_retrying(status: u16, proxied: bool) -> Retry {
+fn retry_for_status(status: u16, proxied: bool) -> Retry {
     match status {
         408 | 421 | 423 | 425 | 429 => Retry::Later,
         501 | 505 => Retry::Never,
@@ -157,8 +157,8 @@ fn worth_retrying(status: u16, proxied: bool) -> Retry {
 
 /// Makes requests. Connections are kept and shared by threads.
 pub(crate) struct Client {
-    surroundings: Arc<Surroundings>,
-    patience: Patience,
+    environment: Arc<Environment>,
+    timeouts: Timeouts,
     agents: Mutex<HashMap<Kind, Agent>>,
     cancel: Cancel,
 }
@@ -169,32 +169,32 @@ struct Kind {
     /// The proxy to tunnel through.
     tunnel: Option<String>,
     /// Whether a proxy is asked, with the whole address.
-    whole: bool,
+    forward_proxy: bool,
     secure: bool,
     insecure: bool,
 }
 
 impl Client {
-    pub(crate) fn new(surroundings: Arc<Surroundings>, patience: Patience, cancel: Cancel) -> Self {
+    pub(crate) fn new(environment: Arc<Environment>, timeouts: Timeouts, cancel: Cancel) -> Self {
         Self {
-            surroundings,
-            patience,
+            environment,
+            timeouts,
             agents: Mutex::new(HashMap::new()),
             cancel,
         }
     }
 
     /// Sends a request, follows redirections, and returns what is answered. Statuses are no failures here.
-    pub(crate) fn send(&self, call: &Call<'_>) -> Result<Answer, TransferError> {
-        let mut address = call.address.clone();
-        for _ in 0..=REDIRECTIONS {
+    pub(crate) fn send(&self, request: &Request<'_>) -> Result<Response, TransferError> {
+        let mut address = request.address.clone();
+        for _ in 0..=MAX_REDIRECTS {
             if self.cancel.is_cancelled() {
                 return Err(TransferError::Cancelled);
             }
-            let answer = self.once(call, &address)?;
-            let elsewhere = matches!(answer.status, 301 | 302 | 303 | 307 | 308) && call.follow;
-            let Some(location) = answer.header("location").filter(|_| elsewhere) else {
-                return Ok(answer);
+            let response = self.send_once(request, &address)?;
+            let elsewhere = matches!(response.status, 301 | 302 | 303 | 307 | 308) && request.follow;
+            let Some(location) = response.header("location").filter(|_| elsewhere) else {
+                return Ok(response);
             };
             address = address::resolve(&address, location).ok_or_else(|| {
                 let name = shown::bytes(location.as_bytes());
@@ -202,19 +202,19 @@ impl Client {
             })?;
         }
         Err(TransferError::remote(
-            format!("the server redirects more than {REDIRECTIONS} times"),
+            format!("the server redirects more than {MAX_REDIRECTS} times"),
             Retry::Never,
         ))
     }
 
-    fn once(&self, call: &Call<'_>, address: &str) -> Result<Answer, TransferError> {
+    fn send_once(&self, request: &Request<'_>, address: &str) -> Result<Response, TransferError> {
         let bad = || {
             let name = shown::bytes(address.as_bytes());
             TransferError::remote(format!("'{name}' is not an address"), Retry::Never)
         };
         let (scheme, host, _) = address::split(address).ok_or_else(bad)?;
         let secure = scheme.eq_ignore_ascii_case("https");
-        let proxy = if call.proxied && call.method == "GET" {
+        let proxy = if request.proxied && request.method == "GET" {
             self.proxy(secure, host)
         } else {
             None
@@ -224,57 +224,57 @@ impl Client {
         let (tunnel, asked) = if secure { (proxy, None) } else { (None, proxy) };
         let agent = self.agent(Kind {
             tunnel,
-            whole: asked.is_some(),
+            forward_proxy: asked.is_some(),
             secure,
-            insecure: secure && call.insecure,
+            insecure: secure && request.insecure,
         })?;
-        let mut request = Request::builder().method(call.method);
-        request = match &asked {
-            None => request.uri(address),
+        let mut builder = ureq::http::Request::builder().method(request.method);
+        builder = match &asked {
+            None => builder.uri(address),
             Some(proxy) => {
-                let (uri, login) = ask_proxy(proxy, address).ok_or_else(|| bad_proxy(proxy))?;
+                let (uri, login) = forward_request(proxy, address).ok_or_else(|| invalid_proxy(proxy))?;
                 if let Some(login) = login {
-                    request = request.header("proxy-authorization", login);
+                    builder = builder.header("proxy-authorization", login);
                 }
-                request.uri(uri).header("host", host)
+                builder.uri(uri).header("host", host)
             }
         };
-        for (name, value) in &call.headers {
-            request = request.header(name.as_str(), value.as_str());
+        for (name, value) in &request.headers {
+            builder = builder.header(name.as_str(), value.as_str());
         }
-        if address::split(&call.address)
+        if address::split(&request.address)
             .is_some_and(|(first, name, _)| name == host && (first.eq_ignore_ascii_case(scheme) || secure))
         {
-            for (name, value) in &call.secrets {
-                request = request.header(name.as_str(), value.as_str());
+            for (name, value) in &request.secrets {
+                builder = builder.header(name.as_str(), value.as_str());
             }
         }
-        let answer = match call.payload {
-            Payload::None => agent.run(request.body(()).map_err(|_| bad())?),
+        let response = match request.payload {
+            Payload::None => agent.run(builder.body(()).map_err(|_| bad())?),
             Payload::Bytes(bytes) => {
-                if bytes.len() as u64 >= ASK_BEFORE {
-                    request = request.header("expect", "100-continue");
+                if bytes.len() as u64 >= EXPECT_CONTINUE_SIZE {
+                    builder = builder.header("expect", "100-continue");
                 }
-                agent.run(request.body(bytes).map_err(|_| bad())?)
+                agent.run(builder.body(bytes).map_err(|_| bad())?)
             }
             Payload::File { file, length } => {
-                request = request.header("content-length", length.to_string());
-                if length >= ASK_BEFORE {
-                    request = request.header("expect", "100-continue");
+                builder = builder.header("content-length", length.to_string());
+                if length >= EXPECT_CONTINUE_SIZE {
+                    builder = builder.header("expect", "100-continue");
                 }
-                let mut content = Content {
+                let mut content = FileReader {
                     file,
                     position: 0,
                     left: length,
                 };
                 let body = SendBody::from_reader(&mut content);
-                agent.run(request.body(body).map_err(|_| bad())?)
+                agent.run(builder.body(body).map_err(|_| bad())?)
             }
         };
-        match answer {
-            Ok(answer) => {
-                let (parts, body) = answer.into_parts();
-                Ok(Answer {
+        match response {
+            Ok(response) => {
+                let (parts, body) = response.into_parts();
+                Ok(Response {
                     status: parts.status.as_u16(),
                     headers: parts.headers,
                     body,
@@ -282,29 +282,32 @@ impl Client {
                 })
             }
             Err(_) if self.cancel.is_cancelled() => Err(TransferError::Cancelled),
-            Err(error) => Err(unreachable(host, &error)),
+            Err(error) => Err(connection_error(host, &error)),
         }
     }
 
     /// The proxy for a host, if the environment names one.
     fn proxy(&self, secure: bool, host: &str) -> Option<String> {
-        let here = &self.surroundings;
-        let skip = here
+        let environment = &self.environment;
+        let skip = environment
             .text("no_proxy")
-            .or_else(|| here.text("NO_PROXY"))
+            .or_else(|| environment.text("NO_PROXY"))
             .unwrap_or("");
-        if is_excepted(host, skip) {
+        if is_in_no_proxy(host, skip) {
             return None;
         }
         let of_scheme = if secure {
-            here.text("https_proxy").or_else(|| here.text("HTTPS_PROXY"))
+            environment
+                .text("https_proxy")
+                .or_else(|| environment.text("HTTPS_PROXY"))
         } else {
-            here.text("http_proxy")
-                .or_else(|| here.text("OSG_SQUID_LOCATION"))
+            environment
+                .text("http_proxy")
+                .or_else(|| environment.text("OSG_SQUID_LOCATION"))
         };
         of_scheme
-            .or_else(|| here.text("all_proxy"))
-            .or_else(|| here.text("ALL_PROXY"))
+            .or_else(|| environment.text("all_proxy"))
+            .or_else(|| environment.text("ALL_PROXY"))
             .filter(|proxy| *proxy != "UNAVAILABLE")
             .map(str::to_owned)
     }
@@ -323,13 +326,13 @@ impl Client {
             .accept("*/*")
             .accept_encoding("identity")
             .max_idle_connections_per_host(16)
-            .timeout_resolve(Some(self.patience.connect))
-            .timeout_connect(Some(self.patience.connect))
-            .timeout_per_read(Some(self.patience.silence))
-            .timeout_per_write(Some(self.patience.silence))
+            .timeout_resolve(Some(self.timeouts.connect))
+            .timeout_connect(Some(self.timeouts.connect))
+            .timeout_per_read(Some(self.timeouts.idle))
+            .timeout_per_write(Some(self.timeouts.idle))
             .proxy(None);
         if kind.secure {
-            config = config.tls_config(tls::config(&self.surroundings, kind.insecure));
+            config = config.tls_config(tls::config(&self.environment, kind.insecure));
         }
         if let Some(proxy) = &kind.tunnel {
             let address = if proxy.contains("://") {
@@ -337,26 +340,26 @@ impl Client {
             } else {
                 format!("http://{proxy}")
             };
-            let tunnel = Proxy::new(&address).map_err(|_| bad_proxy(proxy))?;
+            let tunnel = Proxy::new(&address).map_err(|_| invalid_proxy(proxy))?;
             config = config.proxy(Some(tunnel));
         }
         let config = config.build();
-        let agent = if kind.whole {
-            Agent::with_parts(config, whole::connector(), DefaultResolver::default())
+        let agent = if kind.forward_proxy {
+            Agent::with_parts(config, forward_proxy::connector(), DefaultResolver::default())
         } else {
             config.new_agent()
         };
-        self.end_when_cancelled(&agent);
+        self.abort_on_cancel(&agent);
         agents.insert(kind, agent.clone());
         Ok(agent)
     }
 
     /// Ends the requests of an agent when the run is cancelled: they would wait on for their time-outs.
-    fn end_when_cancelled(&self, agent: &Agent) {
+    fn abort_on_cancel(&self, agent: &Agent) {
         let (agent, cancel, over) = (
             agent.clone(),
             self.cancel.clone(),
-            Arc::downgrade(&self.surroundings),
+            Arc::downgrade(&self.environment),
         );
         let watch = move || {
             while over.strong_count() > 0 {
@@ -373,7 +376,7 @@ impl Client {
 }
 
 /// The request to a proxy for an address, which it wants whole, and the login if the proxy's own address has one.
-fn ask_proxy(proxy: &str, address: &str) -> Option<(Uri, Option<String>)> {
+fn forward_request(proxy: &str, address: &str) -> Option<(Uri, Option<String>)> {
     let (scheme, host, _) = address::split(proxy).unwrap_or(("http", proxy.trim_end_matches('/'), ""));
     let (login, host) = match host.rsplit_once('@') {
         Some((login, host)) => (Some(address::basic(&address::decode(login))), host),
@@ -386,7 +389,7 @@ fn ask_proxy(proxy: &str, address: &str) -> Option<(Uri, Option<String>)> {
     Some((Uri::from_parts(parts).ok()?, login))
 }
 
-fn bad_proxy(proxy: &str) -> TransferError {
+fn invalid_proxy(proxy: &str) -> TransferError {
     let host = proxy.rsplit('@').next().unwrap_or(proxy);
     TransferError::remote(
         format!(
@@ -398,13 +401,13 @@ fn bad_proxy(proxy: &str) -> TransferError {
 }
 
 /// What is sent of a file, as a request reads it.
-struct Content<'a> {
+struct FileReader<'a> {
     file: &'a File,
     position: u64,
     left: u64,
 }
 
-impl Read for Content<'_> {
+impl Read for FileReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         let read = self.file.read_at(&mut buffer[..most], self.position)?;
@@ -421,7 +424,7 @@ impl Read for Content<'_> {
 }
 
 /// Whether `list` (`host,.domain,domain:port,*`) excepts a host with port.
-fn is_excepted(host: &str, list: &str) -> bool {
+fn is_in_no_proxy(host: &str, list: &str) -> bool {
     let bare = |host: &str| match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name.to_ascii_lowercase(),
         _ => host.to_ascii_lowercase(),
@@ -438,7 +441,7 @@ fn is_excepted(host: &str, list: &str) -> bool {
 }
 
 /// A failure before any answer.
-fn unreachable(host: &str, error: &ureq::Error) -> TransferError {
+fn connection_error(host: &str, error: &ureq::Error) -> TransferError {
     use ureq::Error as E;
     let host = host.rsplit('@').next().unwrap_or(host);
     let certificate = |error: &rustls::Error| {
@@ -474,7 +477,7 @@ fn unreachable(host: &str, error: &ureq::Error) -> TransferError {
 }
 
 /// A connection that broke while an answer was read.
-pub(crate) fn broken(error: &io::Error) -> TransferError {
+pub(crate) fn read_error(error: &io::Error) -> TransferError {
     TransferError::remote(format!("the connection broke: {error}"), Retry::Later)
 }
 
@@ -494,23 +497,23 @@ mod tests {
             ("1.2.3.4", true),
             ("5.6.7.8", false),
         ] {
-            assert_eq!(is_excepted(host, list), expected, "{host}");
+            assert_eq!(is_in_no_proxy(host, list), expected, "{host}");
         }
-        assert!(is_excepted("h", "*") && !is_excepted("h", ""));
+        assert!(is_in_no_proxy("h", "*") && !is_in_no_proxy("h", ""));
     }
 
     #[test]
     fn a_proxy_is_asked_for_the_whole_address() {
-        let (uri, login) = ask_proxy("http://me:p%40w@cache:3128/", "http://h:1/a?b").expect("valid");
+        let (uri, login) = forward_request("http://me:p%40w@cache:3128/", "http://h:1/a?b").expect("valid");
         assert_eq!(uri.host(), Some("cache"));
         assert_eq!(
             uri.path_and_query().map(|all| all.as_str()),
             Some("/http://h:1/a?b")
         );
         assert_eq!(login.as_deref(), Some("Basic bWU6cEB3"));
-        assert!(ask_proxy("cache:3128", "http://h/").is_some());
-        assert!(ask_proxy("socks5://cache", "http://h/").is_none());
-        assert!(ask_proxy("no host", "http://h/").is_none());
+        assert!(forward_request("cache:3128", "http://h/").is_some());
+        assert!(forward_request("socks5://cache", "http://h/").is_none());
+        assert!(forward_request("no host", "http://h/").is_none());
     }
 
     #[test]
@@ -525,7 +528,7 @@ mod tests {
             (429, false, Retry::Later),
             (501, false, Retry::Never),
         ] {
-            assert_eq!(worth_retrying(status, proxied), retry, "{status}");
+            assert_eq!(retry_for_status(status, proxied), retry, "{status}");
         }
     }
 }

@@ -7,15 +7,15 @@ use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use super::client::{Answer, Call, Client, broken};
+use super::client::{Client, Request, Response, read_error};
 use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
 use crate::local::Incoming;
 use crate::protocol::Done;
 
 /// How often a download is resumed within one attempt, as long as each time brings something.
-const RESUMES: u32 = 20;
-const BUFFER: usize = 256 << 10;
+const MAX_RESUMES: u32 = 20;
+const BUFFER_SIZE: usize = 256 << 10;
 
 /// Downloads of a run, with those that are not complete: another attempt goes on with them.
 #[derive(Default)]
@@ -62,15 +62,15 @@ pub(crate) struct Rest<'a> {
 
 /// What a server has for us.
 pub(crate) enum Opened {
-    Arriving(Arriving),
+    RemoteBody(RemoteBody),
     /// There is no more: all of the file is here.
     Complete,
     /// It has another version now.
-    Another,
+    Changed,
 }
 
 /// A file, or the rest of it, that begins to arrive.
-pub(crate) struct Arriving {
+pub(crate) struct RemoteBody {
     /// Number of its first byte.
     pub(crate) start: u64,
     /// Bytes of the whole file.
@@ -81,7 +81,7 @@ pub(crate) struct Arriving {
 }
 
 /// What to download.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct Download<'a> {
     /// The address, also the name under which an incomplete download is kept.
     pub(crate) name: &'a str,
     pub(crate) destination: &'a Path,
@@ -94,27 +94,27 @@ impl Downloads {
     /// Downloads a file. `open` asks for it, or for the rest of it; it is called again for each connection.
     pub(crate) fn fetch(
         &self,
-        wanted: &Wanted<'_>,
+        download: &Download<'_>,
         open: &dyn Fn(Option<Rest<'_>>) -> Result<Opened, TransferError>,
     ) -> Result<Done, TransferError> {
-        let key = (wanted.name.to_owned(), wanted.destination.to_owned());
+        let key = (download.name.to_owned(), download.destination.to_owned());
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
         let mut partial = match kept {
             Some(partial) => partial,
-            None => Partial::new(wanted.destination, wanted.hash)?,
+            None => Partial::new(download.destination, download.hash)?,
         };
         let mut resumes = 0;
         loop {
             let before = partial.have;
-            let error = match connection(&mut partial, wanted, open) {
+            let error = match connection(&mut partial, download, open) {
                 Ok(()) => break,
                 Err(error) => error,
             };
-            if wanted.cancel.is_cancelled() {
+            if download.cancel.is_cancelled() {
                 return Err(TransferError::Cancelled);
             }
             let resumable = partial.version.is_some() && partial.have > 0;
-            if resumable && partial.have > before && error.retry() == Retry::Later && resumes < RESUMES {
+            if resumable && partial.have > before && error.retry() == Retry::Later && resumes < MAX_RESUMES {
                 resumes += 1;
                 continue;
             }
@@ -138,7 +138,7 @@ impl Downloads {
 /// Gets as much as one connection brings. Success means that all of the file is here.
 fn connection(
     partial: &mut Partial,
-    wanted: &Wanted<'_>,
+    download: &Download<'_>,
     open: &dyn Fn(Option<Rest<'_>>) -> Result<Opened, TransferError>,
 ) -> Result<(), TransferError> {
     let version = partial.version.clone().filter(|_| partial.have > 0);
@@ -149,15 +149,15 @@ fn connection(
         from: partial.have,
         version,
     });
-    let Arriving {
+    let RemoteBody {
         start,
         total,
         version,
         mut body,
     } = match open(rest)? {
-        Opened::Arriving(arriving) => arriving,
+        Opened::RemoteBody(arriving) => arriving,
         Opened::Complete => return Ok(()),
-        Opened::Another => {
+        Opened::Changed => {
             partial.restart()?;
             return Err(TransferError::remote(
                 "the file on the server has changed",
@@ -179,12 +179,12 @@ fn connection(
     if partial.version.is_none() {
         partial.version = version;
     }
-    let mut buffer = vec![0; BUFFER];
+    let mut buffer = vec![0; BUFFER_SIZE];
     loop {
-        if wanted.cancel.is_cancelled() {
+        if download.cancel.is_cancelled() {
             return Err(TransferError::Cancelled);
         }
-        let read = body.read(&mut buffer).map_err(|error| broken(&error))?;
+        let read = body.read(&mut buffer).map_err(|error| read_error(&error))?;
         if read == 0 {
             break;
         }
@@ -198,7 +198,7 @@ fn connection(
         }
         partial.have += read as u64;
     }
-    if wanted.cancel.is_cancelled() {
+    if download.cancel.is_cancelled() {
         return Err(TransferError::Cancelled);
     }
     match total {
@@ -214,53 +214,53 @@ fn connection(
 pub(crate) fn open(
     client: &Client,
     rest: Option<Rest<'_>>,
-    failure: fn(Answer) -> TransferError,
-    call: impl FnOnce(Vec<(String, String)>) -> Result<Call<'static>, TransferError>,
+    failure: fn(Response) -> TransferError,
+    request: impl FnOnce(Vec<(String, String)>) -> Result<Request<'static>, TransferError>,
 ) -> Result<Opened, TransferError> {
     let mut headers = Vec::new();
     if let Some(rest) = rest {
         headers.push(("range".to_owned(), format!("bytes={}-", rest.from)));
         headers.push(("if-range".to_owned(), rest.version.to_owned()));
     }
-    let answer = client.send(&call(headers)?)?;
-    let (start, total) = match (answer.status, rest) {
-        (200, _) => (0, length(&answer)),
+    let response = client.send(&request(headers)?)?;
+    let (start, total) = match (response.status, rest) {
+        (200, _) => (0, length(&response)),
         // Some servers give parts of whatever they have now.
-        (206, Some(rest)) if is_another(&answer, rest.version) => return Ok(Opened::Another),
+        (206, Some(rest)) if is_changed(&response, rest.version) => return Ok(Opened::Changed),
         // A part that nobody can tell the place of is one too many.
-        (206, Some(_)) => content_range(&answer).unwrap_or((u64::MAX, None)),
+        (206, Some(_)) => content_range(&response).unwrap_or((u64::MAX, None)),
         (416, Some(rest)) => {
-            let total = answer
+            let total = response
                 .header("content-range")
                 .and_then(|range| range.strip_prefix("bytes */"));
             let complete = total.is_some_and(|total| total == rest.from.to_string());
             return Ok(if complete {
                 Opened::Complete
             } else {
-                Opened::Another
+                Opened::Changed
             });
         }
-        _ => return Err(failure(answer)),
+        _ => return Err(failure(response)),
     };
-    Ok(Opened::Arriving(Arriving {
+    Ok(Opened::RemoteBody(RemoteBody {
         start,
         total,
-        version: version(&answer),
-        body: Box::new(answer.body.into_reader()),
+        version: version(&response),
+        body: Box::new(response.body.into_reader()),
     }))
 }
 
 /// Length of the whole file that a 200 announces. An encoded body has another one.
-fn length(answer: &Answer) -> Option<u64> {
-    if answer.header("transfer-encoding").is_some() {
+fn length(response: &Response) -> Option<u64> {
+    if response.header("transfer-encoding").is_some() {
         return None;
     }
-    answer.header("content-length")?.trim().parse().ok()
+    response.header("content-length")?.trim().parse().ok()
 }
 
 /// Start of the part, and length of the whole if known: `bytes 5-9/10`.
-fn content_range(answer: &Answer) -> Option<(u64, Option<u64>)> {
-    let (part, total) = answer
+fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
+    let (part, total) = response
         .header("content-range")?
         .trim()
         .strip_prefix("bytes ")?
@@ -270,19 +270,20 @@ fn content_range(answer: &Answer) -> Option<(u64, Option<u64>)> {
 }
 
 /// Whether an answer is of another version than `version`. Those of parts need not tell theirs.
-fn is_another(answer: &Answer, version: &str) -> bool {
+fn is_changed(response: &Response, version: &str) -> bool {
     let header = if version.starts_with('"') {
         "etag"
     } else {
         "last-modified"
     };
-    answer.header(header).is_some_and(|now| now != version)
+    response.header(header).is_some_and(|now| now != version)
 }
 
 /// What `If-Range` takes: a strong entity tag, else the time of the last change.
-fn version(answer: &Answer) -> Option<String> {
-    let tag = answer
+fn version(response: &Response) -> Option<String> {
+    let tag = response
         .header("etag")
         .filter(|tag| tag.starts_with('"') && tag.len() > 2);
-    tag.or_else(|| answer.header("last-modified")).map(str::to_owned)
+    tag.or_else(|| response.header("last-modified"))
+        .map(str::to_owned)
 }

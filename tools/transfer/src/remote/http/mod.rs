@@ -3,19 +3,19 @@
 mod address;
 mod client;
 mod download;
+mod forward_proxy;
 mod tls;
 mod webdav;
-mod whole;
 
 use std::sync::Arc;
 
 pub(crate) use address::{encode, of_url, split};
-pub use client::Patience;
-pub(crate) use client::{Answer, Call, Client, Payload};
-pub(crate) use download::{Arriving, Downloads, Opened, Rest, Wanted, open};
+pub use client::Timeouts;
+pub(crate) use client::{Client, Payload, Request, Response};
+pub(crate) use download::{Download, Downloads, Opened, RemoteBody, Rest, open};
 pub(super) use webdav::Webdav;
 
-use super::Surroundings;
+use super::Environment;
 use super::credentials::Credentials;
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
@@ -23,7 +23,7 @@ use crate::url::Url;
 
 /// Downloads.
 pub(super) struct Http {
-    pub(super) surroundings: Arc<Surroundings>,
+    pub(super) environment: Arc<Environment>,
     pub(super) client: Arc<Client>,
     pub(super) downloads: Downloads,
 }
@@ -38,29 +38,33 @@ impl Handler for Http {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs.iter().map(|pair| self.one(context, pair)).collect()
+        pairs
+            .iter()
+            .map(|pair| self.transfer_one(context, pair))
+            .collect()
     }
 }
 
 impl Http {
-    fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let url = &pair.source.url;
-        let access = Access::of(url, url.scheme(), self.surroundings.credentials()?);
-        let call = |headers| {
-            let mut call = access.call("GET");
-            call.headers = headers;
+        let access = Access::of(url, url.scheme(), self.environment.credentials()?);
+        let request = |headers| {
+            let mut request = access.request("GET");
+            request.headers = headers;
             // The proxy may be what is wrong.
-            call.proxied = pair.attempt == 1;
-            Ok(call)
+            request.proxied = pair.attempt == 1;
+            Ok(request)
         };
-        let wanted = Wanted {
+        let download = Download {
             name: &access.address,
             destination: &context.path(&pair.destination().url),
             hash: pair.transfer.generate_checksum,
             cancel: context.cancel,
         };
-        self.downloads
-            .fetch(&wanted, &|rest| open(&self.client, rest, Answer::failure, call))
+        self.downloads.fetch(&download, &|rest| {
+            open(&self.client, rest, Response::failure, request)
+        })
     }
 }
 
@@ -103,11 +107,11 @@ impl Access {
     }
 
     /// A request for it.
-    pub(super) fn call<'a>(&self, method: &'a str) -> Call<'a> {
-        let mut call = Call::new(method, self.address.clone());
-        call.secrets.clone_from(&self.secrets);
-        call.insecure = self.insecure;
-        call
+    pub(super) fn request<'a>(&self, method: &'a str) -> Request<'a> {
+        let mut request = Request::new(method, self.address.clone());
+        request.secrets.clone_from(&self.secrets);
+        request.insecure = self.insecure;
+        request
     }
 
     /// The same door, another address behind it.

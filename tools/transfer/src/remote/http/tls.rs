@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 
 /// Where distributions keep all trusted certificates in one file.
 const BUNDLES: [&str; 5] = [
@@ -18,20 +18,20 @@ const BUNDLES: [&str; 5] = [
 ];
 
 /// Where grid sites keep those of their authorities.
-const GRID: &str = "/etc/grid-security/certificates";
+const GRID_DIRECTORY: &str = "/etc/grid-security/certificates";
 
 /// Settings for connections that check certificates, or not.
 ///
 /// Trusted are the certificates of `SSL_CERT_FILE`, else the machine's bundle, and those in the directories
 /// `SSL_CERT_DIR` and `X509_CERT_DIR`, else `/etc/grid-security/certificates`.
-pub(super) fn config(surroundings: &Surroundings, insecure: bool) -> TlsConfig {
+pub(super) fn config(environment: &Environment, insecure: bool) -> TlsConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
     if insecure {
         return builder.disable_verification(true).build();
     }
     let mut roots = Vec::new();
-    match surroundings.variable("SSL_CERT_FILE") {
+    match environment.variable("SSL_CERT_FILE") {
         Some(file) => add(&mut roots, Path::new(file)),
         None => {
             if let Some(bundle) = BUNDLES.iter().map(Path::new).find(|path| path.is_file()) {
@@ -39,9 +39,9 @@ pub(super) fn config(surroundings: &Surroundings, insecure: bool) -> TlsConfig {
             }
         }
     }
-    let grid = surroundings.variable("X509_CERT_DIR").map(PathBuf::from);
-    let own = surroundings.variable("SSL_CERT_DIR").map(PathBuf::from);
-    for directory in [own, Some(grid.unwrap_or_else(|| PathBuf::from(GRID)))]
+    let grid = environment.variable("X509_CERT_DIR").map(PathBuf::from);
+    let own = environment.variable("SSL_CERT_DIR").map(PathBuf::from);
+    for directory in [own, Some(grid.unwrap_or_else(|| PathBuf::from(GRID_DIRECTORY)))]
         .into_iter()
         .flatten()
     {

@@ -4,17 +4,17 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Access, Answer, Client, Downloads, Payload, Wanted, open, split};
+use super::{Access, Client, Download, Downloads, Payload, Response, open, split};
 use crate::error::{Retry, TransferError};
 use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 use crate::spec::Location;
 use crate::url::Url;
 
 /// WebDAV. Never through a proxy.
 pub(crate) struct Webdav {
-    pub(crate) surroundings: Arc<Surroundings>,
+    pub(crate) environment: Arc<Environment>,
     pub(crate) client: Arc<Client>,
     pub(crate) downloads: Downloads,
     /// Addresses of collections that exist for sure.
@@ -22,9 +22,9 @@ pub(crate) struct Webdav {
 }
 
 impl Webdav {
-    pub(crate) fn new(surroundings: Arc<Surroundings>, client: Arc<Client>) -> Self {
+    pub(crate) fn new(environment: Arc<Environment>, client: Arc<Client>) -> Self {
         Self {
-            surroundings,
+            environment,
             client,
             downloads: Downloads::default(),
             made: Mutex::new(HashSet::new()),
@@ -37,25 +37,26 @@ impl Webdav {
         } else {
             "http"
         };
-        Ok(Access::of(url, scheme, self.surroundings.credentials()?))
+        Ok(Access::of(url, scheme, self.environment.credentials()?))
     }
 
-    fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         if pair.destination().url.is_local() {
             let access = self.access(&pair.source.url)?;
-            let call = |headers| {
-                let mut call = access.call("GET");
-                call.headers = headers;
-                Ok(call)
+            let request = |headers| {
+                let mut request = access.request("GET");
+                request.headers = headers;
+                Ok(request)
             };
-            let wanted = Wanted {
+            let download = Download {
                 name: &access.address,
                 destination: &context.path(&pair.destination().url),
                 hash: pair.transfer.generate_checksum,
                 cancel: context.cancel,
             };
-            self.downloads
-                .fetch(&wanted, &|rest| open(&self.client, rest, Answer::failure, call))
+            self.downloads.fetch(&download, &|rest| {
+                open(&self.client, rest, Response::failure, request)
+            })
         } else {
             self.put(context, pair)
         }
@@ -71,18 +72,18 @@ impl Webdav {
         if let Some(parent) = parent(&access.address) {
             self.make_if_possible(&access.at(parent))?;
         }
-        let mut call = access.call("PUT");
-        call.payload = Payload::File {
+        let mut request = access.request("PUT");
+        request.payload = Payload::File {
             file: &file,
             length: meta.len(),
         };
-        let answer = self.client.send(&call)?;
-        match answer.status {
+        let response = self.client.send(&request)?;
+        match response.status {
             200..=299 => Ok(Done {
                 bytes: Some(meta.len()),
                 ..Done::default()
             }),
-            _ => Err(answer.failure()),
+            _ => Err(response.failure()),
         }
     }
 
@@ -92,17 +93,17 @@ impl Webdav {
         if made().contains(&access.address) {
             return Ok(());
         }
-        let answer = self.client.send(&access.call("MKCOL"))?;
-        let answer = match (answer.status, parent(&access.address)) {
+        let response = self.client.send(&access.request("MKCOL"))?;
+        let response = match (response.status, parent(&access.address)) {
             // The one above is missing.
             (409 | 404, Some(above)) => {
                 self.make_if_possible(&access.at(above))?;
-                self.client.send(&access.call("MKCOL"))?
+                self.client.send(&access.request("MKCOL"))?
             }
-            _ => answer,
+            _ => response,
         };
-        if !is_there(&answer) {
-            return Err(answer.failure());
+        if !is_success(&response) {
+            return Err(response.failure());
         }
         made().insert(access.address.clone());
         Ok(())
@@ -118,8 +119,8 @@ impl Webdav {
 }
 
 /// Whether an answer to MKCOL says that the collection exists now. 405: something is there already.
-fn is_there(answer: &Answer) -> bool {
-    matches!(answer.status, 200..=299 | 405)
+fn is_success(response: &Response) -> bool {
+    matches!(response.status, 200..=299 | 405)
 }
 
 /// Whether the answer to PROPFIND is about a collection.
@@ -154,7 +155,10 @@ impl Handler for Webdav {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs.iter().map(|pair| self.one(context, pair)).collect()
+        pairs
+            .iter()
+            .map(|pair| self.transfer_one(context, pair))
+            .collect()
     }
 
     fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
@@ -174,25 +178,25 @@ impl Handler for Webdav {
         let access = self.access(&place.url)?;
         if !recursive {
             // DELETE would take a collection with all in it.
-            let mut look = access.call("PROPFIND");
+            let mut look = access.request("PROPFIND");
             look.headers.push(("depth".to_owned(), "0".to_owned()));
-            let mut answer = self.client.send(&look)?;
-            if answer.status == 207 && is_collection(&answer.text()?) {
+            let mut response = self.client.send(&look)?;
+            if response.status == 207 && is_collection(&response.text()?) {
                 return Err(TransferError::IsADirectory(place.url.path().to_owned()));
             }
         }
-        let answer = self.client.send(&access.call("DELETE"))?;
-        match answer.status {
+        let response = self.client.send(&access.request("DELETE"))?;
+        match response.status {
             200..=299 | 404 | 410 => Ok(()),
             // nginx: a collection without a slash at its end.
             409 | 301 if recursive => {
                 let access = access.at(format!("{}/", access.address.trim_end_matches('/')));
-                match self.client.send(&access.call("DELETE"))? {
-                    answer if matches!(answer.status, 200..=299 | 404 | 410) => Ok(()),
-                    answer => Err(answer.failure()),
+                match self.client.send(&access.request("DELETE"))? {
+                    response if matches!(response.status, 200..=299 | 404 | 410) => Ok(()),
+                    response => Err(response.failure()),
                 }
             }
-            _ => Err(answer.failure()),
+            _ => Err(response.failure()),
         }
     }
 }

@@ -4,15 +4,15 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use super::{Tool, file_address, incoming, outgoing, sent};
+use super::{Tool, file_address, incoming, sent, upload_source};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 use crate::spec::Location;
 use crate::url::Url;
 
 pub(in crate::remote) struct Gfal {
-    pub(in crate::remote) here: Arc<Surroundings>,
+    pub(in crate::remote) environment: Arc<Environment>,
 }
 
 /// The name that the tools use for a URL.
@@ -32,10 +32,10 @@ impl Gfal {
         place: &Location,
         run: impl FnOnce(&mut Tool<'_>) -> Result<T, TransferError>,
     ) -> Result<T, TransferError> {
-        let program = self.here.program_of(&[name], place.url.scheme())?;
+        let program = self.environment.require_program(&[name], place.url.scheme())?;
         let mut tool = Tool::new(&program);
         if let Some(proxy) = self
-            .here
+            .environment
             .key_file("X509_USER_PROXY", &place.site, context.observer)?
         {
             tool.env("X509_USER_PROXY", proxy);
@@ -44,19 +44,19 @@ impl Gfal {
     }
 
     fn verbose(&self, tool: &mut Tool<'_>) {
-        if self.here.debug {
+        if self.environment.debug {
             tool.arg("-v");
         }
     }
 
-    pub(super) fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+    pub(super) fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (pair.source, pair.destination());
         let copy = |place: &Location, from: OsString, to: OsString| {
             self.tool("gfal-copy", context, place, |tool| {
                 tool.args(["-f", "-p", "-t", "7200", "-T", "7200"]);
                 self.verbose(tool);
                 tool.arg(from).arg(to);
-                tool.run(&self.here, context).map(drop)
+                tool.run(&self.environment, context).map(drop)
             })
         };
         if destination.url.is_local() {
@@ -64,7 +64,7 @@ impl Gfal {
                 copy(source, address(&source.url), file_address(path)?.into())
             })
         } else if source.url.is_local() {
-            let (path, bytes) = outgoing(context, pair)?;
+            let (path, bytes) = upload_source(context, pair)?;
             copy(
                 destination,
                 file_address(&path)?.into(),
@@ -92,7 +92,10 @@ impl Handler for Gfal {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs.iter().map(|pair| self.one(context, pair)).collect()
+        pairs
+            .iter()
+            .map(|pair| self.transfer_one(context, pair))
+            .collect()
     }
 
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
@@ -100,7 +103,7 @@ impl Handler for Gfal {
             tool.arg("-p");
             self.verbose(tool);
             tool.arg(address(&place.url));
-            tool.run(&self.here, context).map(drop)
+            tool.run(&self.environment, context).map(drop)
         })
     }
 
@@ -112,7 +115,7 @@ impl Handler for Gfal {
             }
             tool.arg(address(&place.url));
             // Its exit status says nothing: also what was missing fails.
-            tool.outcome(&self.here, context).map(drop)
+            tool.outcome(&self.environment, context).map(drop)
         })
     }
 }

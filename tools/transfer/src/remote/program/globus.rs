@@ -5,24 +5,24 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Tool, list_file};
+use super::{Tool, temporary_file};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 use crate::remote::credentials::Credentials;
 use crate::spec::Location;
 
 const PROGRAM: &str = "pegasus-globus-online";
 
 pub(in crate::remote) struct Globus {
-    pub(in crate::remote) here: Arc<Surroundings>,
+    pub(in crate::remote) environment: Arc<Environment>,
 }
 
 impl Globus {
     /// Runs the program with a specification, to which the tokens of `~/.pegasus/globus.conf` are added.
     fn run(&self, context: &Context<'_>, action: &str, mut spec: Value) -> Result<(), TransferError> {
-        let program = self.here.program_of(&[PROGRAM], "go")?;
-        let home = self.here.variable("HOME").unwrap_or_default();
+        let program = self.environment.require_program(&[PROGRAM], "go")?;
+        let home = self.environment.variable("HOME").unwrap_or_default();
         let path = Path::new(home).join(".pegasus/globus.conf");
         let tokens = Credentials::read(&path).map_err(TransferError::Credentials)?;
         let missing = |what: &str| {
@@ -40,13 +40,13 @@ impl Globus {
         spec["transfer_at"] = access.into();
         spec["transfer_rt"] = refresh.into();
         spec["transfer_at_exp"] = end.into();
-        let file = list_file(context, ".json", spec.to_string().as_bytes())?;
+        let file = temporary_file(context, ".json", spec.to_string().as_bytes())?;
         let mut tool = Tool::new(&program);
         tool.arg(action).arg("--file").arg(file.path());
-        if self.here.debug {
+        if self.environment.debug {
             tool.arg("--debug");
         }
-        tool.run(&self.here, context).map(drop)
+        tool.run(&self.environment, context).map(drop)
     }
 }
 

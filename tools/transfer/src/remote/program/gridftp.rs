@@ -6,20 +6,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Gfal, Tool, file_address, list_file, outgoing};
+use super::{Gfal, Tool, file_address, temporary_file, upload_source};
 use crate::error::{Retry, TransferError};
 use crate::local::IncomingDirectory;
 use crate::protocol::{Context, Done, Handler, Pair};
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 use crate::remote::http::encode;
 use crate::spec::Location;
 use crate::url::Url;
 
 /// Most files of one list.
-const LIST: usize = 1000;
+const MAX_LIST: usize = 1000;
 
 pub(in crate::remote) struct GridFtp {
-    here: Arc<Surroundings>,
+    environment: Arc<Environment>,
     gfal: Gfal,
     /// Whether a transfer failed: options that not every server takes are then left out.
     failed: AtomicBool,
@@ -41,20 +41,20 @@ fn address(url: &Url) -> String {
 }
 
 impl GridFtp {
-    pub(in crate::remote) fn new(here: Arc<Surroundings>) -> Self {
+    pub(in crate::remote) fn new(environment: Arc<Environment>) -> Self {
         Self {
             gfal: Gfal {
-                here: Arc::clone(&here),
+                environment: Arc::clone(&environment),
             },
-            here,
+            environment,
             failed: AtomicBool::new(false),
         }
     }
 
     fn prefers_gfal(&self, schemes: [&str; 2]) -> bool {
         !schemes.contains(&"sshftp")
-            && self.here.variable("PEGASUS_FORCE_GUC").is_none()
-            && self.here.program("gfal-copy").is_some()
+            && self.environment.variable("PEGASUS_FORCE_GUC").is_none()
+            && self.environment.program("gfal-copy").is_some()
     }
 
     /// Adds the credentials; whether source and destination have different ones.
@@ -74,7 +74,7 @@ impl GridFtp {
                     source
                 };
                 let key = self
-                    .here
+                    .environment
                     .key_file("SSH_PRIVATE_KEY", &place.site, context.observer)?;
                 if let Some(key) = key {
                     tool.env("SSH_PRIVATE_KEY", key);
@@ -83,21 +83,24 @@ impl GridFtp {
             return Ok(false);
         }
         const NAME: &str = "X509_USER_PROXY";
-        let of = |place: &Location| self.here.only_of_site(NAME, &place.site);
+        let of = |place: &Location| self.environment.only_for_site(NAME, &place.site);
         let (from, to) = (of(source), of(destination));
         if from.is_none() && to.is_none() {
             return Ok(false);
         }
         // The one that has none of its own uses the general one, or that of the other.
-        let plain = self.here.variable(NAME);
-        let (Some(one), Some(other)) = (from.or(plain).or(to), to.or(plain).or(from)) else {
+        let plain = self.environment.variable(NAME);
+        let (Some(transfer_one), Some(other)) = (from.or(plain).or(to), to.or(plain).or(from)) else {
             return Ok(false);
         };
-        for key in [one, other] {
-            super::super::surroundings::check_key_file(key.as_ref(), context.observer)?;
+        for key in [transfer_one, other] {
+            super::super::environment::check_key_file(key.as_ref(), context.observer)?;
         }
-        tool.arg("-src-cred").arg(one).arg("-dst-cred").arg(other);
-        Ok(one != other)
+        tool.arg("-src-cred")
+            .arg(transfer_one)
+            .arg("-dst-cred")
+            .arg(other);
+        Ok(transfer_one != other)
     }
 
     fn copy(
@@ -108,13 +111,13 @@ impl GridFtp {
         create: bool,
     ) -> Result<(), TransferError> {
         let program = self
-            .here
-            .program_of(&["globus-url-copy"], pair.source.url.scheme())?;
+            .environment
+            .require_program(&["globus-url-copy"], pair.source.url.scheme())?;
         let mut tool = Tool::new(&program);
         let (source, destination) = (pair.source, pair.destination());
         let different = self.credentials(&mut tool, context, source, destination)?;
         tool.arg("-r");
-        if self.here.debug {
+        if self.environment.debug {
             tool.arg("-verbose");
         }
         if create {
@@ -138,9 +141,9 @@ impl GridFtp {
             .iter()
             .map(|entry| format!("{} {}\n", entry.from, entry.to))
             .collect();
-        let list = list_file(context, ".lst", lines.as_bytes())?;
+        let list = temporary_file(context, ".lst", lines.as_bytes())?;
         tool.arg("-f").arg(list.path());
-        let result = tool.run(&self.here, context).map(drop);
+        let result = tool.run(&self.environment, context).map(drop);
         if result.is_err() {
             self.failed.store(true, Ordering::Relaxed);
         }
@@ -150,7 +153,7 @@ impl GridFtp {
     fn entry(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Entry, TransferError> {
         let (source, destination) = (&pair.source.url, &pair.destination().url);
         let (from, bytes) = if source.is_local() {
-            let (path, bytes) = outgoing(context, pair)?;
+            let (path, bytes) = upload_source(context, pair)?;
             (file_address(&path)?, Some(bytes))
         } else {
             (address(source), None)
@@ -198,7 +201,7 @@ impl GridFtp {
             retry: error.retry(),
         };
         let mut answers = vec![outcome];
-        for list in rest.chunks(LIST) {
+        for list in rest.chunks(MAX_LIST) {
             let outcome = self.copy(context, pair, list, false);
             answers.extend(list.iter().map(|_| outcome.as_ref().copied().map_err(failed)));
         }
@@ -245,14 +248,17 @@ impl Handler for GridFtp {
     }
 
     fn set_size(&self) -> usize {
-        LIST
+        MAX_LIST
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
         if let Some(pair) = pairs.first()
             && self.prefers_gfal([pair.source.url.scheme(), pair.destination().url.scheme()])
         {
-            return pairs.iter().map(|pair| self.gfal.one(context, pair)).collect();
+            return pairs
+                .iter()
+                .map(|pair| self.gfal.transfer_one(context, pair))
+                .collect();
         }
         let mut groups: BTreeMap<(PathBuf, PathBuf), Vec<usize>> = BTreeMap::new();
         for (index, pair) in pairs.iter().enumerate() {
@@ -277,12 +283,14 @@ impl Handler for GridFtp {
         if self.prefers_gfal([place.url.scheme(); 2]) {
             return self.gfal.make_directory(context, place);
         }
-        let program = self.here.program_of(&["globus-url-copy"], place.url.scheme())?;
+        let program = self
+            .environment
+            .require_program(&["globus-url-copy"], place.url.scheme())?;
         let mut tool = Tool::new(&program);
         self.credentials(&mut tool, context, place, place)?;
         let marker = format!("{}/.create-dir", address(&place.url).trim_end_matches('/'));
         tool.args(["-create-dest", "file:///dev/null", &marker]);
-        tool.run(&self.here, context).map(drop)
+        tool.run(&self.environment, context).map(drop)
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
@@ -296,10 +304,12 @@ impl Handler for GridFtp {
             ));
         }
         // There is no command to remove: the file is emptied.
-        let program = self.here.program_of(&["globus-url-copy"], place.url.scheme())?;
+        let program = self
+            .environment
+            .require_program(&["globus-url-copy"], place.url.scheme())?;
         let mut tool = Tool::new(&program);
         self.credentials(&mut tool, context, place, place)?;
         tool.args(["file:///dev/null", &address(&place.url)]);
-        tool.run(&self.here, context).map(drop)
+        tool.run(&self.environment, context).map(drop)
     }
 }

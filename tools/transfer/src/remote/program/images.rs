@@ -7,17 +7,17 @@ use std::sync::Arc;
 use super::{Tool, incoming, not_an_option};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 use crate::url::Url;
 
 /// Images for Docker, with `docker`.
 pub(in crate::remote) struct Docker {
-    pub(in crate::remote) here: Arc<Surroundings>,
+    pub(in crate::remote) environment: Arc<Environment>,
 }
 
 /// Images for Apptainer or Singularity, with either.
 pub(in crate::remote) struct Apptainer {
-    pub(in crate::remote) here: Arc<Surroundings>,
+    pub(in crate::remote) environment: Arc<Environment>,
 }
 
 /// The name of an image: the URL without its scheme and slashes.
@@ -39,19 +39,19 @@ impl Handler for Docker {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        let one = |pair: &Pair<'_>| {
-            let program = self.here.program_of(&["docker"], "docker")?;
+        let transfer_one = |pair: &Pair<'_>| {
+            let program = self.environment.require_program(&["docker"], "docker")?;
             let image = image(&pair.source.url)?;
             incoming(context, pair, |path| {
                 let mut pull = Tool::new(&program);
                 pull.arg("pull").arg(&image);
-                pull.run(&self.here, context)?;
+                pull.run(&self.environment, context)?;
                 let mut save = Tool::new(&program);
                 save.arg("save").arg("-o").arg(path).arg(&image);
-                save.run(&self.here, context).map(drop)
+                save.run(&self.environment, context).map(drop)
             })
         };
-        pairs.iter().map(one).collect()
+        pairs.iter().map(transfer_one).collect()
     }
 }
 
@@ -68,19 +68,19 @@ impl Handler for Apptainer {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        let one = |pair: &Pair<'_>| {
+        let transfer_one = |pair: &Pair<'_>| {
             let url = &pair.source.url;
             let program = self
-                .here
-                .program_of(&["apptainer", "singularity"], url.scheme())?;
+                .environment
+                .require_program(&["apptainer", "singularity"], url.scheme())?;
             incoming(context, pair, |path| {
                 let mut tool = Tool::new(&program);
                 tool.args(["pull", "--allow-unauthenticated"])
                     .arg(path)
                     .arg(OsStr::from_bytes(&url.to_bytes()));
-                tool.run(&self.here, context).map(drop)
+                tool.run(&self.environment, context).map(drop)
             })
         };
-        pairs.iter().map(one).collect()
+        pairs.iter().map(transfer_one).collect()
     }
 }

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Tool, incoming, outgoing, sent};
+use super::{Tool, incoming, sent, upload_source};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 use crate::spec::Location;
 
 /// Exit status of `irm` for what does not exist.
-const MISSING: i32 = 3;
+const NOT_FOUND: i32 = 3;
 
 pub(in crate::remote) struct Irods {
-    here: Arc<Surroundings>,
+    environment: Arc<Environment>,
     /// Held while logging in.
     login: Mutex<()>,
 }
@@ -29,9 +29,9 @@ struct Session {
 }
 
 impl Irods {
-    pub(in crate::remote) fn new(here: Arc<Surroundings>) -> Self {
+    pub(in crate::remote) fn new(environment: Arc<Environment>) -> Self {
         Self {
-            here,
+            environment,
             login: Mutex::new(()),
         }
     }
@@ -40,11 +40,14 @@ impl Irods {
     fn session(&self, context: &Context<'_>, site: &str) -> Result<Session, TransferError> {
         let _one = self.login.lock().unwrap_or_else(PoisonError::into_inner);
         const NAME: &str = "IRODS_ENVIRONMENT_FILE";
-        let environment = self.here.key_file(NAME, site, context.observer)?.ok_or_else(|| {
-            TransferError::Credentials(format!(
-                "irods URLs need {NAME}_{site} or {NAME}, which is not set"
-            ))
-        })?;
+        let environment = self
+            .environment
+            .key_file(NAME, site, context.observer)?
+            .ok_or_else(|| {
+                TransferError::Credentials(format!(
+                    "irods URLs need {NAME}_{site} or {NAME}, which is not set"
+                ))
+            })?;
         let text = fs::read(&environment).map_err(|error| TransferError::io("read", &environment, error))?;
         let text = String::from_utf8_lossy(&text);
         let password = value(&text, &["irodspassword", "irods_password"]).ok_or_else(|| {
@@ -59,12 +62,12 @@ impl Irods {
             ticket: value(&text, &["irodsticket", "irods_ticket"]),
         };
         if !session.authentication.exists() {
-            let program = self.here.program_of(&["iinit"], "irods")?;
+            let program = self.environment.require_program(&["iinit"], "irods")?;
             let mut tool = Tool::new(&program);
             session.prepare(&mut tool);
             tool.input = format!("{password}\n").into_bytes();
             tool.limit = Duration::from_secs(5 * 60);
-            tool.run(&self.here, context)?;
+            tool.run(&self.environment, context)?;
         }
         Ok(session)
     }
@@ -76,14 +79,14 @@ impl Irods {
         program: &str,
         arguments: &[OsString],
     ) -> Result<(), TransferError> {
-        let program = self.here.program_of(&[program], "irods")?;
+        let program = self.environment.require_program(&[program], "irods")?;
         let mut tool = Tool::new(&program);
         session.prepare(&mut tool);
         tool.args(arguments);
-        tool.run(&self.here, context).map(drop)
+        tool.run(&self.environment, context).map(drop)
     }
 
-    fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (pair.source, pair.destination());
         let fetching = destination.url.is_local();
         let remote = if fetching { source } else { destination };
@@ -102,7 +105,7 @@ impl Irods {
                 self.run(context, &session, "iget", &options)
             });
         }
-        let (path, bytes) = outgoing(context, pair)?;
+        let (path, bytes) = upload_source(context, pair)?;
         if let Some(parent) = destination.url.path().parent() {
             // The upload itself will tell if this failed.
             let _ = self.run(context, &session, "imkdir", &["-p".into(), parent.into()]);
@@ -163,7 +166,10 @@ impl Handler for Irods {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs.iter().map(|pair| self.one(context, pair)).collect()
+        pairs
+            .iter()
+            .map(|pair| self.transfer_one(context, pair))
+            .collect()
     }
 
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
@@ -175,7 +181,7 @@ impl Handler for Irods {
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
         let session = self.session(context, &place.site)?;
-        let program = self.here.program_of(&["irm"], "irods")?;
+        let program = self.environment.require_program(&["irm"], "irods")?;
         let mut tool = Tool::new(&program);
         session.prepare(&mut tool);
         tool.arg("-f");
@@ -183,8 +189,8 @@ impl Handler for Irods {
             tool.arg("-r");
         }
         tool.args(session.ticket()).arg(place.url.path());
-        let outcome = tool.outcome(&self.here, context)?;
-        if outcome.status.success() || outcome.status.code() == Some(MISSING) {
+        let outcome = tool.outcome(&self.environment, context)?;
+        if outcome.status.success() || outcome.status.code() == Some(NOT_FOUND) {
             return Ok(());
         }
         Err(tool.failure(&outcome, crate::error::Retry::Later))

@@ -3,6 +3,7 @@
 //! Programs are started directly, never by a shell: a name can be no command, whatever it holds. What could be
 //! taken for an option is written in another way or refused.
 
+mod ftp;
 mod gfal;
 mod globus;
 mod gridftp;
@@ -10,8 +11,8 @@ mod images;
 mod irods;
 mod osdf;
 mod scp;
-mod wget;
 
+pub(super) use ftp::Ftp;
 pub(super) use gfal::Gfal;
 pub(super) use globus::Globus;
 pub(super) use gridftp::GridFtp;
@@ -19,7 +20,6 @@ pub(super) use images::{Apptainer, Docker};
 pub(super) use irods::Irods;
 pub(super) use osdf::Osdf;
 pub(super) use scp::Scp;
-pub(super) use wget::Ftp;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use super::Surroundings;
+use super::Environment;
 use crate::error::{Retry, TransferError};
 use crate::local::{IncomingDirectory, open_source};
 use crate::observer::Event;
@@ -40,11 +40,11 @@ use crate::protocol::{Context, Done, Pair};
 use crate::shown;
 
 /// How long a program may run.
-const LIMIT: Duration = Duration::from_secs(6 * 3600);
+const TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
 /// Time between asking a program to end and killing it.
-const GRACE: Duration = Duration::from_secs(3);
+const KILL_DELAY: Duration = Duration::from_secs(3);
 /// Bytes of a program's output that are looked at, from its end.
-const OUTPUT: u64 = 64 << 10;
+const MAX_OUTPUT: u64 = 64 << 10;
 
 /// A program to run.
 pub(super) struct Tool<'a> {
@@ -69,7 +69,7 @@ impl<'a> Tool<'a> {
             arguments: Vec::new(),
             environment: Vec::new(),
             input: Vec::new(),
-            limit: LIMIT,
+            limit: TIME_LIMIT,
         }
     }
 
@@ -97,8 +97,12 @@ impl<'a> Tool<'a> {
     }
 
     /// Runs the program to its end, and logs what it was and said. Success is exit status 0.
-    pub(super) fn run(&self, here: &Surroundings, context: &Context<'_>) -> Result<String, TransferError> {
-        let outcome = self.outcome(here, context)?;
+    pub(super) fn run(
+        &self,
+        environment: &Environment,
+        context: &Context<'_>,
+    ) -> Result<String, TransferError> {
+        let outcome = self.outcome(environment, context)?;
         if outcome.status.success() {
             return Ok(outcome.output);
         }
@@ -131,33 +135,33 @@ impl<'a> Tool<'a> {
     /// The same, whatever the exit status.
     pub(super) fn outcome(
         &self,
-        here: &Surroundings,
+        environment: &Environment,
         context: &Context<'_>,
     ) -> Result<Outcome, TransferError> {
         context.observer.event(&Event::Note(self.line()));
-        let trouble = |error: std::io::Error| TransferError::External {
+        let io_failure = |error: std::io::Error| TransferError::External {
             program: self.name(),
             message: error.to_string(),
             retry: Retry::Soon,
         };
-        let mut said = tempfile::tempfile_in(context.temporary).map_err(trouble)?;
+        let mut said = tempfile::tempfile_in(context.temporary).map_err(io_failure)?;
         let mut command = Command::new(self.program);
         command
             .args(&self.arguments)
             .env_clear()
-            .envs(here.for_programs())
+            .envs(environment.program_variables())
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .process_group(0)
-            .stdout(said.try_clone().map_err(trouble)?)
-            .stderr(said.try_clone().map_err(trouble)?)
-            .stdin(self.standard_input(context).map_err(trouble)?);
-        let mut child = command.spawn().map_err(trouble)?;
+            .stdout(said.try_clone().map_err(io_failure)?)
+            .stderr(said.try_clone().map_err(io_failure)?)
+            .stdin(self.standard_input(context).map_err(io_failure)?);
+        let mut child = command.spawn().map_err(io_failure)?;
         let status = self.wait(&mut child, context)?;
-        let length = said.metadata().map_err(trouble)?.len();
+        let length = said.metadata().map_err(io_failure)?.len();
         let mut output = Vec::new();
-        said.seek(SeekFrom::Start(length.saturating_sub(OUTPUT)))
+        said.seek(SeekFrom::Start(length.saturating_sub(MAX_OUTPUT)))
             .and_then(|_| said.read_to_end(&mut output))
-            .map_err(trouble)?;
+            .map_err(io_failure)?;
         let output: String = String::from_utf8_lossy(&output)
             .lines()
             .filter(|line| {
@@ -188,7 +192,7 @@ impl<'a> Tool<'a> {
     }
 
     fn wait(&self, child: &mut Child, context: &Context<'_>) -> Result<ExitStatus, TransferError> {
-        let trouble = |error: std::io::Error| TransferError::External {
+        let io_failure = |error: std::io::Error| TransferError::External {
             program: self.name(),
             message: error.to_string(),
             retry: Retry::Soon,
@@ -196,7 +200,7 @@ impl<'a> Tool<'a> {
         let start = Instant::now();
         let mut step = Duration::from_millis(1);
         loop {
-            if let Some(status) = child.try_wait().map_err(trouble)? {
+            if let Some(status) = child.try_wait().map_err(io_failure)? {
                 return Ok(status);
             }
             let late = start.elapsed() > self.limit;
@@ -240,7 +244,7 @@ fn end(child: &mut Child) {
     // A group that is gone needs no signal.
     let _ = killpg(group, Signal::SIGTERM);
     let start = Instant::now();
-    while start.elapsed() < GRACE {
+    while start.elapsed() < KILL_DELAY {
         if !matches!(child.try_wait(), Ok(None)) {
             break;
         }
@@ -288,12 +292,12 @@ fn quoted(word: &[u8]) -> Vec<u8> {
     out
 }
 
-fn joined(parts: &[&[u8]]) -> OsString {
+fn concat(parts: &[&[u8]]) -> OsString {
     OsString::from_vec(parts.concat())
 }
 
 /// What is to be sent: a local file that can be read. Returns its path as an argument, and its size.
-pub(super) fn outgoing(context: &Context<'_>, pair: &Pair<'_>) -> Result<(PathBuf, u64), TransferError> {
+pub(super) fn upload_source(context: &Context<'_>, pair: &Pair<'_>) -> Result<(PathBuf, u64), TransferError> {
     let path = context.path(&pair.source.url);
     let (_, meta) = open_source(&path)?;
     if !meta.is_file() {
@@ -328,7 +332,7 @@ pub(super) fn incoming(
 }
 
 /// A file for a program to read, removed when dropped.
-pub(super) fn list_file(
+pub(super) fn temporary_file(
     context: &Context<'_>,
     suffix: &str,
     content: &[u8],
@@ -374,11 +378,11 @@ mod tests {
     #[test]
     fn arguments_reach_a_program_as_they_are() {
         let cancel = Cancel::new();
-        let here = Surroundings::default();
+        let environment = Environment::default();
         let mut tool = Tool::new(Path::new("/usr/bin/printf"));
         let nasty = ["$(id)", "a b'c\"", "x\ny", "-n", ";rm", "*"];
         tool.arg("%s|").args(nasty);
-        let output = tool.run(&here, &context(&cancel)).expect("runs");
+        let output = tool.run(&environment, &context(&cancel)).expect("runs");
         assert_eq!(output.trim_end(), format!("{}|", nasty.join("|")));
         assert_eq!(
             tool.line(),
@@ -389,17 +393,17 @@ mod tests {
     #[test]
     fn failures_say_status_and_last_line() {
         let cancel = Cancel::new();
-        let here = Surroundings::default();
+        let environment = Environment::default();
         let mut tool = Tool::new(Path::new("/bin/sh"));
         tool.args(["-c", "cat; echo out; echo last >&2; exit 3"]);
         tool.input = b"in\n".to_vec();
-        let error = tool.run(&here, &context(&cancel)).expect_err("fails");
+        let error = tool.run(&environment, &context(&cancel)).expect_err("fails");
         assert_eq!(error.to_string(), "sh failed: exit status 3: last");
     }
 
     #[test]
     fn slow_programs_are_ended_with_all_that_they_started() {
-        let here = Surroundings::default();
+        let environment = Environment::default();
         for stop in [false, true] {
             let cancel = Cancel::new();
             let mut tool = Tool::new(Path::new("/bin/sh"));
@@ -413,7 +417,7 @@ mod tests {
                 });
             }
             let start = Instant::now();
-            let error = tool.run(&here, &context(&cancel)).expect_err("is ended");
+            let error = tool.run(&environment, &context(&cancel)).expect_err("is ended");
             assert_eq!(matches!(error, TransferError::Cancelled), stop, "{error}");
             assert!(start.elapsed() < Duration::from_secs(10));
         }

@@ -5,14 +5,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Tool, incoming, outgoing, sent};
+use super::{Tool, incoming, sent, upload_source};
 use crate::error::{Retry, TransferError};
 use crate::protocol::{Context, Done, Handler, Pair};
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 use crate::spec::Location;
 
 pub(in crate::remote) struct Osdf {
-    pub(in crate::remote) here: Arc<Surroundings>,
+    pub(in crate::remote) environment: Arc<Environment>,
 }
 
 impl Osdf {
@@ -23,16 +23,18 @@ impl Osdf {
         from: &OsStr,
         to: &OsStr,
     ) -> Result<(), TransferError> {
-        let program = self.here.program_of(&["pelican", "stashcp"], scheme)?;
+        let program = self
+            .environment
+            .require_program(&["pelican", "stashcp"], scheme)?;
         let mut tool = Tool::new(&program);
         if program.file_name() == Some(OsStr::new("pelican")) {
             tool.args(["object", "copy"]);
         }
         tool.env("http_proxy", "").arg(from).arg(to);
-        tool.run(&self.here, context).map(drop)
+        tool.run(&self.environment, context).map(drop)
     }
 
-    fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (&pair.source.url, &pair.destination().url);
         if destination.is_local() {
             let from = OsString::from_vec(source.to_bytes());
@@ -40,7 +42,7 @@ impl Osdf {
                 self.copy(context, source.scheme(), &from, path.as_os_str())
             })
         } else {
-            let (path, bytes) = outgoing(context, pair)?;
+            let (path, bytes) = upload_source(context, pair)?;
             let to = OsString::from_vec(destination.to_bytes());
             self.copy(context, destination.scheme(), path.as_os_str(), &to)?;
             Ok(sent(bytes))
@@ -62,7 +64,10 @@ impl Handler for Osdf {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs.iter().map(|pair| self.one(context, pair)).collect()
+        pairs
+            .iter()
+            .map(|pair| self.transfer_one(context, pair))
+            .collect()
     }
 
     /// Directories come into being with their files.

@@ -6,19 +6,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::{Tool, is_plain, joined, local_argument, not_an_option, outgoing, quoted, sent};
+use super::{Tool, concat, is_plain, local_argument, not_an_option, quoted, sent, upload_source};
 use crate::error::{Retry, TransferError};
 use crate::local::IncomingDirectory;
 use crate::protocol::{Context, Done, Handler, Pair};
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 use crate::spec::Location;
 
 /// Most files of one call.
-const SET: usize = 64;
+const MAX_SET: usize = 64;
 
 /// Copies with `scp`; makes and removes with `ssh`.
 pub(in crate::remote) struct Scp {
-    here: Arc<Surroundings>,
+    environment: Arc<Environment>,
     /// Whether the grid's programs and credentials are used.
     grid: bool,
     /// Directories that were made, with their hosts.
@@ -36,9 +36,9 @@ struct Remote {
 }
 
 impl Scp {
-    pub(in crate::remote) fn new(here: Arc<Surroundings>, grid: bool) -> Self {
+    pub(in crate::remote) fn new(environment: Arc<Environment>, grid: bool) -> Self {
         Self {
-            here,
+            environment,
             grid,
             made: Mutex::new(HashSet::new()),
             modern: OnceLock::new(),
@@ -51,7 +51,7 @@ impl Scp {
         } else {
             (name.to_owned(), "scp")
         };
-        self.here.program_of(&[&name], protocol)
+        self.environment.require_program(&[&name], protocol)
     }
 
     /// Adds what both programs need: no questions, the key, the port by the option `port`.
@@ -69,15 +69,15 @@ impl Scp {
             "StrictHostKeyChecking=no",
         ]);
         if self.grid {
-            if let Some(proxy) = self
-                .here
-                .key_file("X509_USER_PROXY", &place.site, context.observer)?
+            if let Some(proxy) =
+                self.environment
+                    .key_file("X509_USER_PROXY", &place.site, context.observer)?
             {
                 tool.env("X509_USER_PROXY", proxy);
             }
-        } else if let Some(key) = self
-            .here
-            .key_file("SSH_PRIVATE_KEY", &place.site, context.observer)?
+        } else if let Some(key) =
+            self.environment
+                .key_file("SSH_PRIVATE_KEY", &place.site, context.observer)?
         {
             tool.arg("-i").arg(key);
         }
@@ -104,7 +104,7 @@ impl Scp {
             }
         }
         tool.arg(OsStr::from_bytes(&line));
-        let outcome = tool.outcome(&self.here, context)?;
+        let outcome = tool.outcome(&self.environment, context)?;
         if outcome.status.success() {
             return Ok(());
         }
@@ -149,7 +149,7 @@ impl Scp {
             };
             let mut tool = Tool::new(&program);
             tool.arg("-V");
-            let said = tool.run(&self.here, context).unwrap_or_default();
+            let said = tool.run(&self.environment, context).unwrap_or_default();
             version(&said).is_some_and(|version| version >= (8, 7))
         })
     }
@@ -165,7 +165,7 @@ impl Scp {
         let path = path.as_os_str().as_bytes();
         if is_plain(path) {
             return Ok(Remote {
-                argument: joined(&[host.as_bytes(), b":", path]),
+                argument: concat(&[host.as_bytes(), b":", path]),
                 needs_sftp: false,
             });
         }
@@ -184,7 +184,7 @@ impl Scp {
             (false, _) => escape(path, |byte| !is_plain(&[byte])),
         };
         Ok(Remote {
-            argument: joined(&[host.as_bytes(), b":", &escaped]),
+            argument: concat(&[host.as_bytes(), b":", &escaped]),
             needs_sftp: modern,
         })
     }
@@ -206,7 +206,7 @@ impl Scp {
         }
         self.prepare(&mut tool, context, place, "-P")?;
         tool.args(sources).arg(target);
-        let outcome = tool.outcome(&self.here, context)?;
+        let outcome = tool.outcome(&self.environment, context)?;
         if outcome.status.success() {
             return Ok(());
         }
@@ -270,7 +270,7 @@ impl Scp {
         let mut sources = Vec::with_capacity(pairs.len());
         let mut done = Vec::with_capacity(pairs.len());
         for pair in pairs {
-            let (path, bytes) = outgoing(context, pair)?;
+            let (path, bytes) = upload_source(context, pair)?;
             sources.push(path.into_os_string());
             done.push(sent(bytes));
         }
@@ -290,15 +290,15 @@ impl Scp {
 
 /// User and host, and the port.
 fn host(place: &Location) -> Result<(&str, &str), TransferError> {
-    let whole = place.url.host();
-    let (host, port) = match whole.split_once(':') {
+    let authority = place.url.host();
+    let (host, port) = match authority.split_once(':') {
         Some((host, port)) => (host, port),
-        None => (whole, "22"),
+        None => (authority, "22"),
     };
     not_an_option(host, "host")?;
     if host.is_empty() || port.is_empty() || !port.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(TransferError::remote(
-            format!("'{whole}' is not a host with a port"),
+            format!("'{authority}' is not a host with a port"),
             Retry::Never,
         ));
     }
@@ -325,7 +325,7 @@ fn version(said: &str) -> Option<(u32, u32)> {
 }
 
 /// What files of a set have in common if one call can do them.
-fn together<'a>(context: &Context<'_>, pair: &Pair<'a>) -> (PathBuf, Option<&'a OsStr>) {
+fn batch_key<'a>(context: &Context<'_>, pair: &Pair<'a>) -> (PathBuf, Option<&'a OsStr>) {
     let (source, destination) = (&pair.source.url, &pair.destination().url);
     if destination.is_local() {
         let path = context.path(destination);
@@ -357,7 +357,7 @@ impl Handler for Scp {
     }
 
     fn set_size(&self) -> usize {
-        SET
+        MAX_SET
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
@@ -368,11 +368,11 @@ impl Handler for Scp {
         };
         let mut left: Vec<usize> = (0..pairs.len()).collect();
         while let Some(first) = left.first().copied() {
-            let (directory, name) = together(context, &pairs[first]);
+            let (directory, name) = batch_key(context, &pairs[first]);
             let mut names = HashSet::new();
             let mut group = Vec::new();
             left.retain(|index| {
-                let (other, file) = together(context, &pairs[*index]);
+                let (other, file) = batch_key(context, &pairs[*index]);
                 let fits =
                     name.is_some() && other == directory && file.is_some_and(|file| names.insert(file));
                 let fits = fits || *index == first;
@@ -392,9 +392,9 @@ impl Handler for Scp {
                 // One by one, to find out which it is.
                 Err(_) => {
                     for (index, pair) in group.into_iter().zip(&members) {
-                        let one =
+                        let transfer_one =
                             call(std::slice::from_ref(pair)).map(|mut done| done.pop().unwrap_or_default());
-                        results[index] = Some(one);
+                        results[index] = Some(transfer_one);
                     }
                 }
             }

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use object_store::aws::AwsCredential;
 
-use super::Surroundings;
+use super::Environment;
 use super::credentials::Credentials;
-use super::http::{Client, Downloads, Wanted};
-use super::objects::{Bridge, PartSize};
+use super::http::{Client, Download, Downloads};
+use super::objects::{ClientAdapter, PartSize};
 use crate::error::{Retry, TransferError};
 use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
@@ -28,10 +28,10 @@ use store::Store;
 pub(super) use store::failure;
 
 /// Region of stores that have none.
-const REGION: &str = "us-east-1";
+const DEFAULT_REGION: &str = "us-east-1";
 
 pub(super) struct S3 {
-    surroundings: Arc<Surroundings>,
+    environment: Arc<Environment>,
     client: Arc<Client>,
     downloads: Downloads,
     files: Mutex<HashMap<PathBuf, Arc<Credentials>>>,
@@ -41,10 +41,10 @@ pub(super) struct S3 {
 }
 
 impl S3 {
-    pub(super) fn new(surroundings: Arc<Surroundings>, client: Arc<Client>) -> Self {
-        let part = PartSize::of(&surroundings);
+    pub(super) fn new(environment: Arc<Environment>, client: Arc<Client>) -> Self {
+        let part = PartSize::of(&environment);
         Self {
-            surroundings,
+            environment,
             client,
             downloads: Downloads::default(),
             files: Mutex::new(HashMap::new()),
@@ -56,8 +56,8 @@ impl S3 {
     fn credentials(&self, site: &str) -> Result<Arc<Credentials>, TransferError> {
         const NAME: &str = "PEGASUS_CREDENTIALS";
         let path = self
-            .surroundings
-            .of_site(NAME, site)
+            .environment
+            .for_site(NAME, site)
             .map(PathBuf::from)
             .ok_or_else(|| {
                 TransferError::Credentials(format!("s3 URLs need {NAME}_{site} or {NAME}, which is not set"))
@@ -72,7 +72,7 @@ impl S3 {
     }
 
     /// The store of a place, as the credentials file describes it.
-    fn described(&self, place: &Location) -> Result<Store, TransferError> {
+    fn configured_store(&self, place: &Location) -> Result<Store, TransferError> {
         let identity = place.url.host();
         let Some((_, site)) = identity.split_once('@') else {
             return Err(TransferError::Credentials(format!(
@@ -91,7 +91,7 @@ impl S3 {
         let endpoint = option(site, "endpoint")?;
         let region = match credentials.get(site, "region") {
             Some(region) => region.to_owned(),
-            None => region_of_endpoint(&endpoint).unwrap_or(REGION).to_owned(),
+            None => region_of_endpoint(&endpoint).unwrap_or(DEFAULT_REGION).to_owned(),
         };
         let key = AwsCredential {
             key_id: option(identity, "access_key")?,
@@ -103,7 +103,7 @@ impl S3 {
 
     /// The same, for a bucket: at Amazon, requests must go to the region of the bucket.
     fn store(&self, place: &Location, bucket: &str) -> Result<Store, TransferError> {
-        let mut store = self.described(place)?;
+        let mut store = self.configured_store(place)?;
         if !store.is_amazon() {
             return Ok(store);
         }
@@ -112,8 +112,8 @@ impl S3 {
         let region = match known {
             Some(region) => region,
             None => {
-                let told = store.region_of(&self.client, bucket)?;
-                let region = told.unwrap_or_else(|| store.region.clone());
+                let reported = store.region_of(&self.client, bucket)?;
+                let region = reported.unwrap_or_else(|| store.region.clone());
                 regions().insert(bucket.to_owned(), region.clone());
                 region
             }
@@ -125,14 +125,14 @@ impl S3 {
         Ok(store)
     }
 
-    fn one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+    fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (pair.source, pair.destination());
         if destination.url.is_local() {
             self.get(context, pair)
         } else if source.url.is_local() {
             self.put(context, &context.path(&source.url), destination)
         } else {
-            self.between(context, pair)
+            self.copy_remote(context, pair)
         }
     }
 
@@ -140,16 +140,16 @@ impl S3 {
         let (bucket, object) = object(&pair.source.url)?;
         let store = self.store(pair.source, bucket)?;
         let proxied = store.is_secure() && pair.attempt == 1;
-        let bridge = Bridge::new(&self.client, context.cancel).through_proxy(proxied);
-        let (library, path) = store.library(&bridge, (bucket, object), false)?;
-        let wanted = Wanted {
+        let adapter = ClientAdapter::new(&self.client, context.cancel).through_proxy(proxied);
+        let (library, path) = store.library(&adapter, (bucket, object), false)?;
+        let download = Download {
             name: &store.address(bucket, object),
             destination: &context.path(&pair.destination().url),
             hash: pair.transfer.generate_checksum,
             cancel: context.cancel,
         };
         self.downloads
-            .fetch(&wanted, &|rest| bridge.open(&library, &path, rest))
+            .fetch(&download, &|rest| adapter.open(&library, &path, rest))
     }
 
     fn put(&self, context: &Context<'_>, source: &Path, place: &Location) -> Result<Done, TransferError> {
@@ -159,10 +159,10 @@ impl S3 {
         }
         let (bucket, object) = object(&place.url)?;
         let store = self.store(place, bucket)?;
-        let bridge = Bridge::new(&self.client, context.cancel);
+        let adapter = ClientAdapter::new(&self.client, context.cancel);
         let in_parts = self.part.is_less_than(meta.len());
-        let (library, path) = store.library(&bridge, (bucket, object), in_parts)?;
-        let put = || bridge.put(&library, &path, (&file, meta.len()), self.part);
+        let (library, path) = store.library(&adapter, (bucket, object), in_parts)?;
+        let put = || adapter.put(&library, &path, (&file, meta.len()), self.part);
         match put() {
             Err(error) if store::is_no_bucket(&error) => {
                 store.make_bucket(&self.client, bucket)?;
@@ -177,7 +177,7 @@ impl S3 {
     }
 
     /// Within one store by the store itself, else through a temporary file.
-    fn between(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+    fn copy_remote(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (pair.source, pair.destination());
         if source.url.host() == destination.url.host() && source.site == destination.site {
             let (from, to) = (object(&source.url)?, object(&destination.url)?);
@@ -271,13 +271,16 @@ impl Handler for S3 {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs.iter().map(|pair| self.one(context, pair)).collect()
+        pairs
+            .iter()
+            .map(|pair| self.transfer_one(context, pair))
+            .collect()
     }
 
     /// Makes the bucket; there are no directories.
     fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
         let (bucket, _) = parts(&place.url)?;
-        self.described(place)?.make_bucket(&self.client, bucket)
+        self.configured_store(place)?.make_bucket(&self.client, bucket)
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {

@@ -6,8 +6,10 @@ use object_store::client::HttpRequestBody;
 use object_store::path::Path;
 
 use crate::error::{Retry, TransferError};
-use crate::remote::http::{Answer, Client, encode};
-use crate::remote::objects::{Bridge, below, call, check_address, repeats, split_name};
+use crate::remote::http::{Client, Response, encode};
+use crate::remote::objects::{
+    ClientAdapter, check_address, join_directory, retry_config, split_name, to_request,
+};
 
 /// A store, and who we are there.
 pub(super) struct Store {
@@ -18,7 +20,7 @@ pub(super) struct Store {
 }
 
 /// A request that is made here.
-pub(super) struct Ask<'a> {
+pub(super) struct StoreRequest<'a> {
     method: &'a str,
     bucket: &'a str,
     /// Empty for the bucket itself.
@@ -28,7 +30,7 @@ pub(super) struct Ask<'a> {
     body: String,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> StoreRequest<'a> {
     fn new(method: &'a str, bucket: &'a str, object: &'a [u8]) -> Self {
         Self {
             method,
@@ -100,12 +102,12 @@ impl Store {
     /// The library's store for an object, and the name of the object in it.
     pub(super) fn library(
         &self,
-        bridge: &Bridge,
+        adapter: &ClientAdapter,
         (bucket, object): (&str, &[u8]),
         in_parts: bool,
     ) -> Result<(AmazonS3, Path), TransferError> {
         let (directory, path) = split_name(object)?;
-        let root = below(&self.bucket(bucket), directory);
+        let root = join_directory(&self.bucket(bucket), directory);
         check_address(&root)?;
         let mut builder = AmazonS3Builder::new()
             // So the endpoint is taken as the address of the bucket.
@@ -117,8 +119,8 @@ impl Store {
             .with_secret_access_key(&self.key.secret_key)
             // A connection that is encrypted protects the data.
             .with_unsigned_payload(self.is_secure())
-            .with_retry(repeats(in_parts))
-            .with_http_connector(bridge.clone());
+            .with_retry(retry_config(in_parts))
+            .with_http_connector(adapter.clone());
         if let Some(token) = &self.key.token {
             builder = builder.with_token(token);
         }
@@ -127,56 +129,58 @@ impl Store {
         Ok((store, path))
     }
 
-    fn send(&self, client: &Client, ask: Ask<'_>) -> Result<Answer, TransferError> {
-        let mut address = self.address(ask.bucket, ask.object);
-        for (number, (name, value)) in ask.query.iter().enumerate() {
+    fn send(&self, client: &Client, request: StoreRequest<'_>) -> Result<Response, TransferError> {
+        let mut address = self.address(request.bucket, request.object);
+        for (number, (name, value)) in request.query.iter().enumerate() {
             let mark = if number == 0 { '?' } else { '&' };
             address.push_str(&format!("{mark}{name}={}", encode(value.as_bytes(), false)));
         }
-        let mut request = ureq::http::Request::builder().method(ask.method).uri(&address);
-        if let Some(source) = ask.copy_source {
-            request = request.header("x-amz-copy-source", source);
+        let mut builder = ureq::http::Request::builder()
+            .method(request.method)
+            .uri(&address);
+        if let Some(source) = request.copy_source {
+            builder = builder.header("x-amz-copy-source", source);
         }
         let unusable = || {
             let name = crate::shown::bytes(address.as_bytes());
             TransferError::remote(format!("'{name}' cannot be asked for"), Retry::Never)
         };
         check_address(&address)?;
-        let request = request.body(HttpRequestBody::from(ask.body));
-        let mut request = request.map_err(|_| unusable())?;
+        let signed = builder.body(HttpRequestBody::from(request.body));
+        let mut signed = signed.map_err(|_| unusable())?;
         AwsAuthorizer::new(&self.key, "s3", &self.region)
-            .try_authorize(&mut request, None)
+            .try_authorize(&mut signed, None)
             .map_err(|_| unusable())?;
-        let (parts, body) = request.into_parts();
-        let mut call = call(&parts, body.as_bytes().map_or(&b""[..], |bytes| bytes));
-        call.proxied = self.is_secure();
-        client.send(&call)
+        let (parts, body) = signed.into_parts();
+        let mut request = to_request(&parts, body.as_bytes().map_or(&b""[..], |bytes| bytes));
+        request.proxied = self.is_secure();
+        client.send(&request)
     }
 
     /// Sends a request that must succeed; returns the body of the answer.
-    fn ask(&self, client: &Client, ask: Ask<'_>) -> Result<String, TransferError> {
-        let mut answer = self.send(client, ask)?;
-        if !(200..300).contains(&answer.status) {
-            return Err(failure(answer));
+    fn send_checked(&self, client: &Client, request: StoreRequest<'_>) -> Result<String, TransferError> {
+        let mut response = self.send(client, request)?;
+        if !(200..300).contains(&response.status) {
+            return Err(failure(response));
         }
-        let text = answer.text()?;
+        let text = response.text()?;
         // Long operations start to answer before they know how they end.
         if text.contains("<Error>") {
-            return Err(refusal(500, &text));
+            return Err(store_error(500, &text));
         }
         Ok(text)
     }
 
     /// The region of a bucket, if the store tells.
     pub(super) fn region_of(&self, client: &Client, bucket: &str) -> Result<Option<String>, TransferError> {
-        let answer = self.send(client, Ask::new("HEAD", bucket, b""))?;
+        let response = self.send(client, StoreRequest::new("HEAD", bucket, b""))?;
         // It becomes part of an address.
         let plain = |region: &&str| {
             region
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
-        let region = answer.header("x-amz-bucket-region").filter(plain);
+        let region = response.header("x-amz-bucket-region").filter(plain);
         Ok(region.map(str::to_owned))
     }
 
@@ -191,17 +195,17 @@ impl Store {
                 self.region
             )
         };
-        let mut ask = Ask::new("PUT", bucket, b"");
-        ask.body = body;
-        let mut answer = self.send(client, ask)?;
-        if (200..300).contains(&answer.status) {
+        let mut request = StoreRequest::new("PUT", bucket, b"");
+        request.body = body;
+        let mut response = self.send(client, request)?;
+        if (200..300).contains(&response.status) {
             return Ok(());
         }
-        let text = answer.text()?;
+        let text = response.text()?;
         if first(&text, "Code").as_deref() == Some("BucketAlreadyOwnedByYou") {
             return Ok(());
         }
-        Err(refusal(answer.status, &text))
+        Err(store_error(response.status, &text))
     }
 
     /// Copies within the store.
@@ -212,17 +216,17 @@ impl Store {
         (to_bucket, to_object): (&str, &[u8]),
     ) -> Result<(), TransferError> {
         let source = format!("/{}/{}", encode(bucket.as_bytes(), false), encode(object, true));
-        let mut ask = Ask::new("PUT", to_bucket, to_object);
-        ask.copy_source = Some(source);
-        self.ask(client, ask).map(drop)
+        let mut request = StoreRequest::new("PUT", to_bucket, to_object);
+        request.copy_source = Some(source);
+        self.send_checked(client, request).map(drop)
     }
 
     /// Removes an object; none is fine.
     pub(super) fn remove(&self, client: &Client, bucket: &str, object: &[u8]) -> Result<(), TransferError> {
-        let answer = self.send(client, Ask::new("DELETE", bucket, object))?;
-        match answer.status {
+        let response = self.send(client, StoreRequest::new("DELETE", bucket, object))?;
+        match response.status {
             200..=299 | 404 => Ok(()),
-            _ => Err(failure(answer)),
+            _ => Err(failure(response)),
         }
     }
 
@@ -235,27 +239,27 @@ impl Store {
     ) -> Result<Vec<String>, TransferError> {
         let prefix = String::from_utf8_lossy(prefix);
         let query = [("list-type", "2"), ("prefix", &*prefix)];
-        let mut ask = Ask::new("GET", bucket, b"");
-        ask.query = &query;
-        let mut answer = self.send(client, ask)?;
-        match answer.status {
-            200 => Ok(all(&answer.text()?, "Key")),
+        let mut request = StoreRequest::new("GET", bucket, b"");
+        request.query = &query;
+        let mut response = self.send(client, request)?;
+        match response.status {
+            200 => Ok(all(&response.text()?, "Key")),
             404 => Ok(Vec::new()),
-            _ => Err(failure(answer)),
+            _ => Err(failure(response)),
         }
     }
 }
 
 /// The failure that an answer is: the code and message of the store, if it gives some.
-pub(in crate::remote) fn failure(mut answer: Answer) -> TransferError {
-    let text = answer.text().unwrap_or_default();
+pub(in crate::remote) fn failure(mut response: Response) -> TransferError {
+    let text = response.text().unwrap_or_default();
     if first(&text, "Code").is_none() {
-        return answer.failure();
+        return response.failure();
     }
-    refusal(answer.status, &text)
+    store_error(response.status, &text)
 }
 
-fn refusal(status: u16, text: &str) -> TransferError {
+fn store_error(status: u16, text: &str) -> TransferError {
     let code = first(text, "Code").unwrap_or_default();
     let message = first(text, "Message").unwrap_or_default();
     let passing = [
@@ -325,12 +329,12 @@ mod tests {
         assert_eq!(all(xml, "Key"), ["a&b!", "c d"]);
         assert_eq!(all("<Key>broken", "Key"), [""; 0]);
         let slow = "<Error><Code>SlowDown</Code><Message>less</Message></Error>";
-        assert_eq!(refusal(503, slow).retry(), Retry::Later);
+        assert_eq!(store_error(503, slow).retry(), Retry::Later);
         assert_eq!(
-            refusal(400, slow).to_string(),
+            store_error(400, slow).to_string(),
             "the store answered 400 SlowDown: less"
         );
         let gone = "<Error><Code>NoSuchBucket</Code></Error>";
-        assert!(is_no_bucket(&refusal(404, gone)));
+        assert!(is_no_bucket(&store_error(404, gone)));
     }
 }

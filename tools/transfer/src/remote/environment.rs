@@ -15,7 +15,7 @@ use crate::shown;
 
 /// A picture of the environment. Nothing in this crate looks at the real one.
 #[derive(Debug, Default)]
-pub struct Surroundings {
+pub struct Environment {
     variables: HashMap<OsString, OsString>,
     /// Directory of the running program; programs that belong to Pegasus are looked for there, too.
     program_directory: Option<PathBuf>,
@@ -24,7 +24,7 @@ pub struct Surroundings {
     credentials: OnceLock<Result<Credentials, String>>,
 }
 
-impl Surroundings {
+impl Environment {
     /// Takes environment variables and the directory of the running program.
     pub fn new(
         variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -55,13 +55,13 @@ impl Surroundings {
 
     /// The variable `NAME_SITE`, else `NAME`.
     #[must_use]
-    pub fn of_site(&self, name: &str, site: &str) -> Option<&OsStr> {
-        self.only_of_site(name, site).or_else(|| self.variable(name))
+    pub fn for_site(&self, name: &str, site: &str) -> Option<&OsStr> {
+        self.only_for_site(name, site).or_else(|| self.variable(name))
     }
 
     /// The variable `NAME_SITE`.
     #[must_use]
-    pub fn only_of_site(&self, name: &str, site: &str) -> Option<&OsStr> {
+    pub fn only_for_site(&self, name: &str, site: &str) -> Option<&OsStr> {
         self.variable(&format!("{name}_{site}"))
     }
 
@@ -102,7 +102,7 @@ impl Surroundings {
     }
 
     /// The environment of programs that are started.
-    pub(super) fn for_programs(&self) -> HashMap<OsString, OsString> {
+    pub(super) fn program_variables(&self) -> HashMap<OsString, OsString> {
         let mut all = self.variables.clone();
         // The tools bring their own Python.
         all.remove(OsStr::new("PYTHONHOME"));
@@ -136,7 +136,7 @@ impl Surroundings {
     }
 
     /// The first of several programs that there is.
-    pub(super) fn program_of(&self, names: &[&str], protocol: &str) -> Result<PathBuf, TransferError> {
+    pub(super) fn require_program(&self, names: &[&str], protocol: &str) -> Result<PathBuf, TransferError> {
         names
             .iter()
             .find_map(|name| self.program(name))
@@ -159,7 +159,7 @@ impl Surroundings {
     }
 }
 
-impl Surroundings {
+impl Environment {
     /// The key file that a variable names for a site, checked; `None` if there is none.
     pub(super) fn key_file(
         &self,
@@ -167,7 +167,7 @@ impl Surroundings {
         site: &str,
         observer: &dyn Observer,
     ) -> Result<Option<PathBuf>, TransferError> {
-        let Some(path) = self.of_site(name, site).map(PathBuf::from) else {
+        let Some(path) = self.for_site(name, site).map(PathBuf::from) else {
             return Ok(None);
         };
         check_key_file(&path, observer)?;
@@ -200,8 +200,8 @@ mod tests {
     use super::*;
     use crate::observer::Silent;
 
-    fn with(pairs: &[(&str, &str)]) -> Surroundings {
-        Surroundings::new(
+    fn with(pairs: &[(&str, &str)]) -> Environment {
+        Environment::new(
             pairs
                 .iter()
                 .map(|(name, value)| (OsString::from(name), OsString::from(value))),
@@ -211,11 +211,11 @@ mod tests {
 
     #[test]
     fn variables_of_a_site_come_first() {
-        let here = with(&[("KEY", "plain"), ("KEY_a_b", "special"), ("EMPTY", "")]);
-        assert_eq!(here.of_site("KEY", "a_b"), Some(OsStr::new("special")));
-        assert_eq!(here.of_site("KEY", "c"), Some(OsStr::new("plain")));
-        assert_eq!(here.only_of_site("KEY", "c"), None);
-        assert_eq!(here.variable("EMPTY"), None);
+        let environment = with(&[("KEY", "plain"), ("KEY_a_b", "special"), ("EMPTY", "")]);
+        assert_eq!(environment.for_site("KEY", "a_b"), Some(OsStr::new("special")));
+        assert_eq!(environment.for_site("KEY", "c"), Some(OsStr::new("plain")));
+        assert_eq!(environment.only_for_site("KEY", "c"), None);
+        assert_eq!(environment.variable("EMPTY"), None);
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::{Tool, incoming};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
-use crate::remote::Surroundings;
+use crate::remote::Environment;
 use crate::remote::http::encode;
 
 pub(in crate::remote) struct Ftp {
-    pub(in crate::remote) here: Arc<Surroundings>,
+    pub(in crate::remote) environment: Arc<Environment>,
 }
 
 impl Handler for Ftp {
@@ -22,9 +22,11 @@ impl Handler for Ftp {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        let one = |pair: &Pair<'_>| {
+        let transfer_one = |pair: &Pair<'_>| {
             let url = &pair.source.url;
-            let program = self.here.program_of(&["curl", "wget"], url.scheme())?;
+            let program = self
+                .environment
+                .require_program(&["curl", "wget"], url.scheme())?;
             let path = encode(url.path().as_os_str().as_encoded_bytes(), true);
             let address = format!("{}://{}{path}", url.scheme(), url.host());
             incoming(context, pair, |path| {
@@ -34,9 +36,9 @@ impl Handler for Ftp {
                 } else {
                     tool.args(["-nv", "--timeout=300", "--tries=1", "-O"]).arg(path);
                 }
-                tool.arg(address).run(&self.here, context).map(drop)
+                tool.arg(address).run(&self.environment, context).map(drop)
             })
         };
-        pairs.iter().map(one).collect()
+        pairs.iter().map(transfer_one).collect()
     }
 }

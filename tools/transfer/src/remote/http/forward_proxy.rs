@@ -14,16 +14,16 @@ const SLASH: usize = 4;
 
 /// Plain connections that send whole addresses.
 pub(super) fn connector() -> impl Connector {
-    <TcpConnector as Connector>::chain(TcpConnector::default(), Whole)
+    <TcpConnector as Connector>::chain(TcpConnector::default(), AbsoluteForm)
 }
 
 #[derive(Debug)]
-struct Whole;
+struct AbsoluteForm;
 
 #[derive(Debug)]
 struct Connection<T>(T);
 
-impl<In: Transport> Connector<In> for Whole {
+impl<In: Transport> Connector<In> for AbsoluteForm {
     type Out = Connection<In>;
 
     fn connect(
