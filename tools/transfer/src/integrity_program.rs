@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::cancel::Cancel;
 use crate::error::TransferError;
 use crate::{integrity, multipart, shown};
-use clap::{ArgGroup, CommandFactory as _, Parser};
+use clap::{ArgGroup, CommandFactory, Parser};
 
 /// Computes SHA-256 checksums of files, or compares files with those in the *.meta files of the working directory.
 ///
@@ -69,7 +69,7 @@ impl Item {
     }
 }
 
-/// Returns the command line of `pegasus-integrity`.
+/// Returns the description of the command line.
 #[must_use]
 pub fn command() -> clap::Command {
     Args::command()

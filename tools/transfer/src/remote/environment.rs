@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::credentials::Credentials;
-use crate::engine::{Event, Observer};
 use crate::error::TransferError;
+use crate::observer::{Event, Observer};
 use crate::shown;
 
 /// A picture of the environment. Nothing in this crate looks at the real one.
@@ -198,7 +198,7 @@ pub(super) fn check_key_file(path: &Path, observer: &dyn Observer) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Silent;
+    use crate::observer::Silent;
 
     fn with(pairs: &[(&str, &str)]) -> Environment {
         Environment::new(
