@@ -14,9 +14,9 @@ pub fn all() -> Vec<Command> {
         executor(),
         kickstart(),
         ClusterArgs::command(),
-        pegasus_transfer::program::Options::command(),
+        pegasus_transfer::command(),
         pegasus_transfer::integrity_program::command(),
-        pegasus_rc_client::program::Args::command(),
+        pegasus_rc_client::command(),
     ];
     for program in &mut programs {
         *program = program.clone().version(env!("CARGO_PKG_VERSION"));
@@ -44,8 +44,8 @@ fn executor() -> Command {
 /// The same for kickstart.
 fn kickstart() -> Command {
     let options = kickstart::OPTIONS.iter().map(|option| {
-        let name = option.long.map_or_else(|| option.short.map(String::from), |long| Some(long.to_owned()));
-        let argument = argument(&name.unwrap_or_default(), option.short, option.value, option.help);
+        // An id is not shown; it has to be unique and static.
+        let argument = argument(option.help, option.short, option.value, option.help);
         match option.long {
             Some(long) => argument.long(long),
             None => argument,
@@ -64,8 +64,8 @@ fn kickstart() -> Command {
         )
 }
 
-fn argument(id: &str, short: Option<char>, value: Option<&'static str>, help: &'static str) -> Arg {
-    let argument = Arg::new(id.to_owned()).help(help);
+fn argument(id: &'static str, short: Option<char>, value: Option<&'static str>, help: &'static str) -> Arg {
+    let argument = Arg::new(id).help(help);
     let argument = match short {
         Some(short) => argument.short(short),
         None => argument,
