@@ -1,6 +1,5 @@
 //! The executor does what the original did in the golden cases, on threads of one process.
 
-
 use testutils::golden::{self, Case, executor};
 
 /// One rank of the original is the master.
