@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 use crate::error::{Retry, TransferError};
 use crate::protocol::{Context, Done, Pair};
 use crate::remote::Environment;
-use crate::remote::program::{Tool, incoming, sent, temporary_file, upload_source};
+use crate::remote::program::{Tool, download, temporary_file, upload_source, uploaded};
 use crate::spec::Location;
 use crate::url::Url;
 
@@ -53,7 +53,7 @@ impl Gsutil {
         };
         if destination.is_local() {
             let from = address(source)?;
-            return incoming(context, pair, |path| run(from, path.into()));
+            return download(context, pair, |path| run(from, path.into()));
         }
         let to = address(destination)?;
         if !source.is_local() {
@@ -62,7 +62,7 @@ impl Gsutil {
         }
         let (path, bytes) = upload_source(context, pair)?;
         run(literal(path.into_os_string())?, to)?;
-        Ok(sent(bytes))
+        Ok(uploaded(bytes))
     }
 
     pub(super) fn make_bucket(&self, context: &Context<'_>, bucket: &str) -> Result<(), TransferError> {

@@ -262,14 +262,10 @@ impl Gs {
         let (bucket, object) = bucket_and_object(&pair.source.url)?;
         let adapter = ClientAdapter::new(&self.client, context.cancel).through_proxy(pair.attempt == 1);
         let (store, path) = service.object_store(&adapter, (bucket, object), false)?;
-        let download = Download {
-            name: &format!("{}{}", service.base_url, object_path(bucket, object)),
-            destination: &context.path(&pair.destination().url),
-            hash: pair.transfer.generate_checksum,
-            cancel: context.cancel,
-        };
+        let address = format!("{}{}", service.base_url, object_path(bucket, object));
+        let download = Download::new(context, pair, address);
         self.downloads
-            .fetch(&download, &|rest| adapter.open(&store, &path, rest))
+            .fetch(&download, &|resume| adapter.open(&store, &path, resume))
     }
 
     fn upload(

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) use address::{encode, of_url, split};
 pub use client::Timeouts;
 pub(crate) use client::{Client, Payload, Request, Response};
-pub(crate) use download::{Download, Downloads, Opened, RemoteBody, Rest, open};
+pub(crate) use download::{Download, Downloads, Opened, RemoteBody, ResumePoint, open_download};
 pub(super) use webdav::Webdav;
 
 use super::Environment;
@@ -56,15 +56,9 @@ impl Http {
             request.proxied = pair.attempt == 1;
             Ok(request)
         };
-        let download = Download {
-            name: &access.address,
-            destination: &context.path(&pair.destination().url),
-            hash: pair.transfer.generate_checksum,
-            cancel: context.cancel,
-        };
-        self.downloads.fetch(&download, &|rest| {
-            open(&self.client, rest, Response::failure, request)
-        })
+        let download = Download::new(context, pair, access.address.clone());
+        self.downloads
+            .fetch(&download, &|resume| open_download(&self.client, resume, request))
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Access, Client, Download, Downloads, Payload, Response, open, split};
+use super::{Access, Client, Download, Downloads, Payload, Response, open_download, split};
 use crate::error::{Retry, TransferError};
 use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
@@ -48,15 +48,9 @@ impl Webdav {
                 request.headers = headers;
                 Ok(request)
             };
-            let download = Download {
-                name: &access.address,
-                destination: &context.path(&pair.destination().url),
-                hash: pair.transfer.generate_checksum,
-                cancel: context.cancel,
-            };
-            self.downloads.fetch(&download, &|rest| {
-                open(&self.client, rest, Response::failure, request)
-            })
+            let download = Download::new(context, pair, access.address.clone());
+            self.downloads
+                .fetch(&download, &|resume| open_download(&self.client, resume, request))
         } else {
             self.put(context, pair)
         }

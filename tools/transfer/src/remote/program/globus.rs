@@ -1,4 +1,4 @@
-//! `go`: transfers between endpoints of Globus with `pegasus-globus-online`.
+//! Handler for `go`: transfers between Globus endpoints with `pegasus-globus-online`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,12 +34,12 @@ impl Globus {
         if access.or(refresh).is_none() {
             return Err(missing("transfer_at or transfer_rt"));
         }
-        let end: i64 = token("transfer_at_exp")
-            .and_then(|end| end.parse().ok())
+        let expiry: i64 = token("transfer_at_exp")
+            .and_then(|expiry| expiry.parse().ok())
             .unwrap_or(0);
         spec["transfer_at"] = access.into();
         spec["transfer_rt"] = refresh.into();
-        spec["transfer_at_exp"] = end.into();
+        spec["transfer_at_exp"] = expiry.into();
         let file = temporary_file(context, ".json", spec.to_string().as_bytes())?;
         let mut tool = Tool::new(&program);
         tool.arg(action).arg("--file").arg(file.path());
@@ -99,8 +99,8 @@ impl Handler for Globus {
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
-        let mut answers = self.remove_set(context, &[place], recursive);
-        answers.pop().unwrap_or(Ok(()))
+        let mut results = self.remove_set(context, &[place], recursive);
+        results.pop().unwrap_or(Ok(()))
     }
 
     fn remove_set(

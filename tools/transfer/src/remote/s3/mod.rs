@@ -142,14 +142,9 @@ impl S3 {
         let proxied = store.is_secure() && pair.attempt == 1;
         let adapter = ClientAdapter::new(&self.client, context.cancel).through_proxy(proxied);
         let (library, path) = store.object_store(&adapter, (bucket, object), false)?;
-        let download = Download {
-            name: &store.address(bucket, object),
-            destination: &context.path(&pair.destination().url),
-            hash: pair.transfer.generate_checksum,
-            cancel: context.cancel,
-        };
+        let download = Download::new(context, pair, store.address(bucket, object));
         self.downloads
-            .fetch(&download, &|rest| adapter.open(&library, &path, rest))
+            .fetch(&download, &|resume| adapter.open(&library, &path, resume))
     }
 
     fn upload(&self, context: &Context<'_>, source: &Path, place: &Location) -> Result<Done, TransferError> {
