@@ -1,7 +1,6 @@
 //! Protocols with external programs, for which small scripts stand in. Each notes its arguments, byte for byte.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use super::common::{Case, Run, list, mkdir, remove, transfer};
 
@@ -22,17 +21,10 @@ impl Programs {
                      \"$LOG\"\n{body}\n"
                 ),
             );
-            fs::set_permissions(case.path(&name), fs::Permissions::from_mode(0o755)).expect("chmod");
+            case.set_mode(&name, 0o755);
         }
         case.write("a", "hello");
         Self(case)
-    }
-
-    fn key(&self, name: &str, content: &str) -> String {
-        self.0.write(name, content);
-        let path = self.0.path(name);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
-        path.to_str().expect("UTF-8").to_owned()
     }
 
     fn run(&self, env: &[(&str, &str)], spec: &[String]) -> Run {
@@ -72,8 +64,8 @@ const QUIET: &str = "-o|UserKnownHostsFile=/dev/null|-o|StrictHostKeyChecking=no
 #[test]
 fn scp_with_the_key_of_the_site() {
     let programs = Programs::new(&[("scp", LAST), ("ssh", "")]);
-    let key = programs.key("key", "");
-    let other = programs.key("other", "");
+    let key = programs.0.write_secret("key", "");
+    let other = programs.0.write_secret("other", "");
     let env = [
         ("SSH_PRIVATE_KEY_local", key.as_str()),
         ("SSH_PRIVATE_KEY", other.as_str()),
@@ -229,7 +221,10 @@ fn gridftp_lists() {
         cat "$list" >> lists
         while read -r from to; do case $to in file://*) printf data > "${to#file://}";; esac; done < "$list""#;
     let programs = Programs::new(&[("globus-url-copy", body)]);
-    let (one, two) = (programs.key("one", ""), programs.key("two", ""));
+    let (one, two) = (
+        programs.0.write_secret("one", ""),
+        programs.0.write_secret("two", ""),
+    );
     let from = |url: &str, to: &str| transfer(url, to).replacen("\"local\"", "\"far-1\"", 1);
     programs.0.write("fail", "");
     let run = programs.run(
@@ -336,7 +331,7 @@ fn irods_logs_in_once() {
         ("imkdir", ""),
         ("irm", "echo does not exist; exit 3"),
     ]);
-    let environment = programs.key(
+    let environment = programs.0.write_secret(
         "irods.json",
         "{ \"irods_host\": \"h\",\n \"irodsPassword\": \"pw\",\n \"irodsTicket\": \"T\" }\n",
     );
@@ -426,7 +421,7 @@ fn the_osdf_and_images() {
 fn globus_as_a_whole() {
     let programs = Programs::new(&[("pegasus-globus-online", r#"cat "$3" >> specs; echo >> specs"#)]);
     fs::create_dir(programs.0.path(".pegasus")).expect("mkdir");
-    programs.key(
+    programs.0.write_secret(
         ".pegasus/globus.conf",
         "[oauth]\nclient_id = c\ntransfer_rt = r\n",
     );
@@ -462,8 +457,10 @@ fn gsutil_for_keys_of_the_older_format() {
             r#"cat "$BOTO_CONFIG" > boto; case $1 in -q) {LAST};; rm) echo No URLs matched; exit 1;; esac"#
         ),
     )]);
-    let boto = programs.key("boto.conf", "[Credentials]\ngs_service_client_id = me\n");
-    let key = programs.key("key.p12", "\u{1}binary");
+    let boto = programs
+        .0
+        .write_secret("boto.conf", "[Credentials]\ngs_service_client_id = me\n");
+    let key = programs.0.write_secret("key.p12", "\u{1}binary");
     programs
         .run(
             &[

@@ -1,10 +1,8 @@
 //! What goes wrong: bad input, missing files, attempts and their messages.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use super::common::{Case, list, mkdir, remove, transfer};
+use super::common::{Case, HELLO_SHA256, list, mkdir, remove, transfer, with_option};
 
 #[test]
 fn bad_input_is_named_and_nothing_is_done() {
@@ -181,12 +179,11 @@ fn directories_in_the_way() {
 fn attempts_that_may_heal_are_repeated_after_a_wait() {
     let case = Case::new();
     case.write("a", "hullo");
-    let sha256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"; // of "hello"
     case.write(
         "job.meta",
-        format!(r#"[{{"_id":"x","_type":"file","_attributes":{{"checksum.value":"{sha256}"}}}}]"#),
+        format!(r#"[{{"_id":"x","_type":"file","_attributes":{{"checksum.value":"{HELLO_SHA256}"}}}}]"#),
     );
-    let spec = list(&[transfer("a", "out/b")]).replace("\"id\": 1", "\"verify_checksum_remote\": true");
+    let spec = with_option(&list(&[transfer("a", "out/b")]), "verify_checksum_remote", true);
     let run = case.run(&spec, &["--retry-wait", "0.1"]);
     run.expect_failed("Failed after 3 attempts: file://a -> file://out/b: checksum of out/b is ");
     assert_eq!(run.stderr.matches("Starting transfers - attempt").count(), 3);
@@ -213,12 +210,11 @@ fn attempts_that_may_heal_are_repeated_after_a_wait() {
 fn spoilt_copies_are_found() {
     let case = Case::new();
     case.write("a", "hello");
-    let sha256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
     case.write(
         "job.meta",
-        format!(r#"[{{"_id":"x","_type":"file","_attributes":{{"checksum.value":"{sha256}"}}}}]"#),
+        format!(r#"[{{"_id":"x","_type":"file","_attributes":{{"checksum.value":"{HELLO_SHA256}"}}}}]"#),
     );
-    let spec = list(&[transfer("a", "b")]).replace("\"id\": 1", "\"verify_checksum_remote\": true");
+    let spec = with_option(&list(&[transfer("a", "b")]), "verify_checksum_remote", true);
     let mut command = case.command();
     command
         .env("PEGASUS_TRANSFER_ERROR_RATE", "100")
@@ -231,7 +227,7 @@ fn credentials_that_others_can_read_are_refused() {
     let case = Case::new();
     case.write("credentials", "[h]\npassword = x\n").write("a", "1");
     let run = |mode: u32| {
-        fs::set_permissions(case.path("credentials"), fs::Permissions::from_mode(mode)).expect("chmod");
+        case.set_mode("credentials", mode);
         let mut command = case.command();
         command.env("PEGASUS_CREDENTIALS", case.path("credentials"));
         case.start(command, &list(&[transfer("a", "b")]))

@@ -1,32 +1,18 @@
 //! Transfers over HTTP with a server that misbehaves.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use super::common::{Case, Run, list, mkdir, remove, transfer};
+use super::common::{Case, Run, content, list, mkdir, remove, send_signal, transfer, with_option};
 use super::server::{Reply, Server, body, file, part, status};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 /// Waits between attempts that tests can afford.
 const QUICK: [&str; 2] = ["--retry-wait", "0.001"];
 
-fn content() -> Vec<u8> {
-    (0..700_000u32)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
-        .collect()
-}
-
-fn get(case: &Case, urls: &[(String, &str)]) -> Run {
+fn download(case: &Case, urls: &[(String, &str)]) -> Run {
     let entries: Vec<_> = urls.iter().map(|(url, to)| transfer(url, to)).collect();
     case.run(&list(&entries), &QUICK)
-}
-
-/// Writes a credentials file.
-fn credentials(case: &Case, text: &str) {
-    case.write("credentials", text);
-    fs::set_permissions(case.path("credentials"), fs::Permissions::from_mode(0o600)).expect("chmod");
 }
 
 fn run_with(case: &Case, env: &[(&str, &str)], spec: &[String]) -> Run {
@@ -39,16 +25,16 @@ fn run_with(case: &Case, env: &[(&str, &str)], spec: &[String]) -> Run {
 fn a_download_with_its_checksum() {
     let case = Case::new();
     let server = Server::start(|_, _| body("hello"));
-    let entry = transfer(&server.url("/a b?c"), "dst/x").replace("\"id\": 1", "\"generate_checksum\": true");
+    let entry = with_option(
+        &transfer(&server.url("/a b?c"), "dst/x"),
+        "generate_checksum",
+        true,
+    );
     let run = case.run(&list(&[entry]), &[]);
     run.expect_ok();
     assert_eq!(case.read("dst/x"), "hello");
     assert_eq!(case.names("dst"), ["x"]);
-    let mode = fs::metadata(case.path("dst/x"))
-        .expect("there")
-        .permissions()
-        .mode();
-    assert_eq!(mode & 0o111, 0);
+    assert_eq!(case.mode("dst/x") & 0o111, 0);
     assert_eq!(server.lines(), ["GET /a%20b?c"]);
     assert!(
         run.stderr
@@ -68,7 +54,7 @@ fn what_cannot_heal_is_asked_once() {
     for code in [400, 401, 403, 404, 410, 501] {
         let case = Case::new();
         let server = Server::start(move |_, _| status(code));
-        let run = get(&case, &[(server.url("/x"), "dst/x")]);
+        let run = download(&case, &[(server.url("/x"), "dst/x")]);
         run.expect_failed("Failed after 1 attempt: http://");
         assert!(
             run.stderr.contains(&format!("the server answered {code} ")),
@@ -85,13 +71,13 @@ fn what_may_heal_is_asked_again() {
     for code in [429, 500, 503] {
         let case = Case::new();
         let server = Server::start(move |_, number| if number < 2 { status(code) } else { body("late") });
-        get(&case, &[(server.url("/x"), "x")]).expect_ok();
+        download(&case, &[(server.url("/x"), "x")]).expect_ok();
         assert_eq!(case.read("x"), "late");
         assert_eq!(server.lines().len(), 3);
     }
     let case = Case::new();
     let server = Server::start(|_, _| status(503).with("Content-Type", "text/plain"));
-    get(&case, &[(server.url("/x"), "x")])
+    download(&case, &[(server.url("/x"), "x")])
         .expect_failed("Failed after 3 attempts")
         .expect_failed("503 Service Unavailable");
     assert_eq!(server.lines().len(), 3);
@@ -102,12 +88,12 @@ fn a_broken_download_goes_on_where_it_was() {
     let case = Case::new();
     let server = Server::start(|request, number| {
         let cut = (number < 3).then_some(200_000);
-        file(request, &content(), "\"v1\"", cut)
+        file(request, &content(700_000), "\"v1\"", cut)
     });
-    let entry = transfer(&server.url("/x"), "dst/x").replace("\"id\": 1", "\"generate_checksum\": true");
+    let entry = with_option(&transfer(&server.url("/x"), "dst/x"), "generate_checksum", true);
     let run = case.run(&list(&[entry]), &QUICK);
     run.expect_ok();
-    assert!(fs::read(case.path("dst/x")).expect("there") == content());
+    assert!(fs::read(case.path("dst/x")).expect("there") == content(700_000));
     // One attempt, four connections, no byte twice.
     assert_eq!(run.stderr.matches("Starting transfers - attempt").count(), 1);
     let ranges: Vec<_> = server
@@ -123,8 +109,8 @@ fn a_broken_download_goes_on_where_it_was() {
     ];
     assert_eq!(ranges, expected.map(|range| range.map(str::to_owned)));
     let again = Case::new();
-    again.write("x", content());
-    let spec = transfer("x", "y").replace("\"id\": 1", "\"generate_checksum\": true");
+    again.write("x", content(700_000));
+    let spec = with_option(&transfer("x", "y"), "generate_checksum", true);
     let sum = |run: &Run| {
         run.stderr
             .lines()
@@ -142,12 +128,12 @@ fn a_broken_download_goes_on_where_it_was() {
 fn an_outage_is_survived_by_the_next_attempt() {
     let case = Case::new();
     let server = Server::start(|request, number| match number {
-        0 => file(request, &content(), "\"v1\"", Some(300_000)),
+        0 => file(request, &content(700_000), "\"v1\"", Some(300_000)),
         1 => status(503),
-        _ => file(request, &content(), "\"v1\"", None),
+        _ => file(request, &content(700_000), "\"v1\"", None),
     });
-    get(&case, &[(server.url("/x"), "dst/x")]).expect_ok();
-    assert!(fs::read(case.path("dst/x")).expect("there") == content());
+    download(&case, &[(server.url("/x"), "dst/x")]).expect_ok();
+    assert!(fs::read(case.path("dst/x")).expect("there") == content(700_000));
     let last = server.requests().pop().expect("three");
     assert_eq!(last.header("range"), Some("bytes=300000-"));
     assert_eq!(case.names("dst"), ["x"]);
@@ -158,12 +144,12 @@ fn a_file_that_changed_meanwhile_is_fetched_anew() {
     let case = Case::new();
     let server = Server::start(|request, number| {
         if number == 0 {
-            file(request, &content(), "\"v1\"", Some(300_000))
+            file(request, &content(700_000), "\"v1\"", Some(300_000))
         } else {
             file(request, b"new", "\"v2\"", None)
         }
     });
-    get(&case, &[(server.url("/x"), "x")]).expect_ok();
+    download(&case, &[(server.url("/x"), "x")]).expect_ok();
     assert_eq!(case.read("x"), "new");
 }
 
@@ -178,13 +164,13 @@ fn a_part_of_another_version_is_not_taken() {
         ),
     ] {
         let case = Case::new();
-        let new: Vec<u8> = content().iter().map(|byte| !byte).collect();
+        let new: Vec<u8> = content(700_000).iter().map(|byte| !byte).collect();
         let wanted = new.clone();
         let server = Server::start(move |request, number| match number {
-            0 => part(request, true, &content(), Some(300_000)).with(header, versions[0]),
+            0 => part(request, true, &content(700_000), Some(300_000)).with(header, versions[0]),
             _ => part(request, true, &new, None).with(header, versions[1]),
         });
-        get(&case, &[(server.url("/x"), "x")]).expect_ok();
+        download(&case, &[(server.url("/x"), "x")]).expect_ok();
         assert!(fs::read(case.path("x")).expect("there") == wanted, "{header}");
         let ranges: Vec<_> = server
             .requests()
@@ -200,12 +186,12 @@ fn without_a_version_nothing_is_resumed() {
     let case = Case::new();
     let server = Server::start(|request, number| {
         assert_eq!(request.header("range"), None);
-        let mut reply = body(content());
+        let mut reply = body(content(700_000));
         reply.cut = (number == 0).then_some(300_000);
         reply
     });
-    get(&case, &[(server.url("/x"), "x")]).expect_ok();
-    assert!(fs::read(case.path("x")).expect("there") == content());
+    download(&case, &[(server.url("/x"), "x")]).expect_ok();
+    assert!(fs::read(case.path("x")).expect("there") == content(700_000));
     assert_eq!(server.lines().len(), 2);
 }
 
@@ -217,7 +203,7 @@ fn a_chunked_body_that_ends_early_is_no_file() {
         reply.cut = Some(100);
         reply
     });
-    get(&case, &[(server.url("/x"), "dst/x")]).expect_failed("the connection broke");
+    download(&case, &[(server.url("/x"), "dst/x")]).expect_failed("the connection broke");
     assert_eq!(case.names("dst"), [""; 0]);
 }
 
@@ -239,15 +225,14 @@ fn redirections_are_followed_but_secrets_stay_home() {
             _ => status(500),
         }
     });
-    credentials(
-        &case,
+    let file = case.write_secret(
+        "credentials",
         &format!(
             "[{}]\nheader.X-Token = t\nusername = me\npassword = secret\n",
             here.host()
         ),
     );
-    let file = case.path("credentials");
-    let env = [("PEGASUS_CREDENTIALS", file.to_str().expect("UTF-8"))];
+    let env = [("PEGASUS_CREDENTIALS", file.as_str())];
     let run = run_with(&case, &env, &[transfer(&here.url("/a/x"), "x")]);
     run.expect_ok();
     assert_eq!(case.read("x"), "found");
@@ -264,7 +249,7 @@ fn endless_or_wrong_redirections_fail() {
     ] {
         let case = Case::new();
         let server = Server::start(move |_, _| status(301).with("Location", location));
-        get(&case, &[(server.url("/x"), "x")])
+        download(&case, &[(server.url("/x"), "x")])
             .expect_failed(message)
             .expect_failed("Failed after 1 attempt");
     }
@@ -278,7 +263,7 @@ fn a_password_in_a_url_is_used_and_not_shown() {
         body("1")
     });
     let url = server.url("/x").replace("http://", "http://me:secret@");
-    let run = get(&case, &[(url, "x")]);
+    let run = download(&case, &[(url, "x")]);
     run.expect_ok();
     assert!(!run.stderr.contains("secret"), "{}", run.stderr);
 }
@@ -286,25 +271,15 @@ fn a_password_in_a_url_is_used_and_not_shown() {
 #[test]
 fn unusable_credentials() {
     let case = Case::new();
-    case.write("liberal", "[h]\n");
-    let liberal = case.path("liberal");
-    fs::set_permissions(&liberal, fs::Permissions::from_mode(0o640)).expect("chmod");
+    case.write("open", "[h]\n").set_mode("open", 0o640);
+    let open = case.path("open");
     let entry = [transfer("http://127.0.0.1:1/x", "x")];
-    let run = run_with(
-        &case,
-        &[("PEGASUS_CREDENTIALS", liberal.to_str().expect("UTF-8"))],
-        &entry,
-    );
+    let run_with_file = |file: &str| run_with(&case, &[("PEGASUS_CREDENTIALS", file)], &entry);
+    let run = run_with_file(open.to_str().expect("UTF-8"));
     run.expect_failed("are too liberal; run: chmod 600 ");
     assert!(!run.stderr.contains("Starting transfers"));
-    credentials(&case, "x = 1\n");
-    let bad = case.path("credentials");
-    let run = run_with(
-        &case,
-        &[("PEGASUS_CREDENTIALS", bad.to_str().expect("UTF-8"))],
-        &entry,
-    );
-    run.expect_failed("credentials, line 1: an option stands before the first [section]");
+    run_with_file(&case.write_secret("credentials", "x = 1\n"))
+        .expect_failed("credentials, line 1: an option stands before the first [section]");
 }
 
 #[test]
@@ -338,7 +313,7 @@ fn the_proxy_is_tried_first_and_once() {
 fn a_silent_server_is_not_waited_for_forever() {
     let case = Case::new();
     let server = Server::start(|_, _| {
-        let mut reply = body(content());
+        let mut reply = body(content(700_000));
         reply.stall = Some(1000);
         reply
     });
@@ -507,7 +482,7 @@ fn between_two_servers_a_file_passes_through_here() {
     }
     assert_eq!(case.names("tmp"), [""; 0]);
     // The copy is read back and is not what it should be.
-    let entry = entry.replace("\"id\": 1", "\"verify_checksum_remote\": true");
+    let entry = with_option(&entry, "verify_checksum_remote", true);
     let run = run_with(&case, &env, &[entry]);
     run.expect_failed("but 00 was expected");
     assert_eq!(case.names("tmp"), [""; 0]);
@@ -524,7 +499,7 @@ fn killed_downloads_leave_no_partial_files() {
     // Sends its file in a tenth of a second.
     let server = Server::start(|request, _| {
         std::thread::sleep(Duration::from_millis(5));
-        file(request, &content(), "\"v1\"", Some(65_000))
+        file(request, &content(700_000), "\"v1\"", Some(65_000))
     });
     let spec = list(&[
         transfer(&server.url("/x"), "dst/new"),
@@ -540,11 +515,11 @@ fn killed_downloads_leave_no_partial_files() {
         child.kill().expect("kill");
         child.wait().expect("wait");
         match fs::read(case.path("dst/new")) {
-            Ok(bytes) => assert!(bytes == content(), "round {round}"),
+            Ok(bytes) => assert!(bytes == content(700_000), "round {round}"),
             Err(_) => early += 1,
         }
         let kept = fs::read(case.path("dst/old")).expect("never missing");
-        assert!(kept == b"old" || kept == content(), "round {round}");
+        assert!(kept == b"old" || kept == content(700_000), "round {round}");
     }
     assert!(early > 0, "the kills came too late to test anything");
 }
@@ -554,7 +529,7 @@ fn a_terminated_download_ends_at_once_and_cleans_up() {
     let case = Case::new();
     let server = Server::start(|_, _| Reply {
         stall: Some(1000),
-        ..body(content())
+        ..body(content(700_000))
     });
     case.write("in", list(&[transfer(&server.url("/x"), "dst/x")]));
     let child = case.command().args(["-f", "in"]).spawn().expect("start");
@@ -562,11 +537,7 @@ fn a_terminated_download_ends_at_once_and_cleans_up() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let start = Instant::now();
-    kill(
-        Pid::from_raw(i32::try_from(child.id()).expect("pid")),
-        Signal::SIGTERM,
-    )
-    .expect("kill");
+    send_signal(&child, Signal::SIGTERM);
     let output = child.wait_with_output().expect("wait");
     assert!(start.elapsed() < Duration::from_secs(5));
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -4,14 +4,8 @@ use std::fs;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use super::common::{Case, list, transfer};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
-fn signal(child: &Child, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process number"));
-    kill(pid, signal).expect("kill");
-}
+use super::common::{Case, list, send_signal, transfer, with_option};
+use nix::sys::signal::Signal;
 
 /// Content that is different in every part, so that a partial copy cannot pass for a whole one.
 fn content(seed: u64, size: usize) -> Vec<u8> {
@@ -34,7 +28,7 @@ fn killed_copies_leave_no_partial_files() {
     case.write("new", &new)
         .write("tree/1", &new)
         .write("tree/2", &new);
-    let hashed = transfer("new", "dst/hashed").replace("\"id\": 1", "\"generate_checksum\": true");
+    let hashed = with_option(&transfer("new", "dst/hashed"), "generate_checksum", true);
     let spec = list(&[
         transfer("new", "dst/fresh"),
         transfer("new", "dst/old"),
@@ -42,7 +36,7 @@ fn killed_copies_leave_no_partial_files() {
         transfer("tree", "dst/tree"),
     ]);
     case.write("in", spec);
-    let unnamed = case.has_unnamed_files();
+    let unnamed = case.supports_unnamed_files();
     let mut stopped_early = 0;
     for round in 0..30u64 {
         let _ = fs::remove_dir_all(case.path("dst"));
@@ -56,7 +50,7 @@ fn killed_copies_leave_no_partial_files() {
         let mut child = command.spawn().expect("start");
         // A different moment each time, over the length of the whole run.
         std::thread::sleep(Duration::from_micros(500 + round * 3_100));
-        signal(&child, Signal::SIGKILL);
+        send_signal(&child, Signal::SIGKILL);
         child.wait().expect("wait");
         let read = |name: &str| fs::read(case.path(name)).ok();
         assert!(
@@ -100,7 +94,11 @@ fn a_terminated_run_cleans_up_and_fails() {
     fs::File::create(case.path("big"))
         .and_then(|file| file.set_len(200 << 30))
         .expect("sparse file");
-    let spec = list(&[transfer("big", "dst/big").replace("\"id\": 1", "\"generate_checksum\": true")]);
+    let spec = list(&[with_option(
+        &transfer("big", "dst/big"),
+        "generate_checksum",
+        true,
+    )]);
     case.write("in", spec);
     let mut command = case.command();
     command.args(["-f", "in"]).stdin(Stdio::null());
@@ -110,7 +108,7 @@ fn a_terminated_run_cleans_up_and_fails() {
         assert!(std::time::Instant::now() < deadline, "the copy never started");
         std::thread::sleep(Duration::from_millis(5));
     }
-    signal(&child, Signal::SIGTERM);
+    send_signal(&child, Signal::SIGTERM);
     let output = child.wait_with_output().expect("wait");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");

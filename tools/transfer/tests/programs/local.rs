@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use super::common::{Case, list, mkdir, remove, transfer};
+use super::common::{Case, list, mkdir, remove, transfer, with_option};
 
 #[test]
 fn the_jobs_of_a_small_workflow() {
@@ -112,16 +112,13 @@ fn removals_wait_for_success() {
 fn files_replace_files_and_keep_their_permissions() {
     let case = Case::new();
     case.write("exe", "new").write("dst/exe", "old and longer");
-    fs::set_permissions(case.path("exe"), fs::Permissions::from_mode(0o750)).expect("chmod");
-    fs::set_permissions(case.path("dst/exe"), fs::Permissions::from_mode(0o400)).expect("chmod");
+    case.set_mode("exe", 0o750);
+    case.set_mode("dst/exe", 0o400);
     let open = fs::File::open(case.path("dst/exe")).expect("open");
     case.run(&list(&[transfer("exe", "dst/exe")]), &[]).expect_ok();
     assert_eq!(case.read("dst/exe"), "new");
-    let umask = 0o777 & !fs::metadata(case.path("dst")).expect("metadata").mode();
-    assert_eq!(
-        fs::metadata(case.path("dst/exe")).expect("metadata").mode() & 0o777,
-        0o750 & !umask
-    );
+    let umask = 0o777 & !case.mode("dst");
+    assert_eq!(case.mode("dst/exe"), 0o750 & !umask);
     // Who has the old file open keeps it whole.
     assert_eq!(open.metadata().expect("metadata").len(), 14);
     assert_eq!(case.names("dst"), ["exe"]);
@@ -193,7 +190,7 @@ fn directories_are_copied_whole() {
     let set_mode = |mode: u32| {
         for name in ["src/sub", "dst/tree/sub"] {
             if case.path(name).exists() {
-                fs::set_permissions(case.path(name), fs::Permissions::from_mode(mode)).expect("chmod");
+                case.set_mode(name, mode);
             }
         }
     };
@@ -204,10 +201,7 @@ fn directories_are_copied_whole() {
         assert!(run.stderr.contains("6.0 B transferred"), "{}", run.stderr);
     };
     run();
-    assert_eq!(
-        fs::metadata(case.path("dst/tree/sub")).expect("metadata").mode() & 0o777,
-        0o500
-    );
+    assert_eq!(case.mode("dst/tree/sub"), 0o500);
     set_mode(0o700);
     // Into the existing directory the files go again, to the same places.
     case.write("dst/tree/other", "");
@@ -283,7 +277,7 @@ fn links_to_nothing_need_permission() {
     case.run(&spec, &[])
         .expect_failed("Symlink source (none) does not exist");
     assert!(fs::symlink_metadata(case.path("l")).is_err());
-    let unverified = spec.replace("\"id\": 1", "\"verify_symlink_source\": false");
+    let unverified = with_option(&spec, "verify_symlink_source", false);
     case.run(&unverified, &[]).expect_ok();
     assert_eq!(fs::read_link(case.path("l")).expect("link"), case.path("none"));
 }
@@ -293,7 +287,7 @@ fn links_to_nothing_need_permission() {
 fn without_links_files_are_copied() {
     let case = Case::new();
     case.write("a", "new").write("tree/b", "2").write("old", "old");
-    fs::set_permissions(case.path("a"), fs::Permissions::from_mode(0o741)).expect("chmod");
+    case.set_mode("a", 0o741);
     let in_namespace = |script: &str| {
         let mut command = std::process::Command::new("unshare");
         command
@@ -322,11 +316,7 @@ fn without_links_files_are_copied() {
     assert_eq!(case.names("made"), ["new"]);
     for name in ["made/new", "old"] {
         assert_eq!(case.read(name), "new");
-        let mode = fs::metadata(case.path(name))
-            .expect("metadata")
-            .permissions()
-            .mode();
-        assert_eq!(mode & 0o777, 0o741, "{name}");
+        assert_eq!(case.mode(name), 0o741, "{name}");
     }
     assert_eq!(case.read("copied/b"), "2");
     assert_eq!(fs::read_link(case.path("link")).expect("link"), case.path("a"));
@@ -347,7 +337,7 @@ fn moves_to_another_file_system() {
     }
     case.write("a", "1").write("tree/b", "2");
     symlink("b", case.path("tree/l")).expect("link");
-    fs::set_permissions(case.path("a"), fs::Permissions::from_mode(0o750)).expect("chmod");
+    case.set_mode("a", 0o750);
     let there = other.path().display();
     case.run(
         &list(&[

@@ -1,33 +1,22 @@
 //! Stores of objects, played by a server that misbehaves.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use super::common::{Case, Run, list, mkdir, remove, transfer};
+use super::common::{Case, Run, content, list, mkdir, remove, send_signal, transfer, with_option};
 use super::server::{Reply, Request, Server, body, part, status};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
-fn content(size: usize) -> Vec<u8> {
-    (0..size)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
-        .collect()
-}
-
-fn secret(case: &Case, name: &str, text: &str) -> String {
-    case.write(name, text);
-    fs::set_permissions(case.path(name), fs::Permissions::from_mode(0o600)).expect("chmod");
-    case.path(name).to_str().expect("UTF-8").to_owned()
-}
-
-/// The environment for a store that is at `host`.
-fn surroundings(case: &Case, host: &str) -> Vec<(&'static str, String)> {
+/// Returns the environment for a store at `host`.
+fn environment(case: &Case, host: &str) -> Vec<(&'static str, String)> {
     let text = format!(
         "[store]\nendpoint = http://{host}/\n[me@store]\naccess_key = ak\nsecret_key = sk\nsession_token = st\n"
     );
     vec![
-        ("PEGASUS_CREDENTIALS_local", secret(case, "credentials", &text)),
+        (
+            "PEGASUS_CREDENTIALS_local",
+            case.write_secret("credentials", &text),
+        ),
         ("STORAGE_EMULATOR_HOST", host.to_owned()),
         ("PEGASUS_TRANSFER_S3_PART_MB", "1".to_owned()),
     ]
@@ -63,8 +52,8 @@ fn a_broken_download_goes_on_where_it_was() {
             let cut = (number < 3).then_some(200_000);
             object(request, &content(700_000), "\"v1\"", cut)
         });
-        let entry = transfer(url, "dst/x").replace("\"id\": 1", "\"generate_checksum\": true");
-        run(&case, &surroundings(&case, &server.host()), &[entry]).expect_ok();
+        let entry = with_option(&transfer(url, "dst/x"), "generate_checksum", true);
+        run(&case, &environment(&case, &server.host()), &[entry]).expect_ok();
         assert!(
             fs::read(case.path("dst/x")).expect("there") == content(700_000),
             "{url}"
@@ -90,7 +79,7 @@ fn an_object_that_changed_meanwhile_is_fetched_anew() {
             0 => object(request, &content(500_000), "\"v1\"", Some(300_000)),
             _ => object(request, b"new", "\"v2\"", None),
         });
-        run(&case, &surroundings(&case, &server.host()), &[transfer(url, "x")]).expect_ok();
+        run(&case, &environment(&case, &server.host()), &[transfer(url, "x")]).expect_ok();
         assert_eq!(case.read("x"), "new");
         assert_eq!(
             ranges(&server),
@@ -106,7 +95,7 @@ fn an_object_that_changed_meanwhile_is_fetched_anew() {
         reply
     });
     let entry = transfer("s3://me@store/b/x", "x");
-    run(&case, &surroundings(&case, &server.host()), &[entry]).expect_ok();
+    run(&case, &environment(&case, &server.host()), &[entry]).expect_ok();
     assert!(fs::read(case.path("x")).expect("there") == content(500_000));
 }
 
@@ -141,7 +130,7 @@ fn large_files_go_in_parts_which_are_sent_again() {
         let server = takes_parts(|number| (number == 2).then_some(503));
         run(
             &case,
-            &surroundings(&case, &server.host()),
+            &environment(&case, &server.host()),
             &[transfer("big", url)],
         )
         .expect_ok();
@@ -180,7 +169,7 @@ fn an_upload_that_fails_leaves_no_parts() {
         let server = takes_parts(|number| (number == 2).then_some(403));
         run(
             &case,
-            &surroundings(&case, &server.host()),
+            &environment(&case, &server.host()),
             &[transfer("big", url)],
         )
         .expect_failed("Failed after 1 attempt: file://big")
@@ -207,7 +196,7 @@ fn failures_are_sorted_as_everywhere() {
         let server = Server::start(move |_, _| status(code));
         run(
             &case,
-            &surroundings(&case, &server.host()),
+            &environment(&case, &server.host()),
             &[transfer(url, "dst/x")],
         )
         .expect_failed(&format!("the server answered {code} "));
@@ -228,15 +217,14 @@ fn a_terminated_transfer_ends_at_once() {
         let child = case
             .command()
             .args(["-f", "in"])
-            .envs(surroundings(&case, &server.host()))
+            .envs(environment(&case, &server.host()))
             .spawn()
             .expect("start");
         while server.lines().is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
         let start = Instant::now();
-        let pid = Pid::from_raw(i32::try_from(child.id()).expect("pid"));
-        kill(pid, Signal::SIGTERM).expect("kill");
+        send_signal(&child, Signal::SIGTERM);
         let output = child.wait_with_output().expect("wait");
         // Half a second, and what a busy machine adds.
         assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
@@ -253,19 +241,22 @@ fn what_cannot_be_part_of_a_request_is_refused() {
     for (text, message) in [
         (
             section("nonsense", "ak"),
-            "the endpoint 'nonsense' is not an address",
+            "the endpoint 'nonsense' is not a valid address",
         ),
-        (section("http://[::x]:1", "ak"), "is not an address"),
-        (section("http://h:99999", "ak"), "is not an address"),
-        (section("ftp://h", "ak"), "is not an address"),
+        (section("http://[::x]:1", "ak"), "is not a valid address"),
+        (section("http://h:99999", "ak"), "is not a valid address"),
+        (section("ftp://h", "ak"), "is not a valid address"),
         (
             section("http://127.0.0.1:1", "a\u{e9}"),
-            "'access_key' in the credentials file has characters",
+            "'access_key' in the credentials file has invalid characters",
         ),
     ] {
         let case = Case::new();
         case.write("a", "x");
-        let environment = [("PEGASUS_CREDENTIALS_local", secret(&case, "credentials", &text))];
+        let environment = [(
+            "PEGASUS_CREDENTIALS_local",
+            case.write_secret("credentials", &text),
+        )];
         let url = "s3://me@store/b/x";
         run(
             &case,
@@ -289,7 +280,7 @@ fn what_cannot_be_part_of_a_request_is_refused() {
         ("gs://b/a\nb", "has a control character"),
     ] {
         let entries = [transfer(url, "y")];
-        run(&case, &surroundings(&case, &nothing.host()), &entries).expect_failed(message);
+        run(&case, &environment(&case, &nothing.host()), &entries).expect_failed(message);
     }
     assert_eq!(nothing.lines(), [""; 0]);
     for service in ["http://a b", "http://[", ":"] {
@@ -298,7 +289,7 @@ fn what_cannot_be_part_of_a_request_is_refused() {
     }
     let key =
         r#"{"client_email": "me@x", "private_key": "no key", "private_key_id": "1", "project_id": "p"}"#;
-    let environment = [("GOOGLE_PKCS12", secret(&case, "key.json", key))];
+    let environment = [("GOOGLE_PKCS12", case.write_secret("key.json", key))];
     run(&case, &environment, &[transfer("gs://b/x", "y")])
         .expect_failed("the key of a service account in")
         .expect_failed("cannot be used");

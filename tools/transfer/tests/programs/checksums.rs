@@ -2,15 +2,12 @@
 
 use std::fs;
 
-use super::common::{Case, list, transfer};
+use super::common::{Case, HELLO_SHA256, list, transfer, with_option};
 
 fn with_checksum(lfn: &str, source: &str, destination: &str) -> String {
-    transfer(source, destination)
-        .replace("\"lfn\": \"x\"", &format!("\"lfn\": \"{lfn}\""))
-        .replace("\"id\": 1", "\"generate_checksum\": true")
+    let entry = with_option(&transfer(source, destination), "generate_checksum", true);
+    entry.replace("\"lfn\": \"x\"", &format!("\"lfn\": \"{lfn}\""))
 }
-
-const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 
 #[test]
 fn checksums_of_staged_files_are_appended() {
@@ -41,7 +38,7 @@ fn checksums_of_staged_files_are_appended() {
         .filter_map(|line| line.strip_prefix("    \"")?.strip_suffix("\":"))
         .collect();
     assert_eq!(names, ["f.a", "f.l", "f.b", "f.m"]);
-    assert_eq!(text.matches(HELLO).count(), 2);
+    assert_eq!(text.matches(HELLO_SHA256).count(), 2);
     // The source is described, but a moved file where it is now.
     assert_eq!(
         text.matches(&format!("file_name: \"{}\"\n", case.path("a").display()))
@@ -65,7 +62,7 @@ fn without_a_file_the_checksum_is_logged() {
     let run = case.run(&list(&[with_checksum("f.a", "a", "b")]), &[]);
     run.expect_ok();
     assert!(
-        run.stderr.contains(&format!("      sha256: {HELLO}\n")),
+        run.stderr.contains(&format!("      sha256: {HELLO_SHA256}\n")),
         "{}",
         run.stderr
     );
