@@ -1,5 +1,6 @@
-//! The same invocations as a process and inside this one: same files, log and exit code. One test, since all of it
-//! works relative to the working directory of this process.
+//! Invocations in a child process and in this process give the same files, log and exit code.
+//!
+//! This is one test, as it changes the working directory of this process.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,7 +12,7 @@ use std::process::{Command, Stdio};
 use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::inproc::{Invocation, Outcome, Stdin, run};
 
-/// What every case starts with.
+/// Creates the files that each case starts with.
 fn fixture(dir: &Path) {
     let write = |name: &str, content: &[u8]| fs::write(dir.join(name), content).expect(name);
     fs::create_dir_all(dir.join("dir/sub")).expect("mkdir");
@@ -54,7 +55,7 @@ fn case(specification: &str) -> Case {
     }
 }
 
-fn with(arguments: &'static [&'static str], specification: &str) -> Case {
+fn case_with(arguments: &'static [&'static str], specification: &str) -> Case {
     Case {
         arguments,
         ..case(specification)
@@ -64,7 +65,7 @@ fn with(arguments: &'static [&'static str], specification: &str) -> Case {
 fn unhandled(arguments: &'static [&'static str], specification: &str) -> Case {
     Case {
         handled: false,
-        ..with(arguments, specification)
+        ..case_with(arguments, specification)
     }
 }
 
@@ -156,14 +157,14 @@ fn cases() -> Vec<Case> {
             target("remove", "a", "no")
         )),
         case("# src 1 x\nfile:///etc/hostname\n# dst 1 y\nout/h\n"),
-        with(&["--symlink"], &format!("[{}]", transfer("a", "l", ""))),
-        with(
+        case_with(&["--symlink"], &format!("[{}]", transfer("a", "l", ""))),
+        case_with(
             &["-d", "-n", "1", "stray"],
             &format!("[{}]", transfer("a", "b", "")),
         ),
-        with(&["--threads", "4"], &many),
-        with(&["-f", "specification"], &format!("[{}]", transfer("a", "b", ""))),
-        with(&["-f", "specification", "--part", "3:2"], "abc[]"),
+        case_with(&["--threads", "4"], &many),
+        case_with(&["-f", "specification"], &format!("[{}]", transfer("a", "b", ""))),
+        case_with(&["-f", "specification", "--part", "3:2"], "abc[]"),
         unhandled(&["-f", "none"], ""),
         unhandled(&["-f", "specification", "--part", "3:9"], "abc[]"),
         unhandled(&["--threads", "-1"], "[]"),
@@ -190,9 +191,9 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Names, kinds, permissions and contents of all in a directory.
+/// Returns names, types, permissions and contents of everything in a directory.
 fn tree(dir: &Path) -> Vec<String> {
-    let mut all = Vec::new();
+    let mut lines = Vec::new();
     let mut open = vec![dir.to_owned()];
     while let Some(path) = open.pop() {
         let meta = fs::symlink_metadata(&path).expect("metadata");
@@ -205,25 +206,25 @@ fn tree(dir: &Path) -> Vec<String> {
         } else if meta.is_file() {
             let bytes = fs::read(&path).expect("read");
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(5000)]).into_owned();
-            format!("{} {:?}", bytes.len(), masked(&text))
+            format!("{} {:?}", bytes.len(), without_times(&text))
         } else {
             String::new()
         };
         let name = path.strip_prefix(dir).expect("inside").display().to_string();
-        // The record of attempts is named by the second.
+        // The name of the record of attempts contains the time.
         let name = if name.ends_with("-transfer") {
             "multi/N-transfer".to_owned()
         } else {
             name
         };
-        all.push(format!("{name:?} {:o} {content}", meta.mode()));
+        lines.push(format!("{name:?} {:o} {content}", meta.mode()));
     }
-    all.sort();
-    all
+    lines.sort();
+    lines
 }
 
-/// A log or record without times, rates and numbers of inodes.
-fn masked(text: &str) -> String {
+/// Removes times, rates and inode numbers from a log or record.
+fn without_times(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
         let mut line = line;
@@ -246,18 +247,18 @@ fn masked(text: &str) -> String {
         .find_map(|word| Some(line.find(word)? + word.len()));
         lines.push(line[..cut.unwrap_or(line.len())].to_owned());
     }
-    // With several threads the order is open.
+    // With several threads, the order varies.
     lines.sort();
     lines.join("\n")
 }
 
-struct Result {
+struct RunResult {
     code: i32,
     log: String,
     tree: Vec<String>,
 }
 
-fn as_process(dir: &Path, case: &Case) -> Result {
+fn run_program(dir: &Path, case: &Case) -> RunResult {
     let mut command = Command::new(testutils::programs::path("pegasus-transfer"));
     command
         .env_clear()
@@ -270,14 +271,14 @@ fn as_process(dir: &Path, case: &Case) -> Result {
         command.env("TZ", zone);
     }
     let output = command.output().expect("run");
-    Result {
+    RunResult {
         code: output.status.code().expect("not killed"),
-        log: masked(&String::from_utf8_lossy(&output.stderr)),
+        log: without_times(&String::from_utf8_lossy(&output.stderr)),
         tree: tree(dir),
     }
 }
 
-fn in_process(dir: &Path, case: &Case, from_file: bool) -> (Option<u8>, Result) {
+fn run_in_process(dir: &Path, case: &Case, from_file: bool) -> (Option<u8>, RunResult) {
     std::env::set_current_dir(dir).expect("chdir");
     let arguments: Vec<OsString> = case.arguments.iter().map(OsString::from).collect();
     let mut environment: Vec<(OsString, OsString)> = case
@@ -309,21 +310,21 @@ fn in_process(dir: &Path, case: &Case, from_file: bool) -> (Option<u8>, Result) 
             None
         }
     };
-    let result = Result {
+    let result = RunResult {
         code: code.map_or(-1, i32::from),
-        log: masked(&String::from_utf8_lossy(&log)),
+        log: without_times(&String::from_utf8_lossy(&log)),
         tree: tree(dir),
     };
     (code, result)
 }
 
 #[test]
-fn the_same_as_the_program() {
+fn in_process_runs_match_the_program() {
     let root = tempfile::tempdir().expect("directory");
     let cases = cases();
     assert!(cases.len() >= 40);
     for (number, case) in cases.iter().enumerate() {
-        // One directory after the other under the same name, so that messages are the same.
+        // Both runs use the same directory name, so that their messages are the same.
         let dir: PathBuf = root.path().join("case");
         let prepare = || {
             let _ = fs::remove_dir_all(&dir);
@@ -333,13 +334,13 @@ fn the_same_as_the_program() {
             fs::write(dir.join("specification"), text).expect("write");
             tree(&dir)
         };
-        // What is not handled may try remote hosts for long: the program is not asked.
+        // Invocations that are not handled may wait for remote hosts, so the program is not run.
         let expected = case.handled.then(|| {
             prepare();
-            as_process(&dir, case)
+            run_program(&dir, case)
         });
         let before = prepare();
-        let (code, found) = in_process(&dir, case, number % 2 == 0);
+        let (code, found) = run_in_process(&dir, case, number % 2 == 0);
         std::env::set_current_dir("/").expect("chdir");
         let what = format!(
             "{number}: {:?} {}\n{}",

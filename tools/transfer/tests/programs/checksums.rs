@@ -39,7 +39,7 @@ fn checksums_of_staged_files_are_appended() {
         .collect();
     assert_eq!(names, ["f.a", "f.l", "f.b", "f.m"]);
     assert_eq!(text.matches(HELLO_SHA256).count(), 2);
-    // The source is described, but a moved file where it is now.
+    // Records describe the source, but the destination of a moved file.
     assert_eq!(
         text.matches(&format!("file_name: \"{}\"\n", case.path("a").display()))
             .count(),
@@ -52,11 +52,11 @@ fn checksums_of_staged_files_are_appended() {
         .lines()
         .filter_map(|line| line.strip_prefix("      sha256: "))
         .collect();
-    assert_eq!(sums[2], sums[3], "the same content by two ways");
+    assert_eq!(sums[2], sums[3], "equal content has equal checksums");
 }
 
 #[test]
-fn without_a_file_the_checksum_is_logged() {
+fn checksums_are_logged_without_a_record_file() {
     let case = Case::new();
     case.write("a", "hello");
     let run = case.run(&list(&[with_checksum("f.a", "a", "b")]), &[]);
@@ -69,7 +69,7 @@ fn without_a_file_the_checksum_is_logged() {
 }
 
 #[test]
-fn several_programs_append_whole_blocks() {
+fn concurrent_programs_append_complete_blocks() {
     let case = Case::new();
     case.write("a", "hello");
     let children: Vec<_> = (0..8)
@@ -98,7 +98,7 @@ fn several_programs_append_whole_blocks() {
 }
 
 #[test]
-fn the_record_of_attempts() {
+fn attempts_are_recorded() {
     let case = Case::new();
     case.write("a", "hello");
     fs::create_dir(case.path("multi")).expect("mkdir");

@@ -1,13 +1,13 @@
-//! Transfers over HTTP with a server that misbehaves.
+//! Transfers over HTTP and WebDAV with a scripted server.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use super::common::{Case, Run, content, list, mkdir, remove, send_signal, transfer, with_option};
-use super::server::{Reply, Server, body, file, part, status};
+use super::server::{Reply, Server, body, file, range, status};
 use nix::sys::signal::Signal;
 
-/// Waits between attempts that tests can afford.
+/// Options for short waits between attempts.
 const QUICK: [&str; 2] = ["--retry-wait", "0.001"];
 
 fn download(case: &Case, urls: &[(String, &str)]) -> Run {
@@ -22,7 +22,7 @@ fn run_with(case: &Case, env: &[(&str, &str)], spec: &[String]) -> Run {
 }
 
 #[test]
-fn a_download_with_its_checksum() {
+fn downloads_report_their_checksum() {
     let case = Case::new();
     let server = Server::start(|_, _| body("hello"));
     let entry = with_option(
@@ -50,7 +50,7 @@ fn a_download_with_its_checksum() {
 }
 
 #[test]
-fn what_cannot_heal_is_asked_once() {
+fn permanent_failures_are_not_retried() {
     for code in [400, 401, 403, 404, 410, 501] {
         let case = Case::new();
         let server = Server::start(move |_, _| status(code));
@@ -67,7 +67,7 @@ fn what_cannot_heal_is_asked_once() {
 }
 
 #[test]
-fn what_may_heal_is_asked_again() {
+fn transient_failures_are_retried() {
     for code in [429, 500, 503] {
         let case = Case::new();
         let server = Server::start(move |_, number| if number < 2 { status(code) } else { body("late") });
@@ -84,7 +84,7 @@ fn what_may_heal_is_asked_again() {
 }
 
 #[test]
-fn a_broken_download_goes_on_where_it_was() {
+fn interrupted_downloads_resume() {
     let case = Case::new();
     let server = Server::start(|request, number| {
         let cut = (number < 3).then_some(200_000);
@@ -94,7 +94,7 @@ fn a_broken_download_goes_on_where_it_was() {
     let run = case.run(&list(&[entry]), &QUICK);
     run.expect_ok();
     assert!(fs::read(case.path("dst/x")).expect("there") == content(700_000));
-    // One attempt, four connections, no byte twice.
+    // One attempt, four connections, no byte received twice.
     assert_eq!(run.stderr.matches("Starting transfers - attempt").count(), 1);
     let ranges: Vec<_> = server
         .requests()
@@ -125,7 +125,7 @@ fn a_broken_download_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_outage_is_survived_by_the_next_attempt() {
+fn the_next_attempt_resumes_a_download() {
     let case = Case::new();
     let server = Server::start(|request, number| match number {
         0 => file(request, &content(700_000), "\"v1\"", Some(300_000)),
@@ -140,7 +140,7 @@ fn an_outage_is_survived_by_the_next_attempt() {
 }
 
 #[test]
-fn a_file_that_changed_meanwhile_is_fetched_anew() {
+fn changed_files_are_downloaded_again() {
     let case = Case::new();
     let server = Server::start(|request, number| {
         if number == 0 {
@@ -153,9 +153,9 @@ fn a_file_that_changed_meanwhile_is_fetched_anew() {
     assert_eq!(case.read("x"), "new");
 }
 
-/// A server that knows parts but no `If-Range` gives a part of the new file.
+/// A server that ignores `If-Range` sends a range of the new file.
 #[test]
-fn a_part_of_another_version_is_not_taken() {
+fn ranges_of_another_version_are_discarded() {
     for (header, versions) in [
         ("ETag", ["\"v1\"", "\"v2\""]),
         (
@@ -165,13 +165,13 @@ fn a_part_of_another_version_is_not_taken() {
     ] {
         let case = Case::new();
         let new: Vec<u8> = content(700_000).iter().map(|byte| !byte).collect();
-        let wanted = new.clone();
+        let expected = new.clone();
         let server = Server::start(move |request, number| match number {
-            0 => part(request, true, &content(700_000), Some(300_000)).with(header, versions[0]),
-            _ => part(request, true, &new, None).with(header, versions[1]),
+            0 => range(request, true, &content(700_000), Some(300_000)).with(header, versions[0]),
+            _ => range(request, true, &new, None).with(header, versions[1]),
         });
         download(&case, &[(server.url("/x"), "x")]).expect_ok();
-        assert!(fs::read(case.path("x")).expect("there") == wanted, "{header}");
+        assert!(fs::read(case.path("x")).expect("there") == expected, "{header}");
         let ranges: Vec<_> = server
             .requests()
             .iter()
@@ -182,7 +182,7 @@ fn a_part_of_another_version_is_not_taken() {
 }
 
 #[test]
-fn without_a_version_nothing_is_resumed() {
+fn downloads_without_a_version_restart() {
     let case = Case::new();
     let server = Server::start(|request, number| {
         assert_eq!(request.header("range"), None);
@@ -196,7 +196,7 @@ fn without_a_version_nothing_is_resumed() {
 }
 
 #[test]
-fn a_chunked_body_that_ends_early_is_no_file() {
+fn truncated_chunked_bodies_are_failures() {
     let case = Case::new();
     let server = Server::start(|_, _| {
         let mut reply = body("5\r\nhello\r\n").with("Transfer-Encoding", "chunked");
@@ -208,15 +208,15 @@ fn a_chunked_body_that_ends_early_is_no_file() {
 }
 
 #[test]
-fn redirections_are_followed_but_secrets_stay_home() {
+fn redirections_do_not_forward_credentials() {
     let case = Case::new();
-    let there = Server::start(|request, _| {
+    let other = Server::start(|request, _| {
         assert_eq!(request.header("authorization"), None);
         assert_eq!(request.header("x-token"), None);
         body("found")
     });
-    let target = there.url("/y z");
-    let here = Server::start(move |request, number| {
+    let target = other.url("/y z");
+    let origin = Server::start(move |request, number| {
         assert_eq!(request.header("authorization"), Some("Basic bWU6c2VjcmV0"));
         assert_eq!(request.header("x-token"), Some("t"));
         match number {
@@ -229,15 +229,15 @@ fn redirections_are_followed_but_secrets_stay_home() {
         "credentials",
         &format!(
             "[{}]\nheader.X-Token = t\nusername = me\npassword = secret\n",
-            here.host()
+            origin.host()
         ),
     );
     let env = [("PEGASUS_CREDENTIALS", file.as_str())];
-    let run = run_with(&case, &env, &[transfer(&here.url("/a/x"), "x")]);
+    let run = run_with(&case, &env, &[transfer(&origin.url("/a/x"), "x")]);
     run.expect_ok();
     assert_eq!(case.read("x"), "found");
-    assert_eq!(here.lines(), ["GET /a/x", "GET /other"]);
-    assert_eq!(there.lines(), ["GET /y%20z"]);
+    assert_eq!(origin.lines(), ["GET /a/x", "GET /other"]);
+    assert_eq!(other.lines(), ["GET /y%20z"]);
     assert!(!run.stderr.contains("secret"), "{}", run.stderr);
 }
 
@@ -256,7 +256,7 @@ fn endless_or_wrong_redirections_fail() {
 }
 
 #[test]
-fn a_password_in_a_url_is_used_and_not_shown() {
+fn passwords_in_urls_are_not_logged() {
     let case = Case::new();
     let server = Server::start(|request, _| {
         assert_eq!(request.header("authorization"), Some("Basic bWU6c2VjcmV0"));
@@ -269,7 +269,7 @@ fn a_password_in_a_url_is_used_and_not_shown() {
 }
 
 #[test]
-fn unusable_credentials() {
+fn unusable_credentials_are_refused() {
     let case = Case::new();
     case.write("open", "[h]\n").set_mode("open", 0o640);
     let open = case.path("open");
@@ -283,7 +283,7 @@ fn unusable_credentials() {
 }
 
 #[test]
-fn the_proxy_is_tried_first_and_once() {
+fn the_proxy_is_used_for_the_first_attempt_only() {
     let case = Case::new();
     let origin = Server::start(|_, _| body("direct"));
     let proxy = Server::start(|_, _| status(403));
@@ -310,7 +310,7 @@ fn the_proxy_is_tried_first_and_once() {
 }
 
 #[test]
-fn a_silent_server_is_not_waited_for_forever() {
+fn stalled_downloads_time_out() {
     let case = Case::new();
     let server = Server::start(|_, _| {
         let mut reply = body(content(700_000));
@@ -326,10 +326,10 @@ fn a_silent_server_is_not_waited_for_forever() {
 }
 
 #[test]
-fn a_dead_host_is_given_up_and_the_others_are_served() {
+fn unreachable_hosts_do_not_block_others() {
     let case = Case::new();
     let server = Server::start(|_, _| body("1"));
-    // A port that nobody listens at any more.
+    // A port without a listener.
     let dead = std::net::TcpListener::bind("127.0.0.1:0")
         .expect("port")
         .local_addr()
@@ -361,7 +361,7 @@ fn a_dead_host_is_given_up_and_the_others_are_served() {
 }
 
 #[test]
-fn another_source_helps_out() {
+fn the_next_source_is_used_after_a_failure() {
     let case = Case::new();
     let server = Server::start(|request, _| match request.line.as_str() {
         "GET /good" => body("1"),
@@ -378,21 +378,21 @@ fn another_source_helps_out() {
     assert_eq!(server.lines(), ["GET /bad", "GET /good"]);
 }
 
-/// Collections `/`, `/dav/`; uploads elsewhere are refused until someone makes the collection.
+/// A WebDAV server with the collections `/` and `/dav/`. It refuses uploads into missing collections.
 fn dav() -> Server {
-    let made = std::sync::Mutex::new(vec!["/".to_owned(), "/dav/".to_owned()]);
+    let collections = std::sync::Mutex::new(vec!["/".to_owned(), "/dav/".to_owned()]);
     Server::start(move |request, _| {
-        let mut made = made.lock().expect("no panic");
+        let mut collections = collections.lock().expect("no panic");
         let (method, path) = request.line.split_once(' ').expect("two words");
-        let above = |path: &str| {
+        let parent = |path: &str| {
             let path = path.trim_end_matches('/');
             path[..=path.rfind('/').unwrap_or(0)].to_owned()
         };
         match method {
-            "MKCOL" if made.contains(&path.to_owned()) => status(405),
-            "MKCOL" | "PUT" if !made.contains(&above(path)) => status(409),
+            "MKCOL" if collections.contains(&path.to_owned()) => status(405),
+            "MKCOL" | "PUT" if !collections.contains(&parent(path)) => status(409),
             "MKCOL" => {
-                made.push(path.to_owned());
+                collections.push(path.to_owned());
                 status(201)
             }
             "PUT" => status(201),
@@ -404,13 +404,13 @@ fn dav() -> Server {
                 reply
             }
             "PROPFIND" => status(405),
-            _ => body("from afar"),
+            _ => body("remote"),
         }
     })
 }
 
 #[test]
-fn webdav_makes_collections_once() {
+fn webdav_makes_each_collection_once() {
     let case = Case::new();
     case.write("a", "hello");
     let server = dav();
@@ -425,7 +425,7 @@ fn webdav_makes_collections_once() {
         remove(&url("/dav/deep"), "true"),
     ]);
     case.run(&spec, &["-n", "1"]).expect_ok();
-    assert_eq!(case.read("near"), "from afar");
+    assert_eq!(case.read("near"), "remote");
     assert_eq!(
         server.lines(),
         [
@@ -460,7 +460,7 @@ fn webdav_makes_collections_once() {
 }
 
 #[test]
-fn between_two_servers_a_file_passes_through_here() {
+fn transfers_between_servers_use_a_temporary_file() {
     let case = Case::new();
     let source = Server::start(|_, _| body("hello"));
     let server = dav();
@@ -481,12 +481,12 @@ fn between_two_servers_a_file_passes_through_here() {
         assert!(run.stderr.contains(line), "{}", run.stderr);
     }
     assert_eq!(case.names("tmp"), [""; 0]);
-    // The copy is read back and is not what it should be.
+    // The copy is read back, and its checksum is wrong.
     let entry = with_option(&entry, "verify_checksum_remote", true);
     let run = run_with(&case, &env, &[entry]);
     run.expect_failed("but 00 was expected");
     assert_eq!(case.names("tmp"), [""; 0]);
-    // To a link: a copy, for a link to the temporary file would lead nowhere.
+    // A link to the temporary file would dangle, so the destination is a copy.
     let entry = transfer(&source.url("/x"), "symlink://@DIR@/l");
     case.run(&list(&[entry]), &["-s"]).expect_ok();
     assert_eq!(case.read("l"), "hello");
@@ -496,7 +496,7 @@ fn between_two_servers_a_file_passes_through_here() {
 #[test]
 fn killed_downloads_leave_no_partial_files() {
     let case = Case::new();
-    // Sends its file in a tenth of a second.
+    // Sends the file in about 0.1 s.
     let server = Server::start(|request, _| {
         std::thread::sleep(Duration::from_millis(5));
         file(request, &content(700_000), "\"v1\"", Some(65_000))
@@ -506,7 +506,7 @@ fn killed_downloads_leave_no_partial_files() {
         transfer(&server.url("/y"), "dst/old"),
     ]);
     case.write("in", spec);
-    let mut early = 0;
+    let mut killed_early = 0;
     for round in 0..16u64 {
         let _ = fs::remove_dir_all(case.path("dst"));
         case.write("dst/old", "old");
@@ -516,16 +516,16 @@ fn killed_downloads_leave_no_partial_files() {
         child.wait().expect("wait");
         match fs::read(case.path("dst/new")) {
             Ok(bytes) => assert!(bytes == content(700_000), "round {round}"),
-            Err(_) => early += 1,
+            Err(_) => killed_early += 1,
         }
         let kept = fs::read(case.path("dst/old")).expect("never missing");
         assert!(kept == b"old" || kept == content(700_000), "round {round}");
     }
-    assert!(early > 0, "the kills came too late to test anything");
+    assert!(killed_early > 0, "the kills came too late to test anything");
 }
 
 #[test]
-fn a_terminated_download_ends_at_once_and_cleans_up() {
+fn terminated_downloads_end_at_once_and_clean_up() {
     let case = Case::new();
     let server = Server::start(|_, _| Reply {
         stall: Some(1000),

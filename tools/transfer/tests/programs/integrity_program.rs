@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::common::{Case, HELLO_SHA256};
 
-/// Output and exit code.
+/// Runs the program and returns its output and exit code.
 fn run(case: &Case, args: &[&str], env: &[(&str, &str)], stdin: &str) -> (String, Option<i32>) {
     case.write("stdin", stdin);
     let output = Command::new(testutils::programs::path("pegasus-integrity"))
@@ -39,13 +39,17 @@ fn checksums_are_printed() {
         "{text}"
     );
     assert!(text.ends_with("\n\n") && code == Some(0));
-    for wrong in [
+    for arguments in [
         &["--generate", "none"][..],
         &["--generate", "."],
         &[],
         &["--generate", "c", "--verify", "c"],
     ] {
-        assert_eq!(run(&case, wrong, &[], ""), (String::new(), Some(1)), "{wrong:?}");
+        assert_eq!(
+            run(&case, arguments, &[], ""),
+            (String::new(), Some(1)),
+            "{arguments:?}"
+        );
     }
     assert_eq!(
         run(&case, &["--generate-xmls=c"], &[], ""),
@@ -54,7 +58,7 @@ fn checksums_are_printed() {
 }
 
 #[test]
-fn entries_of_a_record_are_appended_or_printed() {
+fn record_entries_are_appended_or_printed() {
     let case = Case::new();
     case.write("a", "hello").write("data", "    before:\n");
     let (text, _) = run(&case, &["--generate-fullstat-yaml=f.a=a"], &[], "");
@@ -63,8 +67,8 @@ fn entries_of_a_record_are_appended_or_printed() {
         "{text}"
     );
     let env = [("KICKSTART_INTEGRITY_DATA", "data")];
-    let said = run(&case, &["--generate-fullstat-yaml=f.a=a;;;a"], &env, "");
-    assert_eq!(said, (String::new(), Some(0)));
+    let result = run(&case, &["--generate-fullstat-yaml=f.a=a;;;a"], &env, "");
+    assert_eq!(result, (String::new(), Some(0)));
     let text = case.read("data");
     assert!(text.starts_with("    before:\n    \"f.a\":\n"), "{text}");
     assert!(text.contains("\n    \"a\":\n"), "{text}");
@@ -72,7 +76,7 @@ fn entries_of_a_record_are_appended_or_printed() {
 }
 
 #[test]
-fn files_are_compared_with_what_is_known() {
+fn files_are_compared_with_metadata() {
     let case = Case::new();
     case.write("a", "hello")
         .write("b", "hullo")

@@ -1,4 +1,4 @@
-//! The program `pegasus-transfer` on real files.
+//! Tests of the programs `pegasus-transfer` and `pegasus-integrity`.
 
 mod checksums;
 mod common;

@@ -1,10 +1,10 @@
-//! Stores of objects, played by a server that misbehaves.
+//! Transfers to and from object stores with a scripted server.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use super::common::{Case, Run, content, list, mkdir, remove, send_signal, transfer, with_option};
-use super::server::{Reply, Request, Server, body, part, status};
+use super::server::{Reply, Request, Server, body, range, status};
 use nix::sys::signal::Signal;
 
 /// Returns the environment for a store at `host`.
@@ -30,12 +30,12 @@ fn run(case: &Case, environment: &[(&str, String)], entries: &[String]) -> Run {
     case.start(command, &list(entries))
 }
 
-/// An object with support for parts of one version of it, as stores give them.
+/// Serves an object with `Range` and `If-Match`.
 fn object(request: &Request, bytes: &[u8], tag: &str, cut: Option<usize>) -> Reply {
-    if request.header("if-match").is_some_and(|wanted| wanted != tag) {
+    if request.header("if-match").is_some_and(|expected| expected != tag) {
         return status(412);
     }
-    part(request, true, bytes, cut).with("ETag", tag)
+    range(request, true, bytes, cut).with("ETag", tag)
 }
 
 fn ranges(server: &Server) -> Vec<Option<String>> {
@@ -45,7 +45,7 @@ fn ranges(server: &Server) -> Vec<Option<String>> {
 }
 
 #[test]
-fn a_broken_download_goes_on_where_it_was() {
+fn interrupted_downloads_resume() {
     for url in ["s3://me@store/b/d/x", "gs://b/d/x"] {
         let case = Case::new();
         let server = Server::start(|request, number| {
@@ -72,7 +72,7 @@ fn a_broken_download_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_object_that_changed_meanwhile_is_fetched_anew() {
+fn changed_objects_are_downloaded_again() {
     for url in ["s3://me@store/b/x", "gs://b/x"] {
         let case = Case::new();
         let server = Server::start(|request, number| match number {
@@ -87,7 +87,7 @@ fn an_object_that_changed_meanwhile_is_fetched_anew() {
             "{url}"
         );
     }
-    // One that knows no parts.
+    // A store without ranges.
     let case = Case::new();
     let server = Server::start(|_, number| {
         let mut reply = body(content(500_000)).with("ETag", "\"v1\"");
@@ -99,8 +99,8 @@ fn an_object_that_changed_meanwhile_is_fetched_anew() {
     assert!(fs::read(case.path("x")).expect("there") == content(500_000));
 }
 
-/// Takes uploads in parts; `refuse` may answer a part instead.
-fn takes_parts(refuse: impl Fn(usize) -> Option<u16> + Send + Sync + 'static) -> Server {
+/// A store that accepts uploads in parts. `refuse` returns the status of refused parts.
+fn multipart_server(refuse: impl Fn(usize) -> Option<u16> + Send + Sync + 'static) -> Server {
     Server::start(move |request, number| {
         let (method, address) = request.line.split_once(' ').expect("two words");
         match (method, address.split_once('?').map_or("", |(_, query)| query)) {
@@ -122,12 +122,12 @@ fn takes_parts(refuse: impl Fn(usize) -> Option<u16> + Send + Sync + 'static) ->
 }
 
 #[test]
-fn large_files_go_in_parts_which_are_sent_again() {
+fn parts_of_large_uploads_are_retried() {
     for url in ["s3://me@store/b/x", "gs://b/x"] {
         let case = Case::new();
         case.write("big", content(2_500_000));
-        // The second part meets a server that is busy.
-        let server = takes_parts(|number| (number == 2).then_some(503));
+        // The server is busy at the second part.
+        let server = multipart_server(|number| (number == 2).then_some(503));
         run(
             &case,
             &environment(&case, &server.host()),
@@ -154,19 +154,19 @@ fn large_files_go_in_parts_which_are_sent_again() {
             parts.iter().all(|part| query(part).ends_with("uploadId=a%26b")),
             "{parts:?}"
         );
-        let sent = [&parts[0].body[..], &parts[2].body, &parts[3].body].concat();
-        assert!(sent == content(2_500_000), "{url}");
+        let uploaded = [&parts[0].body[..], &parts[2].body, &parts[3].body].concat();
+        assert!(uploaded == content(2_500_000), "{url}");
         let list = String::from_utf8_lossy(&requests.last().expect("the end").body).into_owned();
         assert_eq!(list.matches("<PartNumber>").count(), 3, "{list}");
     }
 }
 
 #[test]
-fn an_upload_that_fails_leaves_no_parts() {
+fn failed_uploads_leave_no_parts() {
     for url in ["s3://me@store/b/x", "gs://b/x"] {
         let case = Case::new();
         case.write("big", content(2_500_000));
-        let server = takes_parts(|number| (number == 2).then_some(403));
+        let server = multipart_server(|number| (number == 2).then_some(403));
         run(
             &case,
             &environment(&case, &server.host()),
@@ -184,7 +184,7 @@ fn an_upload_that_fails_leaves_no_parts() {
 }
 
 #[test]
-fn failures_are_sorted_as_everywhere() {
+fn statuses_decide_about_retries() {
     for (url, code, attempts) in [
         ("s3://me@store/b/x", 403, 1),
         ("s3://me@store/b/x", 503, 3),
@@ -206,7 +206,7 @@ fn failures_are_sorted_as_everywhere() {
 }
 
 #[test]
-fn a_terminated_transfer_ends_at_once() {
+fn terminated_transfers_end_at_once() {
     for url in ["s3://me@store/b/x", "gs://b/x"] {
         let case = Case::new();
         let server = Server::start(|_, _| Reply {
@@ -226,7 +226,7 @@ fn a_terminated_transfer_ends_at_once() {
         let start = Instant::now();
         send_signal(&child, Signal::SIGTERM);
         let output = child.wait_with_output().expect("wait");
-        // Half a second, and what a busy machine adds.
+        // Usually half a second; longer on a busy machine.
         assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
         assert_eq!(output.status.code(), Some(1));
         assert_eq!(case.names("dst"), [""; 0]);
@@ -234,7 +234,7 @@ fn a_terminated_transfer_ends_at_once() {
 }
 
 #[test]
-fn what_cannot_be_part_of_a_request_is_refused() {
+fn invalid_endpoints_keys_and_names_are_refused() {
     let section = |endpoint: &str, key: &str| {
         format!("[store]\nendpoint = {endpoint}\n[me@store]\naccess_key = {key}\nsecret_key = sk\n")
     };
@@ -272,7 +272,7 @@ fn what_cannot_be_part_of_a_request_is_refused() {
         .expect_failed(message);
     }
     let case = Case::new();
-    let nothing = Server::start(|_, _| status(500));
+    let unused = Server::start(|_, _| status(500));
     for (url, message) in [
         ("s3://me@store/b/d/../x", "has a part '.' or '..'"),
         ("s3://me@store/b/x/..", "ends in '.' or '..'"),
@@ -280,9 +280,9 @@ fn what_cannot_be_part_of_a_request_is_refused() {
         ("gs://b/a\nb", "has a control character"),
     ] {
         let entries = [transfer(url, "y")];
-        run(&case, &environment(&case, &nothing.host()), &entries).expect_failed(message);
+        run(&case, &environment(&case, &unused.host()), &entries).expect_failed(message);
     }
-    assert_eq!(nothing.lines(), [""; 0]);
+    assert_eq!(unused.lines(), [""; 0]);
     for service in ["http://a b", "http://[", ":"] {
         let environment = [("STORAGE_EMULATOR_HOST", service.to_owned())];
         run(&case, &environment, &[transfer("gs://b/x", "y")]).expect_failed("not");
