@@ -146,7 +146,7 @@ impl Environment {
             })
     }
 
-    /// Returns the credentials in the file `PEGASUS_CREDENTIALS`, read once. Empty if the variable is not set.
+    /// Returns the credentials in the file `PEGASUS_CREDENTIALS`, empty if the variable is not set.
     pub(super) fn credentials(&self) -> Result<&Credentials, TransferError> {
         let read = self
             .credentials

@@ -1,8 +1,8 @@
 //! Adapter that runs `object_store` on the HTTP client of this crate.
 //!
-//! `object_store` signs requests, gets tokens, splits uploads into parts and retries parts. Connections, proxies,
-//! certificates, timeouts and cancellation are those of [`Client`], which blocks. The async runtime of an operation
-//! serves only the timers of `object_store` and starts no thread.
+//! `object_store` signs requests, gets tokens, splits uploads into parts and retries parts. Connections,
+//! proxies, certificates, timeouts and cancellation are those of [`Client`], which blocks. The async runtime of
+//! an operation serves only the timers of `object_store` and starts no thread.
 
 use std::error::Error;
 use std::fs::File;
@@ -116,7 +116,7 @@ impl HttpService for ClientAdapter {
         let mut library_response = ureq::http::Response::builder().status(status);
         if let Some(headers) = library_response.headers_mut() {
             headers.clone_from(&response.headers);
-            // `object_store` requires these headers, which not all stores send. Their values are not used here.
+            // `object_store` requires these headers, but not all stores send them. Nothing uses their values.
             // A part of an upload (with a query) must have its own tag.
             let some = |text| HeaderValue::from_static(text);
             headers
@@ -292,7 +292,7 @@ fn to_transfer_error(known: Option<TransferError>, error: &object_store::Error) 
     })
 }
 
-/// Returns the retry settings of `object_store`. It retries only parts of uploads; the engine retries the rest.
+/// Returns the retry settings. `object_store` retries only parts of uploads; the engine retries the rest.
 pub(super) fn retry_config(in_parts: bool) -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
@@ -312,7 +312,7 @@ pub(super) fn runtime() -> Result<Runtime, TransferError> {
     runtime.map_err(|error| TransferError::remote(format!("cannot wait for a store: {error}"), Retry::Soon))
 }
 
-/// Converts a request of `object_store`. Redirections are not followed, as a signature is valid for one address.
+/// Converts a request of `object_store`. It follows no redirections: a signature is valid for one address.
 pub(super) fn to_request<'a>(parts: &'a Parts, body: &'a [u8]) -> Request<'a> {
     // `object_store` encodes too much for GCS, even in bucket names, which some servers reject.
     let plain = [("%2D", "-"), ("%2E", "."), ("%5F", "_"), ("%7E", "~")];
@@ -334,8 +334,8 @@ pub(super) fn to_request<'a>(parts: &'a Parts, body: &'a [u8]) -> Request<'a> {
     request
 }
 
-/// Splits an object name into directory and last part. Paths of `object_store` cannot represent some valid names
-/// (`a//b`, `a/`), but its root may be any such directory.
+/// Splits an object name into directory and last part. Paths of `object_store` cannot represent some valid
+/// names (`a//b`, `a/`), but its root may be any such directory.
 pub(super) fn split_name(object: &[u8]) -> Result<(Option<&[u8]>, Path), TransferError> {
     let (directory, last) = match object.iter().rposition(|byte| *byte == b'/') {
         Some(at) => (Some(&object[..at]), &object[at + 1..]),

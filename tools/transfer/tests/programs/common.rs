@@ -13,7 +13,6 @@ use nix::unistd::Pid;
 pub const HELLO_SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 
 /// A temporary working directory.
-
 pub struct Case {
     dir: tempfile::TempDir,
 }

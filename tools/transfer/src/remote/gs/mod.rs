@@ -1,9 +1,9 @@
 //! `gs`: Google Cloud Storage.
 //!
-//! The key of a service account comes from the file `GOOGLE_PKCS12`, or from `gs_service_key_file` in the file
-//! `BOTO_CONFIG` (each with `_SITE` for one site). With a JSON key, `object_store` transfers objects and makes
-//! tokens; other requests (buckets, copies, plain listings) use the JSON interface. For a key in the older PKCS#12
-//! format, `gsutil` does the work.
+//! The key of a service account comes from the file `GOOGLE_PKCS12`, or from `gs_service_key_file` in the
+//! file `BOTO_CONFIG` (each with `_SITE` for one site). With a JSON key, `object_store` transfers objects and
+//! makes tokens; other requests (buckets, copies, plain listings) use the JSON interface. For a key in the
+//! older PKCS#12 format, `gsutil` does the work.
 
 mod gsutil;
 

@@ -149,7 +149,7 @@ fn retry_for_status(status: u16, proxied: bool) -> Retry {
         408 | 421 | 423 | 425 | 429 => Retry::Later,
         501 | 505 => Retry::Never,
         500..=599 => Retry::Later,
-        // The next attempt bypasses the proxy, which may be what refuses.
+        // The proxy may have refused, and the next attempt bypasses it.
         400 | 403 | 407 if proxied => Retry::Soon,
         _ => Retry::Never,
     }
@@ -344,7 +344,7 @@ impl Client {
         Ok(agent)
     }
 
-    /// Aborts the requests of an agent when the run is cancelled. Otherwise they would wait for their timeouts.
+    /// Aborts the requests of an agent on cancellation. Otherwise they would wait for their timeouts.
     fn abort_on_cancel(&self, agent: &Agent) {
         let (agent, cancel, client) = (
             agent.clone(),

@@ -1,7 +1,7 @@
 //! Plain requests through a forward proxy, which expects an absolute address instead of a path.
 //!
-//! `ureq` supports only tunnels. So the caller passes `/http://host/file` as the path, and this transport removes
-//! the slash.
+//! `ureq` supports only tunnels. So the caller passes `/http://host/file` as the path, and this transport
+//! removes the slash.
 
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, NextTimeout, TcpConnector, Transport,

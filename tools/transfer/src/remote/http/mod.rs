@@ -62,7 +62,7 @@ impl Http {
     }
 }
 
-/// The address of a file, with what the server wants for access.
+/// The address of a file, with credentials.
 pub(super) struct Access {
     pub(super) address: String,
     secrets: Vec<(String, String)>,

@@ -22,8 +22,8 @@ const GRID_DIRECTORY: &str = "/etc/grid-security/certificates";
 
 /// Returns the TLS settings; `insecure` disables verification of certificates.
 ///
-/// Trusted are the certificates of `SSL_CERT_FILE` (default: the machine's bundle), of the directory `SSL_CERT_DIR`,
-/// and of the directory `X509_CERT_DIR` (default: `/etc/grid-security/certificates`).
+/// Trusted are the certificates of `SSL_CERT_FILE` (default: the machine's bundle), of the directory
+/// `SSL_CERT_DIR`, and of the directory `X509_CERT_DIR` (default: `/etc/grid-security/certificates`).
 pub(super) fn config(environment: &Environment, insecure: bool) -> TlsConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);

@@ -103,7 +103,7 @@ impl Webdav {
         Ok(())
     }
 
-    /// Like [`make`](Self::make), but ignores refusals: the collection may exist without permission to make it.
+    /// Like [`make`](Self::make), but ignores refusals: an existing collection may not permit MKCOL.
     fn make_if_possible(&self, access: &Access) -> Result<(), TransferError> {
         match self.make(access) {
             Err(error) if error.retry() != Retry::Never => Err(error),

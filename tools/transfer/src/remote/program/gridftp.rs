@@ -176,7 +176,7 @@ impl GridFtp {
         })
     }
 
-    /// Transfers files between two directories: the first file alone, which makes the directory, then the others.
+    /// Transfers files between two directories: first one file, which makes the directory, then the others.
     fn group(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
         let entries: Vec<_> = pairs.iter().map(|pair| self.entry(context, pair)).collect();
         let valid: Vec<&Entry> = entries.iter().flatten().collect();

@@ -1,7 +1,7 @@
 //! Handlers that run the standard external program of a protocol.
 //!
-//! Programs are started without a local shell, so file names are never run as commands. Arguments that look like
-//! options are rewritten or refused.
+//! Programs are started without a local shell, so file names are never run as commands. Arguments that look
+//! like options are rewritten or refused.
 
 mod ftp;
 mod gfal;

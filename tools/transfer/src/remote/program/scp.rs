@@ -324,7 +324,7 @@ fn version(output: &str) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Returns the directory that files of one call share, and the file name if the file can be part of such a call.
+/// Returns the directory shared by files of one call, and the file name if the file may be part of a call.
 fn batch_key<'a>(context: &Context<'_>, pair: &Pair<'a>) -> (PathBuf, Option<&'a OsStr>) {
     let (source, destination) = (&pair.source.url, &pair.destination().url);
     if destination.is_local() {
