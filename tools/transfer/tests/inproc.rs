@@ -83,35 +83,16 @@ fn target(kind: &str, url: &str, recursive: &str) -> String {
     format!(r#"{{"type":"{kind}","target":{{"site_label":"l","url":"{url}","recursive":"{recursive}"}}}}"#)
 }
 
-fn copy(source: &str, destination: &str) -> Case {
-    case(&format!("[{}]", transfer(source, destination, "")))
+fn list(entries: &[String]) -> String {
+    format!("[{}]", entries.join(","))
 }
 
-fn cases() -> Vec<Case> {
-    let checksum = r#""generate_checksum":true,"#;
-    let verify = |lfn: &str| {
-        format!(
-            "[{}]",
-            transfer("a", "out/b", r#""verify_checksum_remote":true,"#)
-        )
-        .replace("\"x\"", lfn)
-    };
-    let many: Vec<_> = (0..40)
-        .map(|number| transfer("a", &format!("out/{number}"), ""))
-        .collect();
-    let many = format!("[{}]", many.join(","));
-    let alternatives = r#"[{"type":"transfer","src_urls":[{"site_label":"s","url":"none","priority":9},
-        {"site_label":"t","url":"a","priority":1}],"dest_urls":[{"site_label":"d","url":"b"}]}]"#;
-    let integrity = |mut case: Case| {
-        case.environment = &[
-            ("KICKSTART_INTEGRITY_DATA", "integrity"),
-            ("PEGASUS_MULTIPART_DIR", "multi"),
-            ("DATA", "dir"),
-        ];
-        case
-    };
+fn copy(source: &str, destination: &str) -> Case {
+    case(&list(&[transfer(source, destination, "")]))
+}
+
+fn copies() -> Vec<Case> {
     vec![
-        case("[]"),
         copy("a", "b"),
         copy("@DIR@/a", "file://@DIR@/deep/er/b"),
         copy("exe", "hard"),
@@ -134,51 +115,85 @@ fn cases() -> Vec<Case> {
         copy("none", "symlink:l"),
         copy("exe", "moveto:moved"),
         copy("$DATA/x", "${DATA}/z"),
-        integrity(copy("$DATA/x", "${DATA}/z")),
-        integrity(case(&format!("[{}]", transfer("a", "b", checksum)))),
-        integrity(case(&format!("[{}]", transfer("big", "symlink:b", checksum)))),
-        case(&format!("[{}]", transfer("a", "b", checksum))),
-        case(&verify("\"good\"")),
-        case(&verify("\"bad\"")),
-        case(&verify("\"unknown\"")),
+    ]
+}
+
+fn checksums() -> Vec<Case> {
+    let generate = |source: &str, destination: &str| {
+        case(&list(&[transfer(
+            source,
+            destination,
+            r#""generate_checksum":true,"#,
+        )]))
+    };
+    let verify = |lfn: &str| {
+        let entry = transfer("a", "out/b", r#""verify_checksum_remote":true,"#);
+        case(&list(&[entry]).replace("\"x\"", lfn))
+    };
+    let with_records = |case: Case| Case {
+        environment: &[
+            ("KICKSTART_INTEGRITY_DATA", "integrity"),
+            ("PEGASUS_MULTIPART_DIR", "multi"),
+            ("DATA", "dir"),
+        ],
+        ..case
+    };
+    vec![
+        with_records(copy("$DATA/x", "${DATA}/z")),
+        with_records(generate("a", "b")),
+        with_records(generate("big", "symlink:b")),
+        generate("a", "b"),
+        verify("\"good\""),
+        verify("\"bad\""),
+        verify("\"unknown\""),
+    ]
+}
+
+fn specifications() -> Vec<Case> {
+    let alternatives = r#"[{"type":"transfer","src_urls":[{"site_label":"s","url":"none","priority":9},
+        {"site_label":"t","url":"a","priority":1}],"dest_urls":[{"site_label":"d","url":"b"}]}]"#;
+    vec![
+        case("[]"),
         case(alternatives),
-        case(&format!(
-            "[{},{},{}]",
+        case(&list(&[
             target("remove", "dir", "True"),
             target("remove", "none", "no"),
-            target("mkdir", "multi/../made/it", "no")
-        )),
-        case(&format!("[{}]", target("remove", "dir", "False"))),
-        case(&format!("[{}]", target("remove", "dir/..", "True"))),
-        case(&format!("[{}]", target("mkdir", "a", "no"))),
-        case(&format!(
-            "[{},{}]",
-            transfer("none", "b", ""),
-            target("remove", "a", "no")
-        )),
+            target("mkdir", "multi/../made/it", "no"),
+        ])),
+        case(&list(&[target("remove", "dir", "False")])),
+        case(&list(&[target("remove", "dir/..", "True")])),
+        case(&list(&[target("mkdir", "a", "no")])),
+        case(&list(&[transfer("none", "b", ""), target("remove", "a", "no")])),
         case("# src 1 x\nfile:///etc/hostname\n# dst 1 y\nout/h\n"),
-        case_with(&["--symlink"], &format!("[{}]", transfer("a", "l", ""))),
-        case_with(
-            &["-d", "-n", "1", "stray"],
-            &format!("[{}]", transfer("a", "b", "")),
-        ),
-        case_with(&["--threads", "4"], &many),
-        case_with(&["-f", "specification"], &format!("[{}]", transfer("a", "b", ""))),
+    ]
+}
+
+fn options() -> Vec<Case> {
+    let one = list(&[transfer("a", "b", "")]);
+    let many: Vec<_> = (0..40)
+        .map(|number| transfer("a", &format!("out/{number}"), ""))
+        .collect();
+    vec![
+        case_with(&["--symlink"], &list(&[transfer("a", "l", "")])),
+        case_with(&["-d", "-n", "1", "stray"], &one),
+        case_with(&["--threads", "4"], &list(&many)),
+        case_with(&["-f", "specification"], &one),
         case_with(&["-f", "specification", "--part", "3:2"], "abc[]"),
+    ]
+}
+
+fn unhandled_cases() -> Vec<Case> {
+    vec![
         unhandled(&["-f", "none"], ""),
         unhandled(&["-f", "specification", "--part", "3:9"], "abc[]"),
         unhandled(&["--threads", "-1"], "[]"),
         unhandled(&["--help"], "[]"),
         unhandled(&["--timeout", "0"], "[]"),
         unhandled(&[], "[1"),
-        unhandled(&[], &format!("[{}]", transfer("http://127.0.0.1:1/a", "b", ""))),
+        unhandled(&[], &list(&[transfer("http://127.0.0.1:1/a", "b", "")])),
         unhandled(
             &[],
-            &format!(
-                "[{},{}]",
-                transfer("a", "b", ""),
-                target("mkdir", "s3://h/b", "no")
-            ),
+            &list(&[transfer("a", "b", ""), target("mkdir", "s3://h/b", "no")]),
         ),
         Case {
             environment: &[("PEGASUS_TRANSFER_THREADS", "many")],
@@ -189,6 +204,19 @@ fn cases() -> Vec<Case> {
             ..unhandled(&[], "[]")
         },
     ]
+}
+
+fn cases() -> Vec<Case> {
+    [
+        copies(),
+        checksums(),
+        specifications(),
+        options(),
+        unhandled_cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Returns names, types, permissions and contents of everything in a directory.

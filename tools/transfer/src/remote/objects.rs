@@ -1,8 +1,8 @@
 //! Adapter that runs `object_store` on the HTTP client of this crate.
 //!
 //! `object_store` signs requests, gets tokens, splits uploads into parts and retries parts. Connections,
-//! proxies, certificates, timeouts and cancellation are those of [`Client`], which blocks. The async runtime of
-//! an operation serves only the timers of `object_store` and starts no thread.
+//! proxies, certificates, timeouts and cancellation are those of [`Client`], which blocks. The async runtime
+//! of an operation serves only the timers of `object_store` and starts no thread.
 
 use std::error::Error;
 use std::fs::File;

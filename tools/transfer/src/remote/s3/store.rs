@@ -1,7 +1,7 @@
 //! One store with the Amazon S3 protocol.
 //!
-//! `object_store` downloads and uploads objects. Requests that it does not offer (buckets, plain listings, copies
-//! between buckets) are built here and signed by it.
+//! `object_store` downloads and uploads objects. Requests that it does not offer (buckets, plain listings,
+//! copies between buckets) are built here and signed by it.
 
 use object_store::aws::{AmazonS3, AmazonS3Builder, AwsAuthorizer, AwsCredential};
 use object_store::client::HttpRequestBody;
