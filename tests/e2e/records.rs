@@ -143,9 +143,11 @@ fn value<'a>(record: &'a str, key: &str) -> &'a str {
 
 const WORKERS: u32 = 3;
 
-/// Writes a DAG of tasks below kickstart: each a name, options of the task, options of kickstart, and a
-/// script.
-fn write_dag(build: Build, directory: &Path, tasks: &[(String, &str, &str, &str)]) {
+/// A task below kickstart: its name, its options, options of kickstart, and a script.
+type Task = (String, &'static str, &'static str, &'static str);
+
+/// Writes a DAG of tasks below kickstart.
+fn write_dag(build: Build, directory: &Path, tasks: &[Task]) {
     let kickstart = build.program("pegasus-kickstart");
     let lines = tasks.iter().map(|(name, options, before, script)| {
         fs::write(directory.join(format!("{name}.sh")), script).expect("a script");
@@ -171,7 +173,7 @@ fn check_task_servers(build: Build) {
     let directory = tempfile::tempdir().expect("a directory");
     let top = directory.path();
     let read = |name: &str| fs::read_to_string(top.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let mut tasks: Vec<(String, &str, &str, &str)> = (0..60)
+    let mut tasks: Vec<Task> = (0..60)
         .map(|n| (format!("many{n}"), "", "-n many", "echo from $PMC_TASK"))
         .collect();
     for (name, options, before, script) in [
@@ -240,7 +242,11 @@ fn check_task_servers(build: Build) {
     );
     let rescue = read("x.dag.rescue");
     assert_eq!(rescue.matches("DONE ").count(), 62, "{rescue}");
-    // Without task servers, the codes are the same and each task has its own process.
+    compare_with_kickstart_processes(build, tasks, read);
+}
+
+/// Asserts that tasks have the same codes without task servers, and a process each.
+fn compare_with_kickstart_processes(build: Build, mut tasks: Vec<Task>, read: impl Fn(&str) -> String) {
     let other = tempfile::tempdir().expect("a directory");
     tasks.retain(|task| {
         ["many0", "many1", "many2", "many3", "many4", "code", "signal"].contains(&task.0.as_str())
@@ -264,7 +270,7 @@ fn assert_stopped_run_ends_jobs(build: Build) {
     let directory = tempfile::tempdir().expect("a directory");
     let top = directory.path();
     let script = "trap 'echo signalled > signalled-$PMC_TASK; exit 5' TERM; echo $$ > pid-$PMC_TASK; while :; do sleep 0.05; done";
-    let tasks: Vec<(String, &str, &str, &str)> = (0..6).map(|n| (format!("t{n}"), "", "", script)).collect();
+    let tasks: Vec<Task> = (0..6).map(|n| (format!("t{n}"), "", "", script)).collect();
     write_dag(build, top, &tasks);
     let running = build
         .executor_with(WORKERS)

@@ -39,6 +39,7 @@ pub fn batch_options() -> Vec<String> {
 /// The running cluster. It stops when it is dropped.
 pub struct Cluster {
     directory: TempDir,
+    /// True if each node has its own host name and `/dev/shm`.
     has_own_hosts: bool,
     // In the order in which they stop.
     daemons: Vec<Running>,

@@ -140,12 +140,8 @@ fn scp_with_a_real_server() {
     );
 }
 
-#[test]
-#[ignore = "needs nginx: tests/run e2e"]
-fn http_and_webdav_with_a_real_server() {
-    let mut run = TransferRun::new();
-    let (plain, secure) = (free_port(), free_port());
-    // Creates an authority and a certificate that it signs.
+/// Creates an authority and a certificate that it signs.
+fn create_certificates(run: &TransferRun) {
     write(run.path("names"), "subjectAltName=DNS:localhost\n");
     for line in [
         "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=authority -keyout ca.key -out ca.crt",
@@ -159,12 +155,10 @@ fn http_and_webdav_with_a_real_server() {
             .run()
             .ok();
     }
-    for directory in ["root/dav", "body", "logs"] {
-        fs::create_dir_all(run.path(directory)).expect("mkdir");
-    }
-    write(run.path("users"), "me:{PLAIN}secret\n");
-    write(run.path("root/a b"), "hello");
-    write(run.path("root/big"), noise(2_000_000));
+}
+
+/// Starts nginx with a port for HTTP and one for HTTPS.
+fn start_nginx(run: &TransferRun, plain: u16, secure: u16) -> Server {
     let user = if nix::unistd::geteuid().is_root() {
         "user root;"
     } else {
@@ -195,7 +189,22 @@ fn http_and_webdav_with_a_real_server() {
         .arg(run.directory.path())
         .arg("-c")
         .arg(run.path("nginx.conf"));
-    let _server = Server::start(server, plain);
+    Server::start(server, plain)
+}
+
+#[test]
+#[ignore = "needs nginx: tests/run e2e"]
+fn http_and_webdav_with_a_real_server() {
+    let mut run = TransferRun::new();
+    let (plain, secure) = (free_port(), free_port());
+    create_certificates(&run);
+    for directory in ["root/dav", "body", "logs"] {
+        fs::create_dir_all(run.path(directory)).expect("mkdir");
+    }
+    write(run.path("users"), "me:{PLAIN}secret\n");
+    write(run.path("root/a b"), "hello");
+    write(run.path("root/big"), noise(2_000_000));
+    let _server = start_nginx(&run, plain, secure);
     let host = format!("127.0.0.1:{plain}");
     run.run(&[
         transfer(&format!("http://{host}/a b"), "got/1"),
