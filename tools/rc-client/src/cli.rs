@@ -3,9 +3,15 @@
 use std::io;
 use std::process::ExitCode;
 
-use crate::catalog::Kept;
+use crate::catalog::OpenDatabase;
 use crate::program::{self, Args, Streams};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+
+/// Returns the description of the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
+}
 
 /// Runs the program: arguments, environment and exit status are those of the process.
 #[must_use]
@@ -21,7 +27,7 @@ pub fn main() -> ExitCode {
     };
     let done = program::run(
         &args,
-        &mut Kept::default(),
+        &mut OpenDatabase::default(),
         &mut Streams {
             stdout: &mut io::stdout().lock(),
             stderr: &mut io::stderr().lock(),

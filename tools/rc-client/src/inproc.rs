@@ -13,7 +13,7 @@ use std::io::{self, Write};
 
 use clap::Parser;
 
-pub use crate::catalog::Kept;
+pub use crate::catalog::OpenDatabase;
 use crate::program::{self, Args, Streams};
 
 /// What the program would be started with.
@@ -40,8 +40,8 @@ const NOTICED: [&str; 2] = ["SQLITE_TMPDIR", "TMPDIR"];
 
 /// Runs an invocation of `pegasus-rc-client` in this process, if it changes a catalog by the lines of a file.
 ///
-/// The catalog's database stays open in `kept`.
-pub fn run(invocation: Invocation<'_>, kept: &mut Kept) -> Outcome {
+/// The catalog's database stays open in `database`.
+pub fn run(invocation: Invocation<'_>, database: &mut OpenDatabase) -> Outcome {
     let Invocation {
         arguments,
         environment,
@@ -66,7 +66,7 @@ pub fn run(invocation: Invocation<'_>, kept: &mut Kept) -> Outcome {
     }
     let done = program::run(
         &args,
-        kept,
+        database,
         &mut Streams {
             // Changes print nothing there.
             stdout: &mut io::sink(),

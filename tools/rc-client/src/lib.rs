@@ -12,4 +12,4 @@ pub mod meta;
 pub mod program;
 pub use monitord_compat::properties;
 
-pub use cli::main;
+pub use cli::{command, main};

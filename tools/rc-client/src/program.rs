@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Parser, Subcommand};
 
-use crate::catalog::{self, Catalog, Kept, Pattern};
+use crate::catalog::{self, Catalog, OpenDatabase, Pattern};
 use crate::entry::{self, Entry};
 use crate::meta::Metadata;
 use crate::properties::Properties;
@@ -120,17 +120,17 @@ impl Streams<'_> {
 }
 
 /// Does what was asked for; whether it succeeded. Why not is told.
-pub fn run(args: &Args, kept: &mut Kept, streams: &mut Streams<'_>) -> bool {
-    let done = carry_out(args, kept, streams);
+pub fn run(args: &Args, database: &mut OpenDatabase, streams: &mut Streams<'_>) -> bool {
+    let done = carry_out(args, database, streams);
     if let Err(message) = &done {
         // Whatever is wrong with it, the next one shall not inherit that.
-        *kept = Kept::default();
+        *database = OpenDatabase::default();
         streams.complain(message);
     }
     done.is_ok()
 }
 
-fn carry_out(args: &Args, kept: &mut Kept, streams: &mut Streams<'_>) -> Result<(), String> {
+fn carry_out(args: &Args, database: &mut OpenDatabase, streams: &mut Streams<'_>) -> Result<(), String> {
     let jobs = [
         args.insert.is_some(),
         args.delete.is_some(),
@@ -145,7 +145,7 @@ fn carry_out(args: &Args, kept: &mut Kept, streams: &mut Streams<'_>) -> Result<
     let properties = properties(args)?;
     // The input is read before the catalog is opened: wrong input must not leave an empty catalog behind.
     let job = Job::read(args, streams)?;
-    let mut catalog = catalog::open(&properties, &args.prefix, kept).map_err(|error| match error {
+    let mut catalog = catalog::open(&properties, &args.prefix, database).map_err(|error| match error {
         catalog::CatalogError::Configuration(message) => format!("{}: {message}", args.conf.display()),
         other => other.to_string(),
     })?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare};
 use nix::unistd::Pid;
 use pegasus_kickstart::builtins::BuiltinJob;
-use pegasus_rc_client::inproc::{self as registration, Kept};
+use pegasus_rc_client::inproc::{self as registration, OpenDatabase};
 use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::inproc::{self as transfer, Stdin};
 
@@ -68,7 +68,7 @@ impl Task {
     }
 
     /// Runs the task in this thread. Returns the exit code, or `None` if the program is needed.
-    fn run(self, kept: &mut Kept) -> Option<u8> {
+    fn run(self, database: &mut OpenDatabase) -> Option<u8> {
         let this = Pid::from_raw(0);
         if let Some(cpus) = &self.cpus
             && sched_getaffinity(this).ok()? != *cpus
@@ -83,7 +83,7 @@ impl Task {
         }
         match self.tool {
             Tool::Transfer => self.transfer(),
-            Tool::Registration => self.register(kept),
+            Tool::Registration => self.register(database),
         }
     }
 
@@ -100,7 +100,7 @@ impl Task {
         }
     }
 
-    fn register(mut self, kept: &mut Kept) -> Option<u8> {
+    fn register(mut self, database: &mut OpenDatabase) -> Option<u8> {
         let environment = |name: &str| {
             let pair = self.environment.iter().find(|(key, _)| key == name);
             pair.map(|(_, value)| value.clone())
@@ -110,7 +110,7 @@ impl Task {
             environment: &environment,
             stderr: &mut self.stderr,
         };
-        match registration::run(invocation, kept) {
+        match registration::run(invocation, database) {
             registration::Outcome::Ended(code) => Some(code),
             registration::Outcome::NotHandled => None,
         }
@@ -119,6 +119,6 @@ impl Task {
 
 /// Returns what runs the tasks of one thread.
 pub(crate) fn worker() -> Worker {
-    let mut kept = Kept::default();
-    Box::new(move |task: Task| task.run(&mut kept))
+    let mut database = OpenDatabase::default();
+    Box::new(move |task: Task| task.run(&mut database))
 }

@@ -7,7 +7,13 @@ use std::time::Instant;
 use crate::cancel::Cancel;
 use crate::program::{Call, Level, Log, Options};
 use crate::protocol::Registry;
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+
+/// Returns the description of the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Options::command()
+}
 
 /// Runs the program: arguments, environment and exit status are those of the process.
 #[must_use]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::cancel::Cancel;
 use crate::error::TransferError;
 use crate::{integrity, multipart, shown};
-use clap::{ArgGroup, Parser};
+use clap::{ArgGroup, CommandFactory, Parser};
 
 /// Computes SHA-256 checksums of files, or compares files with those in the *.meta files of the working directory.
 ///
@@ -67,6 +67,12 @@ impl Item {
             None => self.path.file_name().unwrap_or_default().as_bytes(),
         }
     }
+}
+
+/// Returns the description of the command line.
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
 }
 
 /// Runs the program: arguments, environment and exit status are those of the process.

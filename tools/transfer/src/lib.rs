@@ -16,6 +16,7 @@ pub mod integrity;
 pub mod integrity_program;
 pub mod local;
 pub mod multipart;
+pub mod observer;
 pub mod program;
 pub mod protocol;
 #[cfg(feature = "remote")]
@@ -25,4 +26,4 @@ pub mod shown;
 pub mod spec;
 pub mod url;
 
-pub use cli::main;
+pub use cli::{command, main};

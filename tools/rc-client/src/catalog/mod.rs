@@ -1,7 +1,7 @@
-//! The catalogs that entries can be kept in.
+//! The kinds of replica catalogs: SQLite, text and YAML.
 
 mod lock;
-mod ready;
+mod new_database;
 mod sqlite;
 mod text;
 mod yaml;
@@ -11,28 +11,28 @@ use std::path::{Path, PathBuf};
 use crate::entry::Entry;
 use crate::properties::Properties;
 
-pub use sqlite::{Kept, SqliteCatalog};
+pub use sqlite::{OpenDatabase, SqliteCatalog};
 pub use text::TextCatalog;
 pub use yaml::YamlCatalog;
 
-/// A place that keeps entries. Changes are made as a whole or not at all, and several processes may make
-/// them at the same time.
+/// A replica catalog. A change is made completely or not at all, and several processes may change a catalog at the
+/// same time.
 pub trait Catalog {
-    /// Adds entries. An entry that is there already only gets the new metadata.
+    /// Adds entries. An existing entry only gets the new metadata.
     fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError>;
 
-    /// All locations of a logical file.
+    /// Returns all locations of a logical file.
     fn lookup(&mut self, lfn: &str) -> Result<Vec<Entry>, CatalogError>;
 
-    /// All entries.
+    /// Returns all entries.
     fn list(&mut self) -> Result<Vec<Entry>, CatalogError>;
 
-    /// Removes what matches; returns how many locations were removed. Metadata of a file goes with its last
+    /// Deletes the locations that match, and returns their number. Metadata of a file is deleted with its last
     /// location.
     fn delete(&mut self, patterns: &[Pattern]) -> Result<usize, CatalogError>;
 }
 
-/// What to delete: a logical file, of which only the given location and site.
+/// Selects the locations to delete: those of a logical file, optionally restricted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pattern {
     /// Logical name.
@@ -44,7 +44,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Whether an entry is meant.
+    /// Returns whether an entry is selected.
     #[must_use]
     pub fn matches(&self, entry: &Entry) -> bool {
         self.lfn == entry.lfn
@@ -59,33 +59,33 @@ impl Pattern {
 /// Why a catalog cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
-    /// The properties do not say which catalog, or an unknown one.
+    /// The properties name no catalog, or an unknown kind.
     #[error("{0}")]
     Configuration(String),
-    /// The database refused.
+    /// SQLite failed.
     #[error("{}: {source}", path.display())]
     Sqlite {
         /// The database.
         path: PathBuf,
-        /// Its answer.
+        /// Its error.
         source: rusqlite::Error,
     },
     /// The catalog file cannot be read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The failed action, as a verb.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The answer of the system.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// The catalog file is not what it should be.
+    /// The catalog file is malformed.
     #[error("{}: {message}", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with the line.
+        /// The defect, with the line.
         message: String,
     },
 }
@@ -102,12 +102,13 @@ impl CatalogError {
 
 /// Opens the catalog that the properties starting with `prefix` describe.
 ///
-/// `PREFIX` is `JDBCRC` (with `PREFIX.db.url`), `File` or `YAML` (with `PREFIX.file`); if it is not set, the
-/// database or the ending of the file's name decides. A database stays open in `kept`, for the next call.
+/// `PREFIX` is `JDBCRC` (with `PREFIX.db.url`), `File` or `YAML` (with `PREFIX.file`). If it is not set, the
+/// kind follows from the database URL or from the extension of the file. A database stays open in `database` for the
+/// next call.
 pub fn open<'a>(
     properties: &Properties,
     prefix: &str,
-    kept: &'a mut Kept,
+    database: &'a mut OpenDatabase,
 ) -> Result<Box<dyn Catalog + 'a>, CatalogError> {
     let key = |name: &str| format!("{prefix}.{name}");
     let file = || {
@@ -117,19 +118,15 @@ pub fn open<'a>(
     };
     let url = properties.get(&key("db.url"));
     match properties.get(prefix).map(str::to_ascii_lowercase).as_deref() {
-        Some("jdbcrc") => Ok(Box::new(SqliteCatalog::open(
-            &database(url, &key("db.url"))?,
-            kept,
-        )?)),
+        kind if kind == Some("jdbcrc") || kind.is_none() && url.is_some() => {
+            let path = database_path(url, &key("db.url"))?;
+            Ok(Box::new(SqliteCatalog::open(&path, database)?))
+        }
         Some("file" | "simplefile" | "regex") => Ok(Box::new(TextCatalog::new(file()?))),
         Some("yaml") => Ok(Box::new(YamlCatalog::new(file()?))),
         Some(other) => Err(CatalogError::Configuration(format!(
             "{prefix} is '{other}': entries can be kept in JDBCRC (SQLite), File and YAML catalogs"
         ))),
-        None if url.is_some() => Ok(Box::new(SqliteCatalog::open(
-            &database(url, &key("db.url"))?,
-            kept,
-        )?)),
         None => {
             let path = file().map_err(|_| {
                 CatalogError::Configuration(format!(
@@ -148,10 +145,10 @@ pub fn open<'a>(
     }
 }
 
-/// The file of a database URL: `jdbc:sqlite:PATH` or `sqlite:///PATH`.
-fn database(url: Option<&str>, key: &str) -> Result<PathBuf, CatalogError> {
+/// Returns the path in a database URL: `jdbc:sqlite:PATH` or `sqlite:///PATH`.
+fn database_path(url: Option<&str>, key: &str) -> Result<PathBuf, CatalogError> {
     let url = url.ok_or_else(|| CatalogError::Configuration(format!("the property {key} is not set")))?;
-    // jdbc:sqlite:PATH, or as Python writes it: sqlite:///relative and sqlite:////absolute.
+    // Python writes sqlite:///relative and sqlite:////absolute.
     let path = url
         .strip_prefix("jdbc:sqlite:")
         .or_else(|| url.strip_prefix("sqlite:///"));
@@ -167,14 +164,14 @@ fn database(url: Option<&str>, key: &str) -> Result<PathBuf, CatalogError> {
 mod tests {
     use super::*;
 
-    fn kind(text: &str) -> Result<(), String> {
-        let mut kept = Kept::default();
-        let result = open(&Properties::parse(text), "rc", &mut kept);
+    fn open_catalog(text: &str) -> Result<(), String> {
+        let mut database = OpenDatabase::default();
+        let result = open(&Properties::parse(text), "rc", &mut database);
         result.map(drop).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn errors_name_the_wrong_property() {
         for (text, message) in [
             ("", "the property rc is not set: it must be JDBCRC, File or YAML"),
             ("rc=JDBCRC", "the property rc.db.url is not set"),
@@ -188,19 +185,19 @@ mod tests {
                 "rc.db.url is 'jdbc:mysql://h/x': only SQLite databases (jdbc:sqlite:PATH) can be used",
             ),
         ] {
-            assert_eq!(kind(text), Err(message.to_owned()), "{text}");
+            assert_eq!(open_catalog(text), Err(message.to_owned()), "{text}");
         }
-        assert_eq!(kind("rc.file=/x/rc.yml"), Ok(()));
+        assert_eq!(open_catalog("rc.file=/x/rc.yml"), Ok(()));
     }
 
     #[test]
-    fn database_urls() {
+    fn database_urls_give_paths() {
         for (url, path) in [
             ("jdbc:sqlite:/a/b.db", "/a/b.db"),
             ("jdbc:sqlite:b.db", "b.db"),
             ("sqlite:////a/b.db", "/a/b.db"),
         ] {
-            assert_eq!(database(Some(url), "k").expect(url), PathBuf::from(path));
+            assert_eq!(database_path(Some(url), "k").expect(url), PathBuf::from(path));
         }
     }
 }

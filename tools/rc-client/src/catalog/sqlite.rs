@@ -9,37 +9,37 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use monitord_compat::database::{INDEXES, INSERT_VERSION, TABLES, VERSION};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
-use super::{Catalog, CatalogError, Pattern, ready};
+use super::{Catalog, CatalogError, Pattern, new_database};
 use crate::entry::Entry;
 
-/// How often to look whether others still change the database: for a minute.
-const LOOKS: i32 = 1_280;
+/// Maximum polls while another process changes the database; about a minute.
+const MAX_POLLS: i32 = 1_280;
 
-/// Waits before the next look, or gives up. Others take about a millisecond, which is SQLite's own first pause, so
-/// the first pauses are shorter; ten of each length, up to 50 milliseconds.
-fn wait_for_others(looks: i32) -> bool {
-    let doubled = u32::try_from(looks / 10).map_or(0, |times| times.min(9));
-    std::thread::sleep(Duration::from_micros(100 << doubled).min(Duration::from_millis(50)));
-    looks < LOOKS
+/// Pauses before the next poll; returns false to give up. A change takes about a millisecond, which is SQLite's own
+/// first pause. So the first pauses are shorter: ten of each length, up to 50 milliseconds.
+fn wait_for_writers(polls: i32) -> bool {
+    let doublings = u32::try_from(polls / 10).map_or(0, |times| times.min(9));
+    std::thread::sleep(Duration::from_micros(100 << doublings).min(Duration::from_millis(50)));
+    polls < MAX_POLLS
 }
 
-/// The database of the last catalog, still open: SQLite reads all tables of a database that is opened, which is half of
-/// what a small change takes. Nothing of it is locked meanwhile.
+/// The database of the last catalog, still open but not locked. Opening makes SQLite read the whole schema, which
+/// is half the time of a small change.
 #[derive(Debug, Default)]
-pub struct Kept {
-    open: Option<Connection>,
-    place: Option<Place>,
+pub struct OpenDatabase {
+    connection: Option<Connection>,
+    file: Option<FileIdentity>,
 }
 
-/// Which file a database is, and by which name SQLite knows it and its journal.
+/// Identity of a database file, and the path under which SQLite opened it and its journal.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct FileIdentity {
     path: PathBuf,
     device: u64,
     inode: u64,
 }
 
-impl Place {
+impl FileIdentity {
     fn of(path: &Path) -> Option<Self> {
         let status = fs::metadata(path).ok()?;
         Some(Self {
@@ -50,26 +50,26 @@ impl Place {
     }
 }
 
-impl Kept {
-    /// Whether the database of this name is open. Any other is closed.
-    fn has(&mut self, path: &Path) -> bool {
-        let has = self.place.is_some() && self.place == Place::of(path);
-        if !has {
+impl OpenDatabase {
+    /// Returns whether the database at `path` is open. Closes any other.
+    fn is_at(&mut self, path: &Path) -> bool {
+        let is_open = self.file.is_some() && self.file == FileIdentity::of(path);
+        if !is_open {
             *self = Self::default();
         }
-        has
+        is_open
     }
 
-    /// The open database, which is that of this name.
+    /// Returns the open connection, or opens the database at `path`.
     fn connection(&mut self, path: &Path) -> rusqlite::Result<&mut Connection> {
-        let connection = if let Some(connection) = self.open.take() {
+        let connection = if let Some(connection) = self.connection.take() {
             connection
         } else {
-            // Before it is opened: should another file get the name meanwhile, this one is not taken for it later.
-            self.place = Place::of(path);
+            // Identify the file before opening: if another file takes the name meanwhile, the two are not confused.
+            self.file = FileIdentity::of(path);
             connect(path)?
         };
-        Ok(self.open.insert(connection))
+        Ok(self.connection.insert(connection))
     }
 }
 
@@ -77,46 +77,45 @@ impl Kept {
 #[derive(Debug)]
 pub struct SqliteCatalog<'a> {
     path: PathBuf,
-    /// Not open as long as the database does not exist and nobody has asked for it.
-    kept: &'a mut Kept,
+    /// Not open until the database exists or is read.
+    database: &'a mut OpenDatabase,
 }
 
 impl<'a> SqliteCatalog<'a> {
-    /// Opens a database, unless it is the one that was kept. One that does not exist is made with the first entries, or
-    /// when it is read: each change waits for the disk several times.
-    pub fn open(path: &Path, kept: &'a mut Kept) -> Result<Self, CatalogError> {
-        let found = kept.has(path);
+    /// Opens a database, or reuses the open one. A missing database is created with the first entries, or when it is
+    /// read, because each change waits for the disk several times.
+    pub fn open(path: &Path, database: &'a mut OpenDatabase) -> Result<Self, CatalogError> {
+        let is_open = database.is_at(path);
         let mut catalog = Self {
             path: path.to_owned(),
-            kept,
+            database,
         };
-        if !found && !ready::can_be_made(path) {
+        if !is_open && !new_database::can_create(path) {
             catalog.connection()?;
         }
         Ok(catalog)
     }
 
-    fn failed(&self) -> impl FnOnce(rusqlite::Error) -> CatalogError + use<> {
+    fn error(&self) -> impl FnOnce(rusqlite::Error) -> CatalogError + use<> {
         let path = self.path.clone();
         move |source| CatalogError::Sqlite { path, source }
     }
 
     fn connection(&mut self) -> Result<&mut Connection, CatalogError> {
-        let failed = self.failed();
-        self.kept.connection(&self.path).map_err(failed)
+        let error = self.error();
+        self.database.connection(&self.path).map_err(error)
     }
 
     fn change<T>(
         &mut self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, CatalogError> {
-        let failed = self.failed();
+        let error = self.error();
         let connection = self.connection()?;
         let run = || {
-            // Taking the write lock at once, not at the first write, keeps two writers from waiting for
-            // each other.
+            // Taking the write lock at once, not at the first write, prevents a deadlock of two writers.
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            // Looked at below the lock: others may make them at the same time.
+            // Check under the lock: another process may create them at the same time.
             if !has_tables(&transaction)? {
                 create_tables(&transaction)?;
             }
@@ -124,7 +123,7 @@ impl<'a> SqliteCatalog<'a> {
             transaction.commit()?;
             Ok(result)
         };
-        run().map_err(failed)
+        run().map_err(error)
     }
 
     fn select(
@@ -132,10 +131,10 @@ impl<'a> SqliteCatalog<'a> {
         condition: &str,
         parameters: &[&dyn rusqlite::ToSql],
     ) -> Result<Vec<Entry>, CatalogError> {
-        if !has_tables(self.connection()?).map_err(self.failed())? {
+        if !has_tables(self.connection()?).map_err(self.error())? {
             self.change(|_| Ok(()))?;
         }
-        let failed = self.failed();
+        let error = self.error();
         let connection = self.connection()?;
         let run = || -> rusqlite::Result<Vec<Entry>> {
             let sql = format!(
@@ -157,17 +156,17 @@ impl<'a> SqliteCatalog<'a> {
             })?;
             rows.collect()
         };
-        run().map_err(failed)
+        run().map_err(error)
     }
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open(path)?;
-    connection.busy_handler(Some(wait_for_others))?;
+    connection.busy_handler(Some(wait_for_writers))?;
     // A write-ahead log needs shared memory, which network file systems do not have between hosts.
     connection.pragma_update(None, "journal_mode", "truncate")?;
-    // A power cut leaves a whole catalog, but perhaps without what was entered in the seconds before: no better and no
-    // worse than the files that it names. The strictest mode waits for the disk twice as often.
+    // A power cut may lose the entries of the last seconds, as it may lose the files themselves. The catalog stays
+    // intact. The strictest mode would wait for the disk twice as often.
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     Ok(connection)
@@ -182,7 +181,8 @@ fn has_tables(connection: &Connection) -> rusqlite::Result<bool> {
         .map(|count| count == 3)
 }
 
-fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
+/// Creates the tables that are missing, and records the version of the schema.
+pub(super) fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
     transaction.execute_batch(TABLES)?;
     transaction.execute_batch(INDEXES)?;
     let known: Option<i64> = transaction
@@ -193,24 +193,18 @@ fn create_tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
             .as_secs();
-        insert_version(transaction, i64::try_from(now).unwrap_or(0))?;
+        let seconds = i64::try_from(now).unwrap_or(0);
+        transaction.execute(INSERT_VERSION, params![VERSION, VERSION.to_string(), seconds])?;
     }
     Ok(())
 }
 
-/// Notes the version of the schema.
-pub(super) fn insert_version(connection: &Connection, seconds: i64) -> rusqlite::Result<()> {
-    connection
-        .execute(INSERT_VERSION, params![VERSION, VERSION.to_string(), seconds])
-        .map(drop)
-}
-
 /// Adds entries to a database with tables.
-pub(super) fn insert(db: &Connection, entries: &[Entry]) -> rusqlite::Result<()> {
+fn insert(db: &Connection, entries: &[Entry]) -> rusqlite::Result<()> {
     let mut add_lfn =
         db.prepare_cached("INSERT INTO rc_lfn (lfn) VALUES (?1) ON CONFLICT (lfn) DO NOTHING")?;
     let mut find_lfn = db.prepare_cached("SELECT lfn_id FROM rc_lfn WHERE lfn = ?1")?;
-    // The constraint does not see two locations without site as equal.
+    // The table's constraint treats two locations without a site as different.
     let mut add_pfn = db.prepare_cached(
         "INSERT INTO rc_pfn (lfn_id, pfn, site) SELECT ?1, ?2, ?3 WHERE NOT EXISTS \
          (SELECT 1 FROM rc_pfn WHERE lfn_id = ?1 AND pfn = ?2 AND site IS ?3)",
@@ -232,7 +226,7 @@ pub(super) fn insert(db: &Connection, entries: &[Entry]) -> rusqlite::Result<()>
 
 impl Catalog for SqliteCatalog<'_> {
     fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError> {
-        if self.kept.open.is_none() && ready::make(&self.path, |db| insert(db, entries)) {
+        if self.database.connection.is_none() && new_database::create(&self.path, |db| insert(db, entries)) {
             return Ok(());
         }
         self.change(|db| insert(db, entries))
@@ -253,14 +247,14 @@ impl Catalog for SqliteCatalog<'_> {
                 "DELETE FROM rc_pfn WHERE lfn_id = (SELECT lfn_id FROM rc_lfn WHERE lfn = ?1) \
                  AND (?2 IS NULL OR pfn = ?2) AND (?3 IS NULL OR site = ?3)",
             )?;
-            // Metadata go with the logical name, by the foreign key.
-            let mut forget = db.prepare_cached(
+            // The foreign key deletes the metadata with the logical name.
+            let mut delete_unused_lfn = db.prepare_cached(
                 "DELETE FROM rc_lfn WHERE lfn = ?1 \
                  AND NOT EXISTS (SELECT 1 FROM rc_pfn WHERE rc_pfn.lfn_id = rc_lfn.lfn_id)",
             )?;
             for pattern in patterns {
                 removed += delete.execute(params![pattern.lfn, pattern.pfn, pattern.site])?;
-                forget.execute([&pattern.lfn])?;
+                delete_unused_lfn.execute([&pattern.lfn])?;
             }
             Ok(removed)
         })
@@ -271,62 +265,65 @@ impl Catalog for SqliteCatalog<'_> {
 mod tests {
     use super::*;
 
-    fn insert(path: &Path, name: &str, kept: &mut Kept) {
+    fn insert(path: &Path, name: &str, database: &mut OpenDatabase) {
         let entry = Entry {
             lfn: name.to_owned(),
             pfn: format!("/data/{name}"),
             ..Entry::default()
         };
-        SqliteCatalog::open(path, kept).unwrap().insert(&[entry]).unwrap();
+        SqliteCatalog::open(path, database)
+            .unwrap()
+            .insert(&[entry])
+            .unwrap();
     }
 
-    /// The logical names in a database, seen from elsewhere.
+    /// The logical names in a database, read through a new connection.
     fn names(path: &Path) -> Vec<String> {
-        let mut kept = Kept::default();
-        let entries = SqliteCatalog::open(path, &mut kept).unwrap().list().unwrap();
+        let mut database = OpenDatabase::default();
+        let entries = SqliteCatalog::open(path, &mut database).unwrap().list().unwrap();
         entries.into_iter().map(|entry| entry.lfn).collect()
     }
 
     #[test]
-    fn a_database_that_stays_open_is_the_one_that_is_named() {
+    fn open_database_is_replaced_when_the_path_names_another_file() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = (folder.path().join("one.db"), folder.path().join("two.db"));
-        let mut kept = Kept::default();
+        let mut database = OpenDatabase::default();
         for (path, name) in [(&one, "a"), (&one, "b"), (&one, "c"), (&two, "d"), (&one, "e")] {
-            insert(path, name, &mut kept);
+            insert(path, name, &mut database);
         }
         assert_eq!(names(&one), ["a", "b", "c", "e"]);
         assert_eq!(names(&two), ["d"]);
-        assert!(kept.has(&one));
+        assert!(database.is_at(&one));
 
-        // Another file of this name, none, and a folder that was moved.
-        insert(&one, "f", &mut kept);
+        // Another file takes the name, the file is removed, and the file moves to a folder.
+        insert(&one, "f", &mut database);
         fs::rename(&two, &one).unwrap();
-        insert(&one, "g", &mut kept);
+        insert(&one, "g", &mut database);
         assert_eq!(names(&one), ["d", "g"]);
         fs::remove_file(&one).unwrap();
-        insert(&one, "h", &mut kept);
-        insert(&one, "i", &mut kept);
+        insert(&one, "h", &mut database);
+        insert(&one, "i", &mut database);
         assert_eq!(names(&one), ["h", "i"]);
         let below = folder.path().join("below");
         fs::create_dir(&below).unwrap();
         fs::rename(&one, below.join("one.db")).unwrap();
-        insert(&below.join("one.db"), "j", &mut kept);
+        insert(&below.join("one.db"), "j", &mut database);
         assert_eq!(names(&below.join("one.db")), ["h", "i", "j"]);
         assert!(!one.exists());
     }
 
     #[test]
-    fn a_database_that_stays_open_is_not_locked_and_shows_what_others_do() {
+    fn open_database_is_not_locked_and_shows_changes_of_others() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.db");
-        let (mut here, mut there) = (Kept::default(), Kept::default());
+        let (mut here, mut there) = (OpenDatabase::default(), OpenDatabase::default());
         for name in ["a", "b", "c"] {
             insert(&path, name, &mut here);
             insert(&path, name, &mut there);
         }
         assert_eq!(names(&path), ["a", "b", "c"]);
-        // A schema that others have changed.
+        // Another process changes the schema.
         let other = Connection::open(&path).unwrap();
         other
             .execute_batch("DROP TABLE rc_meta; DROP TABLE rc_pfn; DROP TABLE rc_lfn")

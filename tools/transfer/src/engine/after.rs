@@ -7,10 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 use tempfile::TempDir;
 
 use super::settings::random_below;
-use super::{Engine, Event, lock};
+use super::{Engine, lock};
 use crate::error::TransferError;
 use crate::integrity;
 use crate::local;
+use crate::observer::Event;
 use crate::protocol::{Done, Pair};
 use crate::report::Attempt;
 use crate::shown;

@@ -6,7 +6,6 @@
 mod after;
 mod hosts;
 mod item;
-mod observer;
 mod settings;
 mod staged;
 
@@ -15,13 +14,13 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use crate::error::{Retry, TransferError};
+use crate::observer::{Event, Observer};
 use crate::protocol::{Context, Handler, Pair, Registry, Route};
 use crate::report::{Failure, Report};
 use crate::spec::{Location, Work};
 use hosts::Hosts;
 use item::{Item, Phase, Queue};
 
-pub use observer::{Event, Observer, Silent};
 pub use settings::{Settings, Waits};
 
 /// Up to so many entries, with files of up to so many bytes, are done by one thread.

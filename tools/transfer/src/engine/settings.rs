@@ -20,7 +20,7 @@ pub struct Settings {
     /// Waits between rounds.
     pub waits: Waits,
     /// File that published checksums are appended to (`KICKSTART_INTEGRITY_DATA`); they are reported as
-    /// [`Event::Checksum`] if `None`.
+    /// [`Event::Checksum`](crate::observer::Event::Checksum) if `None`.
     pub integrity_data: Option<PathBuf>,
     /// Directory for temporary files, among them those between two remote places.
     pub temporary: PathBuf,

@@ -1,5 +1,6 @@
 //! The engine with a handler that only pretends: order, sets, attempts and giving up.
 
+use crate::observer::Silent;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use std::fs;

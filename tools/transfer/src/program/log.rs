@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use chrono::Local;
 
-use crate::engine::{Event, Observer};
+use crate::observer::{Event, Observer};
 
 /// Importance of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

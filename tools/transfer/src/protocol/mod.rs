@@ -8,8 +8,8 @@ mod local;
 use std::path::{Path, PathBuf};
 
 use crate::cancel::Cancel;
-use crate::engine::Observer;
 use crate::error::TransferError;
+use crate::observer::Observer;
 use crate::spec::{Location, Transfer};
 use crate::url::Url;
 

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use super::credentials::{Credentials, CredentialsError};
-use crate::engine::{Event, Observer};
 use crate::error::TransferError;
+use crate::observer::{Event, Observer};
 use crate::shown;
 
 /// Snapshot of the environment. The library never reads the environment of the process itself.
@@ -196,7 +196,7 @@ pub(super) fn check_key_file(path: &Path, observer: &dyn Observer) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Silent;
+    use crate::observer::Silent;
 
     fn environment(pairs: &[(&str, &str)]) -> Environment {
         Environment::new(

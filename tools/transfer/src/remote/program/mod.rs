@@ -33,9 +33,9 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::Environment;
-use crate::engine::Event;
 use crate::error::{Retry, TransferError};
 use crate::local::{IncomingDirectory, open_source};
+use crate::observer::Event;
 use crate::protocol::{Context, Done, Pair};
 use crate::shown;
 
@@ -364,7 +364,7 @@ fn not_an_option(word: &str, what: &str) -> Result<(), TransferError> {
 mod tests {
     use super::*;
     use crate::cancel::Cancel;
-    use crate::engine::Silent;
+    use crate::observer::Silent;
 
     fn context(cancel: &Cancel) -> Context<'_> {
         Context {
