@@ -1,9 +1,9 @@
-//! Time to copy one small file: `pegasus-transfer` as a process, inside this process, and under `pegasus-kickstart`,
-//! compared with `/bin/cp`.
+//! Time to copy one small file: `pegasus-transfer` as a process, inside this process, and under
+//! `pegasus-kickstart`, compared with `/bin/cp`.
 //!
-//! `cargo bench -p pegasus-transfer --bench startup` prints medians. The candidates take turns, so a busy machine slows
-//! down all of them. The line of `pegasus-kickstart` needs that program built.
-//! `cargo bench -p pegasus-transfer --bench startup large` copies two gigabytes in the temporary folder instead.
+//! `cargo bench -p pegasus-transfer --bench startup` prints medians. The candidates take turns, so a busy
+//! machine slows down all of them. The line of `pegasus-kickstart` needs that program built. `cargo bench -p
+//! pegasus-transfer --bench startup large` copies two gigabytes in the temporary folder instead.
 
 use std::fs::{self, File};
 use std::io::Read;

@@ -19,12 +19,13 @@
 //! };
 //! ```
 //!
-//! [`run`] handles local work with valid options. For everything else it returns [`Outcome::NotHandled`]: nothing was
-//! read from standard input, changed or written, and the caller must start the program.
+//! [`run`] handles local work with valid options. For everything else it returns [`Outcome::NotHandled`]:
+//! nothing was read from standard input, changed or written, and the caller must start the program.
 //!
-//! Relative paths start at the working directory of the calling process. Files get its umask and its identity. The
-//! process keeps its signal handlers, environment and descriptors. The calling thread processes short lists of small
-//! files; for others the options set the number of threads, which have ended when [`run`] returns.
+//! Relative paths start at the working directory of the calling process. Files get its umask and its
+//! identity. The process keeps its signal handlers, environment and descriptors. The calling thread processes
+//! short lists of small files; for others the options set the number of threads, which have ended when
+//! [`run`] returns.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -130,8 +131,8 @@ fn try_run(invocation: Invocation<'_>, start: Instant) -> Option<bool> {
     Some(call.carry_out(&Registry::default(), &work, &settings, &log))
 }
 
-/// Reads the rest of a regular file without moving its position. Returns the bytes and their end position; `None` for
-/// other files.
+/// Reads the rest of a regular file without moving its position. Returns the bytes and their end position;
+/// `None` for other files.
 fn peek(mut file: &File) -> io::Result<Option<(Vec<u8>, u64)>> {
     let meta = file.metadata()?;
     let start = file.stream_position()?;

@@ -1,9 +1,9 @@
 //! Checksums: publishes those of staged files, and compares files with known ones.
 //!
-//! A published checksum is a block of YAML lines. It is appended to the file in `KICKSTART_INTEGRITY_DATA`, which
-//! kickstart copies verbatim into the invocation record. Known checksums come from the files `*.meta` of the working
-//! directory, written by `pegasus-exitcode`: a JSON array of
-//! `{"_id": LFN, "_attributes": {"checksum.value": SHA256, …}}`.
+//! A published checksum is a block of YAML lines. It is appended to the file in `KICKSTART_INTEGRITY_DATA`,
+//! which kickstart copies verbatim into the invocation record. Known checksums come from the files `*.meta`
+//! of the working directory, written by `pegasus-exitcode`: a JSON array of `{"_id": LFN, "_attributes":
+//! {"checksum.value": SHA256, …}}`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -61,8 +61,8 @@ impl Checks {
         self.0.iter().map(|(linkage, check)| (linkage.as_str(), *check))
     }
 
-    /// Formats the line that monitord reads from the output of the task; `None` without comparisons. `now` is in
-    /// seconds of the epoch.
+    /// Formats the line that monitord reads from the output of the task; `None` without comparisons. `now` is
+    /// in seconds of the epoch.
     #[must_use]
     pub fn monitoring_payload(&self, now: u64) -> Option<String> {
         if self.0.is_empty() {

@@ -1,10 +1,11 @@
-//! Copies, links, creates and removes files and directories for the transfer, create-dir and clean-up jobs of a
-//! planned workflow.
+//! Copies, links, creates and removes files and directories for the transfer, create-dir and clean-up jobs of
+//! a planned workflow.
 //!
-//! The program `pegasus-transfer` is a thin shell around [`program`]. The library prints nothing, never ends the
-//! process and keeps no state between calls, so other processes can embed it: [`inproc`] takes the arguments of the
-//! program, [`engine::run`] a list of work. Remote protocols are handlers for [`engine::run_with`], in the module
-//! `remote` (feature `remote`, on by default). [`local`] has the single operations on local files.
+//! The program `pegasus-transfer` is a thin shell around [`program`]. The library prints nothing, never ends
+//! the process and keeps no state between calls, so other processes can embed it: [`inproc`] takes the
+//! arguments of the program, [`engine::run`] a list of work. Remote protocols are handlers for
+//! [`engine::run_with`], in the module `remote` (feature `remote`, on by default). [`local`] has the single
+//! operations on local files.
 
 pub mod cancel;
 mod cli;

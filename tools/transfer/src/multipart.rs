@@ -41,7 +41,8 @@ pub fn record(attempts: &[Attempt]) -> String {
     out
 }
 
-/// Writes the record of attempts into `directory`. Its name is `now` (seconds of the epoch), with a number if taken.
+/// Writes the record of attempts into `directory`. Its name is `now` (seconds of the epoch), with a number if
+/// taken.
 pub fn write(directory: &Path, now: u64, attempts: &[Attempt]) -> io::Result<PathBuf> {
     write_as(directory, now, "transfer", &record(attempts))
 }

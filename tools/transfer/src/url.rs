@@ -3,7 +3,7 @@
 //! | form | meaning |
 //! |---|---|
 //! | no colon, or starting with `/`, `./` or `../` | path of a local file |
-//! | `file:PATH`, `file://PATH`, `file://localhost/PATH` | the same; without a leading `/` relative to the working directory |
+//! | `file:PATH`, `file://PATH`, `file://localhost/PATH` | the same; relative without a leading `/` |
 //! | `symlink://PATH`, `moveto://PATH` | local path, to be linked or moved to |
 //! | `PROTOCOL://HOST/PATH` | anything else; several `/` in a row count as one |
 //!
@@ -186,8 +186,8 @@ impl Url {
     }
 }
 
-/// Replaces `$NAME` and `${NAME}`. A name starts with a letter and has at least two characters, so a lone `$` in a
-/// file name is kept.
+/// Replaces `$NAME` and `${NAME}`. A name starts with a letter and has at least two characters, so a lone `$`
+/// in a file name is kept.
 fn expand(text: &[u8], env: Lookup<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;

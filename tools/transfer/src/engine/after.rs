@@ -55,8 +55,8 @@ impl Engine<'_> {
         result.map(drop)
     }
 
-    /// Publishes the checksum of a local source, else of the destination; once per logical name. A failure gives a
-    /// warning only.
+    /// Publishes the checksum of a local source, else of the destination; once per logical name. A failure
+    /// gives a warning only.
     fn publish_checksum(&self, pair: &Pair<'_>, done: &Done, took: Duration) {
         let destination = pair.destination();
         let copy = done

@@ -1,7 +1,8 @@
 //! Carries out a list of work: directories first, then transfers, then removals, each kind in parallel.
 //!
-//! An *attempt* uses one source of one entry. In a *round* every open entry is attempted with its sources in turn,
-//! until one succeeds. Entries that may succeed later are attempted again in the next round, after a wait.
+//! An *attempt* uses one source of one entry. In a *round* every open entry is attempted with its sources in
+//! turn, until one succeeds. Entries that may succeed later are attempted again in the next round, after a
+//! wait.
 
 mod after;
 mod hosts;
@@ -300,8 +301,8 @@ impl Engine<'_> {
     fn record_failure<'w>(&self, mut item: Item<'w>, error: TransferError, queue: &mut Queue<'w>) {
         let retry = error.retry();
         let source = item.sources.pop_front().unwrap_or(0);
-        // Of several sources, report the failure that was most worth another attempt. A real failure is better than
-        // a skipped attempt.
+        // Of several sources, report the failure that was most worth another attempt. A real failure is
+        // better than a skipped attempt.
         let attempted = !matches!(error, TransferError::HostGivenUp { .. });
         if item
             .error

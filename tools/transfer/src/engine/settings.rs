@@ -46,8 +46,8 @@ impl Default for Settings {
     }
 }
 
-/// Waits between rounds. With `t = first × 4^(round − 1)`, at most `longest`, each wait is a random time between
-/// `t / 2` and `t`. `first` is `soon` or `later`.
+/// Waits between rounds. With `t = first × 4^(round − 1)`, at most `longest`, each wait is a random time
+/// between `t / 2` and `t`. `first` is `soon` or `later`.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
     /// First wait after failures of local files.

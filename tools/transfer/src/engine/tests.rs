@@ -11,8 +11,8 @@ use crate::protocol::Done;
 use crate::spec;
 use crate::spec::Location;
 
-/// A handler whose results depend on the path of the source: `/ok`, `/never`, `/soon`, `/later`, or `/heals/N`,
-/// which fails N times.
+/// A handler whose results depend on the path of the source: `/ok`, `/never`, `/soon`, `/later`, or
+/// `/heals/N`, which fails N times.
 #[derive(Default)]
 struct Stub {
     sets: Mutex<Vec<Vec<String>>>,

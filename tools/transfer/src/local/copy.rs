@@ -120,8 +120,8 @@ pub(crate) fn open_source(source: &Path) -> Result<(File, fs::Metadata), Transfe
     }
 }
 
-/// Makes a network file system ask its server again about a missing name, by listing the directory. Such file systems
-/// cache missing names, so a file that another host has just written may be invisible.
+/// Makes a network file system ask its server again about a missing name, by listing the directory. Such file
+/// systems cache missing names, so a file that another host has just written may be invisible.
 pub(super) fn refresh(path: &Path) {
     let parent = path
         .parent()

@@ -28,8 +28,8 @@ const MAX_SMALL_FILE: u64 = 64 << 10;
 /// Minimum and maximum bytes of one system call.
 const MIN_STEP: u64 = 1 << 20;
 const MAX_STEP: u64 = 64 << 20;
-/// Maximum intended duration of one system call. Short calls let a cancelled copy clean up before it is killed, half a
-/// second later.
+/// Maximum intended duration of one system call. Short calls let a cancelled copy clean up before it is
+/// killed, half a second later.
 const STEP_DURATION: Duration = Duration::from_millis(50);
 /// Size of the buffer for larger files, in bytes.
 const BUFFER_SIZE: usize = 256 << 10;
@@ -41,8 +41,8 @@ pub(super) enum DataError {
     Cancelled,
 }
 
-/// Copies `source` from its start to the empty file `copy`. `size` and `blocks` (of 512 bytes) are those of the
-/// source. With `hash` the bytes are also hashed. Returns the size of the copy in bytes.
+/// Copies `source` from its start to the empty file `copy`. `size` and `blocks` (of 512 bytes) are those of
+/// the source. With `hash` the bytes are also hashed. Returns the size of the copy in bytes.
 pub(super) fn copy_bytes(
     source: &mut File,
     copy: &mut File,
@@ -146,8 +146,8 @@ impl Job<'_> {
         }
     }
 
-    /// Copies the bytes from `start` to `end` to the same position. Falls back from method to method, and stores in
-    /// `method` the one that worked. Returns fewer bytes only at the end of the source.
+    /// Copies the bytes from `start` to `end` to the same position. Falls back from method to method, and
+    /// stores in `method` the one that worked. Returns fewer bytes only at the end of the source.
     fn copy_extent(&mut self, start: u64, end: u64, method: &mut Method) -> Result<u64, DataError> {
         let mut done = 0;
         let mut max_step = MIN_STEP;

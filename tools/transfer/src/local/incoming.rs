@@ -54,8 +54,8 @@ impl Drop for Incoming {
     }
 }
 
-/// A temporary directory beside a destination, for external programs that write files. Dropping it removes it with
-/// its content.
+/// A temporary directory beside a destination, for external programs that write files. Dropping it removes it
+/// with its content.
 pub(crate) struct IncomingDirectory {
     place: Place,
     name: OsString,
@@ -74,8 +74,8 @@ impl IncomingDirectory {
         self.place.path().with_file_name(&self.name).join(name)
     }
 
-    /// Moves a file of the directory to `destination`, which must be beside this directory. Returns its path and its
-    /// size in bytes.
+    /// Moves a file of the directory to `destination`, which must be beside this directory. Returns its path
+    /// and its size in bytes.
     pub(crate) fn publish(&self, file: &Path, destination: &Path) -> Result<(PathBuf, u64), TransferError> {
         let path = final_path(destination)?;
         let from = self.file(file);

@@ -9,10 +9,10 @@ use crate::error::TransferError;
 
 /// Creates or replaces the symbolic link `link` to `target`.
 ///
-/// With `verify`, the target must exist and be readable. If both paths are the same file already, nothing changes. If
-/// `link` is a directory, the link is created in it under the name of the target. A relative target is relative to the
-/// working directory, so the link gets its absolute path. Returns the size of the target in bytes, 0 if it does not
-/// exist.
+/// With `verify`, the target must exist and be readable. If both paths are the same file already, nothing
+/// changes. If `link` is a directory, the link is created in it under the name of the target. A relative
+/// target is relative to the working directory, so the link gets its absolute path. Returns the size of the
+/// target in bytes, 0 if it does not exist.
 pub fn symlink(target: &Path, link: &Path, verify: bool) -> Result<u64, TransferError> {
     if verify {
         open_source(target).map_err(|error| match error {

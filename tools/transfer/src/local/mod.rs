@@ -1,7 +1,7 @@
 //! Operations on local files, each usable on its own and from several threads at once.
 //!
-//! The final name always shows complete content. Files, links and directories are written under a temporary name in
-//! the directory of the destination, and then renamed.
+//! The final name always shows complete content. Files, links and directories are written under a temporary
+//! name in the directory of the destination, and then renamed.
 
 mod copy;
 mod data;

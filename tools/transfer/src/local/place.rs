@@ -18,8 +18,8 @@ use super::data::{self, DataError};
 use crate::cancel::Cancel;
 use crate::error::TransferError;
 
-/// A name in an open directory. Access relative to the directory allows paths of any length, and a temporary name fits
-/// wherever the final name does.
+/// A name in an open directory. Access relative to the directory allows paths of any length, and a temporary
+/// name fits wherever the final name does.
 pub(super) struct Place {
     directory: OwnedFd,
     name: OsString,
@@ -61,8 +61,9 @@ impl Place {
         })
     }
 
-    /// Creates an empty file with `mode`, reduced by the umask. Where the file system supports it, the file has no
-    /// name, so a killed process leaves nothing behind. Elsewhere (NFS, Lustre) it has a temporary name.
+    /// Creates an empty file with `mode`, reduced by the umask. Where the file system supports it, the file
+    /// has no name, so a killed process leaves nothing behind. Elsewhere (NFS, Lustre) it has a temporary
+    /// name.
     pub(super) fn create_file(&self, mode: Mode) -> Result<(Temporary<'_>, File), TransferError> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.directory, c".", flags, mode) {
@@ -147,8 +148,8 @@ impl Place {
         Self::try_names(create).map_err(|errno| TransferError::io(action, &self.path, errno))
     }
 
-    /// Calls `create` with new names until one is free. A name has a random part, because processes on other hosts may
-    /// share the directory and the process number.
+    /// Calls `create` with new names until one is free. A name has a random part, because processes on other
+    /// hosts may share the directory and the process number.
     fn try_names<T>(create: impl Fn(&OsStr) -> Result<T, Errno>) -> Result<(OsString, T), Errno> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         loop {
@@ -172,7 +173,8 @@ enum Kind {
     Directory,
 }
 
-/// A file, link or directory under a temporary name. Dropping it removes it, unless [published](Temporary::publish).
+/// A file, link or directory under a temporary name. Dropping it removes it, unless
+/// [published](Temporary::publish).
 pub(super) struct Temporary<'a> {
     place: &'a Place,
     /// Empty for a file without a name.

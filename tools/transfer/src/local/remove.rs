@@ -6,8 +6,8 @@ use std::path::{Component, Path};
 
 use crate::error::TransferError;
 
-/// Removes a file or link, or with `recursive` a directory and its content without following links. A missing file
-/// counts as removed. The root directory and names that end in `.` or `..` are refused.
+/// Removes a file or link, or with `recursive` a directory and its content without following links. A missing
+/// file counts as removed. The root directory and names that end in `.` or `..` are refused.
 pub fn remove(path: &Path, recursive: bool) -> Result<(), TransferError> {
     let error = |error| TransferError::io("remove", path, error);
     let meta = match fs::symlink_metadata(path) {

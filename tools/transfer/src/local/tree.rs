@@ -13,8 +13,8 @@ use crate::error::TransferError;
 
 /// Copies the directory `source` to `destination`; returns the total size of its files in bytes.
 ///
-/// A new destination appears complete, in one step. In an existing one, each file is replaced in one step and other
-/// files stay. So another copy after a failure gives the same result.
+/// A new destination appears complete, in one step. In an existing one, each file is replaced in one step and
+/// other files stay. So another copy after a failure gives the same result.
 pub(super) fn copy(source: &Path, destination: &Path, options: &CopyOptions) -> Result<u64, TransferError> {
     match fs::metadata(destination) {
         Ok(meta) if meta.is_dir() => fill(source, destination, false, options),

@@ -11,7 +11,8 @@ pub struct Options {
     /// Read the specification from FILE instead of stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Read only LENGTH bytes of FILE, starting at byte START; large plans keep all specifications in one file
+    /// Read only LENGTH bytes of FILE, starting at byte START; large plans keep all specifications in one
+    /// file
     #[arg(long, value_name = "START:LENGTH", requires = "file")]
     pub part: Option<Part>,
     /// Maximum attempts of each transfer
@@ -29,7 +30,8 @@ pub struct Options {
     /// Create symbolic links instead of copies if source and destination are local files
     #[arg(short, long)]
     pub symlink: bool,
-    /// Wait before the second attempt; four times as long before each further one. Network errors wait 30 times as long
+    /// Wait before the second attempt; four times as long before each further one. Network errors wait 30
+    /// times as long
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     pub retry_wait: f64,
     /// Close a connection after SECONDS without data

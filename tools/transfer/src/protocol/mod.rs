@@ -70,8 +70,8 @@ pub struct Done {
 
 /// Carries out the transfers of some protocols.
 pub trait Handler: Sync {
-    /// Returns whether it transfers from one protocol to another. For a container image that becomes a file, `to`
-    /// is `file::` and the kind of image.
+    /// Returns whether it transfers from one protocol to another. For a container image that becomes a file,
+    /// `to` is `file::` and the kind of image.
     fn transfers(&self, from: &str, to: &str) -> bool;
 
     /// Returns whether it creates directories and removes files of a protocol.
@@ -79,8 +79,8 @@ pub trait Handler: Sync {
         false
     }
 
-    /// Returns whether it uses a network service. Then waits between attempts are longer, and many failures end the
-    /// run early.
+    /// Returns whether it uses a network service. Then waits between attempts are longer, and many failures
+    /// end the run early.
     fn is_remote(&self) -> bool;
 
     /// Maximum entries per call.

@@ -1,6 +1,7 @@
 //! The specification: a list of files to transfer and remove, and of directories to create.
 //!
-//! There are two forms: the JSON array of Pegasus 5 ([`json`]), and the older text form of pairs of lines ([`text`]).
+//! There are two forms: the JSON array of Pegasus 5 ([`json`]), and the older text form of pairs of lines
+//! ([`text`]).
 
 mod json;
 mod text;

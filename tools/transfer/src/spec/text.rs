@@ -7,8 +7,8 @@
 //! file:///scratch/f.a
 //! ```
 //!
-//! Lines of up to four characters are ignored. A URL directly after a complete pair is the next source, on the site
-//! of the previous source.
+//! Lines of up to four characters are ignored. A URL directly after a complete pair is the next source, on
+//! the site of the previous source.
 
 use super::{Location, SpecError, Transfer, Work, site_label};
 use crate::url::{Lookup, Url};
