@@ -69,7 +69,7 @@ pub fn run_with(registry: &Registry, work: &[Work], settings: &Settings, observe
                 engine.report_failure(item, TransferError::Skipped("entries before it failed"));
             }
         } else {
-            engine.rounds(items);
+            engine.run_rounds(items);
         }
     }
     let mut report = engine.report.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -120,11 +120,10 @@ impl Handlers<'_> {
 }
 
 impl Engine<'_> {
-    fn rounds(&self, items: VecDeque<Item<'_>>) {
-        let mut items = items;
+    fn run_rounds(&self, mut items: VecDeque<Item<'_>>) {
         for round in 1..=self.settings.rounds.max(1) {
             self.observer.event(&Event::Round(round));
-            let (later, mostly_fails) = self.round(items);
+            let (later, mostly_fails) = self.run_round(items);
             let retry = later
                 .iter()
                 .filter_map(|item| item.error.as_ref().map(TransferError::retry))
@@ -144,7 +143,7 @@ impl Engine<'_> {
     }
 
     /// Attempts every item. Returns the items for another round, and whether too many failed to start one.
-    fn round<'w>(&self, items: VecDeque<Item<'w>>) -> (Vec<Item<'w>>, bool) {
+    fn run_round<'w>(&self, items: VecDeque<Item<'w>>) -> (Vec<Item<'w>>, bool) {
         let threads = if self.is_quick(&items) {
             1
         } else {
@@ -158,15 +157,15 @@ impl Engine<'_> {
         });
         let changed = Condvar::new();
         if threads == 1 {
-            self.work(&queue, &changed);
+            self.run_worker(&queue, &changed);
         } else {
             std::thread::scope(|scope| {
                 for _ in 1..threads {
                     // If a thread cannot start, the others do its work.
-                    let work = || self.work(&queue, &changed);
+                    let work = || self.run_worker(&queue, &changed);
                     let _ = std::thread::Builder::new().spawn_scoped(scope, work);
                 }
-                self.work(&queue, &changed);
+                self.run_worker(&queue, &changed);
             });
         }
         let mut queue = queue.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -201,7 +200,7 @@ impl Engine<'_> {
     }
 
     /// Runs one thread of a round.
-    fn work<'w>(&self, queue: &Mutex<Queue<'w>>, changed: &Condvar) {
+    fn run_worker<'w>(&self, queue: &Mutex<Queue<'w>>, changed: &Condvar) {
         let mut shared = lock(queue);
         loop {
             if self.settings.cancel.is_cancelled() || shared.mostly_fails() {
@@ -230,7 +229,7 @@ impl Engine<'_> {
             }
             shared.busy += 1;
             drop(shared);
-            let (remote, results) = self.attempt(&mut set);
+            let (remote, results) = self.attempt_set(&mut set);
             shared = lock(queue);
             shared.busy -= 1;
             for (item, result) in set.into_iter().zip(results) {
@@ -343,7 +342,7 @@ impl Engine<'_> {
     }
 
     /// Attempts a set of similar items. Returns whether a remote service was used, and the results.
-    fn attempt(&self, set: &mut [Item<'_>]) -> (bool, Vec<Result<(), TransferError>>) {
+    fn attempt_set(&self, set: &mut [Item<'_>]) -> (bool, Vec<Result<(), TransferError>>) {
         for item in set.iter_mut() {
             item.attempts += 1;
         }
