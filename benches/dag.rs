@@ -20,7 +20,7 @@ fn main() {
         .ok()
         .and_then(|n| n.parse().ok())
         .unwrap_or(1_000_000);
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     println!(
         "{:<44} {:>8} {:>10} {:>10} {:>10} {:>8}",
         "DAG", "MB", "count", "read", "peak MB", "ratio"
@@ -30,8 +30,8 @@ fn main() {
         ("edges in order of tasks", false),
         ("edges all over the file", true),
     ] {
-        let path = folder.path().join("large.dag");
-        write_dag(&path, edges, scattered).expect("the temporary folder can be written");
+        let path = directory.path().join("large.dag");
+        write_dag(&path, edges, scattered).expect("the temporary directory can be written");
         compare(what, &path, edges);
     }
 }

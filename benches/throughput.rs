@@ -1,4 +1,4 @@
-//! Measures the overhead of the executor, relative to a bare spawn loop in the same run.
+//! Measures the overhead of the executor relative to a bare spawn loop in the same run.
 //!
 //! `cargo bench --bench throughput` measures the local transport. To measure under MPI, too, name a
 //! program built with the feature `mpi` and its launcher:
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Each figure is the best of several rounds. Executor and bare loop alternate, so that other load does not
-//! favour either. Records and the database cost a few per cent, less than the variation between runs. There,
-//! each round gives the ratio of two runs, and the figure is the median with its quartiles. Times are those
-//! of whole programs. The time that a launcher needs for a program that does nothing is shown beside.
+//! favour one of them. Records and the database cost a few per cent, less than the variation between runs.
+//! There, each round gives the ratio of two runs, and the figure is the median with its quartiles. Times are
+//! those of whole programs. The table also shows the time of a launcher for a program that does nothing.
 //!
 //! `PMC_BENCH_TASKS` and `PMC_BENCH_CHAIN` set the numbers of tasks, and `PMC_BENCH_PAIRS` the rounds of a
 //! median. A word on the command line selects lines of the table.
@@ -26,11 +26,11 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = "/bin/true";
 const ROUNDS: usize = 3;
 
-/// Parts of a round of the line about records.
+/// Number of parts of a round of the line about records.
 const PARTS: usize = 20;
 
-/// Duration of the task while the executor is measured at rest.
-const REST: Duration = Duration::from_secs(5);
+/// Duration of the task while the idle executor is measured.
+const IDLE_DURATION: Duration = Duration::from_secs(5);
 
 fn main() {
     let bench = Bench::new();
@@ -49,7 +49,7 @@ fn main() {
 }
 
 struct Bench {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     cpus: usize,
     tasks: usize,
     chain: usize,
@@ -62,7 +62,7 @@ impl Bench {
     fn new() -> Self {
         let mpi = std::env::var("PMC_BENCH_MPI").ok();
         Self {
-            folder: tempfile::tempdir().expect("a temporary folder"),
+            directory: tempfile::tempdir().expect("a temporary directory"),
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
             tasks: number("PMC_BENCH_TASKS", 20_000),
             chain: number("PMC_BENCH_CHAIN", 2_000),
@@ -205,9 +205,9 @@ impl Bench {
         let copy = || {
             // A new directory, since the executor would search files of an earlier round. It is kept: after
             // many removals, some file systems create files slowly.
-            let folder = tempfile::tempdir_in(self.folder.path()).expect("a temporary folder");
-            let copy = folder.keep().join("run.dag");
-            std::fs::copy(&dag, &copy).expect("the temporary folder can be written");
+            let directory = tempfile::tempdir_in(self.directory.path()).expect("a temporary directory");
+            let copy = directory.keep().join("run.dag");
+            std::fs::copy(&dag, &copy).expect("the temporary directory can be written");
             copy
         };
         let with = |option| run(&local(self.cpus), &copy(), &[option]);
@@ -239,13 +239,16 @@ impl Bench {
 
     /// CPU time of the executor's processes while one task sleeps.
     fn rest(&self, executor: &[String]) -> String {
-        let dag = self.write("rest.dag", &format!("TASK t /bin/sleep {}\n", REST.as_secs()));
+        let dag = self.write(
+            "rest.dag",
+            &format!("TASK t /bin/sleep {}\n", IDLE_DURATION.as_secs()),
+        );
         let mut child = command(executor, &dag, &[]).spawn().expect("the executor starts");
-        // Past the start.
-        std::thread::sleep(REST / 4);
+        // Wait until the executor has started.
+        std::thread::sleep(IDLE_DURATION / 4);
         let processes = executors(child.id());
         let before: Vec<f64> = processes.iter().map(|pid| cpu_seconds(*pid)).collect();
-        let (started, span) = (Instant::now(), REST / 2);
+        let (started, span) = (Instant::now(), IDLE_DURATION / 2);
         std::thread::sleep(span);
         let elapsed = started.elapsed().as_secs_f64();
         let shares = processes.iter().zip(before);
@@ -270,8 +273,8 @@ impl Bench {
     }
 
     fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.folder.path().join(name);
-        std::fs::write(&path, text).expect("the temporary folder can be written");
+        let path = self.directory.path().join(name);
+        std::fs::write(&path, text).expect("the temporary directory can be written");
         path
     }
 }
@@ -413,7 +416,7 @@ fn thread_seconds(pid: u32, name: &str) -> f64 {
     loop {
         std::thread::sleep(Duration::from_millis(10));
         assert!(
-            thread.is_some() || started.elapsed() < REST,
+            thread.is_some() || started.elapsed() < IDLE_DURATION,
             "there must be a thread {name}"
         );
         if let Some(path) = &thread {
@@ -429,12 +432,12 @@ fn thread_seconds(pid: u32, name: &str) -> f64 {
             continue;
         }
         let all = std::fs::read_dir(&threads).into_iter().flatten().flatten();
-        let is_it = |path: &PathBuf| {
+        let is_wanted = |path: &PathBuf| {
             std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
         };
         thread = all
             .map(|entry| entry.path())
-            .find(is_it)
+            .find(is_wanted)
             .map(|path| path.join("schedstat"));
     }
 }

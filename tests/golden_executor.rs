@@ -1,7 +1,5 @@
 //! The executor does what the original did in the golden cases, on threads of one process.
 
-#![expect(clippy::panic, reason = "a test says what is wrong by a panic")]
-
 use testutils::golden::{self, Case, executor};
 
 /// One rank of the original is the master.

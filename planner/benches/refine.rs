@@ -1,13 +1,12 @@
-//! Time of every refinement step per job, for workflows of 10⁴, 10⁵ and 10⁶ jobs: it must stay about the
-//! same.
+//! Time per job of each refinement step, for workflows of 10⁴, 10⁵ and 10⁶ jobs. It should not grow.
 //!
-//! `cargo bench -p pmc-plan --bench refine` writes DAX files into a temporary folder and plans each in
-//! memory; `PMC_BENCH_JOBS` sets another largest size, `PMC_BENCH_SHAPE` and `PMC_BENCH_CLEANUP` choose one workflow
-//! and one kind of clean-up. All times are CPU time of the thread. The workflows:
-//! *wide* is three levels, each job with a file of the level above and one that all read; *chains* are ten jobs
-//! deep; *mixed* has jobs that read three files from anywhere in the level above; *join* has levels of a thousand
-//! jobs with one job between them that reads all they make. Each is planned with clean-up in-place and with a
-//! bound on space that holds jobs back.
+//! `cargo bench -p pmc-plan --bench refine` writes DAX files into a temporary directory and plans each in
+//! memory; `PMC_BENCH_JOBS` sets another largest size, `PMC_BENCH_SHAPE` and `PMC_BENCH_CLEANUP` choose one
+//! workflow and one cleanup strategy. All times are CPU time of the thread. The workflows:
+//! *wide* is three levels, each job with a file of the level above and one that all read; *chains* are ten
+//! jobs deep; *mixed* has jobs that read three files from anywhere in the level above; *join* has levels of a
+//! thousand jobs with one job between them that reads all their outputs. Each is planned with cleanup
+//! `inplace` and with `constraint`, a limit on space that delays jobs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,7 +18,7 @@ use pmc_plan::cli::{self, Invocation};
 use pmc_plan::plan::measure;
 use pmc_plan::request::{Environment, Request};
 
-/// Which files made before a job reads, by their numbers; every job makes the file of its own number.
+/// Adds the numbers of the files that a job reads. Job n writes file n.
 type Shape = fn(usize, usize, &mut Vec<usize>);
 
 const SHAPES: &[(&str, Shape)] = &[
@@ -62,14 +61,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .into_iter()
         .filter(|&n| n <= largest)
         .collect();
-    let folder = tempfile::tempdir()?;
-    catalogs(folder.path())?;
+    let directory = tempfile::tempdir()?;
+    catalogs(directory.path())?;
     for &(shape, reads) in SHAPES
         .iter()
         .filter(|(shape, _)| is_chosen("PMC_BENCH_SHAPE", shape))
     {
         for &jobs in &sizes {
-            write_dax(&folder.path().join(format!("{shape}-{jobs}.dax")), jobs, reads)?;
+            write_dax(&directory.path().join(format!("{shape}-{jobs}.dax")), jobs, reads)?;
         }
         for cleanup in ["inplace", "constraint"] {
             if !is_chosen("PMC_BENCH_CLEANUP", cleanup) {
@@ -77,7 +76,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             let mut table: Vec<(&str, Vec<f64>)> = Vec::new();
             for (at, &jobs) in sizes.iter().enumerate() {
-                let request = request(folder.path(), &format!("{shape}-{jobs}.dax"), cleanup, jobs)?;
+                let request = request(directory.path(), &format!("{shape}-{jobs}.dax"), cleanup, jobs)?;
                 let mut last = cpu_time();
                 measure(&request, &mut |step| {
                     let now = cpu_time();
@@ -94,13 +93,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             print(shape, cleanup, &sizes, &table);
         }
         for &jobs in &sizes {
-            fs::remove_file(folder.path().join(format!("{shape}-{jobs}.dax")))?;
+            fs::remove_file(directory.path().join(format!("{shape}-{jobs}.dax")))?;
         }
     }
     Ok(())
 }
 
-/// Whether a variable names this, or is not set.
+/// Returns whether the variable names this, or is not set.
 fn is_chosen(variable: &str, name: &str) -> bool {
     std::env::var(variable).map_or(true, |chosen| chosen == name)
 }
@@ -144,20 +143,20 @@ fn write_dax(path: &Path, jobs: usize, reads: Shape) -> io::Result<()> {
         for file in &files {
             write!(out, "<uses name=\"f{file}\" link=\"input\"/>")?;
         }
-        let wanted = job * 4 / jobs == 3;
+        let kept = job * 4 / jobs == 3;
         writeln!(
             out,
-            "<uses name=\"f{job}\" link=\"output\" transfer=\"{wanted}\" register=\"{wanted}\" size=\"1000\"/></job>"
+            "<uses name=\"f{job}\" link=\"output\" transfer=\"{kept}\" register=\"{kept}\" size=\"1000\"/></job>"
         )?;
     }
     writeln!(out, "</adag>")?;
     out.flush()
 }
 
-fn catalogs(folder: &Path) -> io::Result<()> {
-    let dir = folder.display();
+fn catalogs(directory: &Path) -> io::Result<()> {
+    let dir = directory.display();
     fs::write(
-        folder.join("sites.yml"),
+        directory.join("sites.yml"),
         format!(
             "pegasus: \"5.0\"\nsites:\n- name: local\n  directories:\n  - {{type: sharedScratch, path: {dir}/scratch, \
              fileServers: [{{url: \"file://{dir}/scratch\", operation: all}}]}}\n  - {{type: localStorage, path: \
@@ -165,26 +164,26 @@ fn catalogs(folder: &Path) -> io::Result<()> {
         ),
     )?;
     fs::write(
-        folder.join("transformations.yml"),
+        directory.join("transformations.yml"),
         "pegasus: \"5.0\"\ntransformations:\n- name: work\n  sites: [{name: local, type: installed, pfn: /bin/work}]\n",
     )?;
     fs::write(
-        folder.join("replicas.yml"),
+        directory.join("replicas.yml"),
         "pegasus: \"5.0\"\nreplicas:\n- lfn: common\n  pfns: [{site: local, pfn: /data/common}]\n",
     )
 }
 
-fn request(folder: &Path, dax: &str, cleanup: &str, jobs: usize) -> Result<Request, String> {
+fn request(directory: &Path, dax: &str, cleanup: &str, jobs: usize) -> Result<Request, String> {
     let environment = Environment {
         variables: BTreeMap::new(),
-        working_dir: folder.to_owned(),
+        working_dir: directory.to_owned(),
         user: "bench".into(),
         host: "here".into(),
         own_bin: Some("/opt/bin".into()),
         now: chrono::DateTime::UNIX_EPOCH.fixed_offset(),
         uuid: "01234567-89ab-cdef-0123-456789abcdef".into(),
     };
-    // Three quarters of all files.
+    // Space for three quarters of all files.
     let room = format!("-Dpegasus.file.cleanup.constraint.maxspace={}", jobs * 750);
     let line = [
         "pmc-plan",

@@ -7,6 +7,7 @@ pub mod error;
 mod exec;
 pub mod expand;
 mod graph;
+mod hook;
 pub mod input;
 pub mod model;
 mod output;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+pub use crate::hook::Hook;
+
 use crate::error::InputError;
 pub use crate::error::Position;
 use crate::profiles::Profiles;
@@ -317,30 +319,6 @@ pub enum TransferFlag {
     Optional,
     /// Never.
     Not,
-}
-
-/// A command that runs on an event (a notification).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hook {
-    /// One of never, start, on_success, success, on_error, error, at_end, end, all.
-    pub when: String,
-    /// Shell command.
-    pub command: String,
-}
-
-impl Hook {
-    /// All events that a hook may wait for.
-    pub const EVENTS: &'static [&'static str] = &[
-        "never",
-        "start",
-        "on_success",
-        "success",
-        "on_error",
-        "error",
-        "at_end",
-        "end",
-        "all",
-    ];
 }
 
 /// A map with a stable order, as metadata of catalogs have it.

@@ -1,7 +1,7 @@
 //! Time and memory of `pmc status`, `pmc analyzer`, `pmc statistics` and `pmc report` on a large run.
 //!
 //! `cargo bench -p pmc --bench views` generates the directory of a run of a million tasks in the temporary
-//! folder (two gigabytes). It calls each command once to warm the page cache and three times to measure.
+//! directory (two gigabytes). It calls each command once to warm the page cache and three times to measure.
 //! `PMC_BENCH_TASKS` sets the number of tasks, `PMC_BENCH_DIR` a directory that is kept and used again.
 
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn main() {
         .ok()
         .and_then(|n| n.parse().ok())
         .unwrap_or(1_000_000);
-    let own = tempfile::tempdir().expect("a temporary folder");
+    let own = tempfile::tempdir().expect("a temporary directory");
     let dir = std::env::var_os("PMC_BENCH_DIR").map_or_else(|| own.path().join("run"), PathBuf::from);
     let database = dir.join("study-0.stampede.db");
     if !database.exists() {
@@ -37,7 +37,7 @@ fn main() {
             failing: 20,
             records: false,
         };
-        let run = generate(&dir, shape).expect("the folder can be written");
+        let run = generate(&dir, shape).expect("the directory can be written");
         println!(
             "generated {} tasks, {} attempts",
             run.tasks.len(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-/// Programs of this project that a plan calls. The packages have the same names.
+/// Programs of this project that a plan calls.
 const PROGRAMS: [&str; 3] = ["pegasus-kickstart", "pegasus-transfer", "pegasus-rc-client"];
 
 /// Programs that are missing or not executable.
@@ -23,27 +23,13 @@ fn list(paths: &[PathBuf]) -> String {
 impl Missing {
     /// Returns the command that builds the missing programs of this project.
     pub fn hint(&self) -> Option<String> {
-        let packages: Vec<&str> = self
-            .missing
-            .iter()
-            .filter_map(|path| {
-                let name = path.file_name()?.to_str()?;
-                PROGRAMS.contains(&name).then_some(name)
-            })
-            .collect();
-        if packages.is_empty() {
-            return None;
-        }
-        let release = self
-            .missing
-            .iter()
-            .any(|path| path.parent().is_some_and(|dir| dir.ends_with("release")));
-        let release = if release { " --release" } else { "" };
-        let packages: Vec<String> = packages.iter().map(|package| format!(" -p {package}")).collect();
-        Some(format!(
-            "build them with `cargo build{release}{}`",
-            packages.concat()
-        ))
+        let is_own = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| PROGRAMS.contains(&name))
+        };
+        self.missing.iter().any(is_own).then(|| {
+            "build all programs with `cargo build --release` or `cargo install --path pmc`".to_owned()
+        })
     }
 }
 

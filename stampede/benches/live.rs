@@ -26,18 +26,18 @@ const WRITE_INTERVAL: Duration = Duration::from_millis(2);
 fn main() {
     let tasks = number("PMC_BENCH_TASKS", 20_000);
     let rate = number("PMC_BENCH_RATE", 4_000);
-    let folder = tempfile::tempdir().expect("a temporary folder can be created");
-    let path = folder.path().join("run.dag");
+    let directory = tempfile::tempdir().expect("a temporary directory can be created");
+    let path = directory.path().join("run.dag");
     let text: String = (0..tasks).map(|n| format!("TASK t{n} {PROGRAM}\n")).collect();
-    std::fs::write(&path, &text).expect("the temporary folder can be written");
+    std::fs::write(&path, &text).expect("the temporary directory can be written");
     let dag = Arc::new(Dag::open(&path).expect("the DAG is valid"));
     let live = Arc::new(Live::new());
     let options = Options {
-        log: folder.path().join("run.dag.dagman.out"),
-        dashboard: Some(folder.path().join("workflow.db")),
+        log: directory.path().join("run.dag.dagman.out"),
+        dashboard: Some(directory.path().join("workflow.db")),
         ..Options::default()
     };
-    let mut log = File::create(&options.log).expect("the temporary folder can be written");
+    let mut log = File::create(&options.log).expect("the temporary directory can be written");
     let follower = {
         let (live, dag) = (Arc::clone(&live), Arc::clone(&dag));
         std::thread::Builder::new()

@@ -31,14 +31,14 @@ fn main() {
     let mut previous = None;
     for (round, word) in jobs.split_whitespace().enumerate() {
         let jobs: usize = word.parse().expect("PMC_BENCH_JOBS holds numbers");
-        let folder = tempfile::tempdir().expect("a temporary folder can be created");
-        let submit = folder.path().join("submit");
-        let log = made_run::make(&submit, jobs).expect("the temporary folder can be written");
+        let directory = tempfile::tempdir().expect("a temporary directory can be created");
+        let submit = directory.path().join("submit");
+        let log = made_run::make(&submit, jobs).expect("the temporary directory can be written");
         let mut best = (Duration::MAX, 0);
         for _ in 0..if jobs < LARGE { ROUNDS } else { 1 } {
             let _ = std::fs::remove_file(submit.join("big-0.stampede.db"));
             let loader = [testutils::programs::path("pmc-monitord")];
-            best = best.min(load(&loader, &log, folder.path()));
+            best = best.min(load(&loader, &log, directory.path()));
         }
         let seconds = best.0.as_secs_f64();
         let rate = jobs as f64 / seconds;
@@ -54,7 +54,7 @@ fn main() {
         if let (0, Some(reference)) = (round, &reference) {
             let words: Vec<&str> = reference.split_whitespace().collect();
             let _ = std::fs::remove_file(submit.join("big-0.stampede.db"));
-            let (theirs, memory) = load(&words, &log, folder.path());
+            let (theirs, memory) = load(&words, &log, directory.path());
             println!(
                 "{jobs:>10} {:>10.3} {:>12.0} {:>10} {:>10}  pegasus-monitord; ours is {:.0} times as fast",
                 theirs.as_secs_f64(),

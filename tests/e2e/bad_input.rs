@@ -1,4 +1,4 @@
-//! Bad input gives one clear message with its place, and an exit code; existing files stay.
+//! Bad input leads to one clear message with its location, and an exit code. Existing files stay.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,50 +7,50 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::support::command::{Run, Said};
-use crate::support::programs::{Flavour, project};
+use crate::support::command::{CommandResult, Program};
+use crate::support::programs::{Build, project};
 
-/// A copy of the example `diamond` with the planner's result of a good run beside it.
+/// A copy of the example `diamond`, with a plan beside it.
 struct Diamond {
-    folder: TempDir,
-    good: BTreeMap<PathBuf, Vec<u8>>,
+    directory: TempDir,
+    plan_files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Diamond {
     #[track_caller]
     fn new() -> Self {
-        let folder = tempfile::Builder::new()
+        let directory = tempfile::Builder::new()
             .prefix("pmc-e2e.")
             .tempdir()
-            .expect("a temporary folder");
+            .expect("a temporary directory");
         let from = project().join("examples/diamond");
-        Run::new("cp")
+        Program::new("cp")
             .arg("-r")
             .arg(from)
-            .arg(folder.path().join("diamond"))
-            .go()
+            .arg(directory.path().join("diamond"))
+            .run()
             .ok();
         let mut diamond = Self {
-            folder,
-            good: BTreeMap::new(),
+            directory,
+            plan_files: BTreeMap::new(),
         };
         diamond.plan("workflow.yml").ok();
-        diamond.good = contents(&diamond.submit());
-        assert!(!diamond.good.is_empty(), "the good run left something");
+        diamond.plan_files = contents(&diamond.submit());
+        assert!(!diamond.plan_files.is_empty(), "the planner writes files");
         diamond
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join("diamond").join(name)
+        self.directory.path().join("diamond").join(name)
     }
 
     fn submit(&self) -> PathBuf {
-        self.folder.path().join("submit")
+        self.directory.path().join("submit")
     }
 
-    fn plan_into(&self, submit: &Path, workflow: &str) -> Said {
-        Run::new(Flavour::Local.program("pmc-plan"))
-            .within(&self.path(""))
+    fn plan_into(&self, submit: &Path, workflow: &str) -> CommandResult {
+        Program::new(Build::Local.program("pmc-plan"))
+            .in_directory(&self.path(""))
             .args([
                 "-Dpegasus.catalog.replica.file=replicas.yml",
                 "--sites",
@@ -61,53 +61,53 @@ impl Diamond {
             .arg("--dir")
             .arg(submit)
             .arg(workflow)
-            // Stands in the example's catalogs; `pmc run` sets it.
+            // The example's catalogs refer to it; `pmc run` sets it.
             .env("PMC_WORKFLOW_DIR", self.path(""))
-            // A reader that follows a bomb must not take the machine with it.
+            // Stops a reader that expands a bomb.
             .limit(60)
-            .go()
+            .run()
     }
 
-    fn plan(&self, workflow: &str) -> Said {
+    fn plan(&self, workflow: &str) -> CommandResult {
         self.plan_into(&self.submit(), workflow)
     }
 
-    /// Demands that this workflow is refused with one message that has all these words.
+    /// Asserts that the planner refuses the workflow with one message that has all these words.
     #[track_caller]
-    fn refuses(&self, workflow: &str, words: &[&str]) {
-        let said = self.plan(workflow).refused();
-        let message = words.iter().all(|word| said.stderr.contains(word));
-        assert!(message, "a message with {words:?}: {}", said.account());
+    fn assert_refuses(&self, workflow: &str, words: &[&str]) {
+        let result = self.plan(workflow).refused();
+        let message = words.iter().all(|word| result.stderr.contains(word));
+        assert!(message, "a message with {words:?}: {}", result.details());
         assert!(
-            said.stderr.lines().count() <= 8,
+            result.stderr.lines().count() <= 8,
             "one message: {}",
-            said.account()
+            result.details()
         );
         assert_eq!(
             contents(&self.submit()),
-            self.good,
-            "earlier plans stay as they were, and no other is there"
+            self.plan_files,
+            "only the earlier plan exists, unchanged"
         );
     }
 
-    /// Replaces a part of one of the files.
+    /// Replaces the first occurrence of a text in a file.
     #[track_caller]
-    fn spoil(&self, name: &str, from: &str, to: &str) {
+    fn replace_in(&self, name: &str, from: &str, to: &str) {
         let text = fs::read_to_string(self.path(name)).expect("a file of the example");
         assert!(text.contains(from), "{name} has no {from}");
         fs::write(self.path(name), text.replacen(from, to, 1)).expect("a file that can be written");
     }
 }
 
-/// All files below a folder with their contents.
-fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+/// Returns all files below a directory with their contents.
+fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             let path = entry.path();
             if path.is_dir() && !path.is_symlink() {
-                folders.push(path);
+                directories.push(path);
             } else {
                 all.insert(path.clone(), fs::read(&path).unwrap_or_default());
             }
@@ -116,7 +116,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-/// Number of the first line that has this text.
+/// Returns the number of the first line that has this text.
 fn line_of(path: &Path, text: &str) -> usize {
     let all = fs::read_to_string(path).expect("a file");
     1 + all
@@ -129,33 +129,33 @@ fn line_of(path: &Path, text: &str) -> usize {
 #[ignore = "needs all programs built: tests/run e2e"]
 fn planner_names_the_line_of_malformed_yaml() {
     let diamond = Diamond::new();
-    diamond.spoil("workflow.yml", "  name: findrange\n", "  name: [findrange\n");
+    diamond.replace_in("workflow.yml", "  name: findrange\n", "  name: [findrange\n");
     let line = line_of(&diamond.path("workflow.yml"), "[findrange");
-    // The bracket is closed nowhere; where a reader notices is somewhere after it.
-    let said = diamond.plan("workflow.yml").refused();
-    let place = said
+    // The bracket is never closed, so the reader may report a later line.
+    let result = diamond.plan("workflow.yml").refused();
+    let place = result
         .stderr
         .split("workflow.yml:")
         .nth(1)
         .and_then(|rest| rest.split(':').next());
     let place: usize = place
         .and_then(|n| n.parse().ok())
-        .unwrap_or_else(|| panic!("{}", said.account()));
+        .unwrap_or_else(|| panic!("{}", result.details()));
     assert!(
         (line..=line + 3).contains(&place),
         "line {line}: {}",
-        said.account()
+        result.details()
     );
-    assert_eq!(contents(&diamond.submit()), diamond.good);
+    assert_eq!(contents(&diamond.submit()), diamond.plan_files);
 }
 
 #[test]
 #[ignore = "needs all programs built: tests/run e2e"]
 fn planner_names_the_line_of_a_wrong_type() {
     let diamond = Diamond::new();
-    diamond.spoil("workflow.yml", "stageOut: true", "stageOut: perhaps");
+    diamond.replace_in("workflow.yml", "stageOut: true", "stageOut: perhaps");
     let line = line_of(&diamond.path("workflow.yml"), "perhaps");
-    diamond.refuses("workflow.yml", &[&format!("workflow.yml:{line}:"), "perhaps"]);
+    diamond.assert_refuses("workflow.yml", &[&format!("workflow.yml:{line}:"), "perhaps"]);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn planner_names_the_line_of_malformed_xml() {
     let text = "<?xml version=\"1.0\"?>\n<adag xmlns=\"http://pegasus.isi.edu/schema/DAX\" version=\"3.6\" \
                 name=\"bad\">\n  <job id=\"ID1\" name=\"preprocess\">\n  </jop>\n</adag>\n";
     fs::write(diamond.path("bad.xml"), text).expect("a file");
-    diamond.refuses("bad.xml", &["bad.xml:4"]);
+    diamond.assert_refuses("bad.xml", &["bad.xml:4"]);
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn planner_refuses_an_entity_bomb() {
     text += "]>\n<adag xmlns=\"http://pegasus.isi.edu/schema/DAX\" version=\"3.6\" name=\"bomb\">\n\
              <job id=\"ID1\" name=\"preprocess\"><argument>&e11;</argument></job>\n</adag>\n";
     fs::write(diamond.path("bomb.xml"), text).expect("a file");
-    diamond.refuses("bomb.xml", &["bomb.xml:"]);
+    diamond.assert_refuses("bomb.xml", &["bomb.xml:"]);
 }
 
 #[test]
@@ -194,19 +194,19 @@ fn planner_refuses_an_alias_bomb() {
     }
     text += "jobs: *a11\n";
     fs::write(diamond.path("bomb.yml"), text).expect("a file");
-    diamond.refuses("bomb.yml", &["bomb.yml:"]);
+    diamond.assert_refuses("bomb.yml", &["bomb.yml:"]);
 }
 
 #[test]
 #[ignore = "needs all programs built: tests/run e2e"]
 fn planner_names_the_jobs_of_a_cycle() {
     let diamond = Diamond::new();
-    diamond.spoil(
+    diamond.replace_in(
         "workflow.yml",
         "- {id: ID0000003, children: [ID0000004]}",
         "- {id: ID0000003, children: [ID0000004]}\n- {id: ID0000004, children: [ID0000001]}",
     );
-    diamond.refuses(
+    diamond.assert_refuses(
         "workflow.yml",
         &["workflow.yml", "cycle", "ID0000001", "ID0000004"],
     );
@@ -214,122 +214,122 @@ fn planner_names_the_jobs_of_a_cycle() {
 
 #[test]
 #[ignore = "needs all programs built: tests/run e2e"]
-fn planner_names_what_no_catalog_has() {
+fn planner_names_what_is_missing_from_the_catalogs() {
     let diamond = Diamond::new();
-    diamond.spoil("workflow.yml", "name: analyze", "name: analyse");
-    diamond.refuses("workflow.yml", &["analyse"]);
-    diamond.spoil("workflow.yml", "name: analyse", "name: analyze");
-    diamond.spoil("replicas.yml", "lfn: f.a", "lfn: f.x");
-    diamond.refuses("workflow.yml", &["f.a"]);
+    diamond.replace_in("workflow.yml", "name: analyze", "name: analyse");
+    diamond.assert_refuses("workflow.yml", &["analyse"]);
+    diamond.replace_in("workflow.yml", "name: analyse", "name: analyze");
+    diamond.replace_in("replicas.yml", "lfn: f.a", "lfn: f.x");
+    diamond.assert_refuses("workflow.yml", &["f.a"]);
 }
 
 #[test]
 #[ignore = "needs all programs built: tests/run e2e"]
 fn planner_names_a_file_that_two_jobs_write() {
     let diamond = Diamond::new();
-    diamond.spoil(
+    diamond.replace_in(
         "workflow.yml",
         "{lfn: f.c2, type: output",
         "{lfn: f.c1, type: output",
     );
-    diamond.refuses("workflow.yml", &["f.c1", "ID0000002", "ID0000003"]);
+    diamond.assert_refuses("workflow.yml", &["f.c1", "ID0000002", "ID0000003"]);
 }
 
 #[test]
 #[ignore = "needs all programs built: tests/run e2e"]
-fn planner_says_what_is_missing_or_no_folder() {
+fn planner_names_a_missing_file_or_a_path_that_is_no_directory() {
     let diamond = Diamond::new();
-    diamond.refuses("nowhere.yml", &["nowhere.yml", "No such file"]);
-    let said = diamond
+    diamond.assert_refuses("nowhere.yml", &["nowhere.yml", "No such file"]);
+    let result = diamond
         .plan_into(&diamond.path("workflow.yml"), "workflow.yml")
         .refused();
-    assert!(said.stderr.contains("workflow.yml"), "{}", said.account());
+    assert!(result.stderr.contains("workflow.yml"), "{}", result.details());
 }
 
-/// Runs a shell script with this folder as a small file system of its own, and what it has then.
-fn on_small_disk(folder: &Path, options: &str, script: &str) -> Said {
+/// Runs a shell script with a small file system at this directory, and copies the files to `*.kept`.
+fn on_small_disk(directory: &Path, options: &str, script: &str) -> CommandResult {
     let setup = format!(
         "mkdir -p '{0}.kept' && mount -t tmpfs -o {options} tmpfs '{0}' && cd '{0}' && {script}; \
          code=$?; cp -r '{0}/.' '{0}.kept/'; exit $code",
-        folder.display()
+        directory.display()
     );
-    Run::line("unshare --mount sh -c").arg(setup).go()
+    Program::from_line("unshare --mount sh -c").arg(setup).run()
 }
 
 #[test]
 #[ignore = "needs root and all programs built: tests/run e2e"]
 fn planner_leaves_nothing_half_written_on_a_full_disk() {
     let diamond = Diamond::new();
-    let disk = diamond.folder.path().join("disk");
-    fs::create_dir(&disk).expect("a folder");
+    let disk = diamond.directory.path().join("disk");
+    fs::create_dir(&disk).expect("a directory");
     let script = format!(
         "cd '{0}' && PMC_WORKFLOW_DIR='{0}' '{1}' -Dpegasus.catalog.replica.file=replicas.yml --sites local --output-sites local \
          --dir '{2}/submit' workflow.yml",
         diamond.path("").display(),
-        Flavour::Local.program("pmc-plan").display(),
+        Build::Local.program("pmc-plan").display(),
         disk.display()
     );
-    // A few pages: enough for the first files, not for all.
-    let said = on_small_disk(&disk, "size=24k", &script).refused();
+    // A few pages: enough for some files only.
+    let result = on_small_disk(&disk, "size=24k", &script).refused();
     assert!(
-        said.stderr.contains("No space left on device"),
+        result.stderr.contains("No space left on device"),
         "{}",
-        said.account()
+        result.details()
     );
     assert!(
-        said.stderr.contains(&disk.display().to_string()),
+        result.stderr.contains(&disk.display().to_string()),
         "the message names a path: {}",
-        said.account()
+        result.details()
     );
-    let kept = diamond.folder.path().join("disk.kept");
+    let kept = diamond.directory.path().join("disk.kept");
     assert_eq!(
-        fs::read_dir(&kept).expect("a folder").count(),
+        fs::read_dir(&kept).expect("a directory").count(),
         0,
         "nothing is left"
     );
-    let said = on_small_disk(&disk, "ro", &script).refused();
+    let result = on_small_disk(&disk, "ro", &script).refused();
     assert!(
-        said.stderr.contains("Read-only file system"),
+        result.stderr.contains("Read-only file system"),
         "{}",
-        said.account()
+        result.details()
     );
 }
 
-/// A DAG of our own in a folder of its own.
+/// Writes a DAG into a temporary directory.
 fn dag(text: &str) -> TempDir {
-    let folder = tempfile::Builder::new()
+    let directory = tempfile::Builder::new()
         .prefix("pmc-e2e.")
         .tempdir()
-        .expect("a temporary folder");
-    fs::write(folder.path().join("small.dag"), text).expect("a file");
-    folder
+        .expect("a temporary directory");
+    fs::write(directory.path().join("small.dag"), text).expect("a file");
+    directory
 }
 
-fn execute(flavour: Flavour, folder: &TempDir) -> Said {
-    flavour
+fn execute(build: Build, directory: &TempDir) -> CommandResult {
+    build
         .executor_with(2)
         .args(["--monitord-hack", "--per-task-stdio", "small.dag"])
-        .within(folder.path())
+        .in_directory(directory.path())
         .limit(60)
-        .go()
+        .run()
 }
 
-const FLAVOURS: [Flavour; 3] = [Flavour::Local, Flavour::OpenMpi, Flavour::Mpich];
+const BUILDS: [Build; 3] = [Build::Local, Build::OpenMpi, Build::Mpich];
 
 #[test]
 #[ignore = "needs MPI: tests/run e2e"]
 fn executor_names_the_line_of_a_malformed_dag() {
-    for flavour in FLAVOURS {
-        let folder = dag("TASK a /bin/true\nTASK b\n");
-        let said = execute(flavour, &folder).refused();
-        assert!(said.stderr.contains("small.dag"), "{}", said.account());
+    for build in BUILDS {
+        let directory = dag("TASK a /bin/true\nTASK b\n");
+        let result = execute(build, &directory).refused();
+        assert!(result.stderr.contains("small.dag"), "{}", result.details());
         assert!(
-            said.stderr.contains(":2"),
+            result.stderr.contains(":2"),
             "the line's number: {}",
-            said.account()
+            result.details()
         );
         assert!(
-            !folder.path().join("small.dag.rescue").exists(),
+            !directory.path().join("small.dag.rescue").exists(),
             "nothing has run"
         );
     }
@@ -338,11 +338,11 @@ fn executor_names_the_line_of_a_malformed_dag() {
 #[test]
 #[ignore = "needs MPI: tests/run e2e"]
 fn executor_names_the_tasks_of_a_cycle() {
-    for flavour in FLAVOURS {
-        let folder = dag("TASK one /bin/true\nTASK two /bin/true\nEDGE one two\nEDGE two one\n");
-        let said = execute(flavour, &folder).refused();
+    for build in BUILDS {
+        let directory = dag("TASK one /bin/true\nTASK two /bin/true\nEDGE one two\nEDGE two one\n");
+        let result = execute(build, &directory).refused();
         for word in ["small.dag", "cycle", "one", "two"] {
-            assert!(said.stderr.contains(word), "{word}: {}", said.account());
+            assert!(result.stderr.contains(word), "{word}: {}", result.details());
         }
     }
 }
@@ -350,22 +350,22 @@ fn executor_names_the_tasks_of_a_cycle() {
 #[test]
 #[ignore = "needs MPI: tests/run e2e"]
 fn executor_names_a_program_that_is_missing_and_runs_the_rest() {
-    for flavour in FLAVOURS {
-        let folder = dag("TASK gone /no/such/program\nTASK good /bin/echo fine\n");
-        let said = execute(flavour, &folder).refused();
-        let mine = fs::read_to_string(folder.path().join("gone.err.000")).unwrap_or_default();
-        let everything = format!("{}{}{mine}", said.stdout, said.stderr);
+    for build in BUILDS {
+        let directory = dag("TASK gone /no/such/program\nTASK good /bin/echo fine\n");
+        let result = execute(build, &directory).refused();
+        let stderr = fs::read_to_string(directory.path().join("gone.err.000")).unwrap_or_default();
+        let everything = format!("{}{}{stderr}", result.stdout, result.stderr);
         assert!(
             everything.contains("gone") && everything.contains("/no/such/program"),
             "{}",
-            said.account()
+            result.details()
         );
         assert!(
             everything.contains("No such file or directory"),
-            "{mine}{}",
-            said.account()
+            "{stderr}{}",
+            result.details()
         );
-        let rescue = fs::read_to_string(folder.path().join("small.dag.rescue")).expect("a rescue file");
+        let rescue = fs::read_to_string(directory.path().join("small.dag.rescue")).expect("a rescue file");
         assert!(rescue.contains("good") && !rescue.contains("gone"), "{rescue}");
     }
 }
@@ -381,17 +381,17 @@ fn executor_stops_on_a_full_or_read_only_disk_and_keeps_the_rescue_file() {
             "x".repeat(60)
         );
     }
-    for flavour in FLAVOURS {
-        let folder = dag(&text);
-        let disk = folder.path().join("disk");
-        fs::create_dir(&disk).expect("a folder");
-        let words: Vec<String> = flavour
+    for build in BUILDS {
+        let directory = dag(&text);
+        let disk = directory.path().join("disk");
+        fs::create_dir(&disk).expect("a directory");
+        let words: Vec<String> = build
             .executor_with(2)
             .words()
             .iter()
             .map(|word| format!("'{}'", word.to_string_lossy()))
             .collect();
-        let environment: Vec<String> = flavour
+        let environment: Vec<String> = build
             .environment()
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
@@ -402,40 +402,40 @@ fn executor_stops_on_a_full_or_read_only_disk_and_keeps_the_rescue_file() {
             environment.join(" "),
             words.join(" ")
         );
-        let said = on_small_disk(&disk, "size=160k", &script).refused();
+        let result = on_small_disk(&disk, "size=160k", &script).refused();
         assert!(
-            said.stderr.contains("No space left on device"),
-            "{flavour:?}: {}",
-            said.account()
+            result.stderr.contains("No space left on device"),
+            "{build:?}: {}",
+            result.details()
         );
-        let place = said.stderr.contains("small.dag") || said.stderr.contains("Task t");
-        assert!(place, "the message names a file or a task: {}", said.account());
+        let place = result.stderr.contains("small.dag") || result.stderr.contains("Task t");
+        assert!(place, "the message names a file or a task: {}", result.details());
         let rescue =
-            fs::read_to_string(folder.path().join("disk.kept/small.dag.rescue")).expect("a rescue file");
+            fs::read_to_string(directory.path().join("disk.kept/small.dag.rescue")).expect("a rescue file");
         assert!(
             rescue.starts_with("DONE first\n"),
-            "what was done stays done: {rescue}"
+            "completed tasks stay: {rescue}"
         );
-        let whole = |line: &str| line.is_empty() || line.trim_start().starts_with("DONE ");
-        assert!(rescue.lines().all(whole), "whole records only: {rescue}");
+        let is_complete = |line: &str| line.is_empty() || line.trim_start().starts_with("DONE ");
+        assert!(rescue.lines().all(is_complete), "complete records only: {rescue}");
 
-        // The second file system is read-only from the start, over a good folder.
+        // A read-only file system with a valid DAG.
         let script = format!(
             "mount --bind '{0}' '{0}' && mount -o remount,bind,ro '{0}' && cd '{0}' && env {1} {2} small.dag",
-            folder.path().display(),
+            directory.path().display(),
             environment.join(" "),
             words.join(" ")
         );
-        let said = Run::line("unshare --mount sh -c")
+        let result = Program::from_line("unshare --mount sh -c")
             .arg(script)
             .limit(60)
-            .go()
+            .run()
             .refused();
         assert!(
-            said.stderr.contains("Read-only file system"),
-            "{flavour:?}: {}",
-            said.account()
+            result.stderr.contains("Read-only file system"),
+            "{build:?}: {}",
+            result.details()
         );
-        assert!(said.stderr.contains("small.dag"), "{}", said.account());
+        assert!(result.stderr.contains("small.dag"), "{}", result.details());
     }
 }

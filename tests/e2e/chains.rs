@@ -1,41 +1,41 @@
-//! Twenty chains of two steps: planned, run in every way, and read by Pegasus' own monitoring.
+//! Twenty chains of two steps are planned and run in every way. Pegasus' monitoring reads the logs.
 
-use crate::support::pegasus::no_complaint;
-use crate::support::programs::Flavour;
+use crate::support::pegasus::assert_no_errors;
+use crate::support::programs::Build;
 use crate::support::slurm::{Cluster, batch_options};
 use crate::support::workflow::{Format, Planned, Request};
 
 const FORMATS: [Format; 2] = [Format::Yaml, Format::Dax];
 
-fn complete(planned: &Planned) {
-    planned.outputs_are_right(0..20);
-    planned.is_complete_for_pegasus();
+fn assert_complete(planned: &Planned) {
+    planned.assert_outputs(0..20);
+    planned.assert_complete_for_pegasus();
 }
 
-fn runs_with(flavour: Flavour, workers: u32) {
+fn run_chains(build: Build, workers: u32) {
     for format in FORMATS {
-        let planned = Request::new(flavour, format).plan();
-        planned.execution(workers).go().ok();
-        complete(&planned);
+        let planned = Request::new(build, format).plan();
+        planned.executor(workers).run().ok();
+        assert_complete(&planned);
     }
 }
 
 #[test]
 #[ignore = "needs Pegasus' monitoring: tests/run e2e"]
 fn local_workers_run_chains() {
-    runs_with(Flavour::Local, 2);
+    run_chains(Build::Local, 2);
 }
 
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn four_ranks_of_open_mpi_run_chains() {
-    runs_with(Flavour::OpenMpi, 3);
+    run_chains(Build::OpenMpi, 3);
 }
 
 #[test]
 #[ignore = "needs MPICH: tests/run e2e"]
 fn four_ranks_of_mpich_run_chains() {
-    runs_with(Flavour::Mpich, 3);
+    run_chains(Build::Mpich, 3);
 }
 
 #[test]
@@ -43,12 +43,12 @@ fn four_ranks_of_mpich_run_chains() {
 fn sbatch_runs_chains_on_three_nodes() {
     let cluster = Cluster::start();
     for format in FORMATS {
-        let mut request = Request::new(Flavour::OpenMpi, format);
+        let mut request = Request::new(Build::OpenMpi, format);
         request.options = batch_options();
         let planned = request.plan();
-        cluster.sbatch(&planned).ends_as("COMPLETED");
+        cluster.sbatch(&planned).assert_ends_as("COMPLETED");
         assert_eq!(hosts(&planned), cluster.node_names(), "hosts that ran tasks");
-        complete(&planned);
+        assert_complete(&planned);
     }
 }
 
@@ -57,16 +57,16 @@ fn sbatch_runs_chains_on_three_nodes() {
 fn qsub_runs_chains_on_three_nodes() {
     let cluster = Cluster::start();
     for format in FORMATS {
-        let mut request = Request::new(Flavour::OpenMpi, format);
+        let mut request = Request::new(Build::OpenMpi, format);
         request.options = batch_options();
         let planned = request.plan();
-        cluster.qsub(&planned).ends_as("COMPLETED");
+        cluster.qsub(&planned).assert_ends_as("COMPLETED");
         assert_eq!(hosts(&planned), cluster.node_names(), "hosts that ran tasks");
-        complete(&planned);
+        assert_complete(&planned);
     }
 }
 
-/// The hosts of the resource log, in order.
+/// Returns the hosts in the resource log, sorted.
 fn hosts(planned: &Planned) -> Vec<String> {
     let path = format!("{}.resource", planned.dag().display());
     let log = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -82,13 +82,13 @@ fn hosts(planned: &Planned) -> Vec<String> {
 #[test]
 #[ignore = "needs Pegasus' monitoring: tests/run e2e"]
 fn monitord_follows_a_run_from_before_its_start() {
-    let planned = Request::new(Flavour::Local, Format::Yaml).plan();
+    let planned = Request::new(Build::Local, Format::Yaml).plan();
     let monitored = planned.monitored();
     let monitord = monitored.follow();
-    planned.execution(2).go().ok();
-    no_complaint(&monitord.wait().ok());
-    planned.outputs_are_right(0..20);
-    planned.database_is_complete();
+    planned.executor(2).run().ok();
+    assert_no_errors(&monitord.wait().ok());
+    planned.assert_outputs(0..20);
+    planned.assert_database_complete();
     let (tasks, jobs) = monitored.statistics();
     assert_eq!((tasks.succeeded, jobs.succeeded), (40, 46));
     monitored.analyzer().ok();

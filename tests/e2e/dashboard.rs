@@ -1,5 +1,5 @@
-//! The real `pegasus-service` shows our databases in a real browser, with the right counts and without errors. Its pages
-//! for a database of `pegasus-monitord` are the same.
+//! `pegasus-service` shows our databases in a browser with the right counts and without errors. Its pages for
+//! a database of `pegasus-monitord` are the same.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,20 +9,20 @@ use std::path::Path;
 use regex::Regex;
 
 use crate::support::browser::{chromium, console};
-use crate::support::command::Run;
+use crate::support::command::Program;
 use crate::support::pegasus::Monitored;
-use crate::support::programs::{Flavour, venv_bin};
+use crate::support::programs::{Build, venv_bin};
 use crate::support::server::{Server, free_port, system_program};
 use crate::support::workflow::{Format, Planned, Request};
 
-/// What is done with every page.
+/// The script that checks every page.
 const VISITOR: &str = include_str!("dashboard/visitor.js");
-/// In place of the library that draws charts, which is proprietary.
+/// Replaces the proprietary library that draws charts.
 const CHARTS: &str = include_str!("dashboard/charts.js");
-/// The name of the dashboard's own server.
+/// The host name of the dashboard.
 const HOST: &str = "dashboard.test";
 
-/// The libraries that the pages load from other servers, at the paths that they have there.
+/// Writes the libraries that the pages load from other servers, at the same paths.
 fn place_libraries(root: &Path) {
     let from = Path::new("/usr/share/javascript");
     let read = |name: &str| {
@@ -31,7 +31,7 @@ fn place_libraries(root: &Path) {
     };
     let place = |path: &str, content: &str| {
         let path = root.join(path);
-        fs::create_dir_all(path.parent().expect("below the root")).expect("a folder");
+        fs::create_dir_all(path.parent().expect("below the root")).expect("a directory");
         fs::write(path, content).expect("a library");
     };
     place("jquery-3.5.1.min.js", &read("jquery/jquery.min.js"));
@@ -39,7 +39,7 @@ fn place_libraries(root: &Path) {
         "npm/bootstrap@5.1.1/dist/css/bootstrap.min.css",
         &read("bootstrap5/css/bootstrap.min.css"),
     );
-    // With Popper in it.
+    // The bundle of Bootstrap contains Popper.
     place("npm/@popperjs/core@2.9.3/dist/umd/popper.min.js", "");
     place(
         "npm/bootstrap@5.1.1/dist/js/bootstrap.min.js",
@@ -59,29 +59,29 @@ fn place_libraries(root: &Path) {
     place("4.1.4/highcharts.js", CHARTS);
     place("4.1.4/highcharts-more.js", "");
     place("4.1.4/modules/exporting.js", "");
-    // A font and icons that the pages can do without.
+    // A font and icons that the pages do not need.
     place("css", "");
     place("ajax/libs/font-awesome/5.15.4/css/all.min.css", "");
 }
 
-/// The dashboard of a home directory, and the server that its pages load libraries from.
+/// The dashboard of a home directory, and the server of the libraries that its pages load.
 struct Dashboard {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     https: u16,
     _servers: [Server; 2],
 }
 
 impl Dashboard {
     fn start(home: &Path) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let top = folder.path();
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let top = directory.path();
         let (port, https) = (free_port(), free_port());
-        Run::line("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost -keyout tls.key -out tls.crt")
-            .within(top)
-            .go()
+        Program::from_line("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost -keyout tls.key -out tls.crt")
+            .in_directory(top)
+            .run()
             .ok();
         for name in ["root", "body"] {
-            fs::create_dir(top.join(name)).expect("a folder");
+            fs::create_dir(top.join(name)).expect("a directory");
         }
         place_libraries(&top.join("root"));
         let user = if nix::unistd::geteuid().is_root() {
@@ -90,7 +90,7 @@ impl Dashboard {
             ""
         };
         let at = top.display();
-        // The pages name the digests of some libraries, which those of other versions do not have.
+        // The pages name digests of some libraries. Other versions have different digests.
         let configuration = format!(
             "{user} daemon off; pid {at}/pid; error_log {at}/error; worker_processes 1; events {{ worker_connections 64; }}
              http {{
@@ -113,12 +113,12 @@ impl Dashboard {
              }}"
         );
         fs::write(top.join("nginx.conf"), configuration).expect("a configuration");
-        let nginx = Run::new(system_program("nginx"))
+        let nginx = Program::new(system_program("nginx"))
             .args(["-e", "stderr", "-p"])
             .arg(top)
             .arg("-c")
             .arg(top.join("nginx.conf"));
-        // It takes the home directory from the list of users, and shows nobody those of root.
+        // The service takes the home directory from the list of users, and never shows that of root.
         let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
         let users = format!("tester:x:{uid}:{gid}::{}:/bin/sh\n", home.display());
         fs::write(top.join("users"), users).expect("a list of users");
@@ -128,9 +128,9 @@ impl Dashboard {
              CERTIFICATE = \"{at}/tls.crt\"\nPRIVATE_KEY = \"{at}/tls.key\"\n"
         );
         fs::write(home.join(".pegasus/service.py"), settings).expect("settings");
-        let service = Run::new(venv_bin().join("pegasus-service"))
+        let service = Program::new(venv_bin().join("pegasus-service"))
             .args(["--host", "127.0.0.1", "--no-debug", "--port", &port.to_string()])
-            .within(top)
+            .in_directory(top)
             .env("HOME", home)
             .env("LD_PRELOAD", "libnss_wrapper.so")
             .env("NSS_WRAPPER_PASSWD", top.join("users"))
@@ -138,42 +138,43 @@ impl Dashboard {
         Self {
             https,
             _servers: [Server::start(nginx, https), Server::start(service, port)],
-            folder,
+            directory,
         }
     }
 
-    /// What a page and its charts say, and the addresses that it leads to.
+    /// Returns the text of a page with its charts, and the addresses of its links.
     fn page(&self, path: &str) -> (String, BTreeSet<String>) {
         let url = format!("https://{HOST}{path}");
         let hosts = format!("--host-resolver-rules=MAP *:443 127.0.0.1:{}", self.https);
-        let said = chromium(self.folder.path(), &url, 60)
+        let result = chromium(self.directory.path(), &url, 60)
             .args(["--ignore-certificate-errors", hosts.as_str(), "--dump-dom"])
-            .go()
+            .run()
             .ok();
-        // The list of workflows notes each of them there.
-        let note = Regex::new("CONSOLE.* \"[A-Z][a-z]+ \\[object Object\\]\"").expect("an expression");
-        let bad: Vec<_> = console(&said)
+        // The list of workflows logs each workflow.
+        let workflow_log =
+            Regex::new("CONSOLE.* \"[A-Z][a-z]+ \\[object Object\\]\"").expect("an expression");
+        let bad: Vec<_> = console(&result)
             .into_iter()
-            .filter(|line| !note.is_match(line))
+            .filter(|line| !workflow_log.is_match(line))
             .collect();
-        assert!(bad.is_empty(), "{path} complains: {bad:#?}");
-        let dom = said.stdout;
+        assert!(bad.is_empty(), "{path}: messages on the console: {bad:#?}");
+        let dom = result.stdout;
         let bad = Regex::new("data-bad=\"[^\"]*\"").expect("an expression");
         assert_eq!(bad.find(&dom).map(|found| found.as_str()), None, "{path}");
         let visited = !dom.contains("datatables.min.js") || dom.contains("data-visited=\"yes\"");
         let tag = dom.get(..600).unwrap_or(&dom);
-        assert!(visited, "{path} was left too early: {tag}");
+        assert!(visited, "{path}: the browser ended too early: {tag}");
         let link = Regex::new("href=\"(/u/[^\"]*)\"").expect("an expression");
         let links = link
             .captures_iter(&dom)
             .map(|found| found[1].replace("&amp;", "&"))
             .collect();
-        (visible(&dom), links)
+        (visible_text(&dom), links)
     }
 }
 
-/// The text of a page, a bar where an element begins or ends.
-fn visible(dom: &str) -> String {
+/// Returns the text of a page, with a bar where an element begins or ends.
+fn visible_text(dom: &str) -> String {
     let mut text = dom.to_owned();
     for (what, with) in [
         ("(?s)<(script|style)\\b.*?</(script|style)>", "|"),
@@ -186,7 +187,7 @@ fn visible(dom: &str) -> String {
     text
 }
 
-/// The pages of one workflow that has a failed and several successful jobs, by what they show.
+/// Returns the pages of a workflow with a failed and several successful jobs, with their names.
 fn pages(dashboard: &Dashboard) -> Vec<(&'static str, String)> {
     let top = "/u/tester/r/1/w/1";
     let (workflow, links) = dashboard.page(top);
@@ -197,7 +198,7 @@ fn pages(dashboard: &Dashboard) -> Vec<(&'static str, String)> {
         ("charts", charts),
         ("statistics", statistics),
     ];
-    // The lists are opened, so their links are there.
+    // The script opens the lists, so the page has their links.
     let output = links.iter().find(|link| link.ends_with("/stdout"));
     let output = output.unwrap_or_else(|| panic!("no output of a failed job in {links:?}"));
     pages.push(("output", dashboard.page(output).0));
@@ -206,7 +207,7 @@ fn pages(dashboard: &Dashboard) -> Vec<(&'static str, String)> {
 }
 
 #[track_caller]
-fn says(pages: &[(&str, String)], page: &str, parts: &[&str]) {
+fn assert_page_contains(pages: &[(&str, String)], page: &str, parts: &[&str]) {
     let (_, text) = pages
         .iter()
         .find(|(name, _)| *name == page)
@@ -216,10 +217,10 @@ fn says(pages: &[(&str, String)], page: &str, parts: &[&str]) {
     }
 }
 
-/// Makes every job last a while: the dashboard has no page for a workflow that starts and ends in one second of
-/// the database that `pegasus-monitord` writes.
+/// Makes every job last half a second: with a database of `pegasus-monitord`, the dashboard has no page for a
+/// workflow that starts and ends in the same second.
 fn slow_down(planned: &Planned) {
-    let kickstart = Flavour::Local.program("pegasus-kickstart");
+    let kickstart = Build::Local.program("pegasus-kickstart");
     let kickstart = kickstart.to_str().expect("a path in UTF-8");
     let slow = planned.top().join("slow-kickstart");
     fs::write(
@@ -237,37 +238,37 @@ fn slow_down(planned: &Planned) {
 #[test]
 #[ignore = "needs Pegasus' dashboard and Chromium: tests/run e2e"]
 fn pegasus_dashboard_shows_our_databases() {
-    let mut request = Request::new(Flavour::Local, Format::Yaml);
+    let mut request = Request::new(Build::Local, Format::Yaml);
     request.chains = 3;
     request.broken = vec![2];
     let broken = request.plan();
     slow_down(&broken);
-    let said = broken.execution(2).arg("--tries").arg("2").go();
-    assert_eq!(said.code(), 1, "{}", said.account());
+    let result = broken.executor(2).arg("--tries").arg("2").run();
+    assert_eq!(result.code(), 1, "{}", result.details());
 
-    // What Pegasus' own monitord makes of it.
+    // The database of Pegasus' monitord.
     let theirs = broken.top().join("theirs");
-    fs::create_dir(&theirs).expect("a folder");
+    fs::create_dir(&theirs).expect("a directory");
     Monitored {
         submit: broken.submit(),
         home: &theirs,
     }
     .replay();
-    let wanted = pages(&Dashboard::start(&theirs));
+    let expected = pages(&Dashboard::start(&theirs));
 
-    // And ours, with a second workflow whose database the executor wrote.
+    // Our database, and a second workflow whose database the executor wrote.
     let home = broken.top().join("ours");
-    fs::create_dir(&home).expect("a folder");
-    Run::new(Flavour::Local.program("pmc-monitord"))
+    fs::create_dir(&home).expect("a directory");
+    Program::new(Build::Local.program("pmc-monitord"))
         .args(["-N", "-r"])
         .arg(format!("{}.dagman.out", broken.dag().display()))
         .env("HOME", &home)
-        .go()
+        .run()
         .ok();
-    let mut request = Request::new(Flavour::Local, Format::Yaml);
+    let mut request = Request::new(Build::Local, Format::Yaml);
     request.chains = 3;
     let good = request.plan();
-    good.execution(2).arg("--stampede").env("HOME", &home).go().ok();
+    good.executor(2).arg("--stampede").env("HOME", &home).run().ok();
     let dashboard = Dashboard::start(&home);
     let (list, links) = dashboard.page("/");
     for part in [
@@ -279,12 +280,12 @@ fn pegasus_dashboard_shows_our_databases() {
     assert_eq!(links.iter().filter(|link| link.contains("wf_uuid=")).count(), 2);
 
     let ours = pages(&dashboard);
-    for ((name, ours), (_, theirs)) in ours.iter().zip(&wanted) {
-        // It shifts the status of a failed job once more.
+    for ((name, ours), (_, theirs)) in ours.iter().zip(&expected) {
+        // Pegasus' monitord shifts the status of a failed job twice.
         assert_eq!(ours, &theirs.replace("|196608|", "|768|"), "{name}");
     }
-    assert_eq!(ours.len(), wanted.len());
-    says(&ours, "workflow", &["|Failed:|1|"]);
+    assert_eq!(ours.len(), expected.len());
+    assert_page_contains(&ours, "workflow", &["|Failed:|1|"]);
 
     // Each database counts its workflows from 1; the list names them by UUID.
     let link = links.iter().find(|link| link.contains("/r/2/"));

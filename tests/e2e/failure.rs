@@ -5,25 +5,25 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::pegasus::no_complaint;
-use crate::support::programs::Flavour;
+use crate::support::pegasus::assert_no_errors;
+use crate::support::programs::Build;
 use crate::support::slurm::{Cluster, batch_options};
-use crate::support::workflow::{Format, Planned, Request, says};
+use crate::support::workflow::{Format, Planned, Request, has_line_with};
 
 /// The chain whose second step fails, and the name of that step's job.
 const BROKEN: u32 = 3;
 const JOB: &str = "step_ID0000008";
 
-fn plan(flavour: Flavour, options: Vec<String>) -> Planned {
-    let mut request = Request::new(flavour, Format::Yaml);
+fn plan(build: Build, options: Vec<String>) -> Planned {
+    let mut request = Request::new(build, Format::Yaml);
     request.broken = vec![BROKEN];
     request.options = options;
     request.plan()
 }
 
-/// Demands that one job failed, that all which did not depend on it ran, and that Pegasus names it.
+/// Asserts that one job failed, that all independent jobs ran, and that Pegasus names the failed job.
 #[track_caller]
-fn failed_as_it_should(planned: &Planned) {
+fn assert_failed_as_expected(planned: &Planned) {
     let monitored = planned.monitored();
     let (tasks, jobs) = monitored.statistics();
     assert_eq!(
@@ -38,14 +38,22 @@ fn failed_as_it_should(planned: &Planned) {
     assert_eq!(failed.len(), 1, "failed job instances: {failed:?}");
     assert_eq!(failed[0][0], JOB);
     let report = monitored.analyzer().refused();
-    assert!(says(&report, &["# jobs failed", " 1 ("]), "{}", report.account());
-    assert!(says(&report, &["=", JOB, "="]), "{}", report.account());
     assert!(
-        says(&report, &["step: cannot go on while", "broken exists"]),
+        has_line_with(&report, &["# jobs failed", " 1 ("]),
         "{}",
-        report.account()
+        report.details()
     );
-    assert!(says(&report, &["exitcode", ": 3"]), "{}", report.account());
+    assert!(has_line_with(&report, &["=", JOB, "="]), "{}", report.details());
+    assert!(
+        has_line_with(&report, &["step: cannot go on while", "broken exists"]),
+        "{}",
+        report.details()
+    );
+    assert!(
+        has_line_with(&report, &["exitcode", ": 3"]),
+        "{}",
+        report.details()
+    );
     let rescue = fs::read_to_string(format!("{}.rescue", planned.dag().display())).expect("a rescue file");
     assert!(!rescue.contains(JOB), "the failed job is not done:\n{rescue}");
     assert_eq!(
@@ -55,10 +63,10 @@ fn failed_as_it_should(planned: &Planned) {
     );
 }
 
-/// Demands that the second run did the rest, and that Pegasus sees both runs.
+/// Asserts that the second run completed the workflow, and that Pegasus sees both runs.
 #[track_caller]
-fn finished_from_the_rescue_file(planned: &Planned) {
-    planned.outputs_are_right(0..20);
+fn assert_resumed_run_is_complete(planned: &Planned) {
+    planned.assert_outputs(0..20);
     let monitored = planned.monitored();
     assert_eq!(
         monitored.workflow_states(),
@@ -78,11 +86,7 @@ fn finished_from_the_rescue_file(planned: &Planned) {
         (jobs.succeeded, jobs.failed, jobs.incomplete, jobs.retries),
         (46, 0, 0, 1)
     );
-    assert_eq!(
-        monitored.count("job_instance"),
-        47,
-        "nothing that was done is done again"
-    );
+    assert_eq!(monitored.count("job_instance"), 47, "no completed job runs again");
     let last = monitored.query(&format!(
         "select exitcode, stdout_file from job_instance join job using (job_id) \
          where exec_job_id = '{JOB}' order by job_submit_seq"
@@ -94,103 +98,107 @@ fn finished_from_the_rescue_file(planned: &Planned) {
     );
     let report = monitored.analyzer().ok();
     assert!(
-        says(&report, &["# jobs succeeded", "46 (100.00%)"]),
+        has_line_with(&report, &["# jobs succeeded", "46 (100.00%)"]),
         "{}",
-        report.account()
+        report.details()
     );
 }
 
 #[test]
 #[ignore = "needs Pegasus' monitoring: tests/run e2e"]
 fn second_run_finishes_and_monitord_follows_both() {
-    let planned = plan(Flavour::Local, Vec::new());
+    let planned = plan(Build::Local, Vec::new());
     let monitored = planned.monitored();
     let log = format!("{}.dagman.out", planned.dag().display());
 
     let monitord = monitored.follow();
-    let said = planned.execution(2).go().refused();
-    assert_eq!(said.code(), 1, "{}", said.account());
-    no_complaint(&monitord.wait().ok());
-    failed_as_it_should(&planned);
+    let result = planned.executor(2).run().refused();
+    assert_eq!(result.code(), 1, "{}", result.details());
+    assert_no_errors(&monitord.wait().ok());
+    assert_failed_as_expected(&planned);
     let first = fs::read(&log).expect("a log");
 
     planned.repair();
     let monitord = monitored.follow();
-    planned.execution(2).go().ok();
-    no_complaint(&monitord.wait().ok());
-    finished_from_the_rescue_file(&planned);
+    planned.executor(2).run().ok();
+    assert_no_errors(&monitord.wait().ok());
+    assert_resumed_run_is_complete(&planned);
     let both = fs::read(&log).expect("a log");
     assert!(
         both.starts_with(&first) && both.len() > first.len(),
-        "the log is appended to, never truncated"
+        "the second run appends to the log"
     );
 
-    // The same from the logs alone.
+    // A replay of the logs gives the same.
     monitored.replay();
-    finished_from_the_rescue_file(&planned);
+    assert_resumed_run_is_complete(&planned);
 }
 
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
 fn second_run_under_open_mpi_finishes() {
-    fails_and_finishes(Flavour::OpenMpi);
+    fail_and_resume(Build::OpenMpi);
 }
 
 #[test]
 #[ignore = "needs MPICH: tests/run e2e"]
 fn second_run_under_mpich_finishes() {
-    fails_and_finishes(Flavour::Mpich);
+    fail_and_resume(Build::Mpich);
 }
 
-fn fails_and_finishes(flavour: Flavour) {
-    let planned = plan(flavour, Vec::new());
-    let said = planned.execution(3).go().refused();
-    assert_eq!(said.code(), 1, "{}", said.account());
+fn fail_and_resume(build: Build) {
+    let planned = plan(build, Vec::new());
+    let result = planned.executor(3).run().refused();
+    assert_eq!(result.code(), 1, "{}", result.details());
     planned.monitored().replay();
-    failed_as_it_should(&planned);
+    assert_failed_as_expected(&planned);
     planned.repair();
-    planned.execution(3).go().ok();
+    planned.executor(3).run().ok();
     planned.monitored().replay();
-    finished_from_the_rescue_file(&planned);
+    assert_resumed_run_is_complete(&planned);
 }
 
 #[test]
 #[ignore = "needs Slurm: tests/run e2e"]
 fn same_batch_script_again_finishes() {
     let cluster = Cluster::start();
-    let planned = plan(Flavour::OpenMpi, batch_options());
-    cluster.sbatch(&planned).ends_as("FAILED");
+    let planned = plan(Build::OpenMpi, batch_options());
+    cluster.sbatch(&planned).assert_ends_as("FAILED");
     planned.monitored().replay();
-    failed_as_it_should(&planned);
+    assert_failed_as_expected(&planned);
     planned.repair();
-    cluster.sbatch(&planned).ends_as("COMPLETED");
+    cluster.sbatch(&planned).assert_ends_as("COMPLETED");
     planned.monitored().replay();
-    finished_from_the_rescue_file(&planned);
+    assert_resumed_run_is_complete(&planned);
 }
 
 #[test]
 #[ignore = "needs Pegasus' monitoring: tests/run e2e"]
-fn run_that_is_cut_off_twice_is_one_workflow_for_pegasus() {
-    let mut request = Request::new(Flavour::Local, Format::Yaml);
+fn run_that_is_stopped_twice_is_one_workflow_for_pegasus() {
+    let mut request = Request::new(Build::Local, Format::Yaml);
     request.chains = 80;
     let planned = request.plan();
     let rescue = format!("{}.rescue", planned.dag().display());
     let done = || fs::read_to_string(&rescue).map_or(0, |text| text.matches("DONE ").count());
-    // Many tasks are queued when each of these runs ends: they have been submitted but not started.
+    // When these runs end, many tasks have been submitted but not started.
     for _ in 0..2 {
         let before = done();
-        let begin = Instant::now();
-        let mut executor = planned.execution(2).start();
+        let started = Instant::now();
+        let mut executor = planned.executor(2).start();
         while done() < 2 * before + 10 {
-            assert!(executor.alive(), "over too soon: {}", executor.wait().account());
-            assert!(begin.elapsed() < Duration::from_secs(60), "nothing gets done");
+            assert!(
+                executor.is_running(),
+                "the run ended too early: {}",
+                executor.wait().details()
+            );
+            assert!(started.elapsed() < Duration::from_secs(60), "no task completes");
             std::thread::sleep(Duration::from_millis(1));
         }
         executor.signal(Signal::SIGTERM);
         executor.wait().refused();
     }
-    planned.execution(2).go().ok();
-    planned.outputs_are_right(0..80);
+    planned.executor(2).run().ok();
+    planned.assert_outputs(0..80);
 
     let monitored = planned.monitored();
     monitored.replay();

@@ -1,79 +1,79 @@
-//! The README's first command, and a workflow like the published ones.
+//! The README's first command, and a synthetic workflow that resembles published ones.
 
 use std::fs;
 
-use crate::support::command::Run;
-use crate::support::programs::{Flavour, example, project};
+use crate::support::command::Program;
+use crate::support::programs::{Build, example, project};
 
 #[test]
 #[ignore = "needs all programs built: tests/run e2e"]
 fn example_runs_with_one_command() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let said = Run::new(Flavour::Local.program("pmc"))
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let result = Program::new(Build::Local.program("pmc"))
         .arg("run")
         .arg(project().join("examples/diamond/workflow.yml"))
-        .within(folder.path())
-        .go()
+        .in_directory(directory.path())
+        .run()
         .ok();
-    let output = folder.path().join("pmc-runs/diamond/latest/output/f.d");
-    let text = fs::read_to_string(&output).unwrap_or_else(|e| panic!("{e}: {}", said.account()));
+    let output = directory.path().join("pmc-runs/diamond/latest/output/f.d");
+    let text = fs::read_to_string(&output).unwrap_or_else(|e| panic!("{e}: {}", result.details()));
     assert!(!text.trim().is_empty(), "the output has contents");
-    let summary = format!("{}{}", said.stdout, said.stderr);
+    let summary = format!("{}{}", result.stdout, result.stderr);
     assert!(
         summary.contains("output"),
-        "says where the outputs are: {summary}"
+        "the output names the directory of outputs: {summary}"
     );
 }
 
-/// Plans and runs the stand-in for published workflows; its programs check each file's size.
-fn survey(flavour: Flavour) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+/// Plans and runs the synthetic survey workflow, whose programs check the size of each file.
+fn run_survey(build: Build) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let dax = project().join("examples/synthetic/survey.xml");
-    let prepared = folder.path().join("prepared");
-    Run::new(example("synthetic"))
+    let prepared = directory.path().join("prepared");
+    Program::new(example("synthetic"))
         .arg("prepare")
         .arg("--dax")
         .arg(&dax)
         .arg("--out")
         .arg(&prepared)
         .args(["--scale", "0.01"])
-        .go()
+        .run()
         .ok();
-    Run::new(flavour.program("pmc-plan"))
+    Program::new(build.program("pmc-plan"))
         .arg("--conf")
         .arg(prepared.join("pegasus.properties"))
         .args(["--sites", "local", "--output-sites", "local", "--dir"])
-        .arg(folder.path().join("submit"))
+        .arg(directory.path().join("submit"))
         .args(["--relative-submit-dir", "run"])
         .arg(&dax)
-        .within(folder.path())
-        .go()
+        .in_directory(directory.path())
+        .run()
         .ok();
-    let submit = folder.path().join("submit/run");
+    let submit = directory.path().join("submit/run");
     let dag = crate::support::pegasus::only_file(&submit, ".dag");
-    flavour
+    build
         .executor_with(3)
         .arg("--per-task-stdio")
         .arg(&dag)
-        .within(&submit)
-        .go()
+        .in_directory(&submit)
+        .run()
         .ok();
-    Run::new(example("synthetic"))
+    Program::new(example("synthetic"))
         .arg("check")
         .arg("--prepared")
         .arg(&prepared)
-        .go()
+        .run()
         .ok();
 }
 
 #[test]
 #[ignore = "needs all programs built: tests/run e2e"]
-fn stand_in_for_published_workflows_runs_locally() {
-    survey(Flavour::Local);
+fn synthetic_workflow_runs_locally() {
+    run_survey(Build::Local);
 }
 
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
-fn stand_in_for_published_workflows_runs_under_open_mpi() {
-    survey(Flavour::OpenMpi);
+fn synthetic_workflow_runs_under_open_mpi() {
+    run_survey(Build::OpenMpi);
 }

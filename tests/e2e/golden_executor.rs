@@ -1,15 +1,15 @@
-//! The executor does what the original did in the golden cases, under both kinds of MPI. A plain `cargo test` compares
-//! local workers.
+//! The executor reproduces the golden cases under both kinds of MPI. A plain `cargo test` compares local
+//! workers.
 
 use testutils::golden::{self, executor};
 
-use crate::support::programs::Flavour;
+use crate::support::programs::Build;
 
 #[track_caller]
-fn check(flavour: Flavour) {
-    let program = flavour.program("pegasus-mpi-cluster").display().to_string();
+fn check(build: Build) {
+    let program = build.program("pegasus-mpi-cluster").display().to_string();
     let start = |ranks| {
-        let mut words = flavour.launcher(ranks);
+        let mut words = build.launcher(ranks);
         words.push(program.clone());
         words
     };
@@ -20,12 +20,12 @@ fn check(flavour: Flavour) {
 
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
-fn ranks_of_open_mpi_do_what_the_original_did() {
-    check(Flavour::OpenMpi);
+fn ranks_of_open_mpi_reproduce_the_golden_cases() {
+    check(Build::OpenMpi);
 }
 
 #[test]
 #[ignore = "needs MPICH: tests/run e2e"]
-fn ranks_of_mpich_do_what_the_original_did() {
-    check(Flavour::Mpich);
+fn ranks_of_mpich_reproduce_the_golden_cases() {
+    check(Build::Mpich);
 }

@@ -1,8 +1,9 @@
-//! Runs are killed with SIGKILL at random times and restarted until they are complete. No finished task is lost, and
-//! forwarded data is in its files exactly once.
+//! Runs are killed with SIGKILL at random times and restarted until they are complete. No completed task is
+//! lost, and forwarded data reaches its files exactly once.
 //!
-//! `PMC_KILL_RUNS` sets the number of runs (default 40), `PMC_KILL_SEED` the first seed (default 1). The message of a
-//! failure has its seed: `PMC_KILL_RUNS=1 PMC_KILL_SEED=<seed>` repeats the tasks and the times of kills.
+//! `PMC_KILL_RUNS` sets the number of runs (default 40), `PMC_KILL_SEED` the first seed (default 1). The
+//! message of a failure names its seed: `PMC_KILL_RUNS=1 PMC_KILL_SEED=<seed>` repeats the tasks and the
+//! times of kills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,25 +14,25 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::support::command::Run;
-use crate::support::programs::Flavour;
+use crate::support::command::Program;
+use crate::support::programs::Build;
 use crate::support::workflow::{Format, Request};
 use testutils::Random;
 
 const WORKERS: u32 = 3;
 const TASKS: u64 = 36;
 
-/// How long one start of the executor may take.
-const LIMIT: Duration = Duration::from_secs(120);
+/// Time limit for one start of the executor.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The same for its launcher alone, once one of its processes was killed.
-const LAUNCHER_LIMIT: Duration = Duration::from_secs(20);
+/// Time limit for the launcher to end after one of its processes was killed.
+const LAUNCHER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A run is killed at most so often.
-const MOST_KILLS: u64 = 5;
+/// Maximum kills of a run.
+const MAX_KILLS: u64 = 5;
 
-/// Forwards through a pipe and through a file, some data also in a second target. Fails at the first
-/// try, after it has written, if it is told so.
+/// Forwards through a pipe and a file, and some data to a second target. The first attempt may fail after
+/// it has written.
 const TASK: &str = r#"#!/bin/sh
 name=$1 lines=$2 pause=$3 fails=$4
 n=0 rest=$(printf '%4000s' end)
@@ -48,13 +49,13 @@ fn setting(name: &str, default: u64) -> u64 {
     value.map_or(default, |value| value.parse().expect("a number"))
 }
 
-/// Processes of a run, the launcher first.
+/// A run that can be killed.
 struct Killable {
     child: Child,
-    flavour: Flavour,
+    build: Build,
 }
 
-/// Whom a signal is sent to.
+/// The processes that receive a signal.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
     Master,
@@ -63,37 +64,37 @@ enum Victim {
 }
 
 impl Killable {
-    fn start(flavour: Flavour, run: &Run, folder: &Path) -> Self {
-        let mut command = Command::new(&run.words()[0]);
+    fn start(build: Build, program: &Program, directory: &Path) -> Self {
+        let mut command = Command::new(&program.words()[0]);
         command
-            .args(&run.words()[1..])
-            .envs(flavour.environment())
-            .current_dir(folder)
+            .args(&program.words()[1..])
+            .envs(build.environment())
+            .current_dir(directory)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(fs::File::create(folder.join("stderr")).expect("a file"));
+            .stderr(fs::File::create(directory.join("stderr")).expect("a file"));
         let child = command.spawn().expect("the executor starts");
-        Self { child, flavour }
+        Self { child, build }
     }
 
-    /// Waits, at most so long. Gives how the run ended, if it did.
+    /// Waits up to `time`. Returns the exit status if the run has ended.
     fn wait(&mut self, time: Duration) -> Option<ExitStatus> {
-        let begin = Instant::now();
+        let started = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("a child to wait for") {
                 return Some(status);
             }
-            if begin.elapsed() >= time {
+            if started.elapsed() >= time {
                 return None;
             }
             std::thread::sleep(Duration::from_micros(500));
         }
     }
 
-    /// Kills, and waits until nothing of the run is left.
+    /// Kills processes and waits until all of the run have ended.
     fn kill(&mut self, victim: Victim, random: &mut Random) {
         let launcher = Pid::from_raw(self.child.id().cast_signed());
-        let ranks = if self.flavour == Flavour::Local {
+        let ranks = if self.build == Build::Local {
             Vec::new()
         } else {
             ranks_below(launcher)
@@ -119,21 +120,21 @@ impl Killable {
             // It may have ended by itself.
             let _ = kill(pid, Signal::SIGKILL);
         }
-        let ended = self.wait(LAUNCHER_LIMIT);
+        let ended = self.wait(LAUNCHER_TIMEOUT);
         if ended.is_none() && !ranks.is_empty() && !ranks.iter().any(|rank| is_alive(rank.1)) {
-            // A flaw of mpiexec, which can block itself once all its processes have ended.
-            eprintln!("the launcher stays after {victim:?} was killed and all ranks have ended");
+            // mpiexec can hang after all its processes have ended.
+            eprintln!("the launcher still runs after {victim:?} was killed and all ranks have ended");
             self.child.kill().expect("a launcher to kill");
         }
-        let ended = ended.or_else(|| self.wait(LIMIT));
+        let ended = ended.or_else(|| self.wait(TIMEOUT));
         assert!(
             ended.is_some(),
             "the run does not end after {victim:?} was killed"
         );
-        let begin = Instant::now();
+        let started = Instant::now();
         while ranks.iter().any(|rank| is_alive(rank.1)) {
             assert!(
-                begin.elapsed() < LIMIT,
+                started.elapsed() < TIMEOUT,
                 "ranks survive after {victim:?} was killed"
             );
             std::thread::sleep(Duration::from_millis(2));
@@ -150,7 +151,7 @@ impl Drop for Killable {
     }
 }
 
-/// State and parent of a process.
+/// Returns state and parent of a process.
 fn stat(pid: Pid) -> Option<(char, Pid)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut words = text.rsplit_once(')')?.1.split_whitespace();
@@ -162,7 +163,7 @@ fn is_alive(pid: Pid) -> bool {
     stat(pid).is_some_and(|(state, _)| state != 'Z')
 }
 
-/// Rank and process of each executor below a launcher.
+/// Returns rank and process of each executor below a launcher.
 fn ranks_below(launcher: Pid) -> Vec<(u32, Pid)> {
     let processes = fs::read_dir("/proc").expect("/proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok().map(Pid::from_raw));
@@ -184,25 +185,25 @@ fn ranks_below(launcher: Pid) -> Vec<(u32, Pid)> {
     };
     let below = parents.keys().filter(|pid| is_below(**pid) && is_executor(**pid));
     let ranks = below.filter_map(|pid| Some((rank(*pid)?, *pid)));
-    // Numbers of processes that have ended meanwhile may belong to others by now.
+    // The system may have reused the number of a process that has ended.
     let is_same = |pid: &Pid| stat(*pid).map(|stat| stat.1) == parents.get(pid).copied();
     ranks.filter(|(_, pid)| is_same(pid)).collect()
 }
 
-/// A DAG in a folder, and what must be true of it.
-struct Scene {
-    folder: tempfile::TempDir,
+/// A DAG in a directory with the data that its tasks must forward.
+struct KillTest {
+    directory: tempfile::TempDir,
     /// Records of each task in each target.
-    wanted: BTreeMap<&'static str, BTreeMap<String, Vec<String>>>,
+    expected: BTreeMap<&'static str, BTreeMap<String, Vec<String>>>,
 }
 
-impl Scene {
+impl KillTest {
     fn new(random: &mut Random) -> Self {
-        let folder = tempfile::Builder::new()
+        let directory = tempfile::Builder::new()
             .prefix("pmc-kill.")
             .tempdir()
-            .expect("a folder");
-        let mut wanted: BTreeMap<_, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+            .expect("a directory");
+        let mut expected: BTreeMap<_, BTreeMap<String, Vec<String>>> = BTreeMap::new();
         let mut dag = String::new();
         for n in 0..TASKS {
             let name = format!("t{n:03}");
@@ -213,14 +214,14 @@ impl Scene {
             };
             let pause = format!("0.0{}", random.below(4));
             let fails = if random.below(5) == 0 { "yes" } else { "no" };
-            // Writing some MB takes time, so that some kills come in the midst of it.
+            // Writing some MB takes time, so some kills interrupt it.
             let pipe = (0..lines)
                 .map(|n| format!("{n} {:>4000}", "end"))
                 .chain(["end".to_owned()]);
             let pipe = pipe.map(|n| format!("{name} pipe {n}")).collect();
-            wanted.entry("pipe.txt").or_default().insert(name.clone(), pipe);
+            expected.entry("pipe.txt").or_default().insert(name.clone(), pipe);
             let file = ["0", "end"].map(|n| format!("{name} file {n}")).to_vec();
-            wanted
+            expected
                 .entry("deep/file.txt")
                 .or_default()
                 .insert(name.clone(), file);
@@ -228,7 +229,7 @@ impl Scene {
             if random.below(3) == 0 {
                 log = "-f LOG=log.txt ";
                 let line = vec![format!("{name} log end")];
-                wanted.entry("log.txt").or_default().insert(name.clone(), line);
+                expected.entry("log.txt").or_default().insert(name.clone(), line);
             }
             dag += &format!(
                 "TASK {name} -t 3 -f PIPE=pipe.txt {log}-F part.{name}=deep/file.txt \
@@ -238,13 +239,13 @@ impl Scene {
                 dag += &format!("EDGE t{:03} {name}\n", random.below(n));
             }
         }
-        fs::write(folder.path().join("x.dag"), dag).expect("a file");
-        fs::write(folder.path().join("task.sh"), TASK).expect("a file");
-        Self { folder, wanted }
+        fs::write(directory.path().join("x.dag"), dag).expect("a file");
+        fs::write(directory.path().join("task.sh"), TASK).expect("a file");
+        Self { directory, expected }
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     fn journal(&self) -> PathBuf {
@@ -254,14 +255,14 @@ impl Scene {
     fn done(&self) -> BTreeSet<String> {
         let text = fs::read_to_string(self.path().join("x.dag.rescue")).unwrap_or_default();
         let names = text.lines().filter_map(|line| line.strip_prefix("DONE "));
-        // A torn name is no name.
+        // Skips a name that was not written completely.
         names.filter(|name| name.len() == 4).map(str::to_owned).collect()
     }
 
-    /// Demands that the data of tasks that are done is in the files once and whole; at the end, that
-    /// there is nothing else.
-    fn check_data(&self, done: &BTreeSet<String>, at_the_end: bool) {
-        for (target, records) in &self.wanted {
+    /// Asserts that the files hold the data of completed tasks exactly once, and nothing else when the run is
+    /// complete.
+    fn check_data(&self, done: &BTreeSet<String>, is_complete: bool) {
+        for (target, records) in &self.expected {
             let text = fs::read_to_string(self.path().join(target)).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             for (name, record) in records.iter().filter(|(name, _)| done.contains(*name)) {
@@ -275,9 +276,9 @@ impl Scene {
                 let times = lines.iter().filter(|line| **line == record[0]).count();
                 assert_eq!(times, 1, "{target}: data of {name} is there {times} times");
             }
-            if at_the_end {
+            if is_complete {
                 let all: usize = records.values().map(Vec::len).sum();
-                assert_eq!(lines.len(), all, "{target} has lines that belong to nobody");
+                assert_eq!(lines.len(), all, "{target} has unexpected lines");
             }
         }
     }
@@ -287,59 +288,59 @@ impl Scene {
     }
 }
 
-/// Kills a run up to some times, then lets it end. Gives how often it was killed, and how often of
-/// these while it was forwarding.
-fn kill_until_done(flavour: Flavour, seed: u64) -> [u32; 2] {
+/// Kills a run a few times, then lets it end. Returns the number of kills, and the number of kills while
+/// the run was forwarding.
+fn kill_until_done(build: Build, seed: u64) -> [u32; 2] {
     let mut random = Random(seed);
-    let scene = Scene::new(&mut random);
-    let run = flavour.executor_with(WORKERS).args([
+    let test = KillTest::new(&mut random);
+    let program = build.executor_with(WORKERS).args([
         "--jobstate-log",
         "--monitord-hack",
         "--sync-interval",
         "50",
         "x.dag",
     ]);
-    // Some runs die before they have begun, some nearly done.
-    let (least, most) = match flavour {
-        Flavour::Local => (5, 700),
-        Flavour::OpenMpi | Flavour::Mpich => (200, 1300),
+    // Some runs are killed before they begin, others shortly before they end.
+    let (min_ms, max_ms) = match build {
+        Build::Local => (5, 700),
+        Build::OpenMpi | Build::Mpich => (200, 1300),
     };
     let mut done = BTreeSet::new();
     let mut kills = [0, 0];
-    for _ in 0..=random.below(MOST_KILLS) {
-        let mut running = Killable::start(flavour, &run, scene.path());
-        let time = Duration::from_millis(least + random.below(most - least));
+    for _ in 0..=random.below(MAX_KILLS) {
+        let mut running = Killable::start(build, &program, test.path());
+        let time = Duration::from_millis(min_ms + random.below(max_ms - min_ms));
         let victim = [Victim::Master, Victim::Worker, Victim::All][random.below(3) as usize];
         if let Some(status) = running.wait(time) {
-            assert!(status.success(), "{status}: {}", scene.stderr());
+            assert!(status.success(), "{status}: {}", test.stderr());
             break;
         }
         running.kill(victim, &mut random);
         kills[0] += 1;
-        kills[1] += u32::from(scene.journal().exists());
-        let now = scene.done();
+        kills[1] += u32::from(test.journal().exists());
+        let now = test.done();
         assert!(
             now.is_superset(&done),
-            "done and then not: {:?}",
+            "no longer done: {:?}",
             done.difference(&now)
         );
-        scene.check_data(&now, false);
+        test.check_data(&now, false);
         done = now;
     }
-    let mut running = Killable::start(flavour, &run, scene.path());
-    let status = running.wait(LIMIT).expect("the run ends in time");
-    assert!(status.success(), "{status}: {}", scene.stderr());
-    let now = scene.done();
+    let mut running = Killable::start(build, &program, test.path());
+    let status = running.wait(TIMEOUT).expect("the run ends in time");
+    assert!(status.success(), "{status}: {}", test.stderr());
+    let now = test.done();
     assert_eq!(now.len() as u64, TASKS, "tasks that are done");
-    scene.check_data(&now, true);
-    assert!(!scene.journal().exists(), "an orderly end removes the journal");
+    test.check_data(&now, true);
+    assert!(!test.journal().exists(), "a completed run removes the journal");
     kills
 }
 
-fn kill_runs(flavour: Flavour, runs: u64) {
+fn kill_runs(build: Build, runs: u64) {
     let mut total = [0, 0];
-    all_seeds(runs, |seed| {
-        let kills = kill_until_done(flavour, seed);
+    for_each_seed(runs, |seed| {
+        let kills = kill_until_done(build, seed);
         for (total, kills) in total.iter_mut().zip(kills) {
             *total += kills;
         }
@@ -350,8 +351,8 @@ fn kill_runs(flavour: Flavour, runs: u64) {
     );
 }
 
-/// Runs all seeds and names the first that fails.
-fn all_seeds(runs: u64, mut test: impl FnMut(u64)) {
+/// Runs a test with each seed and prints the first seed that fails.
+fn for_each_seed(runs: u64, mut test: impl FnMut(u64)) {
     let first = setting("PMC_KILL_SEED", 1);
     for seed in first..first + runs {
         if let Err(cause) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(seed))) {
@@ -363,34 +364,34 @@ fn all_seeds(runs: u64, mut test: impl FnMut(u64)) {
 
 #[test]
 #[ignore = "takes time: tests/run e2e"]
-fn a_killed_run_loses_and_repeats_nothing() {
+fn killed_run_loses_and_repeats_nothing() {
     let runs = setting("PMC_KILL_RUNS", 40);
-    kill_runs(Flavour::Local, runs);
+    kill_runs(Build::Local, runs);
 }
 
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
-fn a_killed_run_under_open_mpi_loses_and_repeats_nothing() {
+fn killed_run_under_open_mpi_loses_and_repeats_nothing() {
     let runs = setting("PMC_KILL_RUNS", 40).div_ceil(2);
-    kill_runs(Flavour::OpenMpi, runs);
+    kill_runs(Build::OpenMpi, runs);
 }
 
-/// A planned workflow with kickstart, of which Pegasus' monitoring reads all logs in the end.
+/// Runs a planned workflow with kickstart. Pegasus' monitoring then reads all logs.
 #[test]
 #[ignore = "needs Pegasus' monitoring: tests/run e2e"]
 fn monitord_accepts_the_logs_of_killed_runs() {
     let runs = setting("PMC_KILL_RUNS", 40).div_ceil(20);
-    all_seeds(runs, |seed| {
+    for_each_seed(runs, |seed| {
         let mut random = Random(seed);
-        let mut request = Request::new(Flavour::Local, Format::Yaml);
-        // A job that removes the folder that it runs in cannot run again.
+        let mut request = Request::new(Build::Local, Format::Yaml);
+        // A job that removes its working directory cannot run again.
         request.cleanup = "none";
         let planned = request.plan();
         let mut killed = 0;
         loop {
-            let mut running = Killable::start(Flavour::Local, &planned.execution(WORKERS), planned.submit());
+            let mut running = Killable::start(Build::Local, &planned.executor(WORKERS), planned.submit());
             let limit = if killed == 4 {
-                LIMIT
+                TIMEOUT
             } else {
                 Duration::from_millis(50 + random.below(600))
             };
@@ -402,9 +403,9 @@ fn monitord_accepts_the_logs_of_killed_runs() {
             running.kill(Victim::All, &mut random);
             killed += 1;
         }
-        planned.outputs_are_right(0..20);
+        planned.assert_outputs(0..20);
         planned.monitored().replay();
-        // A run that was killed before its first line counts for nobody.
+        // Monitoring does not see a run that was killed before its first line.
         let states = planned.monitored().workflow_states();
         let last = states.last().expect("an end of the workflow");
         assert!(

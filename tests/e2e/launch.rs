@@ -2,89 +2,93 @@
 
 use std::fs;
 
-use crate::support::command::Run;
-use crate::support::programs::Flavour;
+use crate::support::command::Program;
+use crate::support::programs::Build;
 
 const EXECUTOR: &str = "pegasus-mpi-cluster";
 
-fn folder() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    fs::write(folder.path().join("small.dag"), "TASK a /bin/echo hello\n").expect("a file");
-    folder
+fn directory_with_dag() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    fs::write(directory.path().join("small.dag"), "TASK a /bin/echo hello\n").expect("a file");
+    directory
 }
 
 #[test]
 #[ignore = "needs MPI: tests/run e2e"]
 fn build_without_mpi_refuses_a_launcher() {
-    for launcher in [Flavour::OpenMpi, Flavour::Mpich] {
-        let folder = folder();
+    for launcher in [Build::OpenMpi, Build::Mpich] {
+        let directory = directory_with_dag();
         let words = launcher.launcher(2);
-        let said = Run::new(&words[0])
+        let result = Program::new(&words[0])
             .args(&words[1..])
-            .arg(Flavour::Local.program(EXECUTOR))
+            .arg(Build::Local.program(EXECUTOR))
             .arg("small.dag")
-            .within(folder.path())
+            .in_directory(directory.path())
             .envs(&launcher.environment())
-            .go()
+            .run()
             .refused();
         assert!(
-            said.stderr.contains("without MPI"),
+            result.stderr.contains("without MPI"),
             "{launcher:?}: {}",
-            said.account()
+            result.details()
         );
         assert!(
-            !said.stdout.contains("hello"),
+            !result.stdout.contains("hello"),
             "nothing has run: {}",
-            said.account()
+            result.details()
         );
     }
 }
 
 #[test]
 #[ignore = "needs MPI: tests/run e2e"]
-fn build_with_mpi_runs_alone() {
-    for flavour in [Flavour::OpenMpi, Flavour::Mpich] {
-        let folder = folder();
-        let said = Run::new(flavour.program(EXECUTOR))
+fn build_with_mpi_runs_without_a_launcher() {
+    for build in [Build::OpenMpi, Build::Mpich] {
+        let directory = directory_with_dag();
+        let result = Program::new(build.program(EXECUTOR))
             .arg("small.dag")
-            .within(folder.path())
+            .in_directory(directory.path())
             .limit(60)
-            .go()
+            .run()
             .ok();
-        assert!(said.stdout.contains("hello\n"), "{flavour:?}: {}", said.account());
+        assert!(
+            result.stdout.contains("hello\n"),
+            "{build:?}: {}",
+            result.details()
+        );
     }
 }
 
-/// Launchers bind each rank to a core; tasks may use all of them, unless the user wants it so.
+/// Launchers bind each rank to a core. Tasks may use all cores unless `--keep-affinity` is given.
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
-fn tasks_are_freed_from_the_core_of_their_rank() {
-    let folder = folder();
+fn tasks_are_not_bound_to_the_core_of_their_rank() {
+    let directory = directory_with_dag();
     let task = "sed -n s/Cpus_allowed_list:.//p /proc/self/status";
-    fs::write(folder.path().join("x.dag"), format!("TASK a {task}\n")).expect("a file");
+    fs::write(directory.path().join("x.dag"), format!("TASK a {task}\n")).expect("a file");
     let allowed = |launcher: &str, options: &[&str]| {
-        let flavour = Flavour::OpenMpi;
-        let mut words = flavour.launcher(2);
+        let build = Build::OpenMpi;
+        let mut words = build.launcher(2);
         words.extend(launcher.split_whitespace().map(str::to_owned));
-        let said = Run::new(&words[0])
+        let result = Program::new(&words[0])
             .args(&words[1..])
-            .arg(flavour.program(EXECUTOR))
+            .arg(build.program(EXECUTOR))
             .args(["--skip-rescue", "--quiet", "x.dag"])
             .args(options)
-            .within(folder.path())
-            .envs(&flavour.environment())
-            .go()
+            .in_directory(directory.path())
+            .envs(&build.environment())
+            .run()
             .ok();
-        let mut lines = said.stdout.lines();
+        let mut lines = result.stdout.lines();
         lines.find(|line| !line.starts_with('[')).map(str::to_owned)
     };
-    let all = allowed("--bind-to none", &["--keep-affinity"]);
+    let all_cpus = allowed("--bind-to none", &["--keep-affinity"]);
     let one = allowed("--bind-to core", &["--keep-affinity"]);
-    assert!(one.as_ref().is_some_and(|cpus| cpus.parse::<u32>().is_ok()) || one == all);
-    assert_eq!(allowed("--bind-to core", &[]), all);
+    assert!(one.as_ref().is_some_and(|cpus| cpus.parse::<u32>().is_ok()) || one == all_cpus);
+    assert_eq!(allowed("--bind-to core", &[]), all_cpus);
     // Tasks can be bound only to CPUs that their worker may use.
     assert_eq!(
         allowed("--bind-to core", &["--keep-affinity", "--set-affinity"]),
-        all
+        all_cpus
     );
 }

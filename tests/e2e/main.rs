@@ -1,10 +1,10 @@
 //! End-to-end tests: the built programs with real MPI launchers, a real Slurm and the monitoring of
-//! Pegasus itself.
+//! Pegasus.
 //!
-//! All of them are ignored by default, because they need programs that `cargo test` neither installs nor builds.
-//! `tests/run e2e` prepares everything and runs them. A missing program is then a failure.
+//! All are ignored by default, because they need programs that `cargo test` neither installs nor builds.
+//! `tests/run e2e` prepares everything and runs them. A missing program then fails the test.
 
-#![expect(clippy::panic, reason = "a test says what is wrong by a panic")]
+#![expect(clippy::panic, reason = "a test fails by a panic")]
 
 mod bad_input;
 mod chains;

@@ -1,5 +1,5 @@
-//! Every plan of the golden cases runs, with stand-in programs that check the inputs of their jobs and write the
-//! outputs. Pegasus' own monitoring loads each run.
+//! Every plan of the golden cases runs with substitute programs, which check the inputs of their jobs and
+//! write the outputs. Pegasus' monitoring loads each run.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,16 +8,15 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use testutils::golden::{self, Case, planner};
 
-use crate::support::command::Run;
+use crate::support::command::Program;
 use crate::support::pegasus::Monitored;
-use crate::support::programs::Flavour;
+use crate::support::programs::Build;
 
-/// Cases with jobs that cannot work: one reads a file that it does not list, so it is not staged; one has `$(date)`
-/// among its arguments, which kickstart refuses.
+/// Cases with jobs that must fail. One reads a file that it does not list, so the file is not staged. The
+/// other has the argument `$(date)`, which kickstart refuses.
 const NOT_RUN: [&str; 2] = ["stdio", "quoting"];
 
-/// The program of all jobs. It finds the files of a job in the lists for kickstart or, where there are none, among its
-/// arguments.
+/// The program of all jobs. It finds the files of a job in the lists for kickstart or else in its arguments.
 const JOB: &str = r#"#!/bin/bash
 for list in $(find '@BASE@/submit' -name "$PMC_TASK.*.lof"); do
     while IFS== read -r file _; do
@@ -37,12 +36,12 @@ while [ $# -gt 0 ]; do
 done
 "#;
 
-/// Servers are directories of this machine.
+/// Transfers from and to directories of this machine instead of servers.
 const TRANSFER: &str = r#"#!/bin/bash
 sed -E 's#"(gsiftp|https?)://#"file://@BASE@/servers/#g' | '@REAL@' "$@"
 "#;
 
-/// A golden case in a directory of its own.
+/// A golden case in a temporary directory.
 struct Plan<'a> {
     directory: tempfile::TempDir,
     case: &'a Case,
@@ -58,13 +57,13 @@ impl<'a> Plan<'a> {
         let bin = plan.home().join("bin");
         fs::create_dir_all(&bin).expect("a directory");
         for program in ["pegasus-kickstart", "pegasus-rc-client", "pegasus-mpi-cluster"] {
-            symlink(Flavour::Local.program(program), bin.join(program)).expect("a link");
+            symlink(Build::Local.program(program), bin.join(program)).expect("a link");
         }
         plan.program("pegasus-keg", JOB);
         plan.program("pegasus-transfer", TRANSFER);
         for (path, file) in case.archive.below("input") {
             let mut file = file.clone();
-            // Programs that are staged.
+            // Programs that the plan stages.
             let text = if path.starts_with("bin/") {
                 JOB
             } else {
@@ -87,7 +86,7 @@ impl<'a> Plan<'a> {
             .replace("/opt/${PLANCASE_WORD}/bin/one", "@PEGASUS_HOME@/bin/pegasus-keg")
             .replace("/usr/bin/tr", "@PEGASUS_HOME@/bin/pegasus-keg")
             .replace("/opt/pegasus/bin/", "@PEGASUS_HOME@/bin/");
-        let transfer = Flavour::Local.program("pegasus-transfer");
+        let transfer = Build::Local.program("pegasus-transfer");
         planner::fill(&text, &self.base(), &self.home()).replace("@REAL@", &transfer.display().to_string())
     }
     fn program(&self, name: &str, text: &str) {
@@ -96,20 +95,20 @@ impl<'a> Plan<'a> {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("a mode");
     }
     /// Plans, and returns the submit directory.
-    fn make(&self) -> PathBuf {
+    fn plan(&self) -> PathBuf {
         let arguments = self.case.file("args").lines().filter(|line| !line.is_empty());
-        let said = self
-            .run(&Flavour::Local.program("pmc-plan"))
+        let result = self
+            .command(&Build::Local.program("pmc-plan"))
             .arg("--json")
             .args(arguments.map(|argument| self.fill(argument)))
-            .within(&self.base())
-            .go()
+            .in_directory(&self.base())
+            .run()
             .ok();
-        let object: Value = serde_json::from_str(&said.stdout).expect("JSON");
+        let object: Value = serde_json::from_str(&result.stdout).expect("JSON");
         object["submit_dir"].as_str().expect("a submit directory").into()
     }
-    fn run(&self, program: &Path) -> Run {
-        Run::new(program)
+    fn command(&self, program: &Path) -> Program {
+        Program::new(program)
             .env("HOME", self.directory.path())
             .env("PEGASUS_HOME", self.home())
             .env("PLANCASE_WORD", "harbour")
@@ -127,9 +126,9 @@ impl<'a> Plan<'a> {
 /// Returns the sources and destinations of all transfers of one kind.
 fn urls(submit: &Path, kind: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let mut folders = vec![submit.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder") {
+    let mut directories = vec![submit.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).expect("a directory") {
             let path = entry.expect("an entry").path();
             let name = path
                 .file_name()
@@ -137,7 +136,7 @@ fn urls(submit: &Path, kind: &str) -> Vec<(String, String)> {
                 .to_string_lossy()
                 .into_owned();
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
             } else if name.starts_with(kind) && name.ends_with(".in") {
                 let text = fs::read_to_string(&path).expect("orders");
                 let orders: Value = serde_json::from_str(&text).expect("JSON");
@@ -160,7 +159,7 @@ fn urls(submit: &Path, kind: &str) -> Vec<(String, String)> {
 fn execute(case: &Case) -> (Plan<'_>, PathBuf) {
     let name = &case.name;
     let plan = Plan::new(case);
-    let submit = plan.make();
+    let submit = plan.plan();
     let scratch = plan.base().join("scratch");
     for (source, _) in urls(&submit, "stage_in")
         .into_iter()
@@ -168,12 +167,12 @@ fn execute(case: &Case) -> (Plan<'_>, PathBuf) {
     {
         let path = plan.path(&source);
         if !path.exists() && !path.starts_with(&scratch) && !source.contains("/run0001/") {
-            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
             fs::write(&path, "input\n").expect("an input");
         }
     }
     let dag = crate::support::pegasus::only_file(&submit, ".dag");
-    plan.run(&Flavour::Local.program("pegasus-mpi-cluster"))
+    plan.command(&Build::Local.program("pegasus-mpi-cluster"))
         .args([
             "--workers",
             "2",
@@ -186,21 +185,17 @@ fn execute(case: &Case) -> (Plan<'_>, PathBuf) {
         ])
         .args(["--monitord-hack", "--per-task-stdio"])
         .arg(&dag)
-        .within(&submit)
-        .go()
+        .in_directory(&submit)
+        .run()
         .ok();
     for (_, target) in urls(&submit, "stage_out") {
         let path = plan.path(&target);
-        assert!(
-            path.exists(),
-            "{name}: the output {} is not there",
-            path.display()
-        );
+        assert!(path.exists(), "{name}: the output {} is missing", path.display());
     }
     (plan, submit)
 }
 
-/// Has Pegasus' monitoring load a run, and compares what it stored with the plan.
+/// Loads a run with Pegasus' monitoring and compares the database with the plan.
 fn check_monitoring(plan: &Plan<'_>, submit: &Path) {
     let name = &plan.case.name;
     let monitored = Monitored {
@@ -218,7 +213,7 @@ fn check_monitoring(plan: &Plan<'_>, submit: &Path) {
     );
 }
 
-/// Plans and runs all cases in which the original makes a plan, and checks each.
+/// Plans, runs and checks all cases in which Pegasus makes a plan.
 fn execute_all(check: fn(&Plan<'_>, &Path)) {
     let mut cases = Case::read_all("planner");
     cases.retain(|case| case.file("expected/exit").trim() == "0" && !NOT_RUN.contains(&case.name.as_str()));

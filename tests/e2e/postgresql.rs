@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use testutils::golden::Case;
 
-use crate::support::command::Run;
+use crate::support::command::Program;
 use crate::support::pegasus::only_file;
-use crate::support::programs::{Flavour, venv_bin};
+use crate::support::programs::{Build, venv_bin};
 use crate::support::server::{Server, free_port};
 
 const PASSWORD: &str = "open-sesame";
 
-/// Programs of the server, which Debian keeps away from PATH.
+/// Returns the path of a program of the server, which Debian does not put on `PATH`.
 fn server_program(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql")
         .into_iter()
@@ -25,26 +25,26 @@ fn server_program(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("{name} is missing: `tests/run packages` installs it"))
 }
 
-/// The server does not run as root.
-fn unprivileged(program: &str) -> Run {
+/// Returns a program of the server that does not run as root, which the server refuses.
+fn unprivileged(program: &str) -> Program {
     let program = server_program(program);
     let run = if nix::unistd::getuid().is_root() {
-        Run::new("setpriv")
+        Program::new("setpriv")
             .args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"])
             .arg(program)
     } else {
-        Run::new(program)
+        Program::new(program)
     };
-    run.env("LC_ALL", "C").within(Path::new("/"))
+    run.env("LC_ALL", "C").in_directory(Path::new("/"))
 }
 
-/// A server with one account, `loader`, and its port.
-fn server(place: &Path) -> (Server, u16) {
-    let open =
+/// Starts a server with one account, `loader`. Returns it with its port.
+fn start_server(top: &Path) -> (Server, u16) {
+    let set_mode =
         |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("permissions");
-    open(place, 0o755);
-    let home = place.join("server");
-    fs::create_dir(&home).expect("a folder");
+    set_mode(top, 0o755);
+    let home = top.join("server");
+    fs::create_dir(&home).expect("a directory");
     let secret = home.join("secret");
     fs::write(&secret, PASSWORD).expect("written");
     if nix::unistd::getuid().is_root() {
@@ -67,7 +67,7 @@ fn server(place: &Path) -> (Server, u16) {
         .arg(&secret)
         .arg("-D")
         .arg(&data)
-        .go()
+        .run()
         .ok();
     let port = free_port();
     let run = unprivileged("postgres")
@@ -92,56 +92,57 @@ fn executed(case: &str, place: &Path) -> (PathBuf, PathBuf) {
 }
 
 fn load(submit: &Path, home: &Path) {
-    let said = Run::new(Flavour::Local.program("pmc-monitord"))
+    let result = Program::new(Build::Local.program("pmc-monitord"))
         .args(["-N", "-r"])
         .arg(format!("{}.dagman.out", only_file(submit, ".dag").display()))
         .env("HOME", home)
-        .go()
+        .run()
         .ok();
-    assert_eq!(said.stderr, "");
+    assert_eq!(result.stderr, "");
 }
 
-/// Returns the table of jobs of `pegasus-statistics`. PostgreSQL refuses the queries of its other tables, and those of
-/// `pegasus-analyzer`, for any database.
+/// Returns the table of jobs of `pegasus-statistics`. PostgreSQL refuses the queries for its other tables and
+/// those of
+/// `pegasus-analyzer`.
 fn jobs(submit: &Path, home: &Path) -> String {
     let bin = venv_bin();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
-    Run::new(bin.join("pegasus-statistics"))
+    Program::new(bin.join("pegasus-statistics"))
         .args(["-s", "jb_stats"])
         .arg(submit)
         .env("PATH", path)
         .env("HOME", home)
         .env("LC_ALL", "C.UTF-8")
-        .go()
+        .run()
         .ok();
-    let folder = submit.join("statistics");
-    let table = fs::read_to_string(folder.join("jobs.txt")).expect("a table");
-    fs::remove_dir_all(folder).expect("removed");
+    let directory = submit.join("statistics");
+    let table = fs::read_to_string(directory.join("jobs.txt")).expect("a table");
+    fs::remove_dir_all(directory).expect("removed");
     table
 }
 
 #[test]
 #[ignore = "needs Pegasus' monitoring and PostgreSQL: tests/run e2e"]
 fn pegasus_reads_the_database_on_a_server() {
-    let place = tempfile::tempdir_in("/tmp").expect("a temporary folder");
-    let (_server, port) = server(place.path());
+    let place = tempfile::tempdir_in("/tmp").expect("a temporary directory");
+    let (_server, port) = start_server(place.path());
     for case in ["retried", "failing", "clustered"] {
         let (submit, home) = executed(case, place.path());
         load(&submit, &home);
-        let of_file = jobs(&submit, &home);
-        assert!(of_file.lines().count() > 10, "{of_file}");
+        let from_file = jobs(&submit, &home);
+        assert!(from_file.lines().count() > 10, "{from_file}");
         fs::remove_file(only_file(&submit, ".stampede.db")).expect("removed");
 
-        // All of them find the password in the user's file.
+        // All programs read the password from the user's file.
         let passwords = home.join(".pgpass");
         fs::write(&passwords, format!("127.0.0.1:*:*:loader:{PASSWORD}\n")).expect("written");
         fs::set_permissions(&passwords, fs::Permissions::from_mode(0o600)).expect("permissions");
         let url = format!("postgresql://loader@127.0.0.1:{port}/{case}");
-        Run::new(server_program("createdb"))
+        Program::new(server_program("createdb"))
             .args(["-h", "127.0.0.1", "-U", "loader", "-p", &port.to_string(), case])
             .env("HOME", &home)
             .env("PGPASSFILE", &passwords)
-            .go()
+            .run()
             .ok();
         let settings = only_file(&submit, ".properties");
         let text = fs::read_to_string(&settings).expect("a text");
@@ -149,7 +150,7 @@ fn pegasus_reads_the_database_on_a_server() {
         fs::write(&settings, text).expect("written");
         load(&submit, &home);
         assert!(!submit.join(format!("{case}-0.stampede.db")).exists());
-        let of_server = jobs(&submit, &home);
-        assert_eq!(of_file, of_server, "{case}");
+        let from_server = jobs(&submit, &home);
+        assert_eq!(from_file, from_server, "{case}");
     }
 }

@@ -1,24 +1,24 @@
-//! Records of kickstart: read by Pegasus' own parser whatever a task prints, and the same when kickstart stays beside
-//! the ranks of MPI.
+//! Pegasus' parser reads kickstart's records whatever a task prints. Task servers beside the ranks of MPI
+//! write the same records.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::command::{Run, Said};
-use crate::support::programs::{Flavour, python, venv_bin};
+use crate::support::command::{CommandResult, Program};
+use crate::support::programs::{Build, python, venv_bin};
 use nix::sys::signal::Signal;
 
-/// Kickstart runs `cat` on each file; Pegasus' reader must find in the record what is in the file. Prints what it does
-/// not find. Bytes that are no text count as the character that stands for them.
-const READ: &str = r#"
+/// Reads the records of `cat` for each file with Pegasus' parser and prints differences between record and
+/// file. A byte that is not text becomes the replacement character.
+const READ_RECORDS: &str = r#"
 import json, sys, yaml
 from Pegasus.tools.kickstart_parser import YAMLParser
 for number in range(int(sys.argv[1])):
-    said = open(f"{number}.in", "rb").read()
-    text = said.decode("utf-8", "replace")
-    argument = said[:1000].replace(b"\0", b"").decode("utf-8", "replace")
+    content = open(f"{number}.in", "rb").read()
+    text = content.decode("utf-8", "replace")
+    argument = content[:1000].replace(b"\0", b"").decode("utf-8", "replace")
     try:
         records = YAMLParser(f"{number}.out").parse_stampede()
         assert len(records) == 1, "%d records" % len(records)
@@ -28,11 +28,11 @@ for number in range(int(sys.argv[1])):
         assert whole["mainjob"]["argument_vector"][-1] == argument, whole["mainjob"]["argument_vector"]
         assert whole["environment"]["HOSTILE"] == argument, whole["environment"]
     except Exception as error:
-        print(number, said[:200], repr(error)[:400])
+        print(number, content[:200], repr(error)[:400])
 "#;
 
-/// What a careless or an evil program could print.
-fn hostile() -> Vec<Vec<u8>> {
+/// Returns outputs that could mislead a reader of records.
+fn hostile_outputs() -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = [
         &b""[..],
         b"\n",
@@ -88,10 +88,10 @@ fn hostile() -> Vec<Vec<u8>> {
 #[ignore = "needs Pegasus: tests/run e2e"]
 fn pegasus_reads_what_hostile_tasks_print() {
     use std::os::unix::ffi::OsStrExt as _;
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = |name: String| folder.path().join(name);
-    let kickstart = Flavour::Local.program("pegasus-kickstart");
-    let texts = hostile();
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: String| directory.path().join(name);
+    let kickstart = Build::Local.program("pegasus-kickstart");
+    let texts = hostile_outputs();
     for (number, text) in texts.iter().enumerate() {
         fs::write(path(format!("{number}.in")), text).expect("a file");
         let argument: Vec<u8> = text
@@ -101,7 +101,7 @@ fn pegasus_reads_what_hostile_tasks_print() {
             .filter(|byte| *byte != 0)
             .collect();
         let escaped: Vec<u8> = argument.iter().flat_map(|byte| [b'\\', *byte]).collect();
-        let said = Run::new(&kickstart)
+        let result = Program::new(&kickstart)
             .args(["-f", "-n", "tr", "-N", "ID1", "-B", "all", "-l"])
             .arg(path(format!("{number}.out")))
             .args([
@@ -114,23 +114,23 @@ fn pegasus_reads_what_hostile_tasks_print() {
             ])
             .arg(std::ffi::OsStr::from_bytes(&escaped))
             .env("HOSTILE", std::ffi::OsStr::from_bytes(&argument))
-            .within(folder.path())
-            .go()
+            .in_directory(directory.path())
+            .run()
             .ok();
-        assert_eq!(said.stdout, "", "{}", said.account());
+        assert_eq!(result.stdout, "", "{}", result.details());
     }
-    let said = python()
-        .args(["-I", "-c", READ, &texts.len().to_string()])
-        .within(folder.path())
-        .go()
+    let result = python()
+        .args(["-I", "-c", READ_RECORDS, &texts.len().to_string()])
+        .in_directory(directory.path())
+        .run()
         .ok();
-    assert_eq!(said.stdout, "", "{}", said.account());
-    // A text search, not a parser, judges the jobs of Pegasus' own executors: those that could mislead it.
+    assert_eq!(result.stdout, "", "{}", result.details());
+    // `pegasus-exitcode` searches the text, so test the outputs that could mislead it.
     for number in 8..11 {
-        Run::new(venv_bin().join("pegasus-exitcode"))
+        Program::new(venv_bin().join("pegasus-exitcode"))
             .args(["-n", "-N"])
             .arg(path(format!("{number}.out")))
-            .go()
+            .run()
             .ok();
     }
 }
@@ -143,34 +143,37 @@ fn value<'a>(record: &'a str, key: &str) -> &'a str {
 
 const WORKERS: u32 = 3;
 
-/// A DAG of tasks below kickstart: each a name, options of the task, options of kickstart, and a script.
-fn dag(flavour: Flavour, folder: &Path, tasks: &[(String, &str, &str, &str)]) {
-    let kickstart = flavour.program("pegasus-kickstart");
+/// A task below kickstart: its name, its options, options of kickstart, and a script.
+type Task = (String, &'static str, &'static str, &'static str);
+
+/// Writes a DAG of tasks below kickstart.
+fn write_dag(build: Build, directory: &Path, tasks: &[Task]) {
+    let kickstart = build.program("pegasus-kickstart");
     let lines = tasks.iter().map(|(name, options, before, script)| {
-        fs::write(folder.join(format!("{name}.sh")), script).expect("a script");
+        fs::write(directory.join(format!("{name}.sh")), script).expect("a script");
         format!(
             "TASK {name} {options} {} {before} /bin/sh {name}.sh\n",
             kickstart.display()
         )
     });
-    fs::write(folder.join("x.dag"), lines.collect::<String>()).expect("a DAG");
+    fs::write(directory.join("x.dag"), lines.collect::<String>()).expect("a DAG");
 }
 
-fn executed(flavour: Flavour, folder: &Path, served: bool) -> Said {
-    flavour
+fn execute(build: Build, directory: &Path, served: bool) -> CommandResult {
+    build
         .executor_with(WORKERS)
         .args(["--per-task-stdio", "x.dag"])
         .env("PMC_KICKSTART", if served { "serve" } else { "exec" })
-        .within(folder)
+        .in_directory(directory)
         .limit(120)
-        .go()
+        .run()
 }
 
-fn kickstart_stays_beside_ranks_of(flavour: Flavour) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let top = folder.path();
+fn check_task_servers(build: Build) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let top = directory.path();
     let read = |name: &str| fs::read_to_string(top.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let mut tasks: Vec<(String, &str, &str, &str)> = (0..60)
+    let mut tasks: Vec<Task> = (0..60)
         .map(|n| (format!("many{n}"), "", "-n many", "echo from $PMC_TASK"))
         .collect();
     for (name, options, before, script) in [
@@ -189,27 +192,27 @@ fn kickstart_stays_beside_ranks_of(flavour: Flavour) {
     ] {
         tasks.push((name.to_owned(), options, before, script));
     }
-    dag(flavour, top, &tasks);
-    let said = executed(flavour, top, true);
-    assert_eq!(said.code(), 1, "{}", said.account());
+    write_dag(build, top, &tasks);
+    let result = execute(build, top, true);
+    assert_eq!(result.code(), 1, "{}", result.details());
     let mut servers = BTreeSet::new();
     for number in 0..60 {
         let record = read(&format!("many{number}.out.000"));
         assert!(record.contains(&format!("from many{number}\n")), "{record}");
         servers.insert(value(&record, "pid").to_owned());
     }
-    // One each, and new ones for those that had to end with a task.
+    // One server per worker, and a new one after each server that ended with a task.
     assert!(servers.len() <= WORKERS as usize + 7, "{servers:?}");
-    for (name, key, wanted) in [
+    for (name, key, expected) in [
         ("code", "raw", "1792"),
         ("signal", "signalled_signal", "11"),
         ("limited", "signalled_signal", "15"),
         ("out-of-time", "signalled_signal", "15"),
     ] {
         let record = read(&format!("{name}.out.000"));
-        assert_eq!(value(&record, key), wanted, "{name}: {record}");
+        assert_eq!(value(&record, key), expected, "{name}: {record}");
     }
-    // What the executor knows: the exit status, as wait(2) gives it.
+    // The executor records the exit status of wait(2).
     for (file, status) in [
         ("code.out.000", 7 << 8),
         ("signal.out.000", 139 << 8),
@@ -222,13 +225,14 @@ fn kickstart_stays_beside_ranks_of(flavour: Flavour) {
         assert!(text.contains(&format!(" status={status},")), "{file}: {text}");
     }
     assert!(
-        said.stderr
+        result
+            .stderr
             .contains("Task server: its kickstart exited on signal 9 and left no record")
-            || said
+            || result
                 .stdout
                 .contains("Task server: its kickstart exited on signal 9 and left no record"),
         "{}",
-        said.account()
+        result.details()
     );
     assert!(
         value(&read("memory.out.000"), "maxrss")
@@ -238,13 +242,17 @@ fn kickstart_stays_beside_ranks_of(flavour: Flavour) {
     );
     let rescue = read("x.dag.rescue");
     assert_eq!(rescue.matches("DONE ").count(), 62, "{rescue}");
-    // The same without: the same codes, a process for each.
-    let other = tempfile::tempdir().expect("a folder");
+    compare_with_kickstart_processes(build, tasks, read);
+}
+
+/// Asserts that tasks have the same codes without task servers, and a process each.
+fn compare_with_kickstart_processes(build: Build, mut tasks: Vec<Task>, read: impl Fn(&str) -> String) {
+    let other = tempfile::tempdir().expect("a directory");
     tasks.retain(|task| {
         ["many0", "many1", "many2", "many3", "many4", "code", "signal"].contains(&task.0.as_str())
     });
-    dag(flavour, other.path(), &tasks);
-    executed(flavour, other.path(), false);
+    write_dag(build, other.path(), &tasks);
+    execute(build, other.path(), false);
     let own: BTreeSet<String> = tasks
         .iter()
         .map(|task| {
@@ -257,22 +265,22 @@ fn kickstart_stays_beside_ranks_of(flavour: Flavour) {
     assert_eq!(own.len(), tasks.len());
 }
 
-/// A signal to the launcher reaches the job of a kickstart that stays; nothing of the run is left.
-fn a_stopped_run_ends_jobs_of(flavour: Flavour) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let top = folder.path();
-    let script = "trap 'echo told > told-$PMC_TASK; exit 5' TERM; echo $$ > pid-$PMC_TASK; while :; do sleep 0.05; done";
-    let tasks: Vec<(String, &str, &str, &str)> = (0..6).map(|n| (format!("t{n}"), "", "", script)).collect();
-    dag(flavour, top, &tasks);
-    let running = flavour
+/// Asserts that a signal to the launcher ends the jobs of task servers and leaves no process.
+fn assert_stopped_run_ends_jobs(build: Build) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let top = directory.path();
+    let script = "trap 'echo signalled > signalled-$PMC_TASK; exit 5' TERM; echo $$ > pid-$PMC_TASK; while :; do sleep 0.05; done";
+    let tasks: Vec<Task> = (0..6).map(|n| (format!("t{n}"), "", "", script)).collect();
+    write_dag(build, top, &tasks);
+    let running = build
         .executor_with(WORKERS)
         .args(["--per-task-stdio", "--host-cpus", "3", "x.dag"])
-        .within(top)
+        .in_directory(top)
         .limit(120)
         .start();
-    let begin = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let pids = || -> Vec<String> {
-        let names = fs::read_dir(top).expect("a folder").flatten();
+        let names = fs::read_dir(top).expect("a directory").flatten();
         let pids = names.filter(|name| name.file_name().to_string_lossy().starts_with("pid-"));
         pids.filter_map(|name| {
             fs::read_to_string(name.path())
@@ -283,43 +291,45 @@ fn a_stopped_run_ends_jobs_of(flavour: Flavour) {
     };
     while pids().len() < WORKERS as usize {
         assert!(
-            begin.elapsed() < Duration::from_secs(60),
+            started.elapsed() < Duration::from_secs(60),
             "the tasks do not start"
         );
         std::thread::sleep(Duration::from_millis(20));
     }
     let jobs = pids();
     running.signal(Signal::SIGTERM);
-    let said = running.wait();
-    // MPICH's launcher may end with 0 when it was ended itself; the run says what became of it.
+    let result = running.wait();
+    // MPICH's launcher may exit with 0 after a signal, so check the rescue file.
     let rescue = fs::read_to_string(top.join("x.dag.rescue")).unwrap_or_default();
-    assert!(!rescue.contains("DONE"), "{rescue}{}", said.account());
+    assert!(!rescue.contains("DONE"), "{rescue}{}", result.details());
     for job in jobs {
         let path = format!("/proc/{}", job.trim());
-        let begin = std::time::Instant::now();
+        let started = std::time::Instant::now();
         while Path::new(&path).exists() {
             assert!(
-                begin.elapsed() < Duration::from_secs(20),
-                "a job is left: {}",
-                said.account()
+                started.elapsed() < Duration::from_secs(20),
+                "a job still runs: {}",
+                result.details()
             );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    let told = (0..6).filter(|n| top.join(format!("told-t{n}")).exists()).count();
-    assert!(told <= WORKERS as usize, "no more tasks are started");
+    let signalled = (0..6)
+        .filter(|n| top.join(format!("signalled-t{n}")).exists())
+        .count();
+    assert!(signalled <= WORKERS as usize, "no more tasks are started");
 }
 
 #[test]
 #[ignore = "needs Open MPI: tests/run e2e"]
-fn kickstart_stays_beside_ranks_of_open_mpi() {
-    kickstart_stays_beside_ranks_of(Flavour::OpenMpi);
-    a_stopped_run_ends_jobs_of(Flavour::OpenMpi);
+fn task_servers_run_beside_ranks_of_open_mpi() {
+    check_task_servers(Build::OpenMpi);
+    assert_stopped_run_ends_jobs(Build::OpenMpi);
 }
 
 #[test]
 #[ignore = "needs MPICH: tests/run e2e"]
-fn kickstart_stays_beside_ranks_of_mpich() {
-    kickstart_stays_beside_ranks_of(Flavour::Mpich);
-    a_stopped_run_ends_jobs_of(Flavour::Mpich);
+fn task_servers_run_beside_ranks_of_mpich() {
+    check_task_servers(Build::Mpich);
+    assert_stopped_run_ends_jobs(Build::Mpich);
 }

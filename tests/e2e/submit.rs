@@ -1,16 +1,16 @@
-//! `pmc-plan --submit` submits a plan to a real Slurm. The signal that its batch script requests drains the run, and a
-//! second job does the rest.
+//! `pmc-plan --submit` submits a plan to Slurm. The signal that its batch script requests drains the run. A
+//! second job completes it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::support::command::Run;
+use crate::support::command::Program;
 use crate::support::pegasus::only_file;
-use crate::support::programs::Flavour;
+use crate::support::programs::Build;
 use crate::support::slurm::Cluster;
 
-/// More jobs than the three nodes have places for.
+/// More jobs than the three nodes have slots.
 const JOBS: usize = 12;
 
 const SITES: &str = r#"pegasus: "5.0"
@@ -20,8 +20,8 @@ sites:
   - {type: sharedScratch, path: @DIR@/scratch, fileServers: [{url: "file://@DIR@/scratch", operation: all}]}
 "#;
 
-/// Jobs that note that they have run, and take a while.
-fn inputs(top: &Path) {
+/// Writes a workflow of slow jobs that record their numbers.
+fn write_inputs(top: &Path) {
     let mut workflow = String::from("pegasus: \"5.0\"\nname: waits\njobs:\n");
     for n in 0..JOBS {
         workflow.push_str(&format!(
@@ -41,8 +41,8 @@ fn inputs(top: &Path) {
     );
 }
 
-/// Numbers of the jobs that have run, in order.
-fn ran(top: &Path) -> Vec<usize> {
+/// Returns the numbers of the jobs that have run, sorted.
+fn completed_jobs(top: &Path) -> Vec<usize> {
     let text = fs::read_to_string(top.join("ran")).unwrap_or_default();
     let mut numbers: Vec<usize> = text.lines().filter_map(|line| line.parse().ok()).collect();
     numbers.sort_unstable();
@@ -51,17 +51,17 @@ fn ran(top: &Path) -> Vec<usize> {
 
 #[test]
 #[ignore = "needs Slurm: tests/run e2e"]
-fn a_submitted_run_drains_when_slurm_says_so_and_goes_on_later() {
+fn submitted_run_drains_on_the_signal_of_slurm_and_resumes() {
     let cluster = Cluster::start();
-    let folder = tempfile::Builder::new()
+    let directory = tempfile::Builder::new()
         .prefix("pmc-submit.")
         .tempdir()
-        .expect("a temporary folder");
-    let top = folder.path();
-    inputs(top);
-    let said = cluster
-        .job_command(Flavour::OpenMpi.program("pmc-plan"))
-        .within(top)
+        .expect("a temporary directory");
+    let top = directory.path();
+    write_inputs(top);
+    let result = cluster
+        .job_command(Build::OpenMpi.program("pmc-plan"))
+        .in_directory(top)
         .args([
             "--sites",
             "local",
@@ -83,61 +83,66 @@ fn a_submitted_run_drains_when_slurm_says_so_and_goes_on_later() {
             "4",
         ])
         .args(["-Dpegasus.memory=1", "--submit", "--json", "workflow.yml"])
-        .go()
+        .run()
         .ok();
-    let object: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
+    let object: serde_json::Value = serde_json::from_str(&result.stdout).expect("JSON");
     assert_eq!(object["scheduler"], "slurm", "{object}");
     let submit = PathBuf::from(object["submit_dir"].as_str().expect("a directory"));
     let script = fs::read_to_string(only_file(&submit, ".sbatch")).expect("a script");
     assert!(script.contains("#SBATCH --signal=B:USR1@"), "{script}");
     let job = cluster.job(object["job_id"].as_str().expect("a number"));
 
-    let begin = Instant::now();
-    while ran(top).is_empty() {
-        assert!(begin.elapsed() < Duration::from_secs(120), "no job has run");
+    let started = Instant::now();
+    while completed_jobs(top).is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(120), "no job has run");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // What `--signal=B:USR1@…` makes Slurm send, to the same processes.
+    // Slurm sends this signal for `--signal=B:USR1@…`.
     job.signal("USR1");
-    job.ends_as("FAILED");
-    let first = ran(top);
+    job.assert_ends_as("FAILED");
+    let first = completed_jobs(top);
     assert!(!first.is_empty() && first.len() < JOBS, "{first:?} have run");
     let rescue = fs::read_to_string(only_file(&submit, ".dag.rescue")).expect("a rescue file");
     let done = rescue.lines().filter(|line| line.contains("wait_W")).count();
     assert_eq!(
         done,
         first.len(),
-        "what was running has ended and is noted: {rescue}"
+        "running tasks end and are in the rescue file: {rescue}"
     );
 
     let script = only_file(&submit, ".sbatch");
-    let said = cluster
+    let result = cluster
         .job_command("sbatch")
         .arg("--parsable")
         .arg(script)
-        .within(&submit)
-        .go()
+        .in_directory(&submit)
+        .run()
         .ok();
-    cluster.job(said.stdout.trim()).ends_as("COMPLETED");
-    assert_eq!(ran(top), (0..JOBS).collect::<Vec<_>>(), "each job has run once");
+    cluster.job(result.stdout.trim()).assert_ends_as("COMPLETED");
+    assert_eq!(
+        completed_jobs(top),
+        (0..JOBS).collect::<Vec<_>>(),
+        "each job has run once"
+    );
 }
 
 #[test]
 #[ignore = "needs all programs built: tests/run e2e"]
-fn without_a_scheduler_nothing_is_planned() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    inputs(folder.path());
-    let said = Run::new(Flavour::Local.program("pmc-plan"))
-        .within(folder.path())
+fn submission_without_a_scheduler_writes_no_plan() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    write_inputs(directory.path());
+    let result = Program::new(Build::Local.program("pmc-plan"))
+        .in_directory(directory.path())
         .env("PATH", "/nowhere")
         .args(["--sites", "local", "--dir", "submit", "--submit", "workflow.yml"])
-        .go();
-    assert_eq!(said.code(), 1, "{}", said.account());
+        .run();
+    assert_eq!(result.code(), 1, "{}", result.details());
     assert!(
-        said.stderr
+        result
+            .stderr
             .contains("none of sbatch, bsub, flux and qsub is on PATH"),
         "{}",
-        said.stderr
+        result.stderr
     );
-    assert!(!folder.path().join("submit").exists());
+    assert!(!directory.path().join("submit").exists());
 }

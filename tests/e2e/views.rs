@@ -1,18 +1,18 @@
-//! The figures of `pmc statistics` beside those of the real `pegasus-statistics`.
+//! `pmc statistics` prints the same figures as `pegasus-statistics`.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::support::command::Run;
+use crate::support::command::Program;
 use crate::support::pegasus::Monitored;
-use crate::support::programs::{Flavour, venv_bin};
+use crate::support::programs::{Build, venv_bin};
 
-/// Rows of a CSV file that begin with one of `keys`, by their key columns; titles and blank lines left out.
+/// Returns the rows of a CSV file by their key columns, without titles and blank lines.
 fn rows(path: &Path, key: &[usize]) -> BTreeMap<String, Vec<String>> {
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mut found = BTreeMap::new();
-    // Their titles go on over lines that are indented.
+    // Titles of pegasus-statistics continue on indented lines.
     let is_row = |line: &&str| line.contains(',') && !line.starts_with(['#', ' ', '\t']);
     for line in text.lines().filter(is_row) {
         let cells: Vec<String> = line.split(',').map(str::to_owned).collect();
@@ -25,8 +25,9 @@ fn rows(path: &Path, key: &[usize]) -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// Equal as texts, or as numbers to the third digit, with or without a percent sign.
-fn alike(ours: &str, theirs: &str) -> bool {
+/// Returns whether two cells are equal as text, or as numbers to the third digit, with or without a percent
+/// sign.
+fn is_close(ours: &str, theirs: &str) -> bool {
     let number = |text: &str| text.trim_end_matches('%').parse::<f64>().ok();
     match (number(ours), number(theirs)) {
         (Some(a), Some(b)) => (a - b).abs() <= 0.006 + 1e-3 * b.abs(),
@@ -38,14 +39,14 @@ fn alike(ours: &str, theirs: &str) -> bool {
 fn compare(ours: &Path, theirs: &Path, name: &str, key: &[usize]) {
     let (ours, theirs) = (rows(&ours.join(name), key), rows(&theirs.join(name), key));
     for (row, cells) in &theirs {
-        // Their files repeat everything for "all workflows".
+        // Files of pegasus-statistics repeat each row for all workflows.
         if cells[0] == "ALL" {
             continue;
         }
         let own = ours.get(row).unwrap_or_else(|| panic!("{name}: no row {row}"));
         for (at, (mine, other)) in own.iter().zip(cells).enumerate() {
             assert!(
-                alike(mine, other),
+                is_close(mine, other),
                 "{name}, {row}, column {at}: {mine} instead of {other}"
             );
         }
@@ -55,11 +56,11 @@ fn compare(ours: &Path, theirs: &Path, name: &str, key: &[usize]) {
 
 #[test]
 #[ignore = "needs Pegasus' monitoring: tests/run e2e"]
-fn statistics_are_those_of_pegasus() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let top = folder.path();
-    let pmc = || Run::new(Flavour::Local.program("pmc")).within(top);
-    fs::create_dir(top.join("bin")).expect("a folder");
+fn statistics_equal_those_of_pegasus() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let top = directory.path();
+    let pmc = || Program::new(Build::Local.program("pmc")).in_directory(top);
+    fs::create_dir(top.join("bin")).expect("a directory");
     for (name, script) in [("good", "sleep 0.2"), ("bad", "exit 3")] {
         use std::os::unix::fs::PermissionsExt as _;
         let path = top.join("bin").join(name);
@@ -89,34 +90,34 @@ fn statistics_are_those_of_pegasus() {
     assert_eq!(
         pmc()
             .args(["run", "-q", "--tries", "2", "workflow.yml"])
-            .go()
+            .run()
             .code(),
         1
     );
     let submit = top.join("pmc-runs/mixed/run0001/submit");
-    // Without a database, ours is loaded for the purpose.
+    // Without a database, `pmc statistics` loads one.
     let fresh = top.join("fresh");
     let all = ["statistics", "--csv", "-s", "all", "-o"];
-    pmc().args(all).arg(&fresh).arg(&submit).go().ok();
+    pmc().args(all).arg(&fresh).arg(&submit).run().ok();
     let monitored = Monitored {
         submit: &submit,
         home: top,
     };
-    // Its log of states is in the way of another loader's.
+    // This replaces the log of states of the other loader.
     monitored.replay();
     let theirs = top.join("theirs");
     let bin = venv_bin();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
-    Run::new(bin.join("pegasus-statistics"))
+    Program::new(bin.join("pegasus-statistics"))
         .args(["-s", "all", "-f", "csv", "-o"])
         .arg(&theirs)
         .arg(&submit)
         .env("PATH", path)
         .env("HOME", top)
-        .go()
+        .run()
         .ok();
     let same = top.join("same");
-    pmc().args(all).arg(&same).arg(&submit).go().ok();
+    pmc().args(all).arg(&same).arg(&submit).run().ok();
     for ours in [&fresh, &same] {
         compare(ours, &theirs, "summary.csv", &[0]);
         compare(ours, &theirs, "workflow.csv", &[0, 2]);
@@ -124,13 +125,13 @@ fn statistics_are_those_of_pegasus() {
         compare(ours, &theirs, "integrity.csv", &[2, 3]);
     }
     compare(&same, &theirs, "jobs.csv", &[2, 3]);
-    // Times are a millisecond apart where runs begin and end in the same second.
+    // Times differ by a millisecond if a run begins and ends in the same second.
     let times = rows(&theirs.join("summary-time.csv"), &[0]);
     let own = rows(&same.join("summary.csv"), &[0]);
     for (name, cells) in times {
         if name != "workflow_wall_time" && name != "stat_type" {
             assert!(
-                alike(&own[&name][1], &cells[1]),
+                is_close(&own[&name][1], &cells[1]),
                 "{name}: {:?} {cells:?}",
                 own[&name]
             );

@@ -1,17 +1,11 @@
 //! The DAG in memory.
 
 use std::fmt;
-use std::path::Path;
 use std::time::Duration;
 
 use crate::TaskId;
-use crate::error::{DagError, DagErrorKind};
 use crate::names::{self, NameIndex};
-use crate::options::Options;
-use crate::reader;
-
-/// Variable and path of a `-f VAR=PATH`, or source and destination of a `-F SRC=DEST`.
-pub type Forward = (Vec<u8>, Vec<u8>);
+use crate::options::{Forward, Options, Request};
 
 /// A DAG, as read from its file.
 ///
@@ -50,17 +44,6 @@ pub(crate) struct Entry {
 /// `id_len` of a task without identifier.
 pub(crate) const NO_ID: u32 = u32::MAX;
 
-/// Resources that a task requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Request {
-    /// GPUs.
-    pub gpus: u32,
-    /// CPUs.
-    pub cpus: u32,
-    /// Memory in MB; 0 if not requested.
-    pub memory_mb: u64,
-}
-
 /// Everything in the line of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task<'a> {
@@ -89,26 +72,6 @@ pub struct Task<'a> {
 }
 
 impl Dag {
-    /// Reads a DAG file.
-    ///
-    /// # Errors
-    /// The file cannot be read or is invalid.
-    pub fn open(path: &Path) -> Result<Self, DagError> {
-        let text = std::fs::read(path).map_err(|source| DagErrorKind::Read {
-            path: path.display().to_string(),
-            source,
-        })?;
-        Self::parse(text)
-    }
-
-    /// Reads a DAG from the content of its file.
-    ///
-    /// # Errors
-    /// The content is invalid; the error names the line.
-    pub fn parse(text: Vec<u8>) -> Result<Self, DagError> {
-        reader::read(text)
-    }
-
     /// Number of tasks.
     #[must_use]
     pub fn len(&self) -> usize {

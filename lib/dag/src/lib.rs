@@ -25,8 +25,9 @@ mod text;
 pub mod words;
 pub mod write;
 
-pub use dag::{Dag, Forward, Request, Task};
+pub use dag::{Dag, Task};
 pub use error::{DagError, DagErrorKind, reason};
+pub use options::{Forward, Request};
 
 /// Number of a task, in the order of the TASK lines of the DAG file, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

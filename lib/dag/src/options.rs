@@ -2,11 +2,24 @@
 
 use std::time::Duration;
 
-use crate::dag::{Forward, Request};
 use crate::error::DagErrorKind;
 use crate::number;
 use crate::text::lossy;
 use crate::words::Words;
+
+/// Resources that a task requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Request {
+    /// GPUs.
+    pub gpus: u32,
+    /// CPUs.
+    pub cpus: u32,
+    /// Memory in MB; 0 if not requested.
+    pub memory_mb: u64,
+}
+
+/// Variable and path of a `-f VAR=PATH`, or source and destination of a `-F SRC=DEST`.
+pub type Forward = (Vec<u8>, Vec<u8>);
 
 /// Options of a task, in one cache line, because each task may have its own set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

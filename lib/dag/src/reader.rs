@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::mem;
+use std::path::Path;
 
 use rustc_hash::FxHashMap;
 
@@ -15,6 +16,28 @@ use crate::text::{cut, lossy, trim};
 /// Number of names that are looked up together: first the slots of the index are read, then the tasks, then
 /// the texts. In a large DAG each of these reads misses the cache, and independent misses overlap.
 const BLOCK_SIZE: usize = 64;
+
+impl Dag {
+    /// Reads a DAG file.
+    ///
+    /// # Errors
+    /// The file cannot be read or is invalid.
+    pub fn open(path: &Path) -> Result<Self, DagError> {
+        let text = std::fs::read(path).map_err(|source| DagErrorKind::Read {
+            path: path.display().to_string(),
+            source,
+        })?;
+        Self::parse(text)
+    }
+
+    /// Reads a DAG from the content of its file.
+    ///
+    /// # Errors
+    /// The content is invalid; the error names the line.
+    pub fn parse(text: Vec<u8>) -> Result<Self, DagError> {
+        read(text)
+    }
+}
 
 pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
     let mut reader = Reader::new(&text);

@@ -1,8 +1,8 @@
-//! Workflows of any size, written as the Python API (YAML) and the older generators (DAX) write them.
+//! Writes workflows of any size as the Python API (YAML) and the older generators (DAX) do.
 //!
 //! Three levels: each job of the first reads two files of the replica catalog and writes one, each job of the
-//! other two reads two files of the level above. So there are three file uses and, below the first level, two
-//! dependencies a job. The outputs of the last level are staged out and registered.
+//! other two reads two files of the level above. Each job has three file uses and, below the first level, two
+//! dependencies. The outputs of the last level are staged out and registered.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -10,9 +10,9 @@ use std::path::Path;
 
 /// Levels of the workflow.
 const LEVELS: usize = 3;
-/// Jobs that share an input file.
-const SHARE: usize = 100;
-/// What the jobs of each level run.
+/// Number of jobs that read the same input file.
+const JOBS_PER_INPUT: usize = 100;
+/// Transformations of the levels.
 const PROGRAMS: [&str; LEVELS] = ["preprocess", "analyze", "summarize"];
 
 /// Syntax of the workflow file.
@@ -25,7 +25,7 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// Name of the workflow file.
+    /// Returns the name of the workflow file.
     pub fn file(self) -> &'static str {
         match self {
             Syntax::Yaml => "workflow.yml",
@@ -42,7 +42,7 @@ struct Job {
     output: String,
 }
 
-/// Jobs of a level; what is left over is on the first.
+/// Returns the number of jobs of a level. The first level has the remainder.
 fn width(jobs: usize, level: usize) -> usize {
     jobs / LEVELS + if level == 0 { jobs % LEVELS } else { 0 }
 }
@@ -51,11 +51,11 @@ fn id(level: usize, number: usize) -> String {
     format!("ID{}{number:07}", level + 1)
 }
 
-fn written(level: usize, number: usize) -> String {
+fn output_name(level: usize, number: usize) -> String {
     format!("f.{}.{number:07}.dat", PROGRAMS[level])
 }
 
-/// The two jobs that a job waits for.
+/// Returns the numbers of the two parents of a job.
 fn parents(jobs: usize, job: &Job) -> Option<[usize; 2]> {
     let above = width(jobs, job.level.checked_sub(1)?);
     Some([job.number % above, (job.number + 1) % above])
@@ -68,11 +68,14 @@ fn jobs(jobs: usize) -> impl Iterator<Item = Job> {
             let mut job = Job {
                 level,
                 number,
-                inputs: ["settings.xml".to_owned(), format!("raw.{}.dat", number / SHARE)],
-                output: written(level, number),
+                inputs: [
+                    "settings.xml".to_owned(),
+                    format!("raw.{}.dat", number / JOBS_PER_INPUT),
+                ],
+                output: output_name(level, number),
             };
             if let Some(parents) = parents(jobs, &job) {
-                job.inputs = parents.map(|parent| written(level - 1, parent));
+                job.inputs = parents.map(|parent| output_name(level - 1, parent));
             }
             job
         })
@@ -115,7 +118,7 @@ fn yaml(out: &mut impl Write, count: usize) -> io::Result<()> {
         )?;
     }
     out.write_all(b"jobDependencies:\n")?;
-    // By parent: those that wait for number n are n and the one before it.
+    // Grouped by parent: the children of number n are n and the one before it.
     for level in 0..LEVELS - 1 {
         let below = width(count, level + 1);
         for number in 0..width(count, level) {
@@ -191,7 +194,7 @@ fn catalogs(directory: &Path, jobs: usize) -> io::Result<()> {
     let mut text = format!(
         "pegasus: \"5.0\"\nreplicas:\n- lfn: settings.xml\n  pfns:\n  - site: local\n    pfn: {here}/settings.xml\n"
     );
-    for raw in 0..width(jobs, 0).div_ceil(SHARE) {
+    for raw in 0..width(jobs, 0).div_ceil(JOBS_PER_INPUT) {
         text.push_str(&format!(
             "- lfn: raw.{raw}.dat\n  pfns:\n  - site: local\n    pfn: {here}/raw/raw.{raw}.dat\n"
         ));

@@ -1,9 +1,9 @@
-//! How long planning takes, compared with merely parsing the workflow file.
+//! Time of planning, relative to parsing the workflow file.
 //!
 //! `cargo bench -p pmc-plan --bench plan` writes workflows of 10,000, 100,000 and a million jobs in three
-//! levels into a temporary folder (`TMPDIR` says where; a folder in memory keeps the disk out of the figures)
-//! and plans them. `PMC_BENCH_JOBS` names other sizes (`10000,100000`). Each measurement is a process of its
-//! own, so that its peak of memory is its own; the best of several rounds counts.
+//! levels into a temporary directory (below `TMPDIR`; use a directory in memory to exclude the disk)
+//! and plans them. `PMC_BENCH_JOBS` names other sizes (`10000,100000`). Each measurement runs in a new
+//! process, so that its peak memory is known. The best of several rounds counts.
 
 mod inputs;
 
@@ -16,15 +16,16 @@ use nix::sys::resource::{UsageWho, getrusage};
 
 use inputs::Syntax;
 
-/// What the program is told to do in a process of its own.
+/// Option that makes this program measure one part.
 const PART: &str = "--part";
-/// What pegasus-plan 5.1.3 on Java 17 took for 10,000 jobs in three levels, on a machine with two cores.
+/// Seconds and megabytes of pegasus-plan 5.1.3 on Java 17 for 10,000 jobs in three levels, on a machine with
+/// two cores.
 const REFERENCE: (f64, f64) = (11.7, 898.0);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(at) = arguments.iter().position(|argument| argument == PART) {
-        part(&arguments[at + 1..]);
+        measure_here(&arguments[at + 1..]);
         return;
     }
     let sizes = std::env::var("PMC_BENCH_JOBS").unwrap_or_else(|_| "10000,100000,1000000".into());
@@ -32,24 +33,24 @@ fn main() {
         .split(',')
         .map(|size| size.trim().parse().expect("PMC_BENCH_JOBS is a list of numbers"))
         .collect();
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    println!("folder {}; times are wall / CPU", folder.path().display());
+    let temporary = tempfile::tempdir().expect("a temporary directory");
+    println!("directory {}; times are wall / CPU", temporary.path().display());
     println!(
         "{:<22} {:>5} {:>15} {:>15} {:>15} {:>7} {:>7} {:>8} {:>7}",
         "workflow", "MB", "parse s", "read s", "plan s", "read/p", "plan/p", "us/job", "peak MB"
     );
     for &jobs in &sizes {
         for syntax in [Syntax::Yaml, Syntax::Dax] {
-            let directory = folder.path().join(format!("{jobs}-{}", syntax.file()));
-            fs::create_dir(&directory).expect("the temporary folder can be written");
-            inputs::write(&directory, syntax, jobs).expect("the temporary folder can be written");
+            let directory = temporary.path().join(format!("{jobs}-{}", syntax.file()));
+            fs::create_dir(&directory).expect("the temporary directory can be written");
+            inputs::write(&directory, syntax, jobs).expect("the temporary directory can be written");
             compare(&directory, syntax, jobs);
-            fs::remove_dir_all(&directory).expect("the temporary folder can be written");
+            fs::remove_dir_all(&directory).expect("the temporary directory can be written");
         }
     }
 }
 
-/// What a process took.
+/// Time in seconds and memory of a process.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     wall: f64,
@@ -58,7 +59,7 @@ struct Cost {
 }
 
 impl Cost {
-    fn better(self, other: Option<Cost>) -> Cost {
+    fn min(self, other: Option<Cost>) -> Cost {
         match other {
             Some(other) => Cost {
                 wall: self.wall.min(other.wall),
@@ -78,9 +79,9 @@ fn compare(directory: &Path, syntax: Syntax, jobs: usize) {
     let file = directory.join(syntax.file());
     let (mut parse, mut read, mut plan) = (None, None, None);
     for _ in 0..rounds {
-        parse = Some(measure("parse", &file).better(parse));
-        read = Some(measure("read", &file).better(read));
-        plan = Some(measure("plan", &file).better(plan));
+        parse = Some(measure("parse", &file).min(parse));
+        read = Some(measure("read", &file).min(read));
+        plan = Some(measure("plan", &file).min(plan));
         let _ = fs::remove_dir_all(directory.join("submit"));
     }
     let (Some(parse), Some(read), Some(plan)) = (parse, read, plan) else {
@@ -108,7 +109,7 @@ fn compare(directory: &Path, syntax: Syntax, jobs: usize) {
     }
 }
 
-/// Runs a part in a process of its own.
+/// Measures a part in a new process.
 fn measure(part: &str, file: &Path) -> Cost {
     let output = Command::new(std::env::current_exe().expect("a running program has a file"))
         .args([PART, part])
@@ -129,8 +130,8 @@ fn measure(part: &str, file: &Path) -> Cost {
     }
 }
 
-/// One measurement; prints wall time, CPU time and peak of memory.
-fn part(arguments: &[String]) {
+/// Measures a part and prints wall time, CPU time and peak memory.
+fn measure_here(arguments: &[String]) {
     let [name, file] = arguments else {
         exit(2);
     };
@@ -161,7 +162,7 @@ fn part(arguments: &[String]) {
     );
 }
 
-/// The fastest parser of the syntax, events thrown away.
+/// Parses the file with the fastest parser of the syntax and ignores the events.
 fn parse(file: &Path) {
     let text = fs::read_to_string(file).expect("the file is there");
     let mut events = 0_usize;
@@ -189,7 +190,7 @@ fn read(file: &Path) {
     assert!(!workflow.jobs.is_empty());
 }
 
-/// The whole program.
+/// Runs the planner.
 fn plan(file: &Path) {
     let directory = file.parent().expect("a file in a directory");
     let status = Command::new(testutils::programs::path("pmc-plan"))

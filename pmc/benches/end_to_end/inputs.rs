@@ -37,7 +37,7 @@ fn copy(input: &str, output: &str) -> Vec<String> {
 }
 
 /// Writes a diamond: one job splits a file, two copy the halves, one joins the copies. All outputs are kept.
-pub fn diamond(folder: &Path) -> io::Result<()> {
+pub fn diamond(directory: &Path) -> io::Result<()> {
     let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
     let job = |program, arguments: Vec<String>, inputs: &[&str], outputs: &[&str]| Job {
         program,
@@ -60,12 +60,12 @@ pub fn diamond(folder: &Path) -> io::Result<()> {
             ..job("join", owned(&["f.c1", "f.c2"]), &["f.c1", "f.c2"], &["f.d"])
         },
     ];
-    write(folder, &jobs, &["f.a".to_owned()])
+    write(directory, &jobs, &["f.a".to_owned()])
 }
 
 /// Writes a workflow of three levels. Each job reads a file of the level above; the first level reads files
 /// of the replica catalog. Outputs of the last level are kept.
-pub fn levels(folder: &Path, count: usize) -> io::Result<()> {
+pub fn levels(directory: &Path, count: usize) -> io::Result<()> {
     let width = |level: usize| count / LEVELS + usize::from(level < count % LEVELS);
     let mut jobs = Vec::new();
     for level in 0..LEVELS {
@@ -89,23 +89,26 @@ pub fn levels(folder: &Path, count: usize) -> io::Result<()> {
     let raw: Vec<String> = (0..width(0).div_ceil(JOBS_PER_INPUT))
         .map(|n| format!("raw.{n}"))
         .collect();
-    write(folder, &jobs, &raw)
+    write(directory, &jobs, &raw)
 }
 
 /// Checks that every kept output has the content of the input.
-pub fn check(folder: &Path) {
-    let kept = fs::read_to_string(folder.join("kept")).expect("written with the workflow");
+pub fn check(directory: &Path) {
+    let kept = fs::read_to_string(directory.join("kept")).expect("written with the workflow");
     for name in kept.lines() {
-        let text = fs::read_to_string(folder.join("outputs").join(name)).expect(name);
+        let text = fs::read_to_string(directory.join("outputs").join(name)).expect(name);
         assert!(text.starts_with("some bytes of input"), "{name}");
     }
 }
 
-fn write(folder: &Path, jobs: &[Job<'_>], raw: &[String]) -> io::Result<()> {
-    fs::create_dir_all(folder.join("raw"))?;
-    let here = folder.display();
+fn write(directory: &Path, jobs: &[Job<'_>], raw: &[String]) -> io::Result<()> {
+    fs::create_dir_all(directory.join("raw"))?;
+    let here = directory.display();
     for name in raw {
-        fs::write(folder.join("raw").join(name), "some bytes of input\n".repeat(50))?;
+        fs::write(
+            directory.join("raw").join(name),
+            "some bytes of input\n".repeat(50),
+        )?;
     }
     let kept: String = jobs
         .iter()
@@ -113,16 +116,16 @@ fn write(folder: &Path, jobs: &[Job<'_>], raw: &[String]) -> io::Result<()> {
         .flat_map(|job| &job.outputs)
         .map(|name| format!("{name}\n"))
         .collect();
-    fs::write(folder.join("kept"), kept)?;
-    fs::write(folder.join("workflow.yml"), workflow(jobs))?;
+    fs::write(directory.join("kept"), kept)?;
+    fs::write(directory.join("workflow.yml"), workflow(jobs))?;
     fs::write(
-        folder.join("pegasus.properties"),
+        directory.join("pegasus.properties"),
         "pegasus.catalog.site.file=sites.yml\npegasus.catalog.transformation.file=transformations.yml\n\
          pegasus.catalog.replica=YAML\npegasus.catalog.replica.file=replicas.yml\n\
          pegasus.data.configuration=sharedfs\n",
     )?;
     fs::write(
-        folder.join("sites.yml"),
+        directory.join("sites.yml"),
         format!(
             "pegasus: \"5.0\"\nsites:\n- name: local\n  directories:\n  \
              - type: sharedScratch\n    path: {here}/scratch\n    fileServers:\n    \
@@ -138,7 +141,7 @@ fn write(folder: &Path, jobs: &[Job<'_>], raw: &[String]) -> io::Result<()> {
             "- name: {name}\n  sites:\n  - {{name: local, pfn: {path}, type: installed}}\n"
         );
     }
-    fs::write(folder.join("transformations.yml"), text)?;
+    fs::write(directory.join("transformations.yml"), text)?;
     let mut text = String::from("pegasus: \"5.0\"\nreplicas:\n");
     for name in raw {
         let _ = write!(
@@ -146,7 +149,7 @@ fn write(folder: &Path, jobs: &[Job<'_>], raw: &[String]) -> io::Result<()> {
             "- lfn: {name}\n  pfns:\n  - {{site: local, pfn: '{here}/raw/{name}'}}\n"
         );
     }
-    fs::write(folder.join("replicas.yml"), text)
+    fs::write(directory.join("replicas.yml"), text)
 }
 
 fn workflow(jobs: &[Job<'_>]) -> String {

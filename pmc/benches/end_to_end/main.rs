@@ -29,8 +29,8 @@ const MAX_RATIO: f64 = 1.5;
 
 fn main() {
     install();
-    let own = tempfile::tempdir().expect("a temporary folder");
-    let folder = std::env::var_os("PMC_BENCH_DIR").map_or_else(|| own.path().to_owned(), PathBuf::from);
+    let own = tempfile::tempdir().expect("a temporary directory");
+    let directory = std::env::var_os("PMC_BENCH_DIR").map_or_else(|| own.path().to_owned(), PathBuf::from);
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     let workers = number("PMC_BENCH_WORKERS").unwrap_or(cpus);
     println!(
@@ -39,17 +39,17 @@ fn main() {
     );
     compare(
         "diamond",
-        &folder.join("diamond"),
+        &directory.join("diamond"),
         workers,
         41,
         0.3,
         &inputs::diamond,
     );
     let jobs = number("PMC_BENCH_JOBS").unwrap_or(1000);
-    let levels = |folder: &Path| inputs::levels(folder, jobs);
+    let levels = |directory: &Path| inputs::levels(directory, jobs);
     compare(
         &format!("{jobs} jobs"),
-        &folder.join("levels"),
+        &directory.join("levels"),
         workers,
         5,
         4.0,
@@ -64,22 +64,22 @@ fn number(variable: &str) -> Option<usize> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Writes the files of a workflow into a folder.
+/// Writes the files of a workflow into a directory.
 type Write<'a> = &'a dyn Fn(&Path) -> std::io::Result<()>;
 
-fn compare(name: &str, folder: &Path, workers: usize, rounds: usize, bar: f64, write: Write<'_>) {
+fn compare(name: &str, directory: &Path, workers: usize, rounds: usize, bar: f64, write: Write<'_>) {
     let mut tasks = 0;
     let mut round = |number: usize| {
         // Nothing is removed between rounds: recent removals slow down file systems.
-        let folder = &folder.join(format!("round{number}"));
-        write(folder).expect("the folder can be written");
+        let directory = &directory.join(format!("round{number}"));
+        write(directory).expect("the directory can be written");
         let start = Instant::now();
-        let submit = plan_workflow(folder);
+        let submit = plan_workflow(directory);
         let planned = start.elapsed();
         let dag = dag(&submit);
         execute(&dag, workers);
         let time = start.elapsed();
-        inputs::check(folder);
+        inputs::check(directory);
         tasks = count_tasks(&dag);
         Round {
             plan: planned.as_secs_f64(),
@@ -137,7 +137,7 @@ fn install() {
         );
         let program = program(name);
         fs::create_dir_all(program.parent().unwrap_or(Path::new(".")))
-            .expect("the target folder is writable");
+            .expect("the target directory is writable");
         // Creates a new file: the old one may be in use.
         let _ = fs::remove_file(&program);
         fs::copy(built, &program).expect("the program can be copied");
@@ -152,20 +152,20 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// Makes a command with a clean environment, so that results do not depend on settings of the user.
-fn command(name: &str, folder: &Path) -> Command {
+fn command(name: &str, directory: &Path) -> Command {
     let mut command = Command::new(program(name));
     command
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
-        .env("HOME", folder)
+        .env("HOME", directory)
         .env("USER", "bench")
-        .current_dir(folder)
+        .current_dir(directory)
         .stdin(Stdio::null());
     command
 }
 
-fn plan_workflow(folder: &Path) -> PathBuf {
-    let output = command("pmc-plan", folder)
+fn plan_workflow(directory: &Path) -> PathBuf {
+    let output = command("pmc-plan", directory)
         .args([
             "--conf",
             "pegasus.properties",
@@ -190,7 +190,7 @@ fn plan_workflow(folder: &Path) -> PathBuf {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    folder.join("submit/run")
+    directory.join("submit/run")
 }
 
 fn dag(submit: &Path) -> PathBuf {

@@ -1,44 +1,14 @@
 //! Support for integration tests: programs, a working directory, small workflows.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::OnceLock;
 
-/// Returns the directory of the programs. Builds those of other packages first: cargo builds only the
-/// programs of this package for its tests.
+/// Returns the directory of the programs. Cargo builds them, and the example `synthetic`, for these tests.
 pub fn bin() -> &'static Path {
-    static BIN: OnceLock<PathBuf> = OnceLock::new();
-    BIN.get_or_init(|| {
-        let bin = Path::new(env!("CARGO_BIN_EXE_pmc"))
-            .parent()
-            .expect("a program is in a directory");
-        let target = bin.parent().expect("below the target directory");
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--bins", "--example", "synthetic"]);
-        cargo.args([
-            "-p",
-            "pmc",
-            "-p",
-            "pegasus-kickstart",
-            "-p",
-            "pegasus-task-server",
-            "-p",
-            "pegasus-transfer",
-            "-p",
-            "pegasus-rc-client",
-        ]);
-        if bin.ends_with("release") {
-            cargo.arg("--release");
-        }
-        cargo
-            .arg("--target-dir")
-            .arg(target)
-            .current_dir(env!("CARGO_MANIFEST_DIR"));
-        let status = cargo.status().expect("cargo runs");
-        assert!(status.success(), "cannot build the programs that tasks call");
-        bin.to_owned()
-    })
+    Path::new(env!("CARGO_BIN_EXE_pmc"))
+        .parent()
+        .expect("a program is in a directory")
 }
 
 /// A temporary working directory.

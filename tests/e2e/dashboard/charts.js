@@ -1,15 +1,15 @@
-// Stands in for the library that the dashboard draws its charts with: takes what the pages give it, demands that
-// it can be drawn, and writes it down where the chart would be. Of a chart drawn again, all versions stay.
+// Replaces the library with which the dashboard draws charts. Checks the data of each chart and writes it as text
+// in place of the chart. A chart that is drawn again adds its new text.
 const Highcharts = (function () {
   const settings = { colors: [] };
 
-  function demand(holds, what) {
+  function check(holds, what) {
     if (!holds) {
       throw new Error("chart: " + what);
     }
   }
 
-  // The ends of a range, or the one value.
+  // Returns the ends of a range, or the only value.
   function values(point) {
     if (Array.isArray(point)) {
       return point;
@@ -17,10 +17,10 @@ const Highcharts = (function () {
     return [point !== null && typeof point === "object" ? point.y : point];
   }
 
-  // What a page's own function says of a point.
-  function said(formatter, what, given) {
+  // Returns the text that a formatter of the page gives for a point.
+  function formatted(formatter, what, given) {
     const text = formatter ? formatter.call(given) : "";
-    demand(typeof text === "string" && !/\b(undefined|NaN|null)\b/.test(text), what + " says " + text);
+    check(typeof text === "string" && !/\b(undefined|NaN|null)\b/.test(text), what + ": bad label " + text);
     return text;
   }
 
@@ -29,7 +29,7 @@ const Highcharts = (function () {
       this.options = options;
       this.title = options.title.text;
       this.place = document.getElementById(options.chart.renderTo);
-      demand(this.place, "no place " + options.chart.renderTo + " for " + this.title);
+      check(this.place, "no place " + options.chart.renderTo + " for " + this.title);
       this.place.textContent = "";
       this.series = options.series.map((one) => ({
         options: one,
@@ -50,7 +50,7 @@ const Highcharts = (function () {
     redraw() {
       const lines = [this.title];
       for (const series of this.series) {
-        demand(series.data.length > 0, this.title + " without data of " + series.name);
+        check(series.data.length > 0, this.title + " without data of " + series.name);
         series.data.forEach((point, number) => lines.push(this.line(series, point.value, number)));
       }
       for (const line of lines) {
@@ -62,20 +62,20 @@ const Highcharts = (function () {
       const type = series.options.type || this.options.chart.type;
       const numbers = values(value);
       const where = `${this.title}, ${series.name} ${number}`;
-      demand(numbers.length === (type === "columnrange" ? 2 : 1), where + " for a " + type);
-      demand(numbers.every(Number.isFinite), where + " is " + JSON.stringify(value));
-      demand(type !== "columnrange" || numbers[0] <= numbers[1], where + " ends before it begins");
-      demand(type !== "pie" || numbers[0] >= 0, where + " is negative");
+      check(numbers.length === (type === "columnrange" ? 2 : 1), where + " for a " + type);
+      check(numbers.every(Number.isFinite), where + " is " + JSON.stringify(value));
+      check(type !== "columnrange" || numbers[0] <= numbers[1], where + " ends before it begins");
+      check(type !== "pie" || numbers[0] >= 0, where + " is negative");
 
       const named = value.name !== undefined;
       const axis = [].concat(this.options.xAxis || [])[0];
       const name = named ? value.name : axis.categories[number];
-      demand(typeof name === "string" && name !== "", where + " has no name");
+      check(typeof name === "string" && name !== "", where + " has no name");
       const point = named ? value : { name, y: numbers[0] };
       const given = { point, series, x: name, y: point.y };
       const plot = (this.options.plotOptions || {})[type] || {};
-      const label = said((plot.dataLabels || {}).formatter, where, given);
-      const tip = said((this.options.tooltip || {}).formatter, where, given);
+      const label = formatted((plot.dataLabels || {}).formatter, where, given);
+      const tip = formatted((this.options.tooltip || {}).formatter, where, given);
       return `${series.name}: ${name} = ${numbers.join(" to ")}<br>${label}<br>${tip}`;
     }
   }
@@ -84,7 +84,7 @@ const Highcharts = (function () {
     Chart,
     getOptions: () => settings,
     Color: (color) => {
-      demand(/^#[0-9a-f]{6}$/.test(color), "no color " + color);
+      check(/^#[0-9a-f]{6}$/.test(color), "no color " + color);
       return { brighten: () => ({ get: () => color }) };
     },
   };

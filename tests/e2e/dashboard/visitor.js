@@ -1,27 +1,27 @@
-// What a visitor does: opens all that is folded and presses the buttons of charts, one after the other, and
-// complains of what does not work. Says when it is through.
+// Visits a page: opens folded parts and presses the buttons of charts in turn. Records errors in `data-bad` and
+// its progress in `data-visited`.
 (function () {
   const bad = [];
-  const say = (name, what) => document.documentElement.setAttribute(name, what);
-  const note = (what) => {
+  const set = (name, what) => document.documentElement.setAttribute(name, what);
+  const report = (what) => {
     bad.push(what);
-    say("data-bad", bad.join(" | "));
+    set("data-bad", bad.join(" | "));
   };
-  window.addEventListener("error", (e) => note(e.message || "cannot load " + (e.target.src || e.target.href)), true);
-  window.alert = (text) => note("alert: " + text);
-  $(document).ajaxError((_, answer, request) => note(request.url + ": " + answer.status));
-  // A tab draws its table when it is opened.
+  window.addEventListener("error", (e) => report(e.message || "cannot load " + (e.target.src || e.target.href)), true);
+  window.alert = (text) => report("alert: " + text);
+  $(document).ajaxError((_, answer, request) => report(request.url + ": " + answer.status));
+  // A tab draws its table when it opens.
   const table = (one) => $($(one).attr("data-bs-target") || $(one).attr("href")).find("table");
   const shown = (one) => !$(one).is("[data-bs-toggle=tab]") || table(one).toArray().every((t) => $.fn.dataTable.isDataTable(t));
   const later = (what) => setTimeout(what, 800);
-  // What pages and buttons ask for is to be there.
-  const quiet = (next, tries, also = () => true) => later(() => {
-    if (tries > 0 && ($.active > 0 || !also())) return quiet(next, tries - 1, also);
+  // Waits until all requests are answered.
+  const quiet = (next, attempts, also = () => true) => later(() => {
+    if (attempts > 0 && ($.active > 0 || !also())) return quiet(next, attempts - 1, also);
     next();
   });
   const press = (all) => {
-    if (all.length === 0) return later(() => say("data-visited", "yes"));
-    say("data-visited", `before ${all[0].outerHTML.slice(0, 200)}`);
+    if (all.length === 0) return later(() => set("data-visited", "yes"));
+    set("data-visited", `before ${all[0].outerHTML.slice(0, 200)}`);
     all[0].click();
     quiet(() => press(all.slice(1)), 10, () => shown(all[0]));
   };

@@ -1,15 +1,15 @@
-//! A real browser without a window.
+//! A headless browser.
 
 use std::path::Path;
 
-use super::command::{Run, Said};
+use super::command::{CommandResult, Program};
 
-/// Chromium with a page that has `seconds` of its own clock; what to do with it is to be added. `folder` is for its
-/// own files.
-pub fn chromium(folder: &Path, url: &str, seconds: u32) -> Run {
-    // A profile of its own each time: a browser that is at work already would answer instead.
-    let profile = tempfile::tempdir_in(folder).expect("a folder").keep();
-    Run::new("chromium")
+/// Returns a command that opens a page in Chromium for `seconds` of virtual time. The caller adds what to do
+/// with the page. The profile is below `directory`.
+pub fn chromium(directory: &Path, url: &str, seconds: u32) -> Program {
+    // A new profile each time: otherwise a running browser would open the page.
+    let profile = tempfile::tempdir_in(directory).expect("a directory").keep();
+    Program::new("chromium")
         .args([
             "--headless",
             "--no-sandbox",
@@ -28,15 +28,15 @@ pub fn chromium(folder: &Path, url: &str, seconds: u32) -> Run {
         .arg(url)
 }
 
-/// What the page wrote on the console.
-pub fn console(said: &Said) -> Vec<&str> {
-    let lines = said.stderr.lines();
+/// Returns the messages of the page on the console.
+pub fn console(result: &CommandResult) -> Vec<&str> {
+    let lines = result.stderr.lines();
     lines.filter(|line| line.contains("CONSOLE")).collect()
 }
 
-/// Demands that the page wrote nothing on the console.
+/// Asserts that the page wrote nothing to the console.
 #[track_caller]
-pub fn no_console_error(said: &Said) {
-    let bad = console(said);
-    assert!(bad.is_empty(), "the page complains: {bad:#?}");
+pub fn assert_no_console_errors(result: &CommandResult) {
+    let bad = console(result);
+    assert!(bad.is_empty(), "messages on the console: {bad:#?}");
 }

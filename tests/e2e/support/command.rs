@@ -13,30 +13,30 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// Time limit unless a test sets another one. Generous, because the machine may be busy.
-const LIMIT: Duration = Duration::from_secs(180);
+/// Default time limit. Generous, because the machine may be busy.
+const DEFAULT_LIMIT: Duration = Duration::from_secs(180);
 
 /// A program, its arguments and where it runs.
-pub struct Run {
+pub struct Program {
     words: Vec<OsString>,
-    folder: PathBuf,
+    directory: PathBuf,
     environment: BTreeMap<OsString, Option<OsString>>,
     limit: Duration,
 }
 
-impl Run {
-    /// The program; found on `PATH` if it has no slash.
+impl Program {
+    /// Creates a command without arguments. A name without a slash is looked up on `PATH`.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             words: vec![program.as_ref().to_owned()],
-            folder: std::env::temp_dir(),
+            directory: std::env::temp_dir(),
             environment: BTreeMap::new(),
-            limit: LIMIT,
+            limit: DEFAULT_LIMIT,
         }
     }
 
-    /// Takes the words of a command line, split at blanks.
-    pub fn line(line: &str) -> Self {
+    /// Creates a command from a command line, which is split at blanks.
+    pub fn from_line(line: &str) -> Self {
         let mut words = line.split_whitespace();
         Self::new(words.next().expect("a command")).args(words)
     }
@@ -52,9 +52,9 @@ impl Run {
         self
     }
 
-    /// Sets the current directory of the program. The default is that for temporary files.
-    pub fn within(mut self, folder: &Path) -> Self {
-        folder.clone_into(&mut self.folder);
+    /// Sets the working directory. The default is the directory for temporary files.
+    pub fn in_directory(mut self, directory: &Path) -> Self {
+        directory.clone_into(&mut self.directory);
         self
     }
 
@@ -81,8 +81,8 @@ impl Run {
         &self.words
     }
 
-    /// Starts the program and waits for its end.
-    pub fn go(self) -> Said {
+    /// Starts the program and waits until it ends.
+    pub fn run(self) -> CommandResult {
         self.start().wait()
     }
 
@@ -94,13 +94,13 @@ impl Run {
             .map(|w| w.to_string_lossy())
             .collect::<Vec<_>>()
             .join(" ");
-        // Files, not pipes: a process left behind by the program cannot hold them up.
+        // Files, not pipes: a process that the program leaves behind cannot keep them open.
         let out = tempfile::tempfile().expect("a temporary file");
         let err = tempfile::tempfile().expect("a temporary file");
         let mut command = Command::new(&self.words[0]);
         command
             .args(&self.words[1..])
-            .current_dir(&self.folder)
+            .current_dir(&self.directory)
             .stdin(Stdio::null())
             .process_group(0);
         command.stdout(out.try_clone().expect("a second descriptor"));
@@ -119,7 +119,7 @@ impl Run {
             child,
             out,
             err,
-            begin: Instant::now(),
+            started: Instant::now(),
             limit: self.limit,
             ended: false,
         }
@@ -132,14 +132,14 @@ pub struct Running {
     child: Child,
     out: File,
     err: File,
-    begin: Instant,
+    started: Instant,
     limit: Duration,
     ended: bool,
 }
 
 impl Running {
     /// Returns whether the program still runs.
-    pub fn alive(&mut self) -> bool {
+    pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("a child to wait for").is_none()
     }
 
@@ -149,14 +149,14 @@ impl Running {
         kill(Pid::from_raw(pid), signal).expect("a child that has not been waited for");
     }
 
-    /// Waits for the end, up to the time limit.
-    pub fn wait(mut self) -> Said {
+    /// Waits until the program ends; kills it at the time limit.
+    pub fn wait(mut self) -> CommandResult {
         let mut pause = Duration::from_millis(5);
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("a child to wait for") {
                 break Some(status);
             }
-            if self.begin.elapsed() > self.limit {
+            if self.started.elapsed() > self.limit {
                 self.kill();
                 break None;
             }
@@ -164,12 +164,12 @@ impl Running {
             pause = (pause * 2).min(Duration::from_millis(100));
         };
         self.ended = true;
-        Said {
+        CommandResult {
             line: std::mem::take(&mut self.line),
             status,
             stdout: text(&mut self.out),
             stderr: text(&mut self.err),
-            elapsed: self.begin.elapsed(),
+            elapsed: self.started.elapsed(),
         }
     }
 
@@ -198,8 +198,8 @@ fn text(file: &mut File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// How a program ended, and its output.
-pub struct Said {
+/// Exit status and output of a program.
+pub struct CommandResult {
     line: String,
     status: Option<ExitStatus>,
     pub stdout: String,
@@ -207,11 +207,11 @@ pub struct Said {
     pub elapsed: Duration,
 }
 
-impl Said {
-    /// Returns the exit code. A signal counts as 128 and its number, as in a shell.
+impl CommandResult {
+    /// Returns the exit code; after a signal, 128 plus its number, as in a shell.
     pub fn code(&self) -> i32 {
         let Some(status) = self.status else {
-            panic!("took too long: {}", self.account())
+            panic!("timed out: {}", self.details())
         };
         status
             .code()
@@ -219,42 +219,46 @@ impl Said {
             .expect("a code or a signal")
     }
 
-    /// Demands success.
+    /// Asserts success.
     #[track_caller]
     pub fn ok(self) -> Self {
-        assert_eq!(self.code(), 0, "should succeed: {}", self.account());
+        assert_eq!(self.code(), 0, "should succeed: {}", self.details());
         self
     }
 
-    /// Demands an orderly failure: an exit code from 1 to 125, no signal, no panic.
+    /// Asserts an orderly failure: an exit code from 1 to 125, no signal, no panic.
     #[track_caller]
     pub fn refused(self) -> Self {
         assert!(
             (1..=125).contains(&self.code()),
             "should fail with an exit code: {}",
-            self.account()
+            self.details()
         );
         let everything = format!("{}{}", self.stdout, self.stderr);
         assert!(
             !everything.contains("panicked at"),
             "panicked: {}",
-            self.account()
+            self.details()
         );
         self
     }
 
-    /// Returns the command, its end and both its outputs, for the message of a failed test.
-    pub fn account(&self) -> String {
+    /// Describes the command, its exit status and its output for the message of a failed test.
+    pub fn details(&self) -> String {
         let mut all = format!("`{}`\n", self.line);
         let _ = match self.status {
             Some(status) => writeln!(all, "ended with {status} after {:.1?}", self.elapsed),
-            None => writeln!(all, "was ended after {:.1?}", self.elapsed),
+            None => writeln!(all, "killed after {:.1?}", self.elapsed),
         };
-        for (name, said) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
-            let lines: Vec<&str> = said.lines().collect();
-            let left_out = lines.len().saturating_sub(40);
-            let _ = writeln!(all, "--- {name}{}", if left_out > 0 { " (its end)" } else { "" });
-            for line in &lines[left_out..] {
+        for (name, text) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            let lines: Vec<&str> = text.lines().collect();
+            let omitted = lines.len().saturating_sub(40);
+            let _ = writeln!(
+                all,
+                "--- {name}{}",
+                if omitted > 0 { " (last lines)" } else { "" }
+            );
+            for line in &lines[omitted..] {
                 let _ = writeln!(all, "{line}");
             }
         }

@@ -1,4 +1,4 @@
-//! What the end-to-end tests share.
+//! Code shared by the end-to-end tests.
 
 pub mod browser;
 pub mod command;

@@ -4,20 +4,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::command::{Run, Running, Said};
+use super::command::{CommandResult, Program, Running};
 use super::programs::{python, venv_bin};
 
 /// A submit directory as Pegasus' tools see it.
 pub struct Monitored<'a> {
     /// The submit directory.
     pub submit: &'a Path,
-    /// Stands in for the user's home: monitord keeps a database below it.
+    /// The home directory of the tools; monitord keeps a database below it.
     pub home: &'a Path,
 }
 
 /// One line in the summary of `pegasus-statistics`.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Counted {
+pub struct JobCounts {
     pub succeeded: u32,
     pub failed: u32,
     pub incomplete: u32,
@@ -25,28 +25,28 @@ pub struct Counted {
     pub retries: u32,
 }
 
-/// Returns the only file in a directory with this ending.
-pub fn only_file(folder: &Path, ending: &str) -> PathBuf {
-    let mut found: Vec<PathBuf> = fs::read_dir(folder)
-        .unwrap_or_else(|e| panic!("cannot list {}: {e}", folder.display()))
-        .map(|entry| entry.expect("a folder entry").path())
+/// Returns the only file in a directory whose name has this ending.
+pub fn only_file(directory: &Path, ending: &str) -> PathBuf {
+    let mut found: Vec<PathBuf> = fs::read_dir(directory)
+        .unwrap_or_else(|e| panic!("cannot list {}: {e}", directory.display()))
+        .map(|entry| entry.expect("a directory entry").path())
         .filter(|path| path.to_string_lossy().ends_with(ending))
         .collect();
     assert_eq!(
         found.len(),
         1,
         "expected one *{ending} in {}: {found:?}",
-        folder.display()
+        directory.display()
     );
     found.remove(0)
 }
 
 impl Monitored<'_> {
-    fn tool(&self, name: &str) -> Run {
+    fn tool(&self, name: &str) -> Program {
         let bin = venv_bin();
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
-        Run::new(bin.join(name))
-            .within(self.submit)
+        Program::new(bin.join(name))
+            .in_directory(self.submit)
             .env("PATH", path)
             .env("HOME", self.home)
             .env("LC_ALL", "C.UTF-8")
@@ -56,20 +56,20 @@ impl Monitored<'_> {
         format!("{}.dagman.out", only_file(self.submit, ".dag").display())
     }
 
-    /// Has monitord read the logs of a run that has ended. It must log no error.
+    /// Loads the logs of a finished run with monitord, which must log no error.
     #[track_caller]
     pub fn replay(&self) {
-        let said = self
+        let result = self
             .tool("pegasus-monitord")
             .args(["-N", "-r"])
             .arg(self.dagman_out())
-            .go()
+            .run()
             .ok();
-        no_complaint(&said);
+        assert_no_errors(&result);
     }
 
-    /// Starts a monitord that follows the logs of a run, which may not have started, and waits until it
-    /// works.
+    /// Starts a monitord that follows the logs of a run, and waits until it is ready. The run may not have
+    /// started yet.
     #[track_caller]
     pub fn follow(&self) -> Running {
         let mut monitord = self
@@ -77,15 +77,15 @@ impl Monitored<'_> {
             .arg("-N")
             .arg(self.dagman_out())
             .start();
-        let begin = Instant::now();
+        let started = Instant::now();
         while !self.submit.join("monitord.pid").exists() {
             assert!(
-                monitord.alive(),
-                "monitord gave up: {}",
-                monitord.wait().account()
+                monitord.is_running(),
+                "monitord ended: {}",
+                monitord.wait().details()
             );
             assert!(
-                begin.elapsed() < Duration::from_secs(30),
+                started.elapsed() < Duration::from_secs(30),
                 "monitord does not start"
             );
             std::thread::sleep(Duration::from_millis(50));
@@ -93,20 +93,20 @@ impl Monitored<'_> {
         monitord
     }
 
-    /// Returns rows of the STAMPEDE database, every value as text and null as `-`.
+    /// Queries the STAMPEDE database. Returns every value as text, and null as `-`.
     #[track_caller]
     pub fn query(&self, statement: &str) -> Vec<Vec<String>> {
         const SCRIPT: &str = "import json, sqlite3, sys\n\
             rows = sqlite3.connect('file:%s?mode=ro' % sys.argv[1], uri=True).execute(sys.argv[2])\n\
             print(json.dumps([['-' if v is None else str(v) for v in r] for r in rows]))";
         let database = only_file(self.submit, ".stampede.db");
-        let said = python()
+        let result = python()
             .args(["-c", SCRIPT])
             .arg(database)
             .arg(statement)
-            .go()
+            .run()
             .ok();
-        serde_json::from_str(&said.stdout).expect("rows as JSON")
+        serde_json::from_str(&result.stdout).expect("rows as JSON")
     }
 
     /// Returns the number of rows of a table.
@@ -116,7 +116,7 @@ impl Monitored<'_> {
         rows[0][0].parse().expect("a count")
     }
 
-    /// Returns state, restart count and status of every start and end of the workflow, in order.
+    /// Returns state, restart count and status of each start and end of the workflow, in order.
     #[track_caller]
     pub fn workflow_states(&self) -> Vec<String> {
         self.query("select state, restart_count, status from workflowstate order by timestamp, rowid")
@@ -125,18 +125,18 @@ impl Monitored<'_> {
             .collect()
     }
 
-    /// Returns the lines of `pegasus-statistics` for tasks and for jobs.
+    /// Returns the counts of `pegasus-statistics` for tasks and for jobs.
     #[track_caller]
-    pub fn statistics(&self) -> (Counted, Counted) {
-        let said = self
+    pub fn statistics(&self) -> (JobCounts, JobCounts) {
+        let result = self
             .tool("pegasus-statistics")
             .args(["-s", "all"])
             .arg(self.submit)
-            .go()
+            .run()
             .ok();
         let line = |kind: &str| {
-            let row = said.stdout.lines().find(|l| l.starts_with(kind));
-            let row = row.unwrap_or_else(|| panic!("no line {kind}: {}", said.account()));
+            let row = result.stdout.lines().find(|l| l.starts_with(kind));
+            let row = row.unwrap_or_else(|| panic!("no line {kind}: {}", result.details()));
             let numbers: Vec<u32> = row
                 .split_whitespace()
                 .skip(1)
@@ -145,7 +145,7 @@ impl Monitored<'_> {
             let [succeeded, failed, incomplete, total, retries, _] = numbers[..] else {
                 panic!("unexpected line of statistics: {row}")
             };
-            Counted {
+            JobCounts {
                 succeeded,
                 failed,
                 incomplete,
@@ -158,22 +158,26 @@ impl Monitored<'_> {
 
     /// Returns the report of `pegasus-analyzer`, which fails if the workflow failed.
     #[track_caller]
-    pub fn analyzer(&self) -> Said {
-        self.tool("pegasus-analyzer").arg(self.submit).go()
+    pub fn analyzer(&self) -> CommandResult {
+        self.tool("pegasus-analyzer").arg(self.submit).run()
     }
 }
 
-/// Demands that monitord logged no error.
+/// Asserts that monitord logged no error.
 #[track_caller]
-pub fn no_complaint(said: &Said) {
-    let complaint = |line: &&str| {
+pub fn assert_no_errors(result: &CommandResult) {
+    let is_error = |line: &&str| {
         line.contains(":ERROR:") || line.contains(":CRITICAL:") || line.starts_with("Traceback ")
     };
-    let bad: Vec<&str> = said
+    let bad: Vec<&str> = result
         .stdout
         .lines()
-        .chain(said.stderr.lines())
-        .filter(complaint)
+        .chain(result.stderr.lines())
+        .filter(is_error)
         .collect();
-    assert!(bad.is_empty(), "monitord complains: {bad:#?}\n{}", said.account());
+    assert!(
+        bad.is_empty(),
+        "monitord logged errors: {bad:#?}\n{}",
+        result.details()
+    );
 }

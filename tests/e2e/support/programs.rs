@@ -1,11 +1,11 @@
-//! Finds the programs under test and the programs they are tested with.
+//! Finds the programs under test, and the programs that tests compare them with.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::command::Run;
+use super::command::Program;
 
 /// Programs in every installation besides the executor.
 const COMPANIONS: [&str; 8] = [
@@ -20,9 +20,9 @@ const COMPANIONS: [&str; 8] = [
 ];
 const EXECUTOR: &str = "pegasus-mpi-cluster";
 
-/// The kind of build of the executor, which determines how its workers start.
+/// A build of the executor. It determines how workers start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavour {
+pub enum Build {
     /// Without MPI: threads of one process.
     Local,
     /// With Debian's Open MPI.
@@ -31,24 +31,24 @@ pub enum Flavour {
     Mpich,
 }
 
-/// The folder of the programs that were built together with this test.
-fn profile() -> PathBuf {
+/// Returns the directory of the programs that were built with this test.
+fn profile_dir() -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test");
     test.ancestors()
         .nth(2)
-        .expect("cargo puts tests below the profile's folder")
+        .expect("cargo puts tests below the profile's directory")
         .to_owned()
 }
 
-/// The folder that cargo builds into.
-fn target() -> PathBuf {
-    profile()
+/// Returns the directory that cargo builds into.
+fn target_dir() -> PathBuf {
+    profile_dir()
         .parent()
-        .expect("a profile's folder is below it")
+        .expect("a profile's directory is below it")
         .to_owned()
 }
 
-/// The top folder of the project.
+/// Returns the top directory of the project.
 pub fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -60,49 +60,51 @@ fn missing(what: &str, path: &Path) -> ! {
     )
 }
 
-impl Flavour {
-    /// The folder with the executor, as `tests/run` built it.
-    fn built(self) -> PathBuf {
+impl Build {
+    /// Returns the directory with the executor that `tests/run` built.
+    fn directory(self) -> PathBuf {
         let name = match self {
-            Self::Local => return profile(),
+            Self::Local => return profile_dir(),
             Self::OpenMpi => "openmpi",
             Self::Mpich => "mpich",
         };
-        target()
+        target_dir()
             .join(name)
-            .join(profile().file_name().expect("a profile's name"))
+            .join(profile_dir().file_name().expect("a profile's name"))
     }
 
-    /// The folder `bin` of an installation with this executor; programs find each other in it.
+    /// Installs the programs with this executor and returns their directory, `bin`.
     pub fn bin(self) -> PathBuf {
         let bin = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("install-{self:?}"))
             .join("bin");
-        fs::create_dir_all(&bin).expect("a folder below the target folder");
+        fs::create_dir_all(&bin).expect("a directory below the target directory");
         for name in COMPANIONS {
-            place(&profile().join(name), &bin.join(name));
+            install(&profile_dir().join(name), &bin.join(name));
         }
-        place(&self.built().join(EXECUTOR), &bin.join(EXECUTOR));
+        install(&self.directory().join(EXECUTOR), &bin.join(EXECUTOR));
         bin
     }
 
-    /// A program of this installation.
+    /// Returns the path of an installed program.
     pub fn program(self, name: &str) -> PathBuf {
         self.bin().join(name)
     }
 
-    /// Returns the executor with a number of workers (for MPI: one rank more). The caller adds arguments.
-    pub fn executor_with(self, workers: u32) -> Run {
+    /// Returns the executor with a number of workers; MPI starts one more rank. The caller adds arguments.
+    pub fn executor_with(self, workers: u32) -> Program {
         let mut words = self.launcher(workers + 1);
         words.push(self.program(EXECUTOR).display().to_string());
         if self == Self::Local {
             words.push("--workers".into());
             words.push(workers.to_string());
         }
-        Run::new(&words[0]).args(&words[1..]).envs(&self.environment())
+        Program::new(&words[0])
+            .args(&words[1..])
+            .envs(&self.environment())
     }
 
-    /// Returns the words that start a number of ranks.
+    /// Returns the command line that starts a number of ranks.
     pub fn launcher(self, ranks: u32) -> Vec<String> {
         let line = match self {
             Self::Local => String::new(),
@@ -112,7 +114,7 @@ impl Flavour {
         line.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Returns what the launcher needs in its environment.
+    /// Returns the environment variables that the launcher needs.
     pub fn environment(self) -> Vec<(String, String)> {
         let pairs: &[(&str, &str)] = match self {
             // Debian's Open MPI refuses to run as root otherwise.
@@ -129,52 +131,52 @@ impl Flavour {
     }
 }
 
-/// Puts a built program at a place: as another name of the same file where possible.
-fn place(built: &Path, wanted: &Path) {
+/// Installs a built program, as a hard link where possible.
+fn install(built: &Path, installed: &Path) {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let Ok(new) = fs::metadata(built) else {
         missing("a program", built)
     };
-    if fs::metadata(wanted).is_ok_and(|old| (old.dev(), old.ino()) == (new.dev(), new.ino())) {
+    if fs::metadata(installed).is_ok_and(|old| (old.dev(), old.ino()) == (new.dev(), new.ino())) {
         return;
     }
-    // Renamed into place, because other tests may be starting the program just now.
+    // Replaces the program by a rename, because other tests may be starting it.
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let temporary = wanted.with_extension(format!("{}-{number}", std::process::id()));
+    let temporary = installed.with_extension(format!("{}-{number}", std::process::id()));
     if fs::hard_link(built, &temporary).is_err() {
         fs::copy(built, &temporary).expect("a copy of a program");
     }
-    fs::rename(&temporary, wanted).expect("a program to be put into place");
-    // Renaming one name of a file onto another name of it does nothing.
+    fs::rename(&temporary, installed).expect("an installed program");
+    // A rename between two links to the same file does nothing, so remove the name.
     let _ = fs::remove_file(&temporary);
 }
 
-/// The folder `bin` of the Python environment with the real Pegasus.
+/// Returns the directory `bin` of the Python environment with Pegasus.
 pub fn venv_bin() -> PathBuf {
-    let bin = target().join("venv/bin");
+    let bin = target_dir().join("venv/bin");
     if !bin.join("pegasus-monitord").exists() {
         missing("the Python environment with Pegasus", &bin);
     }
     bin
 }
 
-/// The folder `bin` of the Python environment with servers to test transfers with.
+/// Returns the directory `bin` of the Python environment with servers for tests of transfers.
 pub fn server_bin() -> PathBuf {
-    let bin = target().join("servers/bin");
+    let bin = target_dir().join("servers/bin");
     if !bin.join("moto_server").exists() {
         missing("the Python environment with servers", &bin);
     }
     bin
 }
 
-/// The Python that can import `Pegasus.api`.
-pub fn python() -> Run {
-    Run::new(venv_bin().join("python"))
+/// Returns the Python that can import `Pegasus.api`.
+pub fn python() -> Program {
+    Program::new(venv_bin().join("python"))
 }
 
-/// A program of `examples/`.
+/// Returns the path of a program of `examples/`.
 pub fn example(name: &str) -> PathBuf {
-    let path = profile().join("examples").join(name);
+    let path = profile_dir().join("examples").join(name);
     if !path.exists() {
         missing("an example", &path);
     }

@@ -1,10 +1,10 @@
 //! A Slurm cluster of three virtual nodes on this machine, with its own configuration, key, ports
-//! and processes; a Slurm that the machine may have is neither used nor disturbed.
+//! and processes. It does not affect a Slurm that is installed on the machine.
 //!
-//! Every node is a `slurmd` in its own mount, host name and process namespaces: the nodes have
-//! different names and their own `/dev/shm`, so MPI takes them for different hosts, and whatever
-//! jobs leave behind ends with the node. That takes root. Where even root may not make namespaces
-//! (some containers), the nodes share the machine's name.
+//! Every node is a `slurmd` in its own mount, host name and process namespaces. The nodes have
+//! different names and their own `/dev/shm`, so MPI treats them as different hosts. All processes
+//! of a job end with its node. This requires root. Where even root cannot create namespaces (some
+//! containers), the nodes share the machine's name.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,112 +15,115 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::command::{Run, Running, Said};
+use super::command::{CommandResult, Program, Running};
 use super::pegasus::only_file;
-use super::programs::Flavour;
+use super::programs::Build;
 use super::workflow::Planned;
 
 /// Names of the nodes.
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
-/// Runs a program in namespaces that end with it.
+/// Runs a program in its own namespaces.
 const NAMESPACES: &str = "unshare --mount --uts --pid --fork --mount-proc --kill-child=KILL";
-/// How long the nodes may take to be ready, and a job to end.
-const READY: Duration = Duration::from_secs(60);
-const JOB: Duration = Duration::from_secs(180);
+/// Time limit until the nodes are ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for a job.
+const JOB_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// What the planner is told so that its batch scripts use all nodes.
+/// Returns options of the planner so that its batch scripts use all nodes.
 pub fn batch_options() -> Vec<String> {
     ["--nodes", "3", "--ntasks-per-node", "2", "--walltime", "10"]
         .map(str::to_owned)
         .into()
 }
 
-/// The running cluster; it ends with this value.
+/// The running cluster. It stops when it is dropped.
 pub struct Cluster {
-    folder: TempDir,
-    apart: bool,
-    // In the order in which they are ended.
+    directory: TempDir,
+    /// True if each node has its own host name and `/dev/shm`.
+    has_own_hosts: bool,
+    // In the order in which they stop.
     daemons: Vec<Running>,
 }
 
 impl Cluster {
-    /// Starts the cluster and waits until its nodes take jobs.
+    /// Starts the cluster and waits until its nodes accept jobs.
     pub fn start() -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
-            "a Slurm cluster for tests can only be started by root"
+            "only root can start a Slurm cluster for tests"
         );
-        let folder = tempfile::Builder::new()
+        let directory = tempfile::Builder::new()
             .prefix("pmc-slurm.")
             .tempdir()
-            .expect("a temporary folder");
-        let apart = Run::line(NAMESPACES).arg("true").go().code() == 0;
-        let top = folder.path();
-        // munged wants its folders open to all and its key to none but its user.
+            .expect("a temporary directory");
+        let has_own_hosts = Program::from_line(NAMESPACES).arg("true").run().code() == 0;
+        let top = directory.path();
+        // munged requires directories that all can read, and a key that only its user can read.
         fs::set_permissions(top, fs::Permissions::from_mode(0o755)).expect("a mode");
         let key = top.join("munge.key");
-        fs::write(&key, seed()).expect("a key");
+        fs::write(&key, random_key()).expect("a key");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("a mode");
         let [control, first, second, third] = free_ports();
         fs::write(
             top.join("slurm.conf"),
-            configuration(top, apart, control, [first, second, third]),
+            configuration(top, has_own_hosts, control, [first, second, third]),
         )
         .expect("a configuration");
         fs::write(
             top.join("hosts"),
-            format!("127.0.0.1 localhost {} {}\n", host(), NODES.join(" ")),
+            format!("127.0.0.1 localhost {} {}\n", host_name(), NODES.join(" ")),
         )
         .expect("a list of hosts");
-        fs::create_dir(top.join("state")).expect("a folder");
+        fs::create_dir(top.join("state")).expect("a directory");
 
         let mut cluster = Self {
-            folder,
-            apart,
+            directory,
+            has_own_hosts,
             daemons: Vec::new(),
         };
-        let munged = Run::line("munged --foreground --num-threads=2")
+        let munged = Program::from_line("munged --foreground --num-threads=2")
             .arg(cluster.option("--key-file=", "munge.key"))
             .arg(cluster.option("--socket=", "munge.socket"))
             .arg(cluster.option("--pid-file=", "munge.pid"))
             .arg(cluster.option("--log-file=", "munge.log"))
             .arg(cluster.option("--seed-file=", "munge.seed"));
-        cluster.daemon(munged);
-        wait_for(READY, "munged's socket", || {
-            cluster.folder.path().join("munge.socket").exists()
+        cluster.start_daemon(munged);
+        wait_for(READY_TIMEOUT, "munged's socket", || {
+            cluster.directory.path().join("munge.socket").exists()
         });
-        cluster.daemon(Run::line("slurmctld -D"));
+        cluster.start_daemon(Program::from_line("slurmctld -D"));
         for node in NODES {
             for name in ["spool", "tmp"] {
-                fs::create_dir(cluster.folder.path().join(format!("{name}.{node}"))).expect("a folder");
+                fs::create_dir(cluster.directory.path().join(format!("{name}.{node}"))).expect("a directory");
             }
-            if !apart {
-                cluster.daemon(Run::line("slurmd -D -N").arg(node));
+            if !has_own_hosts {
+                cluster.start_daemon(Program::from_line("slurmd -D -N").arg(node));
                 continue;
             }
             let script = format!(
                 "hostname {node} && mount -t tmpfs -o size=512m tmpfs /dev/shm \
                  && mount --bind '{}' /etc/hosts && exec slurmd -D -N {node}",
-                cluster.folder.path().join("hosts").display()
+                cluster.directory.path().join("hosts").display()
             );
-            cluster.daemon(Run::line(NAMESPACES).args(["sh", "-c", &script]));
+            cluster.start_daemon(Program::from_line(NAMESPACES).args(["sh", "-c", &script]));
         }
         let ready = || {
-            let said = cluster
+            let result = cluster
                 .command("sinfo")
                 .args(["--noheader", "--Node", "--format=%T"])
-                .go();
-            said.stdout
+                .run();
+            result
+                .stdout
                 .split_whitespace()
                 .filter(|state| *state == "idle")
                 .count()
                 == NODES.len()
         };
-        let begin = Instant::now();
+        let started = Instant::now();
         while !ready() {
             assert!(
-                begin.elapsed() < READY,
-                "the nodes do not get ready:\n{}",
+                started.elapsed() < READY_TIMEOUT,
+                "the nodes do not become ready:\n{}",
                 cluster.logs()
             );
             std::thread::sleep(Duration::from_millis(200));
@@ -128,20 +131,20 @@ impl Cluster {
         cluster
     }
 
-    /// A program of Slurm that talks to this cluster.
-    fn command(&self, program: &str) -> Run {
-        Run::new(program).env("SLURM_CONF", self.folder.path().join("slurm.conf"))
+    /// Returns a program of Slurm that uses this cluster.
+    fn command(&self, program: &str) -> Program {
+        Program::new(program).env("SLURM_CONF", self.directory.path().join("slurm.conf"))
     }
 
-    /// A program that submits to this cluster, with the environment that a job with Open MPI needs.
-    pub fn job_command(&self, program: impl AsRef<Path>) -> Run {
-        let run = Run::new(program.as_ref())
-            .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
-            .envs(&Flavour::OpenMpi.environment())
-            // The nodes share /tmp and number their processes alike. Now and then PMIx' table in shared memory
-            // then takes one for the other ("gds_ds12_lock_pthread.c"); a table of each process' own cannot.
+    /// Returns a program that submits to this cluster, with the environment that Open MPI needs in a job.
+    pub fn job_command(&self, program: impl AsRef<Path>) -> Program {
+        let run = Program::new(program.as_ref())
+            .env("SLURM_CONF", self.directory.path().join("slurm.conf"))
+            .envs(&Build::OpenMpi.environment())
+            // The nodes share /tmp, and their process numbers overlap. PMIx' table in shared memory sometimes
+            // confuses processes then ("gds_ds12_lock_pthread.c"). A table in each process cannot.
             .env("PMIX_MCA_gds", "hash");
-        if self.apart {
+        if self.has_own_hosts {
             run
         } else {
             // The nodes share /dev/shm, and the names of Open MPI's segments would collide.
@@ -149,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// A job that has been submitted.
+    /// Returns a job that has been submitted.
     pub fn job(&self, number: &str) -> Job<'_> {
         Job {
             cluster: self,
@@ -157,12 +160,12 @@ impl Cluster {
         }
     }
 
-    /// Host names that programs see on the nodes.
+    /// Returns the host names that programs see on the nodes.
     pub fn node_names(&self) -> Vec<String> {
-        if self.apart {
+        if self.has_own_hosts {
             NODES.map(str::to_owned).into()
         } else {
-            vec![host()]
+            vec![host_name()]
         }
     }
 
@@ -181,118 +184,122 @@ impl Cluster {
     #[track_caller]
     fn submit(&self, program: &str, planned: &Planned, ending: &str) -> Job<'_> {
         let script = only_file(planned.submit(), ending);
-        let said = self
+        let result = self
             .job_command(program)
             .arg(script)
-            .within(planned.submit())
-            .go()
+            .in_directory(planned.submit())
+            .run()
             .ok();
-        let number = said.stdout.split_whitespace().next_back().unwrap_or_default();
+        let number = result.stdout.split_whitespace().next_back().unwrap_or_default();
         let number = number.split('.').next().unwrap_or_default();
-        assert!(number.parse::<u32>().is_ok(), "no job number: {}", said.account());
+        assert!(
+            number.parse::<u32>().is_ok(),
+            "no job number: {}",
+            result.details()
+        );
         self.job(number)
     }
 
-    /// Waits until the job has left the queue; all that Slurm says about it then.
-    fn wait(&self, job: &str) -> Said {
-        let begin = Instant::now();
+    /// Waits until the job has left the queue. Returns Slurm's description of it.
+    fn wait(&self, job: &str) -> CommandResult {
+        let started = Instant::now();
         loop {
-            let said = self.command("scontrol").args(["show", "job", job]).go().ok();
+            let result = self.command("scontrol").args(["show", "job", job]).run().ok();
             if !["PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED"]
-                .contains(&field(&said, "JobState="))
+                .contains(&field(&result, "JobState="))
             {
-                return said;
+                return result;
             }
             assert!(
-                begin.elapsed() < JOB,
+                started.elapsed() < JOB_TIMEOUT,
                 "the job does not end: {}\n{}",
-                said.account(),
+                result.details(),
                 self.logs()
             );
             std::thread::sleep(Duration::from_millis(200));
         }
     }
 
-    /// The ends of the daemons' logs, for the message of a failed test.
+    /// Returns the last lines of the daemons' logs for the message of a failed test.
     fn logs(&self) -> String {
         let mut all = String::new();
         for name in ["slurmctld", "slurmd.n1", "slurmd.n2", "slurmd.n3", "munge"] {
-            let path = self.folder.path().join(format!("{name}.log"));
+            let path = self.directory.path().join(format!("{name}.log"));
             let text = fs::read_to_string(path).unwrap_or_default();
-            let _ = writeln!(all, "--- {name}\n{}", end_of(&text, 15));
+            let _ = writeln!(all, "--- {name}\n{}", last_lines(&text, 15));
         }
         all
     }
 
     fn option(&self, name: &str, file: &str) -> String {
-        format!("{name}{}", self.folder.path().join(file).display())
+        format!("{name}{}", self.directory.path().join(file).display())
     }
 
-    fn daemon(&mut self, run: Run) {
-        // Ends with the test's thread, even if that has no time to clean up.
-        let run = Run::line("setpriv --pdeathsig KILL")
-            .args(run.words())
-            .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
-            .within(self.folder.path());
-        self.daemons.insert(0, run.start());
+    fn start_daemon(&mut self, program: Program) {
+        // The daemon is killed with the test's thread, even if the thread cannot clean up.
+        let program = Program::from_line("setpriv --pdeathsig KILL")
+            .args(program.words())
+            .env("SLURM_CONF", self.directory.path().join("slurm.conf"))
+            .in_directory(self.directory.path());
+        self.daemons.insert(0, program.start());
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // The nodes first, so that nothing below the folder is written while it is removed.
+        // Stops the nodes first, so that no process writes to the directory while it is removed.
         self.daemons.clear();
     }
 }
 
-/// A job that was submitted.
+/// A submitted job.
 pub struct Job<'a> {
     cluster: &'a Cluster,
     number: String,
 }
 
 impl Job<'_> {
-    /// Sends a signal to the batch script and what it has become, as `sbatch --signal=B:…` does.
+    /// Sends a signal to the batch script, as `sbatch --signal=B:…` does.
     #[track_caller]
     pub fn signal(&self, signal: &str) {
         self.cluster
             .command("scancel")
             .args(["--batch", "--signal", signal, &self.number])
-            .go()
+            .run()
             .ok();
     }
 
-    /// Waits for the end of the job and demands this state, such as `COMPLETED`.
+    /// Waits until the job ends and asserts its state, such as `COMPLETED`.
     #[track_caller]
-    pub fn ends_as(&self, wanted: &str) {
-        let said = self.cluster.wait(&self.number);
-        if field(&said, "JobState=") == wanted {
+    pub fn assert_ends_as(&self, expected: &str) {
+        let result = self.cluster.wait(&self.number);
+        if field(&result, "JobState=") == expected {
             return;
         }
-        let mut all = said.account();
+        let mut all = result.details();
         for name in ["StdOut=", "StdErr="] {
-            let text = fs::read_to_string(field(&said, name)).unwrap_or_default();
-            let _ = writeln!(all, "--- {name}\n{}", end_of(&text, 40));
+            let text = fs::read_to_string(field(&result, name)).unwrap_or_default();
+            let _ = writeln!(all, "--- {name}\n{}", last_lines(&text, 40));
         }
-        panic!("the job should end as {wanted}: {all}{}", self.cluster.logs());
+        panic!("the job should end as {expected}: {all}{}", self.cluster.logs());
     }
 }
 
-/// A value in what Slurm says of a job.
-fn field<'a>(said: &'a Said, name: &str) -> &'a str {
-    let value = said
+/// Returns a value in Slurm's description of a job.
+fn field<'a>(result: &'a CommandResult, name: &str) -> &'a str {
+    let value = result
         .stdout
         .split_whitespace()
         .find_map(|word| word.strip_prefix(name));
-    value.unwrap_or_else(|| panic!("no {name}: {}", said.account()))
+    value.unwrap_or_else(|| panic!("no {name}: {}", result.details()))
 }
 
-fn end_of(text: &str, number: usize) -> String {
+fn last_lines(text: &str, number: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(number)..].join("\n")
 }
 
-fn configuration(top: &Path, apart: bool, control: u16, ports: [u16; 3]) -> String {
+fn configuration(top: &Path, has_own_hosts: bool, control: u16, ports: [u16; 3]) -> String {
     let place = |name: &str| -> PathBuf { top.join(name) };
     let mut text = format!(
         "ClusterName=virtual\n\
@@ -308,10 +315,10 @@ fn configuration(top: &Path, apart: bool, control: u16, ports: [u16; 3]) -> Stri
          SwitchType=switch/none\n\
          SelectType=select/cons_tres\n\
          SelectTypeParameters=CR_Core\n\
-         # The nodes are not what the machine is.\n\
+         # The nodes differ from the machine.\n\
          SlurmdParameters=config_overrides\n\
          ReturnToService=2\n\
-         # Open MPI's way; MPICH wants srun --mpi=pmi2.\n\
+         # For Open MPI; MPICH needs srun --mpi=pmi2.\n\
          MpiDefault=pmix\n\
          AccountingStorageType=accounting_storage/none\n\
          JobAcctGatherType=jobacct_gather/none\n\
@@ -322,9 +329,9 @@ fn configuration(top: &Path, apart: bool, control: u16, ports: [u16; 3]) -> Stri
          SlurmdPidFile={nodepid}\n\
          SlurmdLogFile={nodelog}\n\
          SlurmdSpoolDir={spool}\n\
-         # PMIx keeps its sockets there; nodes must not share it.\n\
+         # PMIx keeps its sockets here; nodes must not share it.\n\
          TmpFS={tmp}\n",
-        host = host(),
+        host = host_name(),
         socket = place("munge.socket").display(),
         state = place("state").display(),
         pid = place("slurmctld.pid").display(),
@@ -334,10 +341,10 @@ fn configuration(top: &Path, apart: bool, control: u16, ports: [u16; 3]) -> Stri
         spool = place("spool.%n").display(),
         tmp = place("tmp.%n").display(),
     );
-    let name = if apart {
+    let name = if has_own_hosts {
         String::new()
     } else {
-        format!(" NodeHostname={}", host())
+        format!(" NodeHostname={}", host_name())
     };
     for (node, port) in NODES.iter().zip(ports) {
         let _ = writeln!(
@@ -353,8 +360,8 @@ fn configuration(top: &Path, apart: bool, control: u16, ports: [u16; 3]) -> Stri
     text
 }
 
-/// The machine's name, without its domain.
-fn host() -> String {
+/// Returns the name of the machine without its domain.
+fn host_name() -> String {
     let name = nix::unistd::gethostname()
         .expect("a host name")
         .to_string_lossy()
@@ -362,14 +369,14 @@ fn host() -> String {
     name.split('.').next().unwrap_or_default().to_owned()
 }
 
-/// Ports that nothing listens on just now.
+/// Returns ports that are free at present.
 fn free_ports() -> [u16; 4] {
     let listeners = [(); 4].map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("a port"));
     listeners.map(|listener| listener.local_addr().expect("an address").port())
 }
 
-/// Bytes for munged's key.
-fn seed() -> Vec<u8> {
+/// Returns random bytes for munged's key.
+fn random_key() -> Vec<u8> {
     use std::io::Read;
     let mut bytes = vec![0; 1024];
     fs::File::open("/dev/urandom")
@@ -379,9 +386,9 @@ fn seed() -> Vec<u8> {
 }
 
 fn wait_for(limit: Duration, what: &str, done: impl Fn() -> bool) {
-    let begin = Instant::now();
+    let started = Instant::now();
     while !done() {
-        assert!(begin.elapsed() < limit, "waited too long for {what}");
+        assert!(started.elapsed() < limit, "timeout while waiting for {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

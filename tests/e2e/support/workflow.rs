@@ -1,47 +1,47 @@
-//! Plans the example workflow `chains` into a folder of its own and runs what was planned.
+//! Plans the example workflow `chains` in a temporary directory and runs the plan.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::command::{Run, Said};
+use super::command::{CommandResult, Program};
 use super::pegasus::{Monitored, only_file};
-use super::programs::{Flavour, project, python};
+use super::programs::{Build, project, python};
 
-/// How the workflow is written down.
+/// Format of the workflow file.
 #[derive(Clone, Copy)]
 pub enum Format {
     Yaml,
     Dax,
 }
 
-/// A planned workflow in a temporary folder.
+/// A planned workflow in a temporary directory.
 pub struct Planned {
-    folder: TempDir,
+    directory: TempDir,
     submit: PathBuf,
-    flavour: Flavour,
+    build: Build,
 }
 
-/// What to plan.
+/// Options for planning.
 pub struct Request {
-    pub flavour: Flavour,
+    pub build: Build,
     pub format: Format,
-    /// Number of chains of two steps.
+    /// Number of chains. Each has two steps.
     pub chains: u32,
     /// Chains whose second step fails until [`Planned::repair`].
     pub broken: Vec<u32>,
-    /// What the planned workflow removes.
+    /// The cleanup strategy.
     pub cleanup: &'static str,
-    /// Further words for the planner.
+    /// Further arguments of the planner.
     pub options: Vec<String>,
 }
 
 impl Request {
-    /// Twenty chains, all in order.
-    pub fn new(flavour: Flavour, format: Format) -> Self {
+    /// Requests twenty chains that succeed.
+    pub fn new(build: Build, format: Format) -> Self {
         Self {
-            flavour,
+            build,
             format,
             chains: 20,
             broken: Vec::new(),
@@ -53,11 +53,14 @@ impl Request {
     /// Writes the workflow with the real `Pegasus.api` and plans it with `pmc-plan`.
     #[track_caller]
     pub fn plan(self) -> Planned {
-        let folder = tempfile::Builder::new()
+        let directory = tempfile::Builder::new()
             .prefix("pmc-e2e.")
             .tempdir()
-            .expect("a temporary folder");
-        let top = folder.path().canonicalize().expect("the temporary folder's path");
+            .expect("a temporary directory");
+        let top = directory
+            .path()
+            .canonicalize()
+            .expect("the temporary directory's path");
         let input = top.join("workflow");
         let (format, name) = match self.format {
             Format::Yaml => ("yaml", "workflow.yml"),
@@ -71,9 +74,9 @@ impl Request {
         for chain in &self.broken {
             generate = generate.args(["--break", &chain.to_string()]);
         }
-        generate.go().ok();
-        Run::new(self.flavour.program("pmc-plan"))
-            .within(&top)
+        generate.run().ok();
+        Program::new(self.build.program("pmc-plan"))
+            .in_directory(&top)
             .arg("--conf")
             .arg(input.join("pegasus.properties"))
             .args([
@@ -89,34 +92,34 @@ impl Request {
             .args(["--relative-submit-dir", "run"])
             .args(&self.options)
             .arg(input.join(name))
-            .go()
+            .run()
             .ok();
-        fs::create_dir(top.join("home")).expect("a folder");
+        fs::create_dir(top.join("home")).expect("a directory");
         Planned {
             submit: top.join("submit/run"),
-            flavour: self.flavour,
-            folder,
+            build: self.build,
+            directory,
         }
     }
 }
 
 impl Planned {
-    /// The submit directory.
+    /// Returns the submit directory.
     pub fn submit(&self) -> &Path {
         &self.submit
     }
 
-    /// The folder that holds everything.
+    /// Returns the directory of the workflow, the plan and the outputs.
     pub fn top(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
-    /// The DAG file.
+    /// Returns the path of the DAG file.
     pub fn dag(&self) -> PathBuf {
         only_file(&self.submit, ".dag")
     }
 
-    /// Pegasus' view of the submit directory.
+    /// Returns Pegasus' view of the submit directory.
     pub fn monitored(&self) -> Monitored<'_> {
         Monitored {
             submit: &self.submit,
@@ -125,46 +128,46 @@ impl Planned {
     }
 
     fn home(&self) -> &Path {
-        // Beside the folder of the submit directories.
+        // `home` is beside the directory of the submit directories.
         self.submit
             .parent()
             .and_then(Path::parent)
-            .expect("made two levels deep")
+            .expect("a directory two levels up")
     }
 
-    /// The executor on the planned DAG, as the batch scripts call it, with this many workers.
-    pub fn execution(&self, workers: u32) -> Run {
-        self.flavour
+    /// Returns the executor with the planned DAG and the arguments of batch scripts.
+    pub fn executor(&self, workers: u32) -> Program {
+        self.build
             .executor_with(workers)
             .args(["--monitord-hack", "--per-task-stdio"])
             .arg(self.dag().file_name().expect("a file name"))
-            .within(&self.submit)
+            .in_directory(&self.submit)
     }
 
-    /// Repairs what made the broken chains fail.
+    /// Removes the cause of failure of the broken chains.
     pub fn repair(&self) {
         fs::remove_file(self.top().join("workflow/broken")).expect("the marker of the broken chains");
     }
 
-    /// Demands that each chain's output is there and is its input.
+    /// Asserts that the output of each chain equals its input.
     #[track_caller]
-    pub fn outputs_are_right(&self, chains: impl IntoIterator<Item = u32>) {
+    pub fn assert_outputs(&self, chains: impl IntoIterator<Item = u32>) {
         let input = self.top().join("workflow/inputs");
         let output = self.top().join("workflow/outputs");
         for chain in chains {
-            let wanted = fs::read(input.join(format!("in_{chain}.txt"))).expect("an input");
+            let expected = fs::read(input.join(format!("in_{chain}.txt"))).expect("an input");
             let path = output.join(format!("out_{chain}.txt"));
             let got = fs::read(&path).unwrap_or_else(|e| panic!("no {}: {e}", path.display()));
-            assert_eq!(got, wanted, "{}", path.display());
+            assert_eq!(got, expected, "{}", path.display());
         }
     }
 
-    /// Demands what Pegasus' tools must say of a complete run of twenty chains.
+    /// Asserts that Pegasus' tools report a complete run of twenty chains.
     #[track_caller]
-    pub fn is_complete_for_pegasus(&self) {
+    pub fn assert_complete_for_pegasus(&self) {
         let monitored = self.monitored();
         monitored.replay();
-        self.database_is_complete();
+        self.assert_database_complete();
         let (tasks, jobs) = monitored.statistics();
         assert_eq!(
             (
@@ -188,20 +191,20 @@ impl Planned {
         );
         let report = monitored.analyzer().ok();
         assert!(
-            says(&report, &["Workflow Status", "success"]),
+            has_line_with(&report, &["Workflow Status", "success"]),
             "{}",
-            report.account()
+            report.details()
         );
         assert!(
-            says(&report, &["# jobs succeeded", "46 (100.00%)"]),
+            has_line_with(&report, &["# jobs succeeded", "46 (100.00%)"]),
             "{}",
-            report.account()
+            report.details()
         );
     }
 
-    /// Demands a STAMPEDE database with all of twenty chains in it.
+    /// Asserts that the STAMPEDE database holds all of twenty chains.
     #[track_caller]
-    pub fn database_is_complete(&self) {
+    pub fn assert_database_complete(&self) {
         let monitored = self.monitored();
         let counts = ["task", "job", "job_instance", "invocation"].map(|table| monitored.count(table));
         assert_eq!(
@@ -215,19 +218,19 @@ impl Planned {
         );
         let failed = monitored.query("select exitcode from invocation where exitcode != 0");
         assert_eq!(failed.len(), 0, "invocations that failed");
-        let tied = monitored
+        let linked = monitored
             .query("select count(distinct abs_task_id) from invocation where abs_task_id is not null");
         assert_eq!(
-            tied,
+            linked,
             [["40"]],
             "invocations that belong to a task of the workflow"
         );
     }
 }
 
-/// Whether a line of the report has all these words.
-pub fn says(report: &Said, words: &[&str]) -> bool {
-    report
+/// Returns whether a line of the output has all these words.
+pub fn has_line_with(result: &CommandResult, words: &[&str]) -> bool {
+    result
         .stdout
         .lines()
         .any(|line| words.iter().all(|word| line.contains(word)))

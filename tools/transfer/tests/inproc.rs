@@ -1,5 +1,6 @@
-//! The same invocations as a process and inside this one: same files, log and exit code. One test, since all of it
-//! works relative to the working directory of this process.
+//! Invocations in a child process and in this process give the same files, log and exit code.
+//!
+//! This is one test, as it changes the working directory of this process.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,7 +12,7 @@ use std::process::{Command, Stdio};
 use pegasus_transfer::cancel::Cancel;
 use pegasus_transfer::inproc::{Invocation, Outcome, Stdin, run};
 
-/// What every case starts with.
+/// Creates the files that each case starts with.
 fn fixture(dir: &Path) {
     let write = |name: &str, content: &[u8]| fs::write(dir.join(name), content).expect(name);
     fs::create_dir_all(dir.join("dir/sub")).expect("mkdir");
@@ -54,7 +55,7 @@ fn case(specification: &str) -> Case {
     }
 }
 
-fn with(arguments: &'static [&'static str], specification: &str) -> Case {
+fn case_with(arguments: &'static [&'static str], specification: &str) -> Case {
     Case {
         arguments,
         ..case(specification)
@@ -64,7 +65,7 @@ fn with(arguments: &'static [&'static str], specification: &str) -> Case {
 fn unhandled(arguments: &'static [&'static str], specification: &str) -> Case {
     Case {
         handled: false,
-        ..with(arguments, specification)
+        ..case_with(arguments, specification)
     }
 }
 
@@ -82,35 +83,16 @@ fn target(kind: &str, url: &str, recursive: &str) -> String {
     format!(r#"{{"type":"{kind}","target":{{"site_label":"l","url":"{url}","recursive":"{recursive}"}}}}"#)
 }
 
-fn copy(source: &str, destination: &str) -> Case {
-    case(&format!("[{}]", transfer(source, destination, "")))
+fn list(entries: &[String]) -> String {
+    format!("[{}]", entries.join(","))
 }
 
-fn cases() -> Vec<Case> {
-    let checksum = r#""generate_checksum":true,"#;
-    let verify = |lfn: &str| {
-        format!(
-            "[{}]",
-            transfer("a", "out/b", r#""verify_checksum_remote":true,"#)
-        )
-        .replace("\"x\"", lfn)
-    };
-    let many: Vec<_> = (0..40)
-        .map(|number| transfer("a", &format!("out/{number}"), ""))
-        .collect();
-    let many = format!("[{}]", many.join(","));
-    let alternatives = r#"[{"type":"transfer","src_urls":[{"site_label":"s","url":"none","priority":9},
-        {"site_label":"t","url":"a","priority":1}],"dest_urls":[{"site_label":"d","url":"b"}]}]"#;
-    let integrity = |mut case: Case| {
-        case.environment = &[
-            ("KICKSTART_INTEGRITY_DATA", "integrity"),
-            ("PEGASUS_MULTIPART_DIR", "multi"),
-            ("DATA", "dir"),
-        ];
-        case
-    };
+fn copy(source: &str, destination: &str) -> Case {
+    case(&list(&[transfer(source, destination, "")]))
+}
+
+fn copies() -> Vec<Case> {
     vec![
-        case("[]"),
         copy("a", "b"),
         copy("@DIR@/a", "file://@DIR@/deep/er/b"),
         copy("exe", "hard"),
@@ -133,51 +115,85 @@ fn cases() -> Vec<Case> {
         copy("none", "symlink:l"),
         copy("exe", "moveto:moved"),
         copy("$DATA/x", "${DATA}/z"),
-        integrity(copy("$DATA/x", "${DATA}/z")),
-        integrity(case(&format!("[{}]", transfer("a", "b", checksum)))),
-        integrity(case(&format!("[{}]", transfer("big", "symlink:b", checksum)))),
-        case(&format!("[{}]", transfer("a", "b", checksum))),
-        case(&verify("\"good\"")),
-        case(&verify("\"bad\"")),
-        case(&verify("\"unknown\"")),
+    ]
+}
+
+fn checksums() -> Vec<Case> {
+    let generate = |source: &str, destination: &str| {
+        case(&list(&[transfer(
+            source,
+            destination,
+            r#""generate_checksum":true,"#,
+        )]))
+    };
+    let verify = |lfn: &str| {
+        let entry = transfer("a", "out/b", r#""verify_checksum_remote":true,"#);
+        case(&list(&[entry]).replace("\"x\"", lfn))
+    };
+    let with_records = |case: Case| Case {
+        environment: &[
+            ("KICKSTART_INTEGRITY_DATA", "integrity"),
+            ("PEGASUS_MULTIPART_DIR", "multi"),
+            ("DATA", "dir"),
+        ],
+        ..case
+    };
+    vec![
+        with_records(copy("$DATA/x", "${DATA}/z")),
+        with_records(generate("a", "b")),
+        with_records(generate("big", "symlink:b")),
+        generate("a", "b"),
+        verify("\"good\""),
+        verify("\"bad\""),
+        verify("\"unknown\""),
+    ]
+}
+
+fn specifications() -> Vec<Case> {
+    let alternatives = r#"[{"type":"transfer","src_urls":[{"site_label":"s","url":"none","priority":9},
+        {"site_label":"t","url":"a","priority":1}],"dest_urls":[{"site_label":"d","url":"b"}]}]"#;
+    vec![
+        case("[]"),
         case(alternatives),
-        case(&format!(
-            "[{},{},{}]",
+        case(&list(&[
             target("remove", "dir", "True"),
             target("remove", "none", "no"),
-            target("mkdir", "multi/../made/it", "no")
-        )),
-        case(&format!("[{}]", target("remove", "dir", "False"))),
-        case(&format!("[{}]", target("remove", "dir/..", "True"))),
-        case(&format!("[{}]", target("mkdir", "a", "no"))),
-        case(&format!(
-            "[{},{}]",
-            transfer("none", "b", ""),
-            target("remove", "a", "no")
-        )),
+            target("mkdir", "multi/../made/it", "no"),
+        ])),
+        case(&list(&[target("remove", "dir", "False")])),
+        case(&list(&[target("remove", "dir/..", "True")])),
+        case(&list(&[target("mkdir", "a", "no")])),
+        case(&list(&[transfer("none", "b", ""), target("remove", "a", "no")])),
         case("# src 1 x\nfile:///etc/hostname\n# dst 1 y\nout/h\n"),
-        with(&["--symlink"], &format!("[{}]", transfer("a", "l", ""))),
-        with(
-            &["-d", "-n", "1", "stray"],
-            &format!("[{}]", transfer("a", "b", "")),
-        ),
-        with(&["--threads", "4"], &many),
-        with(&["-f", "specification"], &format!("[{}]", transfer("a", "b", ""))),
-        with(&["-f", "specification", "--part", "3:2"], "abc[]"),
+    ]
+}
+
+fn options() -> Vec<Case> {
+    let one = list(&[transfer("a", "b", "")]);
+    let many: Vec<_> = (0..40)
+        .map(|number| transfer("a", &format!("out/{number}"), ""))
+        .collect();
+    vec![
+        case_with(&["--symlink"], &list(&[transfer("a", "l", "")])),
+        case_with(&["-d", "-n", "1", "stray"], &one),
+        case_with(&["--threads", "4"], &list(&many)),
+        case_with(&["-f", "specification"], &one),
+        case_with(&["-f", "specification", "--part", "3:2"], "abc[]"),
+    ]
+}
+
+fn unhandled_cases() -> Vec<Case> {
+    vec![
         unhandled(&["-f", "none"], ""),
         unhandled(&["-f", "specification", "--part", "3:9"], "abc[]"),
         unhandled(&["--threads", "-1"], "[]"),
         unhandled(&["--help"], "[]"),
         unhandled(&["--timeout", "0"], "[]"),
         unhandled(&[], "[1"),
-        unhandled(&[], &format!("[{}]", transfer("http://127.0.0.1:1/a", "b", ""))),
+        unhandled(&[], &list(&[transfer("http://127.0.0.1:1/a", "b", "")])),
         unhandled(
             &[],
-            &format!(
-                "[{},{}]",
-                transfer("a", "b", ""),
-                target("mkdir", "s3://h/b", "no")
-            ),
+            &list(&[transfer("a", "b", ""), target("mkdir", "s3://h/b", "no")]),
         ),
         Case {
             environment: &[("PEGASUS_TRANSFER_THREADS", "many")],
@@ -190,9 +206,22 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// Names, kinds, permissions and contents of all in a directory.
+fn cases() -> Vec<Case> {
+    [
+        copies(),
+        checksums(),
+        specifications(),
+        options(),
+        unhandled_cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Returns names, types, permissions and contents of everything in a directory.
 fn tree(dir: &Path) -> Vec<String> {
-    let mut all = Vec::new();
+    let mut lines = Vec::new();
     let mut open = vec![dir.to_owned()];
     while let Some(path) = open.pop() {
         let meta = fs::symlink_metadata(&path).expect("metadata");
@@ -205,25 +234,25 @@ fn tree(dir: &Path) -> Vec<String> {
         } else if meta.is_file() {
             let bytes = fs::read(&path).expect("read");
             let text = String::from_utf8_lossy(&bytes[..bytes.len().min(5000)]).into_owned();
-            format!("{} {:?}", bytes.len(), masked(&text))
+            format!("{} {:?}", bytes.len(), without_times(&text))
         } else {
             String::new()
         };
         let name = path.strip_prefix(dir).expect("inside").display().to_string();
-        // The record of attempts is named by the second.
+        // The name of the record of attempts contains the time.
         let name = if name.ends_with("-transfer") {
             "multi/N-transfer".to_owned()
         } else {
             name
         };
-        all.push(format!("{name:?} {:o} {content}", meta.mode()));
+        lines.push(format!("{name:?} {:o} {content}", meta.mode()));
     }
-    all.sort();
-    all
+    lines.sort();
+    lines
 }
 
-/// A log or record without times, rates and numbers of inodes.
-fn masked(text: &str) -> String {
+/// Removes times, rates and inode numbers from a log or record.
+fn without_times(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
         let mut line = line;
@@ -246,18 +275,18 @@ fn masked(text: &str) -> String {
         .find_map(|word| Some(line.find(word)? + word.len()));
         lines.push(line[..cut.unwrap_or(line.len())].to_owned());
     }
-    // With several threads the order is open.
+    // With several threads, the order varies.
     lines.sort();
     lines.join("\n")
 }
 
-struct Result {
+struct RunResult {
     code: i32,
     log: String,
     tree: Vec<String>,
 }
 
-fn as_process(dir: &Path, case: &Case) -> Result {
+fn run_program(dir: &Path, case: &Case) -> RunResult {
     let mut command = Command::new(testutils::programs::path("pegasus-transfer"));
     command
         .env_clear()
@@ -270,14 +299,14 @@ fn as_process(dir: &Path, case: &Case) -> Result {
         command.env("TZ", zone);
     }
     let output = command.output().expect("run");
-    Result {
+    RunResult {
         code: output.status.code().expect("not killed"),
-        log: masked(&String::from_utf8_lossy(&output.stderr)),
+        log: without_times(&String::from_utf8_lossy(&output.stderr)),
         tree: tree(dir),
     }
 }
 
-fn in_process(dir: &Path, case: &Case, from_file: bool) -> (Option<u8>, Result) {
+fn run_in_process(dir: &Path, case: &Case, from_file: bool) -> (Option<u8>, RunResult) {
     std::env::set_current_dir(dir).expect("chdir");
     let arguments: Vec<OsString> = case.arguments.iter().map(OsString::from).collect();
     let mut environment: Vec<(OsString, OsString)> = case
@@ -309,21 +338,21 @@ fn in_process(dir: &Path, case: &Case, from_file: bool) -> (Option<u8>, Result) 
             None
         }
     };
-    let result = Result {
+    let result = RunResult {
         code: code.map_or(-1, i32::from),
-        log: masked(&String::from_utf8_lossy(&log)),
+        log: without_times(&String::from_utf8_lossy(&log)),
         tree: tree(dir),
     };
     (code, result)
 }
 
 #[test]
-fn the_same_as_the_program() {
+fn in_process_runs_match_the_program() {
     let root = tempfile::tempdir().expect("directory");
     let cases = cases();
     assert!(cases.len() >= 40);
     for (number, case) in cases.iter().enumerate() {
-        // One directory after the other under the same name, so that messages are the same.
+        // Both runs use the same directory name, so that their messages are the same.
         let dir: PathBuf = root.path().join("case");
         let prepare = || {
             let _ = fs::remove_dir_all(&dir);
@@ -333,13 +362,13 @@ fn the_same_as_the_program() {
             fs::write(dir.join("specification"), text).expect("write");
             tree(&dir)
         };
-        // What is not handled may try remote hosts for long: the program is not asked.
+        // Invocations that are not handled may wait for remote hosts, so the program is not run.
         let expected = case.handled.then(|| {
             prepare();
-            as_process(&dir, case)
+            run_program(&dir, case)
         });
         let before = prepare();
-        let (code, found) = in_process(&dir, case, number % 2 == 0);
+        let (code, found) = run_in_process(&dir, case, number % 2 == 0);
         std::env::set_current_dir("/").expect("chdir");
         let what = format!(
             "{number}: {:?} {}\n{}",

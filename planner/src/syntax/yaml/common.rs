@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use super::{Fields, Node, Result, Scalar, Yaml};
-use crate::model::Hook;
+use crate::hook::Hook;
 use crate::profiles::{Checker, Namespace, Profiles};
 
 /// Key and value pairs in document order.

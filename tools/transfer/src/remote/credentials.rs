@@ -1,4 +1,4 @@
-//! The credentials file that `PEGASUS_CREDENTIALS` names: sections in brackets, options `name = value`.
+//! The credentials file `PEGASUS_CREDENTIALS`: sections in brackets, options `name = value`.
 //!
 //! | section | options | for |
 //! |---|---|---|
@@ -6,16 +6,18 @@
 //! | a storage site | `endpoint`, `region` | s3 |
 //! | `IDENTITY@SITE` | `access_key`, `secret_key`, `session_token` | s3 |
 //!
-//! Names of options count in lower case. Lines that start with `#` or `;` are comments. A line that starts with
-//! a blank continues the value before. Values are taken as they are.
+//! Option names are case-insensitive. Lines that start with `#` or `;` are comments. A line that starts with
+//! a blank continues the previous value. Values are not unescaped.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use crate::error::TransferError;
 use crate::shown;
 
-/// A parsed file.
+/// A parsed credentials file.
 #[derive(Default)]
 pub(crate) struct Credentials(Vec<Section>);
 
@@ -24,33 +26,67 @@ struct Section {
     options: Vec<(String, String)>,
 }
 
+/// Why a credentials file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CredentialsError {
+    #[error("credentials file {}: {source}", shown::path(path))]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error(
+        "Permissions of credentials file {name} are too liberal; run: chmod 600 {name}",
+        name = shown::path(.0)
+    )]
+    OpenPermissions(PathBuf),
+    #[error("credentials file {}, {source}", shown::path(path))]
+    Syntax { path: PathBuf, source: SyntaxError },
+}
+
+impl From<CredentialsError> for TransferError {
+    fn from(error: CredentialsError) -> Self {
+        Self::Credentials(error.to_string())
+    }
+}
+
+/// A line that is neither section, option, comment nor continuation.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub(crate) struct SyntaxError {
+    line: usize,
+    message: &'static str,
+}
+
 impl std::fmt::Debug for Credentials {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Passwords stay out of logs.
+        // Keep passwords out of logs.
         out.debug_list().entries(self.0.iter().map(|s| &s.name)).finish()
     }
 }
 
 impl Credentials {
-    /// Reads a file that nobody else may read.
-    pub(crate) fn read(path: &Path) -> Result<Self, String> {
-        let name = shown::path(path);
-        let meta = fs::metadata(path).map_err(|error| format!("credentials file {name}: {error}"))?;
+    /// Reads a file. Other users must not have access to it.
+    pub(crate) fn read(path: &Path) -> Result<Self, CredentialsError> {
+        let unreadable = |source| CredentialsError::Unreadable {
+            path: path.to_owned(),
+            source,
+        };
+        let meta = fs::metadata(path).map_err(unreadable)?;
         if meta.permissions().mode() & 0o077 != 0 {
-            return Err(format!(
-                "Permissions of credentials file {name} are too liberal; run: chmod 600 {name}"
-            ));
+            return Err(CredentialsError::OpenPermissions(path.to_owned()));
         }
-        let text = fs::read(path).map_err(|error| format!("credentials file {name}: {error}"))?;
-        Self::parse(&String::from_utf8_lossy(&text))
-            .map_err(|(line, message)| format!("credentials file {name}, line {line}: {message}"))
+        let text = fs::read(path).map_err(unreadable)?;
+        Self::parse(&String::from_utf8_lossy(&text)).map_err(|source| CredentialsError::Syntax {
+            path: path.to_owned(),
+            source,
+        })
     }
 
-    /// Reads the text of a file; on failure the line and what is wrong with it.
-    pub(crate) fn parse(text: &str) -> Result<Self, (usize, &'static str)> {
+    /// Parses the text of a credentials file.
+    pub(crate) fn parse(text: &str) -> Result<Self, SyntaxError> {
         let mut sections: Vec<Section> = Vec::new();
         for (index, line) in text.lines().enumerate() {
-            let fail = |message| Err((index + 1, message));
+            let fail = |message| {
+                let line = index + 1;
+                Err(SyntaxError { line, message })
+            };
             let trimmed = line.trim();
             if trimmed.is_empty() || trimmed.starts_with(['#', ';']) {
                 continue;
@@ -86,12 +122,12 @@ impl Credentials {
         Ok(Self(sections))
     }
 
-    /// Whether there is a section.
+    /// Returns whether the section exists.
     pub(crate) fn has(&self, section: &str) -> bool {
         self.0.iter().any(|s| s.name == section)
     }
 
-    /// An option; the last one counts.
+    /// Returns the last value of an option.
     pub(crate) fn get(&self, section: &str, option: &str) -> Option<&str> {
         self.options(section)
             .filter(|(name, _)| *name == option)
@@ -99,7 +135,7 @@ impl Credentials {
             .map(|(_, value)| value)
     }
 
-    /// All options of a section.
+    /// Iterates over the options of a section.
     pub(crate) fn options<'a>(&'a self, section: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
         let of_section = self.0.iter().filter(move |s| s.name == section);
         of_section.flat_map(|s| {
@@ -115,10 +151,10 @@ mod tests {
     use super::*;
 
     const TEXT: &str = "# comment\n[amazon]\nendpoint = https://s3.amazonaws.com\n\n[me@amazon]\nAccess_Key=AK\n\
-        secret_key : a=b:%c\n\n[http://h:80]\nheader.X-Foo: transfer_one\nlong = 1\n  2\n; end\n[amazon]\nregion=r\n";
+        secret_key : a=b:%c\n\n[http://h:80]\nheader.X-Foo: one\nlong = 1\n  2\n; end\n[amazon]\nregion=r\n";
 
     #[test]
-    fn options_are_found() {
+    fn options_are_read_from_sections() {
         let read = Credentials::parse(TEXT).expect("valid");
         assert_eq!(read.get("amazon", "endpoint"), Some("https://s3.amazonaws.com"));
         assert_eq!(read.get("amazon", "region"), Some("r"));
@@ -132,9 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_line() {
+    fn syntax_errors_give_the_line() {
         for (text, line) in [("x = 1\n", 1), ("[a]\nnothing\n", 2), ("\n[a\n", 2)] {
-            assert_eq!(Credentials::parse(text).err().map(|e| e.0), Some(line), "{text}");
+            assert_eq!(
+                Credentials::parse(text).err().map(|e| e.line),
+                Some(line),
+                "{text}"
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! What remote protocols take from their surroundings: environment, programs, key files.
+//! Environment of remote transfers: variables, programs, key files.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -8,24 +8,24 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::credentials::Credentials;
+use super::credentials::{Credentials, CredentialsError};
 use crate::error::TransferError;
 use crate::observer::{Event, Observer};
 use crate::shown;
 
-/// A picture of the environment. Nothing in this crate looks at the real one.
+/// Snapshot of the environment. The library never reads the environment of the process itself.
 #[derive(Debug, Default)]
 pub struct Environment {
     variables: HashMap<OsString, OsString>,
-    /// Directory of the running program; programs that belong to Pegasus are looked for there, too.
+    /// Directory of the running program, searched for the programs of Pegasus.
     program_directory: Option<PathBuf>,
-    /// Whether external programs shall say more.
+    /// External programs run with verbose output.
     pub debug: bool,
-    credentials: OnceLock<Result<Credentials, String>>,
+    credentials: OnceLock<Result<Credentials, CredentialsError>>,
 }
 
 impl Environment {
-    /// Takes environment variables and the directory of the running program.
+    /// Creates an environment from variables and the directory of the running program.
     pub fn new(
         variables: impl IntoIterator<Item = (OsString, OsString)>,
         program_directory: Option<PathBuf>,
@@ -38,7 +38,7 @@ impl Environment {
         }
     }
 
-    /// A variable that is set and not empty.
+    /// Returns a variable that is set and not empty.
     #[must_use]
     pub fn variable(&self, name: &str) -> Option<&OsStr> {
         self.variables
@@ -47,25 +47,25 @@ impl Environment {
             .filter(|value| !value.is_empty())
     }
 
-    /// The same, if it is text.
+    /// Returns a variable that is not empty and valid UTF-8.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         self.variable(name)?.to_str()
     }
 
-    /// The variable `NAME_SITE`, else `NAME`.
+    /// Returns the variable `NAME_SITE`, else `NAME`.
     #[must_use]
     pub fn for_site(&self, name: &str, site: &str) -> Option<&OsStr> {
         self.only_for_site(name, site).or_else(|| self.variable(name))
     }
 
-    /// The variable `NAME_SITE`.
+    /// Returns the variable `NAME_SITE`.
     #[must_use]
     pub fn only_for_site(&self, name: &str, site: &str) -> Option<&OsStr> {
         self.variable(&format!("{name}_{site}"))
     }
 
-    /// Directories that programs are searched in.
+    /// Returns the directories searched for programs.
     fn search_path(&self) -> Vec<PathBuf> {
         let path = self.variable("PATH").unwrap_or_default();
         let mut directories: Vec<PathBuf> = path
@@ -77,19 +77,19 @@ impl Environment {
         let globus = self
             .variable("GLOBUS_LOCATION")
             .map(|root| Path::new(root).join("bin"));
-        for more in ["/usr/bin", "/bin", "/usr/sbin"]
+        for directory in ["/usr/bin", "/bin", "/usr/sbin"]
             .map(PathBuf::from)
             .into_iter()
             .chain(globus)
         {
-            if !directories.contains(&more) {
-                directories.push(more);
+            if !directories.contains(&directory) {
+                directories.push(directory);
             }
         }
         directories
     }
 
-    /// `PATH` for programs that are started.
+    /// Returns `PATH` for child processes.
     fn path_for_programs(&self) -> OsString {
         let mut path = OsString::new();
         for directory in self.search_path() {
@@ -101,23 +101,23 @@ impl Environment {
         path
     }
 
-    /// The environment of programs that are started.
+    /// Returns the environment of child processes.
     pub(super) fn program_variables(&self) -> HashMap<OsString, OsString> {
-        let mut all = self.variables.clone();
-        // The tools bring their own Python.
-        all.remove(OsStr::new("PYTHONHOME"));
-        all.insert("PATH".into(), self.path_for_programs());
+        let mut variables = self.variables.clone();
+        // The tools ship with their own Python.
+        variables.remove(OsStr::new("PYTHONHOME"));
+        variables.insert("PATH".into(), self.path_for_programs());
         if let Some(root) = self.variable("GLOBUS_LOCATION") {
-            let libraries = all.entry("LD_LIBRARY_PATH".into()).or_default();
+            let libraries = variables.entry("LD_LIBRARY_PATH".into()).or_default();
             if !libraries.is_empty() {
                 libraries.push(":");
             }
             libraries.push(Path::new(root).join("lib"));
         }
-        all
+        variables
     }
 
-    /// Finds a program. Those of Pegasus are first looked for where Pegasus is.
+    /// Finds a program. Programs of Pegasus are searched in its own directories first.
     #[must_use]
     pub fn program(&self, name: &str) -> Option<PathBuf> {
         let mut directories = Vec::new();
@@ -135,7 +135,7 @@ impl Environment {
             })
     }
 
-    /// The first of several programs that there is.
+    /// Returns the first of `names` that is installed.
     pub(super) fn require_program(&self, names: &[&str], protocol: &str) -> Result<PathBuf, TransferError> {
         names
             .iter()
@@ -146,7 +146,7 @@ impl Environment {
             })
     }
 
-    /// The content of the file that `PEGASUS_CREDENTIALS` names, read once; empty without that variable.
+    /// Returns the credentials in the file `PEGASUS_CREDENTIALS`, empty if the variable is not set.
     pub(super) fn credentials(&self) -> Result<&Credentials, TransferError> {
         let read = self
             .credentials
@@ -155,12 +155,10 @@ impl Environment {
                 None => Ok(Credentials::default()),
             });
         read.as_ref()
-            .map_err(|message| TransferError::Credentials(message.clone()))
+            .map_err(|error| TransferError::Credentials(error.to_string()))
     }
-}
 
-impl Environment {
-    /// The key file that a variable names for a site, checked; `None` if there is none.
+    /// Returns the key file that the variable `name` gives for a site, after [`check_key_file`].
     pub(super) fn key_file(
         &self,
         name: &str,
@@ -175,8 +173,8 @@ impl Environment {
     }
 }
 
-/// Checks a key file: it must exist, and be nobody else's business. Permissions that are too liberal are
-/// corrected, as `ssh` and others would refuse the file.
+/// Checks that a key file exists, and restricts permissions that are too open: `ssh` and other programs
+/// refuse such a file.
 pub(super) fn check_key_file(path: &Path, observer: &dyn Observer) -> Result<(), TransferError> {
     let name = shown::path(path);
     let meta = fs::metadata(path)
@@ -200,7 +198,7 @@ mod tests {
     use super::*;
     use crate::observer::Silent;
 
-    fn with(pairs: &[(&str, &str)]) -> Environment {
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
         Environment::new(
             pairs
                 .iter()
@@ -210,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_a_site_come_first() {
-        let environment = with(&[("KEY", "plain"), ("KEY_a_b", "special"), ("EMPTY", "")]);
+    fn site_variables_take_precedence() {
+        let environment = environment(&[("KEY", "plain"), ("KEY_a_b", "special"), ("EMPTY", "")]);
         assert_eq!(environment.for_site("KEY", "a_b"), Some(OsStr::new("special")));
         assert_eq!(environment.for_site("KEY", "c"), Some(OsStr::new("plain")));
         assert_eq!(environment.only_for_site("KEY", "c"), None);
@@ -219,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_found() {
+    fn programs_are_found_in_pegasus_home_and_path() {
         let dir = tempfile::tempdir().expect("directory");
         let bin = dir.path().join("bin");
         fs::create_dir(&bin).expect("mkdir");
@@ -227,17 +225,17 @@ mod tests {
             fs::write(bin.join(name), "").expect("write");
             fs::set_permissions(bin.join(name), Permissions::from_mode(mode)).expect("chmod");
         }
-        let home = with(&[("PEGASUS_HOME", dir.path().to_str().expect("UTF-8"))]);
+        let home = environment(&[("PEGASUS_HOME", dir.path().to_str().expect("UTF-8"))]);
         assert_eq!(home.program("pegasus-x"), Some(bin.join("pegasus-x")));
         assert_eq!(home.program("tool"), None);
-        let path = with(&[("PATH", bin.to_str().expect("UTF-8"))]);
+        let path = environment(&[("PATH", bin.to_str().expect("UTF-8"))]);
         assert_eq!(path.program("tool"), Some(bin.join("tool")));
         assert_eq!(path.program("data"), None);
         assert_eq!(path.program("sh"), Some(PathBuf::from("/usr/bin/sh")));
     }
 
     #[test]
-    fn liberal_key_files_are_corrected() {
+    fn open_permissions_of_key_files_are_restricted() {
         let dir = tempfile::tempdir().expect("directory");
         let key = dir.path().join("key");
         assert!(check_key_file(&key, &Silent).is_err());

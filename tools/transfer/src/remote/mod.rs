@@ -1,11 +1,11 @@
-//! Handlers of all protocols but those of local files.
+//! Handlers for all remote protocols.
 //!
-//! | protocols | carried out by |
+//! | protocols | implementation |
 //! |---|---|
-//! | `http`, `https`, `webdav`, `webdavs` | a client for HTTP, in [`http`](self::http) |
-//! | `s3`, `s3s` | the library `object_store` over the same client, in [`objects`](self::objects) |
-//! | `gs` | the same, or `gsutil` |
-//! | `scp`, `sftp`, `gsiscp` | `scp` and `ssh`, or those of the grid |
+//! | `http`, `https`, `webdav`, `webdavs` | the HTTP client in [`http`](self::http) |
+//! | `s3`, `s3s` | the crate `object_store` on top of that client, in [`objects`](self::objects) |
+//! | `gs` | the same, or `gsutil` for old keys |
+//! | `scp`, `sftp`, `gsiscp` | `scp` and `ssh`, or `gsiscp` and `gsissh` |
 //! | `gsiftp`, `sshftp` | `gfal-copy`, else `globus-url-copy` |
 //! | `root`, `srm`, `gsidavs` | the gfal tools |
 //! | `go` | `pegasus-globus-online` |
@@ -14,7 +14,7 @@
 //! | `docker`, `shub`, `library` | `docker`; `apptainer`, else `singularity` |
 //! | `ftp` | `curl`, else `wget` |
 //!
-//! Nothing is set up before it is needed: a run with local files alone costs no more than without this module.
+//! Everything is set up on first use, so a run with only local files pays nothing for this module.
 
 mod credentials;
 mod environment;
@@ -35,7 +35,7 @@ use http::{Client, Downloads, Http, Timeouts, Webdav};
 use program::{Apptainer, Docker, Ftp, Gfal, Globus, GridFtp, Irods, Osdf, Scp};
 use s3::S3;
 
-/// The handlers of local files and of all protocols of this module.
+/// Returns the handlers for local files and for all protocols of this module.
 #[must_use]
 pub fn registry(environment: Environment, timeouts: Timeouts, cancel: &Cancel) -> Registry {
     let environment = Arc::new(environment);

@@ -1,8 +1,8 @@
-//! Stores of objects: the library that speaks their protocols, over the HTTP client of this program.
+//! Adapter that runs `object_store` on the HTTP client of this crate.
 //!
-//! The library signs, gets tokens, sends large files in parts and repeats what is worth it. Connections, proxies,
-//! certificates, time-outs and requests to stop are those of all protocols here. The client blocks, so nothing runs
-//! beside it: the runtime of an operation is there for the library's clock only, and starts no thread.
+//! `object_store` signs requests, gets tokens, splits uploads into parts and retries parts. Connections,
+//! proxies, certificates, timeouts and cancellation are those of [`Client`], which blocks. The async runtime
+//! of an operation serves only the timers of `object_store` and starts no thread.
 
 use std::error::Error;
 use std::fs::File;
@@ -32,31 +32,31 @@ use ureq::http::request::Parts;
 use ureq::http::{HeaderValue, Method, Uri};
 
 use super::Environment;
-use super::http::{Client, Opened, Payload, RemoteBody, Request, Rest, encode};
+use super::http::{Client, Opened, Payload, RemoteBody, Request, ResumePoint, encode};
 use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
 
-/// Size of the parts that large files are sent in, if there are not too many; smaller files are sent at once.
+/// Default size of the parts of an upload, bytes. Smaller files are sent in one request.
 /// A part is in memory while it is sent.
 const DEFAULT_PART_SIZE: u64 = 16 << 20;
-/// The largest part that can be asked for.
+/// Maximum size of a part, bytes.
 const MAX_PART_SIZE: u64 = 512 << 20;
-/// Most parts that a store takes.
+/// Maximum parts of an upload that stores accept.
 const MAX_PARTS: u64 = 10_000;
-/// How often a part is sent again before the upload fails.
+/// Maximum retries of a part.
 const PART_RETRIES: usize = 2;
-/// How long between two looks whether the run shall stop.
+/// Interval between checks for cancellation.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const BUFFER_SIZE: usize = 256 << 10;
-/// Most bytes of what answers a request that is no `GET`: it becomes part of addresses.
+/// Maximum bytes read of a response to other requests than `GET`: they become part of addresses.
 const MAX_SHORT_BODY: u64 = 16 << 10;
 
-/// The size of parts that is asked for, in bytes.
+/// Configured size of the parts of an upload, bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PartSize(pub(super) u64);
 
 impl PartSize {
-    /// As the environment asks for it: for stores that want other parts, and for tests.
+    /// Reads the size from the environment, for stores with other limits and for tests.
     pub(super) fn of(environment: &Environment) -> Self {
         let megabytes = environment
             .text("PEGASUS_TRANSFER_S3_PART_MB")
@@ -67,20 +67,20 @@ impl PartSize {
         }))
     }
 
-    /// Whether a file of `length` bytes is sent in parts.
+    /// Returns whether a file of `length` bytes is sent in parts.
     pub(super) fn is_less_than(self, length: u64) -> bool {
         self.0 < length
     }
 }
 
-/// An operation of the library.
+/// HTTP connector for one operation of `object_store`.
 #[derive(Clone)]
 pub(super) struct ClientAdapter {
     client: Arc<Client>,
     cancel: Cancel,
-    /// Whether the proxy of the environment is used for what is fetched.
+    /// Downloads use the proxy of the environment.
     proxied: bool,
-    /// Why the last request failed, in our words.
+    /// Failure of the last request.
     failure: Arc<Mutex<Option<TransferError>>>,
 }
 
@@ -116,8 +116,8 @@ impl HttpService for ClientAdapter {
         let mut library_response = ureq::http::Response::builder().status(status);
         if let Some(headers) = library_response.headers_mut() {
             headers.clone_from(&response.headers);
-            // The library wants these of each object. Not all stores tell, and nobody here asks; but it must be an error
-            // if a part of an upload has no tag.
+            // `object_store` requires these headers, but not all stores send them. Nothing uses their values.
+            // A part of an upload (with a query) must have its own tag.
             let some = |text| HeaderValue::from_static(text);
             headers
                 .entry(LAST_MODIFIED)
@@ -127,7 +127,7 @@ impl HttpService for ClientAdapter {
             }
         }
         let body = if (200..300).contains(&status) {
-            // An earlier attempt may have failed.
+            // Discard the failure of an earlier attempt.
             self.take_failure();
             let all = response.body.into_reader();
             let reader: Box<dyn Read + Send> = if parts.method == Method::GET {
@@ -169,7 +169,7 @@ impl ClientAdapter {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Runs an operation to its end, or until the run shall stop.
+    /// Runs an operation until it ends or the run is cancelled.
     pub(super) fn run<T>(
         &self,
         runtime: &Runtime,
@@ -196,7 +196,7 @@ impl ClientAdapter {
         }
     }
 
-    /// Sends a file, if it is large in parts.
+    /// Uploads a file, in parts if it is large.
     pub(super) fn put(
         &self,
         store: &dyn ObjectStore,
@@ -213,7 +213,7 @@ impl ClientAdapter {
         let mut upload = self.run(&runtime, store.put_multipart(path))?;
         let sent = self.put_parts(&runtime, upload.as_mut(), (file, length), part);
         if sent.is_err() {
-            // Parts that are left over cost money; more than asking cannot be done.
+            // Leftover parts cost money. A failure to remove them is not reported.
             let _ = runtime.block_on(upload.abort());
         }
         sent
@@ -236,19 +236,19 @@ impl ClientAdapter {
         self.run(runtime, upload.complete()).map(drop)
     }
 
-    /// Asks for an object, or for the rest of it.
+    /// Requests an object, or the rest of it.
     pub(super) fn open(
         &self,
         store: &dyn ObjectStore,
         path: &Path,
-        rest: Option<Rest<'_>>,
+        resume: Option<ResumePoint<'_>>,
     ) -> Result<Opened, TransferError> {
         let runtime = runtime()?;
-        let options = match rest {
-            // Only the same version of the object has that rest.
-            Some(rest) => GetOptions::new()
-                .with_range(Some(GetRange::Offset(rest.from)))
-                .with_if_match(Some(rest.version)),
+        let options = match resume {
+            // The rest must belong to the same version.
+            Some(resume) => GetOptions::new()
+                .with_range(Some(GetRange::Offset(resume.offset)))
+                .with_if_match(Some(resume.version)),
             None => GetOptions::new(),
         };
         let got = runtime.block_on(store.get_opts(path, options));
@@ -257,17 +257,17 @@ impl ClientAdapter {
             Err(_) if self.cancel.is_cancelled() => return Err(TransferError::Cancelled),
             Err(error) => {
                 let failure = self.take_failure();
-                // It is another version, or the store cannot give parts: all of it, then.
-                let without_rest =
+                // Another version, or a store without range requests: download the whole object.
+                let retry_whole =
                     matches!(error, object_store::Error::Precondition { .. }) || failure.is_none();
-                if rest.is_some() && without_rest {
+                if resume.is_some() && retry_whole {
                     return self.open(store, path, None);
                 }
                 return Err(to_transfer_error(failure, &error));
             }
         };
         let (start, total, version) = (got.range.start, got.meta.size, got.meta.e_tag.clone());
-        Ok(Opened::RemoteBody(RemoteBody {
+        Ok(Opened::Body(RemoteBody {
             start,
             total: Some(total),
             version: version.filter(|tag| tag.starts_with('"') && tag.len() > 2),
@@ -280,7 +280,7 @@ impl ClientAdapter {
     }
 }
 
-/// A failure that the library tells of: that of the last request, if there was one.
+/// Returns the failure of the last request, else converts the error of `object_store`.
 fn to_transfer_error(known: Option<TransferError>, error: &object_store::Error) -> TransferError {
     known.unwrap_or_else(|| {
         let retry = match error {
@@ -292,29 +292,29 @@ fn to_transfer_error(known: Option<TransferError>, error: &object_store::Error) 
     })
 }
 
-/// How the library repeats requests: parts of files only. The engine repeats the rest.
-pub(super) fn retry_config(of_parts: bool) -> RetryConfig {
+/// Returns the retry settings. `object_store` retries only parts of uploads; the engine retries the rest.
+pub(super) fn retry_config(in_parts: bool) -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
             init_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(3),
             base: 2.0,
         },
-        max_retries: if of_parts { PART_RETRIES } else { 0 },
-        // A signature, which stays the same, is good for a quarter of an hour.
+        max_retries: if in_parts { PART_RETRIES } else { 0 },
+        // All retries use the same signature, which is valid for 15 minutes.
         retry_timeout: Duration::from_secs(600),
     }
 }
 
-/// A runtime with a clock, and nothing else.
+/// Creates a runtime that has only timers.
 pub(super) fn runtime() -> Result<Runtime, TransferError> {
-    let made = Builder::new_current_thread().enable_time().build();
-    made.map_err(|error| TransferError::remote(format!("cannot wait for a store: {error}"), Retry::Soon))
+    let runtime = Builder::new_current_thread().enable_time().build();
+    runtime.map_err(|error| TransferError::remote(format!("cannot wait for a store: {error}"), Retry::Soon))
 }
 
-/// The request as our client makes it. A signature is for one address, so redirections are not followed.
+/// Converts a request of `object_store`. It follows no redirections: a signature is valid for one address.
 pub(super) fn to_request<'a>(parts: &'a Parts, body: &'a [u8]) -> Request<'a> {
-    // The library encodes more than it must for GCS, also in names of buckets, where not every server expects it.
+    // `object_store` encodes too much for GCS, even in bucket names, which some servers reject.
     let plain = [("%2D", "-"), ("%2E", "."), ("%5F", "_"), ("%7E", "~")];
     let address = plain
         .iter()
@@ -334,14 +334,14 @@ pub(super) fn to_request<'a>(parts: &'a Parts, body: &'a [u8]) -> Request<'a> {
     request
 }
 
-/// Directory and last part of an object's name. The library's paths cannot hold all names that stores take (`a//b`,
-/// `a/`), but stores can have their root in any such directory.
+/// Splits an object name into directory and last part. Paths of `object_store` cannot represent some valid
+/// names (`a//b`, `a/`), but its root may be any such directory.
 pub(super) fn split_name(object: &[u8]) -> Result<(Option<&[u8]>, Path), TransferError> {
     let (directory, last) = match object.iter().rposition(|byte| *byte == b'/') {
         Some(at) => (Some(&object[..at]), &object[at + 1..]),
         None => (None, object),
     };
-    // Encoded it is at most three times as long, and addresses have an end.
+    // Addresses are limited in length, and encoding may triple the name.
     const MAX_NAME: usize = 8 << 10;
     let refused = |why: &str| {
         let name = crate::shown::bytes(object);
@@ -359,7 +359,7 @@ pub(super) fn split_name(object: &[u8]) -> Result<(Option<&[u8]>, Path), Transfe
     Ok((directory, path))
 }
 
-/// The address of a directory below another.
+/// Appends a directory to an address.
 pub(super) fn join_directory(address: &str, directory: Option<&[u8]>) -> String {
     match directory {
         Some(directory) => format!("{address}/{}", encode(directory, true)),
@@ -367,7 +367,7 @@ pub(super) fn join_directory(address: &str, directory: Option<&[u8]>) -> String 
     }
 }
 
-/// Refuses what is no address: the library takes for granted that it is given one.
+/// Refuses invalid addresses, on which `object_store` would panic.
 pub(super) fn check_address(address: &str) -> Result<(), TransferError> {
     if address.parse::<Uri>().is_ok() && url::Url::parse(address).is_ok_and(|url| url.has_host()) {
         return Ok(());
@@ -378,7 +378,7 @@ pub(super) fn check_address(address: &str) -> Result<(), TransferError> {
     )))
 }
 
-/// A part of a file, to be sent.
+/// Reads a part of a file.
 fn read(file: &File, start: u64, length: u64) -> Result<PutPayload, TransferError> {
     let fail =
         |error: io::Error| TransferError::remote(format!("cannot read the file: {error}"), Retry::Soon);
@@ -387,14 +387,14 @@ fn read(file: &File, start: u64, length: u64) -> Result<PutPayload, TransferErro
     match file.read_exact_at(&mut bytes, start) {
         Ok(()) => Ok(PutPayload::from(bytes)),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(TransferError::remote(
-            "the file became shorter while it was sent",
+            "the file shrank while it was sent",
             Retry::Soon,
         )),
         Err(error) => Err(fail(error)),
     }
 }
 
-/// All that a request carries: one piece, as we make them.
+/// Collects the body of a request.
 fn collect_body(mut body: HttpRequestBody) -> Bytes {
     let mut all = Bytes::new();
     let mut context = Context::from_waker(std::task::Waker::noop());
@@ -411,7 +411,7 @@ fn collect_body(mut body: HttpRequestBody) -> Bytes {
     all
 }
 
-/// What arrives, read when it is asked for. The lock makes it `Sync`; nobody shares it.
+/// Response body, read on demand. The lock is never contended: it only makes the type `Sync`.
 struct Incoming(Mutex<Box<dyn Read + Send>>);
 
 impl Body for Incoming {
@@ -435,7 +435,7 @@ impl Body for Incoming {
     }
 }
 
-/// The data of an object, for readers.
+/// Reader over the stream of an object.
 struct ObjectReader {
     runtime: Runtime,
     stream: Pin<Box<dyn Stream<Item = object_store::Result<Bytes>> + Send>>,
@@ -453,14 +453,14 @@ impl Read for ObjectReader {
                 None => return Ok(0),
             }
         }
-        let most = buffer.len().min(self.chunk.len());
-        let piece = self.chunk.split_to(most);
-        buffer[..most].copy_from_slice(&piece);
-        Ok(most)
+        let length = buffer.len().min(self.chunk.len());
+        let piece = self.chunk.split_to(length);
+        buffer[..length].copy_from_slice(&piece);
+        Ok(length)
     }
 }
 
-/// The innermost reason of a failure.
+/// Returns the innermost cause of an error.
 fn cause(error: &dyn Error) -> String {
     let mut inner = error;
     while let Some(next) = inner.source() {
@@ -474,7 +474,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_split() {
+    fn names_are_split_or_refused() {
         for (name, expected) in [
             (&b"a"[..], Some((None, "a"))),
             (b"d/e/a b+\xc3\xa9=%", Some((Some(&b"d/e"[..]), "a b+\u{e9}=%"))),
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_in_several_pieces_are_put_together() {
+    fn bodies_in_several_chunks_are_joined() {
         let payload: PutPayload = [Bytes::from("ab"), Bytes::from("cd")].into_iter().collect();
         assert_eq!(collect_body(payload.into()), "abcd");
         assert_eq!(collect_body(Bytes::from("x").into()), "x");

@@ -1,10 +1,18 @@
-//! A directory to transfer in, and the program.
+//! Test fixtures: a temporary directory, runs of the program, entries of a specification.
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// SHA-256 of `hello`.
+pub const HELLO_SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+
+/// A temporary working directory.
 pub struct Case {
     dir: tempfile::TempDir,
 }
@@ -35,7 +43,23 @@ impl Case {
         fs::read_to_string(self.path(name)).expect(name)
     }
 
-    /// Names in a directory, sorted; also hidden ones.
+    /// Writes a file that only its owner may read. Returns its path.
+    pub fn write_secret(&self, name: &str, content: &str) -> String {
+        self.write(name, content).set_mode(name, 0o600);
+        self.path(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    pub fn set_mode(&self, name: &str, mode: u32) -> &Self {
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(mode)).expect("chmod");
+        self
+    }
+
+    /// Returns the permission bits of a file.
+    pub fn mode(&self, name: &str) -> u32 {
+        fs::metadata(self.path(name)).expect(name).permissions().mode() & 0o777
+    }
+
+    /// Returns the sorted names in a directory, including hidden ones.
     pub fn names(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(directory)).expect("directory");
         let mut names: Vec<_> = entries
@@ -45,8 +69,8 @@ impl Case {
         names
     }
 
-    /// Whether files can be here without a name.
-    pub fn has_unnamed_files(&self) -> bool {
+    /// Returns whether the file system supports unnamed temporary files.
+    pub fn supports_unnamed_files(&self) -> bool {
         let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::TMPFILE;
         rustix::fs::open(self.dir(), flags, rustix::fs::Mode::from_raw_mode(0o600)).is_ok()
     }
@@ -79,7 +103,7 @@ impl Case {
         command
     }
 
-    /// Runs with a specification on stdin; `@DIR@` in it stands for the directory.
+    /// Runs the program with a specification on stdin. `@DIR@` stands for the directory.
     pub fn run(&self, spec: &str, args: &[&str]) -> Run {
         let mut command = self.command();
         command.args(args);
@@ -89,12 +113,13 @@ impl Case {
     pub fn start(&self, mut command: Command, spec: &str) -> Run {
         let mut child = command.spawn().expect("start");
         let spec = spec.replace("@DIR@", self.dir().to_str().expect("UTF-8"));
-        // The program may have ended without reading.
+        // Fails if the program ends without reading.
         let _ = child.stdin.take().expect("piped").write_all(spec.as_bytes());
         Run::new(child.wait_with_output().expect("wait"))
     }
 }
 
+/// Result of a run of the program.
 pub struct Run {
     pub ok: bool,
     pub code: Option<i32>,
@@ -133,7 +158,7 @@ impl Run {
         self
     }
 
-    /// Messages of the lines of one level.
+    /// Returns the log messages of one level.
     pub fn lines(&self, level: &str) -> Vec<&str> {
         let start = format!("{level}:  ");
         self.stderr
@@ -143,7 +168,7 @@ impl Run {
     }
 }
 
-/// A transfer of one file, as the planner writes it.
+/// Returns the entry for a transfer of one file, as the planner writes it.
 pub fn transfer(source: &str, destination: &str) -> String {
     format!(
         r#" {{ "type": "transfer", "linkage": "input", "lfn": "x", "id": 1,
@@ -154,7 +179,7 @@ pub fn transfer(source: &str, destination: &str) -> String {
     )
 }
 
-/// A directory to be made.
+/// Returns the entry for a directory to make.
 pub fn mkdir(url: &str) -> String {
     format!(
         r#"{{"id": 1, "type": "mkdir", "target": {{ "site_label": "local", "url": {} }} }}"#,
@@ -162,7 +187,7 @@ pub fn mkdir(url: &str) -> String {
     )
 }
 
-/// A removal; `recursive` as the planner's string.
+/// Returns the entry for a removal. `recursive` is the string that the planner writes.
 pub fn remove(url: &str, recursive: &str) -> String {
     format!(
         r#"{{"id": 1, "type": "remove", "target": {{ "site_label": "local", "url": {}, "recursive": "{recursive}" }} }}"#,
@@ -170,6 +195,24 @@ pub fn remove(url: &str, recursive: &str) -> String {
     )
 }
 
+/// Sets a boolean option of a transfer, or of a list with one transfer.
+pub fn with_option(spec: &str, name: &str, value: bool) -> String {
+    spec.replace("\"id\": 1", &format!("\"{name}\": {value}"))
+}
+
+/// Returns `size` bytes without an obvious pattern.
+pub fn content(size: usize) -> Vec<u8> {
+    (0..size)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect()
+}
+
+pub fn send_signal(child: &Child, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
+    kill(pid, signal).expect("kill");
+}
+
+/// Returns the JSON list of the entries.
 pub fn list(entries: &[String]) -> String {
     format!("[\n{}\n]\n", entries.join("\n ,\n"))
 }

@@ -1,14 +1,13 @@
-//! Protocols with external programs, for which small scripts stand in. Each notes its arguments, byte for byte.
+//! Protocols with external programs, replaced by scripts that record their arguments.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use super::common::{Case, Run, list, mkdir, remove, transfer};
 
-/// Makes programs that note their arguments in `log` and then run a piece of shell.
+/// Fake programs that append their arguments to `log` and then run a shell script.
 struct Programs(Case);
 
-const LAST: &str = r#"for last; do :; done; case $last in ./*) printf data > "$last";; esac"#;
+const WRITE_LAST_ARGUMENT: &str = r#"for last; do :; done; case $last in ./*) printf data > "$last";; esac"#;
 
 impl Programs {
     fn new(programs: &[(&str, &str)]) -> Self {
@@ -22,17 +21,10 @@ impl Programs {
                      \"$LOG\"\n{body}\n"
                 ),
             );
-            fs::set_permissions(case.path(&name), fs::Permissions::from_mode(0o755)).expect("chmod");
+            case.set_mode(&name, 0o755);
         }
         case.write("a", "hello");
         Self(case)
-    }
-
-    fn key(&self, name: &str, content: &str) -> String {
-        self.0.write(name, content);
-        let path = self.0.path(name);
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("chmod");
-        path.to_str().expect("UTF-8").to_owned()
     }
 
     fn run(&self, env: &[(&str, &str)], spec: &[String]) -> Run {
@@ -46,7 +38,7 @@ impl Programs {
         self.0.start(command, &list(spec))
     }
 
-    /// The calls, with the names of temporary files and directories replaced.
+    /// Returns the calls, with the names of temporary files and directories replaced.
     fn calls(&self) -> Vec<String> {
         let text = fs::read(self.0.path("log")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).replace(self.0.dir().to_str().expect("UTF-8"), "DIR");
@@ -67,13 +59,13 @@ impl Programs {
     }
 }
 
-const QUIET: &str = "-o|UserKnownHostsFile=/dev/null|-o|StrictHostKeyChecking=no";
+const HOST_KEY_OPTIONS: &str = "-o|UserKnownHostsFile=/dev/null|-o|StrictHostKeyChecking=no";
 
 #[test]
-fn scp_with_the_key_of_the_site() {
-    let programs = Programs::new(&[("scp", LAST), ("ssh", "")]);
-    let key = programs.key("key", "");
-    let other = programs.key("other", "");
+fn scp_uses_the_key_of_the_site() {
+    let programs = Programs::new(&[("scp", WRITE_LAST_ARGUMENT), ("ssh", "")]);
+    let key = programs.0.write_secret("key", "");
+    let other = programs.0.write_secret("other", "");
     let env = [
         ("SSH_PRIVATE_KEY_local", key.as_str()),
         ("SSH_PRIVATE_KEY", other.as_str()),
@@ -96,19 +88,19 @@ fn scp_with_the_key_of_the_site() {
     assert_eq!(
         programs.calls(),
         [
-            format!("ssh|-o|BatchMode=yes|{QUIET}|{key}|-p|2222|me@h|/bin/mkdir -p /d/new"),
-            format!("scp|-r|-B|{QUIET}|{key}|-P|2222|me@h:/d/f|./dst/TMP/f"),
-            format!("ssh|-o|BatchMode=yes|{QUIET}|{key}|-p|22|me@h|/bin/mkdir -p /up"),
-            format!("scp|-r|-B|{QUIET}|{key}|-P|22|./a|me@h:/up/a"),
-            format!("scp|-r|-B|{QUIET}|{key}|-P|22|./a|me@h:/up/b"),
-            format!("ssh|-o|BatchMode=yes|{QUIET}|{key}|-p|22|me@h|/bin/rm -f /up/a"),
-            format!("ssh|-o|BatchMode=yes|{QUIET}|{key}|-p|22|me@h|/bin/rm -f -r '/up/it'\\''s'"),
+            format!("ssh|-o|BatchMode=yes|{HOST_KEY_OPTIONS}|{key}|-p|2222|me@h|/bin/mkdir -p /d/new"),
+            format!("scp|-r|-B|{HOST_KEY_OPTIONS}|{key}|-P|2222|me@h:/d/f|./dst/TMP/f"),
+            format!("ssh|-o|BatchMode=yes|{HOST_KEY_OPTIONS}|{key}|-p|22|me@h|/bin/mkdir -p /up"),
+            format!("scp|-r|-B|{HOST_KEY_OPTIONS}|{key}|-P|22|./a|me@h:/up/a"),
+            format!("scp|-r|-B|{HOST_KEY_OPTIONS}|{key}|-P|22|./a|me@h:/up/b"),
+            format!("ssh|-o|BatchMode=yes|{HOST_KEY_OPTIONS}|{key}|-p|22|me@h|/bin/rm -f /up/a"),
+            format!("ssh|-o|BatchMode=yes|{HOST_KEY_OPTIONS}|{key}|-p|22|me@h|/bin/rm -f -r '/up/it'\\''s'"),
         ]
     );
 }
 
 #[test]
-fn scp_of_several_files_is_one_call_and_one_failure_does_not_spoil_the_others() {
+fn scp_copies_several_files_per_call_and_isolates_failures() {
     let body = r#"for last; do :; done
         for word; do case $word in h:*bad) echo "scp: $word: No such file or directory" >&2; exit 1;; esac; done
         case $last in
@@ -129,8 +121,8 @@ fn scp_of_several_files_is_one_call_and_one_failure_does_not_spoil_the_others() 
     assert_eq!(
         programs.calls(),
         [
-            format!("scp|-r|-B|{QUIET}|-P|22|h:/d/1|h:/d/2|./dst/TMP/"),
-            format!("scp|-r|-B|{QUIET}|-P|22|h:/e/1|./dst/TMP/1"),
+            format!("scp|-r|-B|{HOST_KEY_OPTIONS}|-P|22|h:/d/1|h:/d/2|./dst/TMP/"),
+            format!("scp|-r|-B|{HOST_KEY_OPTIONS}|-P|22|h:/e/1|./dst/TMP/1"),
         ]
     );
     let run = programs.run(
@@ -147,22 +139,22 @@ fn scp_of_several_files_is_one_call_and_one_failure_does_not_spoil_the_others() 
 #[test]
 fn names_are_neither_options_nor_commands() {
     let programs = Programs::new(&[
-        ("scp", LAST),
+        ("scp", WRITE_LAST_ARGUMENT),
         ("ssh", "echo OpenSSH_9.2p1 >&2"),
-        ("pelican", LAST),
+        ("pelican", WRITE_LAST_ARGUMENT),
         ("docker", ""),
     ]);
-    let nasty = "$(touch pwned);`touch pwned`'\"|&\n-x *";
+    let name = "$(touch pwned);`touch pwned`'\"|&\n-x *";
     let run = programs.run(
         &[],
         &[
-            transfer(&format!("scp://h/{nasty}"), &format!("dst/{nasty}")),
-            transfer(&format!("osdf:///ns/{nasty}"), "-o"),
+            transfer(&format!("scp://h/{name}"), &format!("dst/{name}")),
+            transfer(&format!("osdf:///ns/{name}"), "-o"),
         ],
     );
     run.expect_ok();
     assert_eq!(programs.0.read("-o"), "data");
-    assert_eq!(programs.0.read(&format!("dst/{nasty}")), "data");
+    assert_eq!(programs.0.read(&format!("dst/{name}")), "data");
     assert!(!programs.0.path("pwned").exists());
     for (url, message) in [
         (
@@ -177,7 +169,7 @@ fn names_are_neither_options_nor_commands() {
             .expect_failed(message)
             .expect_failed("Failed after 1 attempt");
     }
-    // As long as names can be, and not UTF-8.
+    // The longest names, and names that are not UTF-8.
     let long = format!("scp://h/{}", "n/".repeat(2040));
     programs
         .run(&[], &[transfer(&format!("{long}x"), "long")])
@@ -202,7 +194,7 @@ fn names_are_neither_options_nor_commands() {
 }
 
 #[test]
-fn a_program_that_is_missing_is_named() {
+fn missing_programs_are_reported() {
     let programs = Programs::new(&[]);
     for (url, message) in [
         ("osdf:///x", "pelican or stashcp is needed for osdf URLs"),
@@ -222,14 +214,17 @@ fn a_program_that_is_missing_is_named() {
 }
 
 #[test]
-fn gridftp_lists() {
-    // Fetches what its list says; fails while there is a file `fail`.
+fn gridftp_transfers_files_in_lists() {
+    // Downloads the files of its list. Fails once if the file `fail` exists.
     let body = r#"for list; do :; done; [ -e fail ] && { rm fail; echo broken; exit 1; }
         [ -f "$list" ] || exit 0
         cat "$list" >> lists
         while read -r from to; do case $to in file://*) printf data > "${to#file://}";; esac; done < "$list""#;
     let programs = Programs::new(&[("globus-url-copy", body)]);
-    let (one, two) = (programs.key("one", ""), programs.key("two", ""));
+    let (one, two) = (
+        programs.0.write_secret("one", ""),
+        programs.0.write_secret("two", ""),
+    );
     let from = |url: &str, to: &str| transfer(url, to).replacen("\"local\"", "\"far-1\"", 1);
     programs.0.write("fail", "");
     let run = programs.run(
@@ -247,7 +242,7 @@ fn gridftp_lists() {
     assert_eq!(programs.0.names("dst"), ["1", "2", "3"]);
     let options = "-src-cred|DIR/one|-dst-cred|DIR/two|-r|-no-third-party-transfers|-no-data-channel-authentication|-f|";
     let calls = programs.calls();
-    // The first alone, and at once again; the rest in a list.
+    // The first file alone, retried at once; the rest in a list.
     assert_eq!(calls.len(), 3, "{calls:?}");
     assert!(
         calls
@@ -293,7 +288,7 @@ fn gridftp_lists() {
 }
 
 #[test]
-fn gfal_does_gridftp_where_it_is_installed() {
+fn gfal_is_preferred_for_gridftp() {
     let copy = r#"for last; do :; done; case $last in file://*) printf data > "${last#file://}";; esac"#;
     let programs = Programs::new(&[("gfal-copy", copy), ("gfal-mkdir", ""), ("gfal-rm", "exit 2")]);
     programs
@@ -325,7 +320,9 @@ fn gfal_does_gridftp_where_it_is_installed() {
 
 #[test]
 fn irods_logs_in_once() {
-    let get = format!(r#"[ "$IRODS_TICKET" = T ] || exit 7; [ -e fail ] && {{ rm fail; exit 1; }}; {LAST}"#);
+    let get = format!(
+        r#"[ "$IRODS_TICKET" = T ] || exit 7; [ -e fail ] && {{ rm fail; exit 1; }}; {WRITE_LAST_ARGUMENT}"#
+    );
     let programs = Programs::new(&[
         (
             "iinit",
@@ -336,7 +333,7 @@ fn irods_logs_in_once() {
         ("imkdir", ""),
         ("irm", "echo does not exist; exit 3"),
     ]);
-    let environment = programs.key(
+    let environment = programs.0.write_secret(
         "irods.json",
         "{ \"irods_host\": \"h\",\n \"irodsPassword\": \"pw\",\n \"irodsTicket\": \"T\" }\n",
     );
@@ -369,11 +366,11 @@ fn irods_logs_in_once() {
 }
 
 #[test]
-fn the_osdf_and_images() {
+fn osdf_ftp_and_container_images() {
     let save = r#"[ "$1" = save ] && printf data > "$3"; exit 0"#;
     let pull = r#"printf data > "$3""#;
     let programs = Programs::new(&[
-        ("stashcp", LAST),
+        ("stashcp", WRITE_LAST_ARGUMENT),
         ("docker", save),
         ("singularity", pull),
         ("curl", r#"printf data > "$6""#),
@@ -423,10 +420,10 @@ fn the_osdf_and_images() {
 }
 
 #[test]
-fn globus_as_a_whole() {
+fn globus_transfers_all_files_in_one_call() {
     let programs = Programs::new(&[("pegasus-globus-online", r#"cat "$3" >> specs; echo >> specs"#)]);
     fs::create_dir(programs.0.path(".pegasus")).expect("mkdir");
-    programs.key(
+    programs.0.write_secret(
         ".pegasus/globus.conf",
         "[oauth]\nclient_id = c\ntransfer_rt = r\n",
     );
@@ -455,15 +452,17 @@ fn globus_as_a_whole() {
 }
 
 #[test]
-fn gsutil_for_keys_of_the_older_format() {
+fn gsutil_is_used_for_pkcs12_keys() {
     let programs = Programs::new(&[(
         "gsutil",
         &format!(
-            r#"cat "$BOTO_CONFIG" > boto; case $1 in -q) {LAST};; rm) echo No URLs matched; exit 1;; esac"#
+            r#"cat "$BOTO_CONFIG" > boto; case $1 in -q) {WRITE_LAST_ARGUMENT};; rm) echo No URLs matched; exit 1;; esac"#
         ),
     )]);
-    let boto = programs.key("boto.conf", "[Credentials]\ngs_service_client_id = me\n");
-    let key = programs.key("key.p12", "\u{1}binary");
+    let boto = programs
+        .0
+        .write_secret("boto.conf", "[Credentials]\ngs_service_client_id = me\n");
+    let key = programs.0.write_secret("key.p12", "\u{1}binary");
     programs
         .run(
             &[

@@ -1,19 +1,17 @@
-//! What goes wrong: bad input, missing files, attempts and their messages.
+//! Failures: bad input, missing files, retries and their messages.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use super::common::{Case, list, mkdir, remove, transfer};
+use super::common::{Case, HELLO_SHA256, list, mkdir, remove, transfer, with_option};
 
 #[test]
-fn bad_input_is_named_and_nothing_is_done() {
+fn invalid_specifications_are_reported_before_any_transfer() {
     let case = Case::new();
     case.write("a", "1");
-    let good = transfer("a", "b");
+    let valid = transfer("a", "b");
     for (spec, message) in [
         (
-            format!("[{good},"),
+            format!("[{valid},"),
             "CRITICAL:  stdin: line 3, column 60: EOF while parsing a value",
         ),
         (
@@ -22,16 +20,16 @@ fn bad_input_is_named_and_nothing_is_done() {
         ),
         ("{}".to_owned(), "expected a sequence"),
         (
-            format!("[{good}, {{\"type\":\"link\"}}]"),
+            format!("[{valid}, {{\"type\":\"link\"}}]"),
             "CRITICAL:  stdin: entry 2: Unknown JSON entry: type 'link'",
         ),
-        (format!("[{good}] x"), "trailing characters"),
+        (format!("[{valid}] x"), "trailing characters"),
         (
-            format!("[{good}, {}]", mkdir("a:b")),
+            format!("[{valid}, {}]", mkdir("a:b")),
             "CRITICAL:  stdin: entry 2: 'a:b' is not a URL",
         ),
         (
-            format!("[{good}, {}]", remove("x", "maybe")),
+            format!("[{valid}, {}]", remove("x", "maybe")),
             "expected true or false",
         ),
         (
@@ -51,7 +49,7 @@ fn bad_input_is_named_and_nothing_is_done() {
 }
 
 #[test]
-fn bad_options() {
+fn invalid_options_are_refused() {
     let case = Case::new();
     for args in [
         &["--threads", "-1"][..],
@@ -69,7 +67,7 @@ fn bad_options() {
 }
 
 #[test]
-fn a_missing_file_fails_at_once_and_the_others_are_copied() {
+fn missing_files_fail_at_once_and_others_are_copied() {
     let case = Case::new();
     case.write("a", "1");
     let start = Instant::now();
@@ -83,7 +81,7 @@ fn a_missing_file_fails_at_once_and_the_others_are_copied() {
     );
     assert!(
         start.elapsed() < Duration::from_secs(2),
-        "no waiting for what cannot heal"
+        "permanent failures are not retried"
     );
     run.expect_failed("Some transfers failed! See above, and possibly stderr.");
     assert_eq!(case.read("b"), "1");
@@ -104,7 +102,7 @@ fn a_missing_file_fails_at_once_and_the_others_are_copied() {
 }
 
 #[test]
-fn other_sources_are_tried_by_priority() {
+fn sources_are_used_by_priority() {
     let case = Case::new();
     case.write("good", "1").write("worse", "2");
     let spec = r#"[{"type":"transfer","lfn":"f","src_urls":[
@@ -133,7 +131,7 @@ fn other_sources_are_tried_by_priority() {
 }
 
 #[test]
-fn protocols_that_have_no_handler_are_named() {
+fn unsupported_protocols_are_reported() {
     let case = Case::new();
     case.write("a", "1");
     let run = case.run(
@@ -156,7 +154,7 @@ fn protocols_that_have_no_handler_are_named() {
 }
 
 #[test]
-fn directories_in_the_way() {
+fn conflicts_of_files_and_directories_are_reported() {
     let case = Case::new();
     case.write("a", "1").write("dir/f", "2").write("file", "3");
     case.run(&list(&[remove("dir", "False")]), &[])
@@ -176,17 +174,16 @@ fn directories_in_the_way() {
     assert_eq!(case.names(""), ["a", "dir", "file"]);
 }
 
-/// A wrong checksum may come from a damaged copy: it is worth another attempt.
+/// A wrong checksum may come from a damaged copy, so it is retried.
 #[test]
-fn attempts_that_may_heal_are_repeated_after_a_wait() {
+fn checksum_mismatches_are_retried_after_a_wait() {
     let case = Case::new();
     case.write("a", "hullo");
-    let sha256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"; // of "hello"
     case.write(
         "job.meta",
-        format!(r#"[{{"_id":"x","_type":"file","_attributes":{{"checksum.value":"{sha256}"}}}}]"#),
+        format!(r#"[{{"_id":"x","_type":"file","_attributes":{{"checksum.value":"{HELLO_SHA256}"}}}}]"#),
     );
-    let spec = list(&[transfer("a", "out/b")]).replace("\"id\": 1", "\"verify_checksum_remote\": true");
+    let spec = with_option(&list(&[transfer("a", "out/b")]), "verify_checksum_remote", true);
     let run = case.run(&spec, &["--retry-wait", "0.1"]);
     run.expect_failed("Failed after 3 attempts: file://a -> file://out/b: checksum of out/b is ");
     assert_eq!(run.stderr.matches("Starting transfers - attempt").count(), 3);
@@ -210,15 +207,14 @@ fn attempts_that_may_heal_are_repeated_after_a_wait() {
 }
 
 #[test]
-fn spoilt_copies_are_found() {
+fn corrupted_copies_are_detected() {
     let case = Case::new();
     case.write("a", "hello");
-    let sha256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
     case.write(
         "job.meta",
-        format!(r#"[{{"_id":"x","_type":"file","_attributes":{{"checksum.value":"{sha256}"}}}}]"#),
+        format!(r#"[{{"_id":"x","_type":"file","_attributes":{{"checksum.value":"{HELLO_SHA256}"}}}}]"#),
     );
-    let spec = list(&[transfer("a", "b")]).replace("\"id\": 1", "\"verify_checksum_remote\": true");
+    let spec = with_option(&list(&[transfer("a", "b")]), "verify_checksum_remote", true);
     let mut command = case.command();
     command
         .env("PEGASUS_TRANSFER_ERROR_RATE", "100")
@@ -227,11 +223,11 @@ fn spoilt_copies_are_found() {
 }
 
 #[test]
-fn credentials_that_others_can_read_are_refused() {
+fn credentials_readable_by_others_are_refused() {
     let case = Case::new();
     case.write("credentials", "[h]\npassword = x\n").write("a", "1");
     let run = |mode: u32| {
-        fs::set_permissions(case.path("credentials"), fs::Permissions::from_mode(mode)).expect("chmod");
+        case.set_mode("credentials", mode);
         let mut command = case.command();
         command.env("PEGASUS_CREDENTIALS", case.path("credentials"));
         case.start(command, &list(&[transfer("a", "b")]))
@@ -242,7 +238,7 @@ fn credentials_that_others_can_read_are_refused() {
 }
 
 #[test]
-fn a_full_disk_is_reported_and_leaves_nothing() {
+fn a_full_disk_is_reported() {
     let case = Case::new();
     case.write("a", "1");
     let run = case.run(
@@ -254,7 +250,7 @@ fn a_full_disk_is_reported_and_leaves_nothing() {
 
 #[cfg(feature = "remote")]
 #[test]
-fn the_manual_shows_the_help() {
+fn the_manual_page_contains_the_help() {
     let help = Case::new().run("", &["--help"]).stdout;
     let page = include_str!("../../../../docs/manual/pegasus-transfer.md");
     assert!(

@@ -1,32 +1,18 @@
-//! Transfers over HTTP with a server that misbehaves.
+//! Transfers over HTTP and WebDAV with a scripted server.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use super::common::{Case, Run, list, mkdir, remove, transfer};
-use super::server::{Reply, Server, body, file, part, status};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use super::common::{Case, Run, content, list, mkdir, remove, send_signal, transfer, with_option};
+use super::server::{Reply, Server, body, file, range, status};
+use nix::sys::signal::Signal;
 
-/// Waits between attempts that tests can afford.
+/// Options for short waits between attempts.
 const QUICK: [&str; 2] = ["--retry-wait", "0.001"];
 
-fn content() -> Vec<u8> {
-    (0..700_000u32)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
-        .collect()
-}
-
-fn get(case: &Case, urls: &[(String, &str)]) -> Run {
+fn download(case: &Case, urls: &[(String, &str)]) -> Run {
     let entries: Vec<_> = urls.iter().map(|(url, to)| transfer(url, to)).collect();
     case.run(&list(&entries), &QUICK)
-}
-
-/// Writes a credentials file.
-fn credentials(case: &Case, text: &str) {
-    case.write("credentials", text);
-    fs::set_permissions(case.path("credentials"), fs::Permissions::from_mode(0o600)).expect("chmod");
 }
 
 fn run_with(case: &Case, env: &[(&str, &str)], spec: &[String]) -> Run {
@@ -36,19 +22,19 @@ fn run_with(case: &Case, env: &[(&str, &str)], spec: &[String]) -> Run {
 }
 
 #[test]
-fn a_download_with_its_checksum() {
+fn downloads_report_their_checksum() {
     let case = Case::new();
     let server = Server::start(|_, _| body("hello"));
-    let entry = transfer(&server.url("/a b?c"), "dst/x").replace("\"id\": 1", "\"generate_checksum\": true");
+    let entry = with_option(
+        &transfer(&server.url("/a b?c"), "dst/x"),
+        "generate_checksum",
+        true,
+    );
     let run = case.run(&list(&[entry]), &[]);
     run.expect_ok();
     assert_eq!(case.read("dst/x"), "hello");
     assert_eq!(case.names("dst"), ["x"]);
-    let mode = fs::metadata(case.path("dst/x"))
-        .expect("there")
-        .permissions()
-        .mode();
-    assert_eq!(mode & 0o111, 0);
+    assert_eq!(case.mode("dst/x") & 0o111, 0);
     assert_eq!(server.lines(), ["GET /a%20b?c"]);
     assert!(
         run.stderr
@@ -64,11 +50,11 @@ fn a_download_with_its_checksum() {
 }
 
 #[test]
-fn what_cannot_heal_is_asked_once() {
+fn permanent_failures_are_not_retried() {
     for code in [400, 401, 403, 404, 410, 501] {
         let case = Case::new();
         let server = Server::start(move |_, _| status(code));
-        let run = get(&case, &[(server.url("/x"), "dst/x")]);
+        let run = download(&case, &[(server.url("/x"), "dst/x")]);
         run.expect_failed("Failed after 1 attempt: http://");
         assert!(
             run.stderr.contains(&format!("the server answered {code} ")),
@@ -81,34 +67,34 @@ fn what_cannot_heal_is_asked_once() {
 }
 
 #[test]
-fn what_may_heal_is_asked_again() {
+fn transient_failures_are_retried() {
     for code in [429, 500, 503] {
         let case = Case::new();
         let server = Server::start(move |_, number| if number < 2 { status(code) } else { body("late") });
-        get(&case, &[(server.url("/x"), "x")]).expect_ok();
+        download(&case, &[(server.url("/x"), "x")]).expect_ok();
         assert_eq!(case.read("x"), "late");
         assert_eq!(server.lines().len(), 3);
     }
     let case = Case::new();
     let server = Server::start(|_, _| status(503).with("Content-Type", "text/plain"));
-    get(&case, &[(server.url("/x"), "x")])
+    download(&case, &[(server.url("/x"), "x")])
         .expect_failed("Failed after 3 attempts")
         .expect_failed("503 Service Unavailable");
     assert_eq!(server.lines().len(), 3);
 }
 
 #[test]
-fn a_broken_download_goes_on_where_it_was() {
+fn interrupted_downloads_resume() {
     let case = Case::new();
     let server = Server::start(|request, number| {
         let cut = (number < 3).then_some(200_000);
-        file(request, &content(), "\"v1\"", cut)
+        file(request, &content(700_000), "\"v1\"", cut)
     });
-    let entry = transfer(&server.url("/x"), "dst/x").replace("\"id\": 1", "\"generate_checksum\": true");
+    let entry = with_option(&transfer(&server.url("/x"), "dst/x"), "generate_checksum", true);
     let run = case.run(&list(&[entry]), &QUICK);
     run.expect_ok();
-    assert!(fs::read(case.path("dst/x")).expect("there") == content());
-    // One attempt, four connections, no byte twice.
+    assert!(fs::read(case.path("dst/x")).expect("there") == content(700_000));
+    // One attempt, four connections, no byte received twice.
     assert_eq!(run.stderr.matches("Starting transfers - attempt").count(), 1);
     let ranges: Vec<_> = server
         .requests()
@@ -123,8 +109,8 @@ fn a_broken_download_goes_on_where_it_was() {
     ];
     assert_eq!(ranges, expected.map(|range| range.map(str::to_owned)));
     let again = Case::new();
-    again.write("x", content());
-    let spec = transfer("x", "y").replace("\"id\": 1", "\"generate_checksum\": true");
+    again.write("x", content(700_000));
+    let spec = with_option(&transfer("x", "y"), "generate_checksum", true);
     let sum = |run: &Run| {
         run.stderr
             .lines()
@@ -139,37 +125,37 @@ fn a_broken_download_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_outage_is_survived_by_the_next_attempt() {
+fn the_next_attempt_resumes_a_download() {
     let case = Case::new();
     let server = Server::start(|request, number| match number {
-        0 => file(request, &content(), "\"v1\"", Some(300_000)),
+        0 => file(request, &content(700_000), "\"v1\"", Some(300_000)),
         1 => status(503),
-        _ => file(request, &content(), "\"v1\"", None),
+        _ => file(request, &content(700_000), "\"v1\"", None),
     });
-    get(&case, &[(server.url("/x"), "dst/x")]).expect_ok();
-    assert!(fs::read(case.path("dst/x")).expect("there") == content());
+    download(&case, &[(server.url("/x"), "dst/x")]).expect_ok();
+    assert!(fs::read(case.path("dst/x")).expect("there") == content(700_000));
     let last = server.requests().pop().expect("three");
     assert_eq!(last.header("range"), Some("bytes=300000-"));
     assert_eq!(case.names("dst"), ["x"]);
 }
 
 #[test]
-fn a_file_that_changed_meanwhile_is_fetched_anew() {
+fn changed_files_are_downloaded_again() {
     let case = Case::new();
     let server = Server::start(|request, number| {
         if number == 0 {
-            file(request, &content(), "\"v1\"", Some(300_000))
+            file(request, &content(700_000), "\"v1\"", Some(300_000))
         } else {
             file(request, b"new", "\"v2\"", None)
         }
     });
-    get(&case, &[(server.url("/x"), "x")]).expect_ok();
+    download(&case, &[(server.url("/x"), "x")]).expect_ok();
     assert_eq!(case.read("x"), "new");
 }
 
-/// A server that knows parts but no `If-Range` gives a part of the new file.
+/// A server that ignores `If-Range` sends a range of the new file.
 #[test]
-fn a_part_of_another_version_is_not_taken() {
+fn ranges_of_another_version_are_discarded() {
     for (header, versions) in [
         ("ETag", ["\"v1\"", "\"v2\""]),
         (
@@ -178,14 +164,14 @@ fn a_part_of_another_version_is_not_taken() {
         ),
     ] {
         let case = Case::new();
-        let new: Vec<u8> = content().iter().map(|byte| !byte).collect();
-        let wanted = new.clone();
+        let new: Vec<u8> = content(700_000).iter().map(|byte| !byte).collect();
+        let expected = new.clone();
         let server = Server::start(move |request, number| match number {
-            0 => part(request, true, &content(), Some(300_000)).with(header, versions[0]),
-            _ => part(request, true, &new, None).with(header, versions[1]),
+            0 => range(request, true, &content(700_000), Some(300_000)).with(header, versions[0]),
+            _ => range(request, true, &new, None).with(header, versions[1]),
         });
-        get(&case, &[(server.url("/x"), "x")]).expect_ok();
-        assert!(fs::read(case.path("x")).expect("there") == wanted, "{header}");
+        download(&case, &[(server.url("/x"), "x")]).expect_ok();
+        assert!(fs::read(case.path("x")).expect("there") == expected, "{header}");
         let ranges: Vec<_> = server
             .requests()
             .iter()
@@ -196,41 +182,41 @@ fn a_part_of_another_version_is_not_taken() {
 }
 
 #[test]
-fn without_a_version_nothing_is_resumed() {
+fn downloads_without_a_version_restart() {
     let case = Case::new();
     let server = Server::start(|request, number| {
         assert_eq!(request.header("range"), None);
-        let mut reply = body(content());
+        let mut reply = body(content(700_000));
         reply.cut = (number == 0).then_some(300_000);
         reply
     });
-    get(&case, &[(server.url("/x"), "x")]).expect_ok();
-    assert!(fs::read(case.path("x")).expect("there") == content());
+    download(&case, &[(server.url("/x"), "x")]).expect_ok();
+    assert!(fs::read(case.path("x")).expect("there") == content(700_000));
     assert_eq!(server.lines().len(), 2);
 }
 
 #[test]
-fn a_chunked_body_that_ends_early_is_no_file() {
+fn truncated_chunked_bodies_are_failures() {
     let case = Case::new();
     let server = Server::start(|_, _| {
         let mut reply = body("5\r\nhello\r\n").with("Transfer-Encoding", "chunked");
         reply.cut = Some(100);
         reply
     });
-    get(&case, &[(server.url("/x"), "dst/x")]).expect_failed("the connection broke");
+    download(&case, &[(server.url("/x"), "dst/x")]).expect_failed("the connection broke");
     assert_eq!(case.names("dst"), [""; 0]);
 }
 
 #[test]
-fn redirections_are_followed_but_secrets_stay_home() {
+fn redirections_do_not_forward_credentials() {
     let case = Case::new();
-    let there = Server::start(|request, _| {
+    let other = Server::start(|request, _| {
         assert_eq!(request.header("authorization"), None);
         assert_eq!(request.header("x-token"), None);
         body("found")
     });
-    let target = there.url("/y z");
-    let here = Server::start(move |request, number| {
+    let target = other.url("/y z");
+    let origin = Server::start(move |request, number| {
         assert_eq!(request.header("authorization"), Some("Basic bWU6c2VjcmV0"));
         assert_eq!(request.header("x-token"), Some("t"));
         match number {
@@ -239,20 +225,19 @@ fn redirections_are_followed_but_secrets_stay_home() {
             _ => status(500),
         }
     });
-    credentials(
-        &case,
+    let file = case.write_secret(
+        "credentials",
         &format!(
             "[{}]\nheader.X-Token = t\nusername = me\npassword = secret\n",
-            here.host()
+            origin.host()
         ),
     );
-    let file = case.path("credentials");
-    let env = [("PEGASUS_CREDENTIALS", file.to_str().expect("UTF-8"))];
-    let run = run_with(&case, &env, &[transfer(&here.url("/a/x"), "x")]);
+    let env = [("PEGASUS_CREDENTIALS", file.as_str())];
+    let run = run_with(&case, &env, &[transfer(&origin.url("/a/x"), "x")]);
     run.expect_ok();
     assert_eq!(case.read("x"), "found");
-    assert_eq!(here.lines(), ["GET /a/x", "GET /other"]);
-    assert_eq!(there.lines(), ["GET /y%20z"]);
+    assert_eq!(origin.lines(), ["GET /a/x", "GET /other"]);
+    assert_eq!(other.lines(), ["GET /y%20z"]);
     assert!(!run.stderr.contains("secret"), "{}", run.stderr);
 }
 
@@ -264,51 +249,41 @@ fn endless_or_wrong_redirections_fail() {
     ] {
         let case = Case::new();
         let server = Server::start(move |_, _| status(301).with("Location", location));
-        get(&case, &[(server.url("/x"), "x")])
+        download(&case, &[(server.url("/x"), "x")])
             .expect_failed(message)
             .expect_failed("Failed after 1 attempt");
     }
 }
 
 #[test]
-fn a_password_in_a_url_is_used_and_not_shown() {
+fn passwords_in_urls_are_not_logged() {
     let case = Case::new();
     let server = Server::start(|request, _| {
         assert_eq!(request.header("authorization"), Some("Basic bWU6c2VjcmV0"));
         body("1")
     });
     let url = server.url("/x").replace("http://", "http://me:secret@");
-    let run = get(&case, &[(url, "x")]);
+    let run = download(&case, &[(url, "x")]);
     run.expect_ok();
     assert!(!run.stderr.contains("secret"), "{}", run.stderr);
 }
 
 #[test]
-fn unusable_credentials() {
+fn unusable_credentials_are_refused() {
     let case = Case::new();
-    case.write("liberal", "[h]\n");
-    let liberal = case.path("liberal");
-    fs::set_permissions(&liberal, fs::Permissions::from_mode(0o640)).expect("chmod");
+    case.write("open", "[h]\n").set_mode("open", 0o640);
+    let open = case.path("open");
     let entry = [transfer("http://127.0.0.1:1/x", "x")];
-    let run = run_with(
-        &case,
-        &[("PEGASUS_CREDENTIALS", liberal.to_str().expect("UTF-8"))],
-        &entry,
-    );
+    let run_with_file = |file: &str| run_with(&case, &[("PEGASUS_CREDENTIALS", file)], &entry);
+    let run = run_with_file(open.to_str().expect("UTF-8"));
     run.expect_failed("are too liberal; run: chmod 600 ");
     assert!(!run.stderr.contains("Starting transfers"));
-    credentials(&case, "x = 1\n");
-    let bad = case.path("credentials");
-    let run = run_with(
-        &case,
-        &[("PEGASUS_CREDENTIALS", bad.to_str().expect("UTF-8"))],
-        &entry,
-    );
-    run.expect_failed("credentials, line 1: an option stands before the first [section]");
+    run_with_file(&case.write_secret("credentials", "x = 1\n"))
+        .expect_failed("credentials, line 1: an option stands before the first [section]");
 }
 
 #[test]
-fn the_proxy_is_tried_first_and_once() {
+fn the_proxy_is_used_for_the_first_attempt_only() {
     let case = Case::new();
     let origin = Server::start(|_, _| body("direct"));
     let proxy = Server::start(|_, _| status(403));
@@ -335,10 +310,10 @@ fn the_proxy_is_tried_first_and_once() {
 }
 
 #[test]
-fn a_silent_server_is_not_waited_for_forever() {
+fn stalled_downloads_time_out() {
     let case = Case::new();
     let server = Server::start(|_, _| {
-        let mut reply = body(content());
+        let mut reply = body(content(700_000));
         reply.stall = Some(1000);
         reply
     });
@@ -351,10 +326,10 @@ fn a_silent_server_is_not_waited_for_forever() {
 }
 
 #[test]
-fn a_dead_host_is_given_up_and_the_others_are_served() {
+fn unreachable_hosts_do_not_block_others() {
     let case = Case::new();
     let server = Server::start(|_, _| body("1"));
-    // A port that nobody listens at any more.
+    // A port without a listener.
     let dead = std::net::TcpListener::bind("127.0.0.1:0")
         .expect("port")
         .local_addr()
@@ -386,7 +361,7 @@ fn a_dead_host_is_given_up_and_the_others_are_served() {
 }
 
 #[test]
-fn another_source_helps_out() {
+fn the_next_source_is_used_after_a_failure() {
     let case = Case::new();
     let server = Server::start(|request, _| match request.line.as_str() {
         "GET /good" => body("1"),
@@ -403,21 +378,21 @@ fn another_source_helps_out() {
     assert_eq!(server.lines(), ["GET /bad", "GET /good"]);
 }
 
-/// Collections `/`, `/dav/`; uploads elsewhere are refused until someone makes the collection.
+/// A WebDAV server with the collections `/` and `/dav/`. It refuses uploads into missing collections.
 fn dav() -> Server {
-    let made = std::sync::Mutex::new(vec!["/".to_owned(), "/dav/".to_owned()]);
+    let collections = std::sync::Mutex::new(vec!["/".to_owned(), "/dav/".to_owned()]);
     Server::start(move |request, _| {
-        let mut made = made.lock().expect("no panic");
+        let mut collections = collections.lock().expect("no panic");
         let (method, path) = request.line.split_once(' ').expect("two words");
-        let above = |path: &str| {
+        let parent = |path: &str| {
             let path = path.trim_end_matches('/');
             path[..=path.rfind('/').unwrap_or(0)].to_owned()
         };
         match method {
-            "MKCOL" if made.contains(&path.to_owned()) => status(405),
-            "MKCOL" | "PUT" if !made.contains(&above(path)) => status(409),
+            "MKCOL" if collections.contains(&path.to_owned()) => status(405),
+            "MKCOL" | "PUT" if !collections.contains(&parent(path)) => status(409),
             "MKCOL" => {
-                made.push(path.to_owned());
+                collections.push(path.to_owned());
                 status(201)
             }
             "PUT" => status(201),
@@ -429,13 +404,13 @@ fn dav() -> Server {
                 reply
             }
             "PROPFIND" => status(405),
-            _ => body("from afar"),
+            _ => body("remote"),
         }
     })
 }
 
 #[test]
-fn webdav_makes_collections_once() {
+fn webdav_makes_each_collection_once() {
     let case = Case::new();
     case.write("a", "hello");
     let server = dav();
@@ -450,7 +425,7 @@ fn webdav_makes_collections_once() {
         remove(&url("/dav/deep"), "true"),
     ]);
     case.run(&spec, &["-n", "1"]).expect_ok();
-    assert_eq!(case.read("near"), "from afar");
+    assert_eq!(case.read("near"), "remote");
     assert_eq!(
         server.lines(),
         [
@@ -485,7 +460,7 @@ fn webdav_makes_collections_once() {
 }
 
 #[test]
-fn between_two_servers_a_file_passes_through_here() {
+fn transfers_between_servers_use_a_temporary_file() {
     let case = Case::new();
     let source = Server::start(|_, _| body("hello"));
     let server = dav();
@@ -506,12 +481,12 @@ fn between_two_servers_a_file_passes_through_here() {
         assert!(run.stderr.contains(line), "{}", run.stderr);
     }
     assert_eq!(case.names("tmp"), [""; 0]);
-    // The copy is read back and is not what it should be.
-    let entry = entry.replace("\"id\": 1", "\"verify_checksum_remote\": true");
+    // The copy is read back, and its checksum is wrong.
+    let entry = with_option(&entry, "verify_checksum_remote", true);
     let run = run_with(&case, &env, &[entry]);
     run.expect_failed("but 00 was expected");
     assert_eq!(case.names("tmp"), [""; 0]);
-    // To a link: a copy, for a link to the temporary file would lead nowhere.
+    // A link to the temporary file would dangle, so the destination is a copy.
     let entry = transfer(&source.url("/x"), "symlink://@DIR@/l");
     case.run(&list(&[entry]), &["-s"]).expect_ok();
     assert_eq!(case.read("l"), "hello");
@@ -521,17 +496,17 @@ fn between_two_servers_a_file_passes_through_here() {
 #[test]
 fn killed_downloads_leave_no_partial_files() {
     let case = Case::new();
-    // Sends its file in a tenth of a second.
+    // Sends the file in about 0.1 s.
     let server = Server::start(|request, _| {
         std::thread::sleep(Duration::from_millis(5));
-        file(request, &content(), "\"v1\"", Some(65_000))
+        file(request, &content(700_000), "\"v1\"", Some(65_000))
     });
     let spec = list(&[
         transfer(&server.url("/x"), "dst/new"),
         transfer(&server.url("/y"), "dst/old"),
     ]);
     case.write("in", spec);
-    let mut early = 0;
+    let mut killed_early = 0;
     for round in 0..16u64 {
         let _ = fs::remove_dir_all(case.path("dst"));
         case.write("dst/old", "old");
@@ -540,21 +515,21 @@ fn killed_downloads_leave_no_partial_files() {
         child.kill().expect("kill");
         child.wait().expect("wait");
         match fs::read(case.path("dst/new")) {
-            Ok(bytes) => assert!(bytes == content(), "round {round}"),
-            Err(_) => early += 1,
+            Ok(bytes) => assert!(bytes == content(700_000), "round {round}"),
+            Err(_) => killed_early += 1,
         }
         let kept = fs::read(case.path("dst/old")).expect("never missing");
-        assert!(kept == b"old" || kept == content(), "round {round}");
+        assert!(kept == b"old" || kept == content(700_000), "round {round}");
     }
-    assert!(early > 0, "the kills came too late to test anything");
+    assert!(killed_early > 0, "the kills came too late to test anything");
 }
 
 #[test]
-fn a_terminated_download_ends_at_once_and_cleans_up() {
+fn terminated_downloads_end_at_once_and_clean_up() {
     let case = Case::new();
     let server = Server::start(|_, _| Reply {
         stall: Some(1000),
-        ..body(content())
+        ..body(content(700_000))
     });
     case.write("in", list(&[transfer(&server.url("/x"), "dst/x")]));
     let child = case.command().args(["-f", "in"]).spawn().expect("start");
@@ -562,11 +537,7 @@ fn a_terminated_download_ends_at_once_and_cleans_up() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let start = Instant::now();
-    kill(
-        Pid::from_raw(i32::try_from(child.id()).expect("pid")),
-        Signal::SIGTERM,
-    )
-    .expect("kill");
+    send_signal(&child, Signal::SIGTERM);
     let output = child.wait_with_output().expect("wait");
     assert!(start.elapsed() < Duration::from_secs(5));
     let stderr = String::from_utf8_lossy(&output.stderr);

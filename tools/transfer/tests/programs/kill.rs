@@ -1,20 +1,14 @@
-//! A program that is stopped at any moment leaves no partial file under a final name.
+//! A program that is killed at any moment leaves no partial file under a final name.
 
 use std::fs;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use super::common::{Case, list, transfer};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use super::common::{Case, list, send_signal, transfer, with_option};
+use nix::sys::signal::Signal;
 
-fn signal(child: &Child, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process number"));
-    kill(pid, signal).expect("kill");
-}
-
-/// Content that is different in every part, so that a partial copy cannot pass for a whole one.
-fn content(seed: u64, size: usize) -> Vec<u8> {
+/// Returns random bytes, so that every part of a file is different.
+fn random_bytes(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed;
     let mut bytes = Vec::with_capacity(size + 8);
     while bytes.len() < size {
@@ -30,11 +24,11 @@ fn content(seed: u64, size: usize) -> Vec<u8> {
 #[test]
 fn killed_copies_leave_no_partial_files() {
     let case = Case::new();
-    let (old, new) = (content(1, 1_000_000), content(2, 16_000_000));
+    let (old, new) = (random_bytes(1, 1_000_000), random_bytes(2, 16_000_000));
     case.write("new", &new)
         .write("tree/1", &new)
         .write("tree/2", &new);
-    let hashed = transfer("new", "dst/hashed").replace("\"id\": 1", "\"generate_checksum\": true");
+    let hashed = with_option(&transfer("new", "dst/hashed"), "generate_checksum", true);
     let spec = list(&[
         transfer("new", "dst/fresh"),
         transfer("new", "dst/old"),
@@ -42,7 +36,7 @@ fn killed_copies_leave_no_partial_files() {
         transfer("tree", "dst/tree"),
     ]);
     case.write("in", spec);
-    let unnamed = case.has_unnamed_files();
+    let unnamed_files = case.supports_unnamed_files();
     let mut stopped_early = 0;
     for round in 0..30u64 {
         let _ = fs::remove_dir_all(case.path("dst"));
@@ -54,9 +48,9 @@ fn killed_copies_leave_no_partial_files() {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let mut child = command.spawn().expect("start");
-        // A different moment each time, over the length of the whole run.
+        // The moments spread over the whole run.
         std::thread::sleep(Duration::from_micros(500 + round * 3_100));
-        signal(&child, Signal::SIGKILL);
+        send_signal(&child, Signal::SIGKILL);
         child.wait().expect("wait");
         let read = |name: &str| fs::read(case.path(name)).ok();
         assert!(
@@ -68,10 +62,10 @@ fn killed_copies_leave_no_partial_files() {
             "round {round}"
         );
         let kept = read("dst/old").expect("never missing");
-        if unnamed {
-            // Directories are filled under a temporary name, files have none until they are complete.
-            let left = |name: &&String| !case.path("dst").join(name).is_dir() && name.starts_with('.');
-            assert_eq!(case.names("dst").iter().find(left), None, "round {round}");
+        if unnamed_files {
+            // Directories have a temporary name until they are complete, files have none.
+            let is_leftover = |name: &&String| !case.path("dst").join(name).is_dir() && name.starts_with('.');
+            assert_eq!(case.names("dst").iter().find(is_leftover), None, "round {round}");
         }
         assert!(kept == old || kept == new, "round {round}");
         if case.path("dst/tree").exists() {
@@ -81,36 +75,41 @@ fn killed_copies_leave_no_partial_files() {
         }
     }
     assert!(stopped_early > 0, "the kills came too late to test anything");
-    // What a killed run left does not disturb the next.
+    // Leftovers of a killed run do not disturb the next run.
     case.run("", &["-f", "in"]).expect_ok();
     assert!(fs::read(case.path("dst/old")).expect("read") == new);
 }
 
-/// Whether the copy of `big` has begun. It may have no name yet.
-fn started(case: &Case, child: &Child) -> bool {
-    let open = fs::read_dir(format!("/proc/{}/fd", child.id())).expect("a running process");
-    open.flatten()
+/// Returns whether the program has opened `big`.
+fn has_opened_big(case: &Case, child: &Child) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", child.id())).expect("a running process");
+    descriptors
+        .flatten()
         .any(|entry| fs::read_link(entry.path()).is_ok_and(|path| path == case.path("big")))
 }
 
 #[test]
-fn a_terminated_run_cleans_up_and_fails() {
+fn terminated_runs_clean_up_and_fail() {
     let case = Case::new();
-    // Sparse, with a checksum: much work, no space.
+    // A sparse file takes no space, but its checksum takes long.
     fs::File::create(case.path("big"))
         .and_then(|file| file.set_len(200 << 30))
         .expect("sparse file");
-    let spec = list(&[transfer("big", "dst/big").replace("\"id\": 1", "\"generate_checksum\": true")]);
+    let spec = list(&[with_option(
+        &transfer("big", "dst/big"),
+        "generate_checksum",
+        true,
+    )]);
     case.write("in", spec);
     let mut command = case.command();
     command.args(["-f", "in"]).stdin(Stdio::null());
     let child = command.spawn().expect("start");
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while !started(&case, &child) {
+    while !has_opened_big(&case, &child) {
         assert!(std::time::Instant::now() < deadline, "the copy never started");
         std::thread::sleep(Duration::from_millis(5));
     }
-    signal(&child, Signal::SIGTERM);
+    send_signal(&child, Signal::SIGTERM);
     let output = child.wait_with_output().expect("wait");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");

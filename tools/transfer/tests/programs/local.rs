@@ -1,13 +1,13 @@
-//! Local files through the program.
+//! Transfers of local files.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use super::common::{Case, list, mkdir, remove, transfer};
+use super::common::{Case, list, mkdir, remove, transfer, with_option};
 
 #[test]
-fn the_jobs_of_a_small_workflow() {
+fn the_jobs_of_a_small_workflow_succeed() {
     let case = Case::new();
     case.write("data/f.a", "input");
     case.run(&list(&[mkdir("file://@DIR@/scr/run0001")]), &[])
@@ -39,11 +39,11 @@ fn the_jobs_of_a_small_workflow() {
     )
     .expect_ok();
     assert_eq!(case.read("out/deep/f.a"), "input");
-    let gone = [
+    let removals = [
         remove("file://@DIR@/scr/run0001/./f.a", "False"),
         remove("file://@DIR@/scr/run0001/./none", "False"),
     ];
-    case.run(&list(&gone), &[]).expect_ok();
+    case.run(&list(&removals), &[]).expect_ok();
     assert_eq!(case.names("scr/run0001"), [""; 0]);
     case.write("scr/run0001/sub/left", "x");
     case.run(&list(&[remove("file://@DIR@/scr/run0001", "True")]), &[])
@@ -53,7 +53,7 @@ fn the_jobs_of_a_small_workflow() {
 }
 
 #[test]
-fn the_specification_comes_from_a_file_or_the_older_form() {
+fn specifications_are_read_from_files_and_in_the_old_format() {
     let case = Case::new();
     case.write("a", "1").write("in.json", list(&[transfer("a", "b")]));
     case.run("", &["-f", "in.json"]).expect_ok();
@@ -66,7 +66,7 @@ fn the_specification_comes_from_a_file_or_the_older_form() {
 }
 
 #[test]
-fn the_specification_may_be_a_part_of_a_file() {
+fn a_part_of_a_file_is_read_as_specification() {
     let case = Case::new();
     let specs = [list(&[transfer("a", "b")]), list(&[transfer("a", "c")])];
     let part = format!("{}:{}", specs[0].len(), specs[1].len());
@@ -81,7 +81,7 @@ fn the_specification_may_be_a_part_of_a_file() {
 }
 
 #[test]
-fn kinds_may_be_mixed() {
+fn entries_of_all_types_are_mixed() {
     let case = Case::new();
     case.write("a", "1").write("old", "x");
     let spec = [
@@ -100,7 +100,7 @@ fn kinds_may_be_mixed() {
 }
 
 #[test]
-fn removals_wait_for_success() {
+fn removals_require_successful_transfers() {
     let case = Case::new();
     case.write("a", "1");
     let run = case.run(&list(&[transfer("none", "b"), remove("a", "false")]), &[]);
@@ -109,20 +109,17 @@ fn removals_wait_for_success() {
 }
 
 #[test]
-fn files_replace_files_and_keep_their_permissions() {
+fn copies_replace_files_and_keep_permissions() {
     let case = Case::new();
     case.write("exe", "new").write("dst/exe", "old and longer");
-    fs::set_permissions(case.path("exe"), fs::Permissions::from_mode(0o750)).expect("chmod");
-    fs::set_permissions(case.path("dst/exe"), fs::Permissions::from_mode(0o400)).expect("chmod");
+    case.set_mode("exe", 0o750);
+    case.set_mode("dst/exe", 0o400);
     let open = fs::File::open(case.path("dst/exe")).expect("open");
     case.run(&list(&[transfer("exe", "dst/exe")]), &[]).expect_ok();
     assert_eq!(case.read("dst/exe"), "new");
-    let umask = 0o777 & !fs::metadata(case.path("dst")).expect("metadata").mode();
-    assert_eq!(
-        fs::metadata(case.path("dst/exe")).expect("metadata").mode() & 0o777,
-        0o750 & !umask
-    );
-    // Who has the old file open keeps it whole.
+    let umask = 0o777 & !case.mode("dst");
+    assert_eq!(case.mode("dst/exe"), 0o750 & !umask);
+    // Programs with the old file open still see all of it.
     assert_eq!(open.metadata().expect("metadata").len(), 14);
     assert_eq!(case.names("dst"), ["exe"]);
 }
@@ -167,7 +164,7 @@ fn a_file_is_not_copied_onto_itself() {
 }
 
 #[test]
-fn an_existing_directory_receives_the_file() {
+fn files_are_copied_into_an_existing_directory() {
     let case = Case::new();
     case.write("a", "1").write("dir/x", "");
     case.run(
@@ -182,18 +179,18 @@ fn an_existing_directory_receives_the_file() {
 }
 
 #[test]
-fn directories_are_copied_whole() {
+fn directories_are_copied_recursively() {
     let case = Case::new();
     case.write("src/a", "1")
         .write("src/sub/b", "22")
         .write("outside", "333");
     symlink(case.path("outside"), case.path("src/sub/link")).expect("link");
     fs::create_dir(case.path("src/empty")).expect("mkdir");
-    // A directory that cannot be written to is filled all the same.
+    // Directories without write permission are copied with their contents.
     let set_mode = |mode: u32| {
         for name in ["src/sub", "dst/tree/sub"] {
             if case.path(name).exists() {
-                fs::set_permissions(case.path(name), fs::Permissions::from_mode(mode)).expect("chmod");
+                case.set_mode(name, mode);
             }
         }
     };
@@ -204,12 +201,9 @@ fn directories_are_copied_whole() {
         assert!(run.stderr.contains("6.0 B transferred"), "{}", run.stderr);
     };
     run();
-    assert_eq!(
-        fs::metadata(case.path("dst/tree/sub")).expect("metadata").mode() & 0o777,
-        0o500
-    );
+    assert_eq!(case.mode("dst/tree/sub"), 0o500);
     set_mode(0o700);
-    // Into the existing directory the files go again, to the same places.
+    // A second copy merges into the existing directory.
     case.write("dst/tree/other", "");
     run();
     assert_eq!(case.names("dst/tree"), ["a", "empty", "other", "sub"]);
@@ -226,7 +220,7 @@ fn directories_are_copied_whole() {
 }
 
 #[test]
-fn links_that_lead_nowhere_in_directories_are_told_once() {
+fn broken_links_in_directories_are_reported_once() {
     let case = Case::new();
     for (name, target, message) in [
         (
@@ -246,7 +240,7 @@ fn links_that_lead_nowhere_in_directories_are_told_once() {
 }
 
 #[test]
-fn symbolic_links() {
+fn symbolic_links_are_made_and_removed() {
     let case = Case::new();
     case.write("a", "1").write("dst/old", "x");
     let spec = [
@@ -277,23 +271,23 @@ fn symbolic_links() {
 }
 
 #[test]
-fn links_to_nothing_need_permission() {
+fn dangling_links_need_an_option() {
     let case = Case::new();
     let spec = list(&[transfer("none", "symlink://@DIR@/l")]);
     case.run(&spec, &[])
         .expect_failed("Symlink source (none) does not exist");
     assert!(fs::symlink_metadata(case.path("l")).is_err());
-    let unverified = spec.replace("\"id\": 1", "\"verify_symlink_source\": false");
+    let unverified = with_option(&spec, "verify_symlink_source", false);
     case.run(&unverified, &[]).expect_ok();
     assert_eq!(fs::read_link(case.path("l")).expect("link"), case.path("none"));
 }
 
-/// Where a finished copy cannot be given its name by a link, it is copied under one: here, for want of `/proc`.
+/// Without `/proc`, an unnamed temporary file cannot be linked to its name, so a named one is used.
 #[test]
-fn without_links_files_are_copied() {
+fn files_are_copied_without_proc() {
     let case = Case::new();
     case.write("a", "new").write("tree/b", "2").write("old", "old");
-    fs::set_permissions(case.path("a"), fs::Permissions::from_mode(0o741)).expect("chmod");
+    case.set_mode("a", 0o741);
     let in_namespace = |script: &str| {
         let mut command = std::process::Command::new("unshare");
         command
@@ -306,7 +300,7 @@ fn without_links_files_are_copied() {
         command
     };
     if !in_namespace("true").status().is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: no namespaces for users here");
+        eprintln!("SKIPPED: no user namespaces");
         return;
     }
     let spec = [
@@ -322,19 +316,15 @@ fn without_links_files_are_copied() {
     assert_eq!(case.names("made"), ["new"]);
     for name in ["made/new", "old"] {
         assert_eq!(case.read(name), "new");
-        let mode = fs::metadata(case.path(name))
-            .expect("metadata")
-            .permissions()
-            .mode();
-        assert_eq!(mode & 0o777, 0o741, "{name}");
+        assert_eq!(case.mode(name), 0o741, "{name}");
     }
     assert_eq!(case.read("copied/b"), "2");
     assert_eq!(fs::read_link(case.path("link")).expect("link"), case.path("a"));
 }
 
-/// Between file systems nothing can be renamed.
+/// A rename between file systems fails.
 #[test]
-fn moves_to_another_file_system() {
+fn files_are_moved_to_another_file_system() {
     let case = Case::new();
     let Ok(other) = tempfile::tempdir_in("/dev/shm") else {
         eprintln!("SKIPPED: no /dev/shm");
@@ -347,12 +337,12 @@ fn moves_to_another_file_system() {
     }
     case.write("a", "1").write("tree/b", "2");
     symlink("b", case.path("tree/l")).expect("link");
-    fs::set_permissions(case.path("a"), fs::Permissions::from_mode(0o750)).expect("chmod");
-    let there = other.path().display();
+    case.set_mode("a", 0o750);
+    let other_dir = other.path().display();
     case.run(
         &list(&[
-            transfer("a", &format!("moveto://{there}/new/a")),
-            transfer("tree", &format!("moveto://{there}/tree")),
+            transfer("a", &format!("moveto://{other_dir}/new/a")),
+            transfer("tree", &format!("moveto://{other_dir}/tree")),
         ]),
         &[],
     )
@@ -372,7 +362,7 @@ fn moves_to_another_file_system() {
 }
 
 #[test]
-fn moves() {
+fn files_and_directories_are_moved() {
     let case = Case::new();
     case.write("a", "1").write("tree/b", "2");
     case.run(
@@ -393,7 +383,7 @@ fn moves() {
 }
 
 #[test]
-fn devices_are_written_to_and_not_replaced() {
+fn devices_are_not_replaced() {
     let case = Case::new();
     case.write("a", "1");
     case.run(&list(&[transfer("a", "/dev/null")]), &[]).expect_ok();
@@ -404,7 +394,7 @@ fn devices_are_written_to_and_not_replaced() {
 }
 
 #[test]
-fn variables_of_the_environment() {
+fn environment_variables_in_urls_are_expanded() {
     let case = Case::new();
     case.write("data/a", "1");
     let mut command = case.command();
@@ -414,9 +404,9 @@ fn variables_of_the_environment() {
     assert_eq!(case.read("data/b$"), "1");
 }
 
-/// Names that a shell, a format or a log could misunderstand.
+/// Names with special meanings for shells, URLs or logs.
 #[test]
-fn strange_names_are_only_names() {
+fn special_characters_in_names_are_kept() {
     let case = Case::new();
     let long = "x".repeat(255);
     let names = [
@@ -453,17 +443,17 @@ fn strange_names_are_only_names() {
     for name in names {
         assert_eq!(case.read(&format!("dst/{name}")), name);
     }
-    let gone: Vec<_> = names
+    let removals: Vec<_> = names
         .iter()
         .map(|name| remove(&format!("file://@DIR@/dst/{name}"), "True"))
         .collect();
-    case.run(&list(&gone), &[]).expect_ok();
+    case.run(&list(&removals), &[]).expect_ok();
     assert_eq!(case.names("dst"), [""; 0]);
     assert_eq!(case.names(""), ["dst", "src"]);
 }
 
 #[test]
-fn names_that_are_not_utf8() {
+fn names_need_not_be_utf8() {
     let case = Case::new();
     let name = std::ffi::OsStr::from_bytes(b"caf\xe9");
     fs::write(case.dir().join(name), "1").expect("write");
@@ -476,7 +466,7 @@ fn names_that_are_not_utf8() {
 }
 
 #[test]
-fn names_that_are_too_long() {
+fn too_long_names_are_reported() {
     let case = Case::new();
     case.write("a", "1");
     let deep = format!("{}/{}", case.dir().display(), "d/".repeat(3000));
@@ -487,7 +477,7 @@ fn names_that_are_too_long() {
             .expect_failed("File name too long");
     }
     assert_eq!(case.names(""), ["a"]);
-    // The longest path there may be.
+    // The longest possible path.
     let mut path = case.dir().to_str().expect("UTF-8").to_owned();
     while path.len() < 4095 - 200 {
         path.push_str("/directory");
@@ -499,7 +489,7 @@ fn names_that_are_too_long() {
 }
 
 #[test]
-fn paths_with_dots() {
+fn dots_in_paths_are_resolved_but_not_removed() {
     let case = Case::new();
     case.write("a/b/f", "1");
     case.run(&list(&[transfer("a/b/../b/f", "a/./b/../g")]), &[])
@@ -513,7 +503,7 @@ fn paths_with_dots() {
 }
 
 #[test]
-fn many_files_in_parallel() {
+fn many_files_are_copied_in_parallel() {
     let case = Case::new();
     let spec: Vec<_> = (0..500)
         .map(|i| {
@@ -534,7 +524,7 @@ fn many_files_in_parallel() {
 }
 
 #[test]
-fn two_programs_write_one_file() {
+fn concurrent_copies_to_one_file_do_not_mix() {
     let case = Case::new();
     let contents = ["a", "b"].map(|c| c.repeat(3_000_000));
     case.write("a", &contents[0]).write("b", &contents[1]);

@@ -1,13 +1,13 @@
-//! The program `pegasus-transfer` on real files.
+//! Tests of the programs `pegasus-transfer` and `pegasus-integrity`.
 
-mod checks;
+mod checksums;
 mod common;
 #[cfg(feature = "remote")]
 mod external;
 mod failures;
 #[cfg(feature = "remote")]
 mod http;
-mod integrity;
+mod integrity_program;
 mod kill;
 mod local;
 #[cfg(feature = "remote")]

@@ -1,4 +1,4 @@
-//! A small HTTP server that misbehaves as it is told.
+//! A small HTTP server with scripted replies and failures.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,17 +7,17 @@ use std::time::Duration;
 
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Method and target, as in `GET /x`.
+    /// Method and target: `GET /x`.
     pub line: String,
-    /// Names in lower case.
+    /// Headers, names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
 impl Request {
     pub fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| value.as_str())
+        let header = self.headers.iter().find(|(known, _)| known == name);
+        header.map(|(_, value)| value.as_str())
     }
 }
 
@@ -26,9 +26,9 @@ pub struct Reply {
     pub status: u16,
     pub headers: Vec<(&'static str, String)>,
     pub body: Vec<u8>,
-    /// Bytes of the body after which the connection is closed.
+    /// Close the connection after this number of bytes of the body.
     pub cut: Option<usize>,
-    /// Bytes of the body after which the server says nothing any more.
+    /// Stop sending after this number of bytes of the body, but keep the connection open.
     pub stall: Option<usize>,
 }
 
@@ -54,22 +54,22 @@ impl Reply {
     }
 }
 
-/// A file with support for parts, as real servers give them; `cut` applies to each reply.
+/// Serves a file with `Range` and `If-Range`. `cut` applies to each reply.
 pub fn file(request: &Request, bytes: &[u8], tag: &str, cut: Option<usize>) -> Reply {
     let same = request.header("if-range") == Some(tag);
-    part(request, same, bytes, cut).with("ETag", tag)
+    range(request, same, bytes, cut).with("ETag", tag)
 }
 
-/// The part of a file that a request asks for, or all of it if it asks for none or `parts` are not wanted.
-pub fn part(request: &Request, parts: bool, bytes: &[u8], cut: Option<usize>) -> Reply {
-    let start = request.header("range").filter(|_| parts).and_then(|range| {
+/// Serves the requested range of a file, or the whole file without a range or if not `ranges`.
+pub fn range(request: &Request, ranges: bool, bytes: &[u8], cut: Option<usize>) -> Reply {
+    let start = request.header("range").filter(|_| ranges).and_then(|range| {
         let start = range.strip_prefix("bytes=")?.strip_suffix('-')?;
         start.parse::<usize>().ok()
     });
     let mut reply = match start {
         Some(start) => {
-            let range = format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len());
-            let mut reply = body(&bytes[start..]).with("Content-Range", &range);
+            let content_range = format!("bytes {start}-{}/{}", bytes.len() - 1, bytes.len());
+            let mut reply = body(&bytes[start..]).with("Content-Range", &content_range);
             reply.status = 206;
             reply
         }
@@ -85,16 +85,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server on a free port. `answer` gets each request and its number, from 0.
-    pub fn start(answer: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
+    /// Starts a server on a free port. `respond` gets each request and its number, from 0.
+    pub fn start(respond: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let address = listener.local_addr().expect("an address");
         let requests = Arc::new(Mutex::new(Vec::new()));
-        let (seen, answer) = (Arc::clone(&requests), Arc::new(answer));
+        let (seen, respond) = (Arc::clone(&requests), Arc::new(respond));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
-                std::thread::spawn(move || serve(stream, &seen, &*answer));
+                let (seen, respond) = (Arc::clone(&seen), Arc::clone(&respond));
+                std::thread::spawn(move || serve(stream, &seen, &*respond));
             }
         });
         Self { address, requests }
@@ -117,7 +117,7 @@ impl Server {
     }
 }
 
-fn serve(stream: TcpStream, seen: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request, usize) -> Reply) {
+fn serve(stream: TcpStream, seen: &Mutex<Vec<Request>>, respond: &dyn Fn(&Request, usize) -> Reply) {
     let mut reader = BufReader::new(stream.try_clone().expect("clone"));
     let mut writer = stream;
     while let Some(request) = read(&mut reader, &mut writer) {
@@ -126,7 +126,7 @@ fn serve(stream: TcpStream, seen: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request
             seen.push(request.clone());
             seen.len() - 1
         };
-        let reply = answer(&request, number);
+        let reply = respond(&request, number);
         let mut head = format!("HTTP/1.1 {} Text\r\n", reply.status);
         for (name, value) in &reply.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
@@ -140,13 +140,13 @@ fn serve(stream: TcpStream, seen: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request
             .or(reply.stall)
             .unwrap_or(reply.body.len())
             .min(reply.body.len());
-        let sent = writer
+        let written = writer
             .write_all(head.as_bytes())
             .and_then(|()| writer.write_all(&reply.body[..end]));
         if reply.stall.is_some() {
             std::thread::sleep(Duration::from_secs(30));
         }
-        if sent.is_err() || reply.cut.is_some() {
+        if written.is_err() || reply.cut.is_some() {
             return;
         }
     }

@@ -1,33 +1,22 @@
-//! Stores of objects, played by a server that misbehaves.
+//! Transfers to and from object stores with a scripted server.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use super::common::{Case, Run, list, mkdir, remove, transfer};
-use super::server::{Reply, Request, Server, body, part, status};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use super::common::{Case, Run, content, list, mkdir, remove, send_signal, transfer, with_option};
+use super::server::{Reply, Request, Server, body, range, status};
+use nix::sys::signal::Signal;
 
-fn content(size: usize) -> Vec<u8> {
-    (0..size)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
-        .collect()
-}
-
-fn secret(case: &Case, name: &str, text: &str) -> String {
-    case.write(name, text);
-    fs::set_permissions(case.path(name), fs::Permissions::from_mode(0o600)).expect("chmod");
-    case.path(name).to_str().expect("UTF-8").to_owned()
-}
-
-/// The environment for a store that is at `host`.
-fn surroundings(case: &Case, host: &str) -> Vec<(&'static str, String)> {
+/// Returns the environment for a store at `host`.
+fn environment(case: &Case, host: &str) -> Vec<(&'static str, String)> {
     let text = format!(
         "[store]\nendpoint = http://{host}/\n[me@store]\naccess_key = ak\nsecret_key = sk\nsession_token = st\n"
     );
     vec![
-        ("PEGASUS_CREDENTIALS_local", secret(case, "credentials", &text)),
+        (
+            "PEGASUS_CREDENTIALS_local",
+            case.write_secret("credentials", &text),
+        ),
         ("STORAGE_EMULATOR_HOST", host.to_owned()),
         ("PEGASUS_TRANSFER_S3_PART_MB", "1".to_owned()),
     ]
@@ -41,12 +30,12 @@ fn run(case: &Case, environment: &[(&str, String)], entries: &[String]) -> Run {
     case.start(command, &list(entries))
 }
 
-/// An object with support for parts of one version of it, as stores give them.
+/// Serves an object with `Range` and `If-Match`.
 fn object(request: &Request, bytes: &[u8], tag: &str, cut: Option<usize>) -> Reply {
-    if request.header("if-match").is_some_and(|wanted| wanted != tag) {
+    if request.header("if-match").is_some_and(|expected| expected != tag) {
         return status(412);
     }
-    part(request, true, bytes, cut).with("ETag", tag)
+    range(request, true, bytes, cut).with("ETag", tag)
 }
 
 fn ranges(server: &Server) -> Vec<Option<String>> {
@@ -56,15 +45,15 @@ fn ranges(server: &Server) -> Vec<Option<String>> {
 }
 
 #[test]
-fn a_broken_download_goes_on_where_it_was() {
+fn interrupted_downloads_resume() {
     for url in ["s3://me@store/b/d/x", "gs://b/d/x"] {
         let case = Case::new();
         let server = Server::start(|request, number| {
             let cut = (number < 3).then_some(200_000);
             object(request, &content(700_000), "\"v1\"", cut)
         });
-        let entry = transfer(url, "dst/x").replace("\"id\": 1", "\"generate_checksum\": true");
-        run(&case, &surroundings(&case, &server.host()), &[entry]).expect_ok();
+        let entry = with_option(&transfer(url, "dst/x"), "generate_checksum", true);
+        run(&case, &environment(&case, &server.host()), &[entry]).expect_ok();
         assert!(
             fs::read(case.path("dst/x")).expect("there") == content(700_000),
             "{url}"
@@ -83,14 +72,14 @@ fn a_broken_download_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_object_that_changed_meanwhile_is_fetched_anew() {
+fn changed_objects_are_downloaded_again() {
     for url in ["s3://me@store/b/x", "gs://b/x"] {
         let case = Case::new();
         let server = Server::start(|request, number| match number {
             0 => object(request, &content(500_000), "\"v1\"", Some(300_000)),
             _ => object(request, b"new", "\"v2\"", None),
         });
-        run(&case, &surroundings(&case, &server.host()), &[transfer(url, "x")]).expect_ok();
+        run(&case, &environment(&case, &server.host()), &[transfer(url, "x")]).expect_ok();
         assert_eq!(case.read("x"), "new");
         assert_eq!(
             ranges(&server),
@@ -98,7 +87,7 @@ fn an_object_that_changed_meanwhile_is_fetched_anew() {
             "{url}"
         );
     }
-    // One that knows no parts.
+    // A store without ranges.
     let case = Case::new();
     let server = Server::start(|_, number| {
         let mut reply = body(content(500_000)).with("ETag", "\"v1\"");
@@ -106,12 +95,12 @@ fn an_object_that_changed_meanwhile_is_fetched_anew() {
         reply
     });
     let entry = transfer("s3://me@store/b/x", "x");
-    run(&case, &surroundings(&case, &server.host()), &[entry]).expect_ok();
+    run(&case, &environment(&case, &server.host()), &[entry]).expect_ok();
     assert!(fs::read(case.path("x")).expect("there") == content(500_000));
 }
 
-/// Takes uploads in parts; `refuse` may answer a part instead.
-fn takes_parts(refuse: impl Fn(usize) -> Option<u16> + Send + Sync + 'static) -> Server {
+/// A store that accepts uploads in parts. `refuse` returns the status of refused parts.
+fn multipart_server(refuse: impl Fn(usize) -> Option<u16> + Send + Sync + 'static) -> Server {
     Server::start(move |request, number| {
         let (method, address) = request.line.split_once(' ').expect("two words");
         match (method, address.split_once('?').map_or("", |(_, query)| query)) {
@@ -133,15 +122,15 @@ fn takes_parts(refuse: impl Fn(usize) -> Option<u16> + Send + Sync + 'static) ->
 }
 
 #[test]
-fn large_files_go_in_parts_which_are_sent_again() {
+fn parts_of_large_uploads_are_retried() {
     for url in ["s3://me@store/b/x", "gs://b/x"] {
         let case = Case::new();
         case.write("big", content(2_500_000));
-        // The second part meets a server that is busy.
-        let server = takes_parts(|number| (number == 2).then_some(503));
+        // The server is busy at the second part.
+        let server = multipart_server(|number| (number == 2).then_some(503));
         run(
             &case,
-            &surroundings(&case, &server.host()),
+            &environment(&case, &server.host()),
             &[transfer("big", url)],
         )
         .expect_ok();
@@ -165,22 +154,22 @@ fn large_files_go_in_parts_which_are_sent_again() {
             parts.iter().all(|part| query(part).ends_with("uploadId=a%26b")),
             "{parts:?}"
         );
-        let sent = [&parts[0].body[..], &parts[2].body, &parts[3].body].concat();
-        assert!(sent == content(2_500_000), "{url}");
+        let uploaded = [&parts[0].body[..], &parts[2].body, &parts[3].body].concat();
+        assert!(uploaded == content(2_500_000), "{url}");
         let list = String::from_utf8_lossy(&requests.last().expect("the end").body).into_owned();
         assert_eq!(list.matches("<PartNumber>").count(), 3, "{list}");
     }
 }
 
 #[test]
-fn an_upload_that_fails_leaves_no_parts() {
+fn failed_uploads_leave_no_parts() {
     for url in ["s3://me@store/b/x", "gs://b/x"] {
         let case = Case::new();
         case.write("big", content(2_500_000));
-        let server = takes_parts(|number| (number == 2).then_some(403));
+        let server = multipart_server(|number| (number == 2).then_some(403));
         run(
             &case,
-            &surroundings(&case, &server.host()),
+            &environment(&case, &server.host()),
             &[transfer("big", url)],
         )
         .expect_failed("Failed after 1 attempt: file://big")
@@ -195,7 +184,7 @@ fn an_upload_that_fails_leaves_no_parts() {
 }
 
 #[test]
-fn failures_are_sorted_as_everywhere() {
+fn statuses_decide_about_retries() {
     for (url, code, attempts) in [
         ("s3://me@store/b/x", 403, 1),
         ("s3://me@store/b/x", 503, 3),
@@ -207,7 +196,7 @@ fn failures_are_sorted_as_everywhere() {
         let server = Server::start(move |_, _| status(code));
         run(
             &case,
-            &surroundings(&case, &server.host()),
+            &environment(&case, &server.host()),
             &[transfer(url, "dst/x")],
         )
         .expect_failed(&format!("the server answered {code} "));
@@ -217,7 +206,7 @@ fn failures_are_sorted_as_everywhere() {
 }
 
 #[test]
-fn a_terminated_transfer_ends_at_once() {
+fn terminated_transfers_end_at_once() {
     for url in ["s3://me@store/b/x", "gs://b/x"] {
         let case = Case::new();
         let server = Server::start(|_, _| Reply {
@@ -228,17 +217,16 @@ fn a_terminated_transfer_ends_at_once() {
         let child = case
             .command()
             .args(["-f", "in"])
-            .envs(surroundings(&case, &server.host()))
+            .envs(environment(&case, &server.host()))
             .spawn()
             .expect("start");
         while server.lines().is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
         let start = Instant::now();
-        let pid = Pid::from_raw(i32::try_from(child.id()).expect("pid"));
-        kill(pid, Signal::SIGTERM).expect("kill");
+        send_signal(&child, Signal::SIGTERM);
         let output = child.wait_with_output().expect("wait");
-        // Half a second, and what a busy machine adds.
+        // Usually half a second; longer on a busy machine.
         assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
         assert_eq!(output.status.code(), Some(1));
         assert_eq!(case.names("dst"), [""; 0]);
@@ -246,26 +234,29 @@ fn a_terminated_transfer_ends_at_once() {
 }
 
 #[test]
-fn what_cannot_be_part_of_a_request_is_refused() {
+fn invalid_endpoints_keys_and_names_are_refused() {
     let section = |endpoint: &str, key: &str| {
         format!("[store]\nendpoint = {endpoint}\n[me@store]\naccess_key = {key}\nsecret_key = sk\n")
     };
     for (text, message) in [
         (
             section("nonsense", "ak"),
-            "the endpoint 'nonsense' is not an address",
+            "the endpoint 'nonsense' is not a valid address",
         ),
-        (section("http://[::x]:1", "ak"), "is not an address"),
-        (section("http://h:99999", "ak"), "is not an address"),
-        (section("ftp://h", "ak"), "is not an address"),
+        (section("http://[::x]:1", "ak"), "is not a valid address"),
+        (section("http://h:99999", "ak"), "is not a valid address"),
+        (section("ftp://h", "ak"), "is not a valid address"),
         (
             section("http://127.0.0.1:1", "a\u{e9}"),
-            "'access_key' in the credentials file has characters",
+            "'access_key' in the credentials file has invalid characters",
         ),
     ] {
         let case = Case::new();
         case.write("a", "x");
-        let environment = [("PEGASUS_CREDENTIALS_local", secret(&case, "credentials", &text))];
+        let environment = [(
+            "PEGASUS_CREDENTIALS_local",
+            case.write_secret("credentials", &text),
+        )];
         let url = "s3://me@store/b/x";
         run(
             &case,
@@ -281,7 +272,7 @@ fn what_cannot_be_part_of_a_request_is_refused() {
         .expect_failed(message);
     }
     let case = Case::new();
-    let nothing = Server::start(|_, _| status(500));
+    let unused = Server::start(|_, _| status(500));
     for (url, message) in [
         ("s3://me@store/b/d/../x", "has a part '.' or '..'"),
         ("s3://me@store/b/x/..", "ends in '.' or '..'"),
@@ -289,16 +280,16 @@ fn what_cannot_be_part_of_a_request_is_refused() {
         ("gs://b/a\nb", "has a control character"),
     ] {
         let entries = [transfer(url, "y")];
-        run(&case, &surroundings(&case, &nothing.host()), &entries).expect_failed(message);
+        run(&case, &environment(&case, &unused.host()), &entries).expect_failed(message);
     }
-    assert_eq!(nothing.lines(), [""; 0]);
+    assert_eq!(unused.lines(), [""; 0]);
     for service in ["http://a b", "http://[", ":"] {
         let environment = [("STORAGE_EMULATOR_HOST", service.to_owned())];
         run(&case, &environment, &[transfer("gs://b/x", "y")]).expect_failed("not");
     }
     let key =
         r#"{"client_email": "me@x", "private_key": "no key", "private_key_id": "1", "project_id": "p"}"#;
-    let environment = [("GOOGLE_PKCS12", secret(&case, "key.json", key))];
+    let environment = [("GOOGLE_PKCS12", case.write_secret("key.json", key))];
     run(&case, &environment, &[transfer("gs://b/x", "y")])
         .expect_failed("the key of a service account in")
         .expect_failed("cannot be used");

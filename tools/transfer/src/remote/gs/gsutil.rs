@@ -1,4 +1,4 @@
-//! Google Cloud Storage with `gsutil`, for keys that only it can read.
+//! Google Cloud Storage with `gsutil`, for PKCS#12 keys.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,11 +10,11 @@ use tempfile::NamedTempFile;
 use crate::error::{Retry, TransferError};
 use crate::protocol::{Context, Done, Pair};
 use crate::remote::Environment;
-use crate::remote::program::{Tool, incoming, sent, temporary_file, upload_source};
+use crate::remote::program::{Tool, download, temporary_file, upload_source, uploaded};
 use crate::spec::Location;
 use crate::url::Url;
 
-/// The program, with a configuration that names the key.
+/// The program with a configuration file for the key.
 pub(super) struct Gsutil {
     environment: Arc<Environment>,
     program: PathBuf,
@@ -38,7 +38,7 @@ impl Gsutil {
 
     fn tool(&self) -> Tool<'_> {
         let mut tool = Tool::new(&self.program);
-        // It brings its own Python.
+        // gsutil ships with its own Python.
         tool.env("PYTHONPATH", "")
             .env("BOTO_CONFIG", self.configuration.path());
         tool
@@ -53,7 +53,7 @@ impl Gsutil {
         };
         if destination.is_local() {
             let from = address(source)?;
-            return incoming(context, pair, |path| run(from, path.into()));
+            return download(context, pair, |path| run(from, path.into()));
         }
         let to = address(destination)?;
         if !source.is_local() {
@@ -62,7 +62,7 @@ impl Gsutil {
         }
         let (path, bytes) = upload_source(context, pair)?;
         run(literal(path.into_os_string())?, to)?;
-        Ok(sent(bytes))
+        Ok(uploaded(bytes))
     }
 
     pub(super) fn make_bucket(&self, context: &Context<'_>, bucket: &str) -> Result<(), TransferError> {
@@ -99,7 +99,7 @@ fn address(url: &Url) -> Result<OsString, TransferError> {
     literal(OsString::from_vec(url.to_bytes()))
 }
 
-/// Refuses what the program would take for a pattern; it knows no way to say that it is none.
+/// Refuses names that `gsutil` would read as a pattern: it has no way to escape them.
 fn literal(name: OsString) -> Result<OsString, TransferError> {
     if name.as_bytes().iter().any(|byte| b"*?[".contains(byte)) {
         return Err(TransferError::remote(
@@ -110,13 +110,13 @@ fn literal(name: OsString) -> Result<OsString, TransferError> {
     Ok(name)
 }
 
-/// The configuration with the key in its section `[Credentials]`.
+/// Returns the configuration with the key in the section `[Credentials]`.
 fn with_key(boto: &str, key: &Path) -> Vec<u8> {
     let mut out = b"[Credentials]\ngs_service_key_file = ".to_vec();
     out.extend_from_slice(key.as_os_str().as_bytes());
     out.push(b'\n');
     let mut inside = false;
-    let (mut own, mut others) = (String::new(), String::new());
+    let (mut credentials, mut others) = (String::new(), String::new());
     for line in boto.lines() {
         if line.trim_start().starts_with('[') {
             inside = line.trim() == "[Credentials]";
@@ -126,12 +126,12 @@ fn with_key(boto: &str, key: &Path) -> Vec<u8> {
         }
         let replaced = inside && line.trim_start().starts_with("gs_service_key_file");
         if !replaced {
-            let part = if inside { &mut own } else { &mut others };
+            let part = if inside { &mut credentials } else { &mut others };
             part.push_str(line);
             part.push('\n');
         }
     }
-    out.extend_from_slice(own.as_bytes());
+    out.extend_from_slice(credentials.as_bytes());
     out.extend_from_slice(others.as_bytes());
     out
 }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_is_put_into_its_section() {
+    fn the_key_replaces_the_one_in_credentials() {
         let boto = "[Boto]\nx = 1\n[Credentials]\ngs_service_key_file = old\ny = 2\n[Z]\n";
         assert_eq!(
             String::from_utf8_lossy(&with_key(boto, Path::new("/k"))),

@@ -1,9 +1,9 @@
 //! `gs`: Google Cloud Storage.
 //!
-//! With the JSON key of a service account (`GOOGLE_PKCS12`, or `gs_service_key_file` in the file of `BOTO_CONFIG`; each
-//! with `_SITE` for a site) this program talks to the service itself: the library gets and puts objects and makes tokens,
-//! and what it does not offer (buckets, copies between them, listings as they are) goes over the JSON interface. For keys
-//! in the older format PKCS#12 it runs `gsutil`.
+//! The key of a service account comes from the file `GOOGLE_PKCS12`, or from `gs_service_key_file` in the
+//! file `BOTO_CONFIG` (each with `_SITE` for one site). With a JSON key, `object_store` transfers objects and
+//! makes tokens; other requests (buckets, copies, plain listings) use the JSON interface. For a key in the
+//! older PKCS#12 format, `gsutil` does the work.
 
 mod gsutil;
 
@@ -23,7 +23,7 @@ use serde_json::Value;
 use super::Environment;
 use super::credentials::Credentials;
 use super::environment::check_key_file;
-use super::http::{Client, Download, Downloads, Payload, Request, Response, encode};
+use super::http::{Client, Download, Downloads, Payload, Request, encode};
 use super::objects::{
     ClientAdapter, PartSize, check_address, join_directory, retry_config, runtime, split_name,
 };
@@ -34,40 +34,40 @@ use crate::spec::Location;
 use crate::url::Url;
 use gsutil::Gsutil;
 
-const SERVICE: &str = "https://storage.googleapis.com";
+const GOOGLE_URL: &str = "https://storage.googleapis.com";
 
 pub(super) struct Gs {
     environment: Arc<Environment>,
     client: Arc<Client>,
     downloads: Downloads,
-    /// What makes tokens, and keeps them; by key file.
+    /// Token provider of each key file. A provider caches its token.
     tokens: Mutex<HashMap<PathBuf, GcpCredentialProvider>>,
     part: PartSize,
 }
 
-/// How to reach the storage for a site.
+/// Implementation used for a location.
 enum Backend {
     Service(Service),
     Gsutil(Gsutil),
 }
 
-/// The service and what opens it.
+/// Google's service or an emulator, with credentials.
 struct Service {
-    service: String,
-    /// None for an emulator.
+    base_url: String,
+    /// `None` for an emulator.
     credentials: Option<GcpCredentialProvider>,
     project: String,
 }
 
 impl Service {
-    /// A request over the JSON interface.
+    /// Creates a request to the JSON interface.
     fn request<'a>(
         &self,
         adapter: &ClientAdapter,
         method: &'a str,
         rest: &str,
     ) -> Result<Request<'a>, TransferError> {
-        let mut request = Request::new(method, format!("{}{rest}", self.service));
+        let mut request = Request::new(method, format!("{}{rest}", self.base_url));
         if let Some(credentials) = &self.credentials {
             let token = adapter.run(&runtime()?, credentials.get_credential())?;
             request
@@ -77,43 +77,43 @@ impl Service {
         Ok(request)
     }
 
-    /// The library's store for an object, and the name of the object in it.
-    fn library(
+    /// Returns an `object_store` whose root contains the object, and the name of the object below that root.
+    fn object_store(
         &self,
         adapter: &ClientAdapter,
         (bucket, object): (&str, &[u8]),
         in_parts: bool,
     ) -> Result<(GoogleCloudStorage, Name), TransferError> {
         let (directory, name) = split_name(object)?;
-        // The library's bucket is the last directory, and its service all before that.
+        // For `object_store`, the last directory is the bucket and everything before it the service.
         let (service, bucket) = match directory {
-            None => (self.service.clone(), bucket.to_owned()),
+            None => (self.base_url.clone(), bucket.to_owned()),
             Some(directory) => {
-                let bucket = format!("{}/{}", self.service, encode(bucket.as_bytes(), false));
-                let forward_proxy = join_directory(&bucket, Some(directory));
+                let bucket = format!("{}/{}", self.base_url, encode(bucket.as_bytes(), false));
+                let root = join_directory(&bucket, Some(directory));
                 let last = directory.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-                let service = forward_proxy.rsplit_once('/').map_or("", |(service, _)| service);
+                let service = root.rsplit_once('/').map_or("", |(service, _)| service);
                 (service.to_owned(), String::from_utf8_lossy(last).into_owned())
             }
         };
         check_address(&service)?;
-        let none = || {
+        let anonymous = || {
             let bearer = String::new();
             Arc::new(StaticCredentialProvider::new(GcpCredential { bearer })) as GcpCredentialProvider
         };
-        let library = GoogleCloudStorageBuilder::new()
+        let store = GoogleCloudStorageBuilder::new()
             .with_base_url(&service)
             .with_bucket_name(bucket)
-            .with_credentials(self.credentials.clone().unwrap_or_else(none))
+            .with_credentials(self.credentials.clone().unwrap_or_else(anonymous))
             .with_retry(retry_config(in_parts))
             .with_http_connector(adapter.clone())
             .build();
-        let library = library.map_err(|error| TransferError::Credentials(error.to_string()))?;
-        Ok((library, name))
+        let store = store.map_err(|error| TransferError::Credentials(error.to_string()))?;
+        Ok((store, name))
     }
 }
 
-/// Who makes tokens with a key, and the project that the key belongs to.
+/// Creates the provider of tokens for the key of a service account.
 fn token_provider(
     adapter: ClientAdapter,
     key: &Path,
@@ -127,16 +127,16 @@ fn token_provider(
         ))
     };
     let text = std::str::from_utf8(text).map_err(|error| unusable(&error))?;
-    let library = GoogleCloudStorageBuilder::new()
+    let store = GoogleCloudStorageBuilder::new()
         .with_service_account_key(text)
         .with_bucket_name("any")
         .with_http_connector(adapter)
         .build();
-    let library = library.map_err(|error| unusable(&error))?;
-    Ok(Arc::clone(library.credentials()))
+    let store = store.map_err(|error| unusable(&error))?;
+    Ok(Arc::clone(store.credentials()))
 }
 
-/// The path of an object in the interface.
+/// Returns the path of an object in the JSON interface.
 fn object_path(bucket: &str, object: &[u8]) -> String {
     let bucket = encode(bucket.as_bytes(), false);
     format!("/storage/v1/b/{bucket}/o/{}", encode(object, false))
@@ -155,62 +155,17 @@ impl Gs {
     }
 
     fn backend(&self, context: &Context<'_>, place: &Location) -> Result<Backend, TransferError> {
-        if let Some(service) = self.environment.text("STORAGE_EMULATOR_HOST") {
-            let service = if service.contains("://") {
-                service.trim_end_matches('/').to_owned()
-            } else {
-                format!("http://{}", service.trim_end_matches('/'))
-            };
-            return Ok(Backend::Service(Service {
-                service,
-                credentials: None,
-                project: self
-                    .environment
-                    .text("GOOGLE_CLOUD_PROJECT")
-                    .unwrap_or("test")
-                    .to_owned(),
-            }));
+        if let Some(address) = self.environment.text("STORAGE_EMULATOR_HOST") {
+            return Ok(Backend::Service(self.emulator(address.trim_end_matches('/'))));
         }
-        let boto = self
-            .environment
-            .for_site("BOTO_CONFIG", &place.site)
-            .map(PathBuf::from);
-        let boto_text = match &boto {
-            Some(path) => {
-                check_key_file(path, context.observer)?;
-                let text = fs::read(path).map_err(|error| TransferError::io("read", path, error))?;
-                Some(String::from_utf8_lossy(&text).into_owned())
-            }
-            None => None,
-        };
-        let named = match &boto_text {
-            Some(text) => Credentials::parse(text)
-                .map_err(|(line, message)| {
-                    TransferError::Credentials(format!("BOTO_CONFIG, line {line}: {message}"))
-                })?
-                .get("Credentials", "gs_service_key_file")
-                .map(PathBuf::from),
-            None => None,
-        };
-        let key = self
-            .environment
-            .for_site("GOOGLE_PKCS12", &place.site)
-            .map(PathBuf::from)
-            .or(named)
-            .ok_or_else(|| {
-                let site = &place.site;
-                TransferError::Credentials(format!(
-                    "gs URLs need the key of a service token_provider: in GOOGLE_PKCS12_{site} or GOOGLE_PKCS12, or named by \
-                     BOTO_CONFIG_{site} or BOTO_CONFIG"
-                ))
-            })?;
+        let boto = self.boto_configuration(context, &place.site)?;
+        let key = self.key_file(&place.site, &boto)?;
         check_key_file(&key, context.observer)?;
         let text = fs::read(&key).map_err(|error| TransferError::io("read", &key, error))?;
         if text.trim_ascii_start().first() != Some(&b'{') {
-            let boto = boto_text.unwrap_or_default();
             return Gsutil::new(&self.environment, context, &boto, &key).map(Backend::Gsutil);
         }
-        let configured_store: Value = serde_json::from_slice(&text)
+        let account: Value = serde_json::from_slice(&text)
             .map_err(|error| TransferError::Credentials(format!("{}: {error}", crate::shown::path(&key))))?;
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         let credentials = match tokens.get(&key) {
@@ -223,19 +178,56 @@ impl Gs {
             }
         };
         Ok(Backend::Service(Service {
-            service: SERVICE.to_owned(),
+            base_url: GOOGLE_URL.to_owned(),
             credentials: Some(credentials),
-            project: configured_store["project_id"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
+            project: account["project_id"].as_str().unwrap_or_default().to_owned(),
         }))
+    }
+
+    fn emulator(&self, address: &str) -> Service {
+        let base_url = if address.contains("://") {
+            address.to_owned()
+        } else {
+            format!("http://{address}")
+        };
+        let project = self.environment.text("GOOGLE_CLOUD_PROJECT").unwrap_or("test");
+        Service {
+            base_url,
+            credentials: None,
+            project: project.to_owned(),
+        }
+    }
+
+    /// Returns the content of the file `BOTO_CONFIG`, empty if the variable is not set.
+    fn boto_configuration(&self, context: &Context<'_>, site: &str) -> Result<String, TransferError> {
+        let Some(path) = self.environment.key_file("BOTO_CONFIG", site, context.observer)? else {
+            return Ok(String::new());
+        };
+        let text = fs::read(&path).map_err(|error| TransferError::io("read", &path, error))?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Returns the path of the key of a service account.
+    fn key_file(&self, site: &str, boto: &str) -> Result<PathBuf, TransferError> {
+        let boto = Credentials::parse(boto)
+            .map_err(|error| TransferError::Credentials(format!("BOTO_CONFIG, {error}")))?;
+        let key = self
+            .environment
+            .for_site("GOOGLE_PKCS12", site)
+            .map(PathBuf::from);
+        key.or_else(|| boto.get("Credentials", "gs_service_key_file").map(PathBuf::from))
+            .ok_or_else(|| {
+                TransferError::Credentials(format!(
+                    "gs URLs need the key of a service account: in GOOGLE_PKCS12_{site} or GOOGLE_PKCS12, \
+                     or named by BOTO_CONFIG_{site} or BOTO_CONFIG"
+                ))
+            })
     }
 
     fn send_json(&self, request: &Request<'_>) -> Result<Value, TransferError> {
         let mut response = self.client.send(request)?;
         if !(200..300).contains(&response.status) {
-            return Err(failure(response));
+            return Err(response.failure());
         }
         let text = response.text()?;
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
@@ -253,29 +245,30 @@ impl Gs {
             Backend::Service(service) => service,
         };
         if destination.url.is_local() {
-            self.get(&service, context, pair)
+            self.download(&service, context, pair)
         } else if source.url.is_local() {
-            self.put(&service, context, &context.path(&source.url), &destination.url)
+            self.upload(&service, context, &context.path(&source.url), &destination.url)
         } else {
             self.copy_remote(&service, context, &source.url, &destination.url)
         }
     }
 
-    fn get(&self, service: &Service, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
-        let (bucket, object) = object(&pair.source.url)?;
+    fn download(
+        &self,
+        service: &Service,
+        context: &Context<'_>,
+        pair: &Pair<'_>,
+    ) -> Result<Done, TransferError> {
+        let (bucket, object) = bucket_and_object(&pair.source.url)?;
         let adapter = ClientAdapter::new(&self.client, context.cancel).through_proxy(pair.attempt == 1);
-        let (library, path) = service.library(&adapter, (bucket, object), false)?;
-        let download = Download {
-            name: &format!("{}{}", service.service, object_path(bucket, object)),
-            destination: &context.path(&pair.destination().url),
-            hash: pair.transfer.generate_checksum,
-            cancel: context.cancel,
-        };
+        let (store, path) = service.object_store(&adapter, (bucket, object), false)?;
+        let address = format!("{}{}", service.base_url, object_path(bucket, object));
+        let download = Download::new(context, pair, address);
         self.downloads
-            .fetch(&download, &|rest| adapter.open(&library, &path, rest))
+            .fetch(&download, &|resume| adapter.open(&store, &path, resume))
     }
 
-    fn put(
+    fn upload(
         &self,
         service: &Service,
         context: &Context<'_>,
@@ -286,11 +279,11 @@ impl Gs {
         if !meta.is_file() {
             return Err(TransferError::SpecialFile(source.to_owned()));
         }
-        let (bucket, object) = object(url)?;
+        let (bucket, object) = bucket_and_object(url)?;
         let adapter = ClientAdapter::new(&self.client, context.cancel);
-        let (library, path) =
-            service.library(&adapter, (bucket, object), self.part.is_less_than(meta.len()))?;
-        let put = || adapter.put(&library, &path, (&file, meta.len()), self.part);
+        let (store, path) =
+            service.object_store(&adapter, (bucket, object), self.part.is_less_than(meta.len()))?;
+        let put = || adapter.put(&store, &path, (&file, meta.len()), self.part);
         match put() {
             Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => {
                 self.make_bucket(service, &adapter, bucket)?;
@@ -312,7 +305,7 @@ impl Gs {
         to: &Url,
     ) -> Result<Done, TransferError> {
         let adapter = ClientAdapter::new(&self.client, context.cancel);
-        let (from, to) = (object(from)?, object(to)?);
+        let (from, to) = (bucket_and_object(from)?, bucket_and_object(to)?);
         let path = format!(
             "{}/rewriteTo/b/{}/o/{}",
             object_path(from.0, from.1),
@@ -356,13 +349,13 @@ impl Gs {
         request.payload = Payload::Bytes(body.as_bytes());
         let response = self.client.send(&request)?;
         match response.status {
-            // 409: it exists. If it is another's, the next request will tell.
+            // 409: the bucket exists. If it belongs to somebody else, the next request fails.
             200..=299 | 409 => Ok(()),
-            _ => Err(failure(response)),
+            _ => Err(response.failure()),
         }
     }
 
-    fn delete(
+    fn delete_object(
         &self,
         service: &Service,
         adapter: &ClientAdapter,
@@ -373,12 +366,12 @@ impl Gs {
         let response = self.client.send(&request)?;
         match response.status {
             200..=299 | 404 => Ok(()),
-            _ => Err(failure(response)),
+            _ => Err(response.failure()),
         }
     }
 
     /// Removes all objects whose names start with `prefix`.
-    fn delete_all(
+    fn delete_prefix(
         &self,
         service: &Service,
         context: &Context<'_>,
@@ -405,7 +398,7 @@ impl Gs {
                 if context.cancel.is_cancelled() {
                     return Err(TransferError::Cancelled);
                 }
-                self.delete(service, &adapter, bucket, name.as_bytes())?;
+                self.delete_object(service, &adapter, bucket, name.as_bytes())?;
             }
             match list["nextPageToken"].as_str() {
                 Some(next) => page = Some(next.to_owned()),
@@ -415,13 +408,8 @@ impl Gs {
     }
 }
 
-/// The failure that an answer is.
-fn failure(response: Response) -> TransferError {
-    response.failure()
-}
-
-/// Bucket and name of the object that a URL names.
-fn object(url: &Url) -> Result<(&str, &[u8]), TransferError> {
+/// Splits a URL into bucket and object name.
+fn bucket_and_object(url: &Url) -> Result<(&str, &[u8]), TransferError> {
     let object = url.path().as_os_str().as_bytes();
     let object = object.strip_prefix(b"/").unwrap_or(object);
     if url.host().is_empty() || object.is_empty() {
@@ -453,7 +441,7 @@ impl Handler for Gs {
             .collect()
     }
 
-    /// Makes the bucket; there are no directories.
+    /// Makes the bucket. An object store has no directories.
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
         match self.backend(context, place)? {
             Backend::Gsutil(gsutil) => gsutil.make_bucket(context, place.url.host()),
@@ -465,21 +453,21 @@ impl Handler for Gs {
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
-        let (bucket, name) = object(&place.url)?;
+        let (bucket, name) = bucket_and_object(&place.url)?;
         let adapter = ClientAdapter::new(&self.client, context.cancel);
         match self.backend(context, place)? {
             Backend::Gsutil(gsutil) => gsutil.remove(context, place, recursive),
             Backend::Service(service) if recursive => {
-                self.delete(&service, &adapter, bucket, name)?;
+                self.delete_object(&service, &adapter, bucket, name)?;
                 let name = String::from_utf8_lossy(name);
-                self.delete_all(
+                self.delete_prefix(
                     &service,
                     context,
                     bucket,
                     &format!("{}/", name.trim_end_matches('/')),
                 )
             }
-            Backend::Service(service) => self.delete(&service, &adapter, bucket, name),
+            Backend::Service(service) => self.delete_object(&service, &adapter, bucket, name),
         }
     }
 }
@@ -500,8 +488,8 @@ mod tests {
     }
 
     #[test]
-    fn a_key_makes_tokens_without_asking_anybody() {
-        // A key of nobody, made for this test.
+    fn a_key_makes_tokens_without_a_request() {
+        // Generated for this test and used nowhere else.
         let key = serde_json::json!({"client_email": "me@project", "private_key_id": "k",
             "private_key": include_str!("test-key.pem")});
         let credentials =
@@ -521,13 +509,13 @@ mod tests {
         assert_eq!(parts.len(), 3);
         assert_eq!(parts[2].len(), 256, "an RSA signature of 2,048 bits");
         let again = adapter().run(&runtime, credentials.get_credential());
-        assert_eq!(again.expect("a token").bearer, token.bearer, "kept");
+        assert_eq!(again.expect("a token").bearer, token.bearer, "cached");
     }
 
     #[test]
-    fn any_bucket_and_name_is_an_address_or_refused() {
+    fn unusual_names_are_addressable_or_refused() {
         let service = Service {
-            service: "http://h:1".to_owned(),
+            base_url: "http://h:1".to_owned(),
             credentials: None,
             project: String::new(),
         };
@@ -538,13 +526,13 @@ mod tests {
             ("a b\n", b"d/e/\xff/a"),
         ] {
             assert!(
-                service.library(&adapter(), (bucket, object), false).is_ok(),
+                service.object_store(&adapter(), (bucket, object), false).is_ok(),
                 "{bucket}"
             );
         }
         assert!(
             service
-                .library(&adapter(), ("b", &[b'a'; 10_000]), false)
+                .object_store(&adapter(), ("b", &[b'a'; 10_000]), false)
                 .is_err()
         );
     }

@@ -1,4 +1,4 @@
-//! Addresses as HTTP wants them: encoded, and relative ones resolved.
+//! HTTP addresses: encoding, decoding, resolution of relative addresses.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -6,9 +6,9 @@ use base64::Engine as _;
 
 use crate::url::Url;
 
-/// The address of a URL with another scheme, and user and password if the host part holds them.
+/// Returns the address of a URL under `scheme`, and the user and password in its host part.
 ///
-/// What is encoded already stays: a `%` before two hexadecimal digits, and `?`. A fragment is cut off.
+/// Existing encoding (`%` with two hexadecimal digits) and `?` are kept. The fragment is removed.
 pub(crate) fn of_url(url: &Url, scheme: &str) -> (String, Option<(String, String)>) {
     let (user, host) = match url.host().rsplit_once('@') {
         Some((user, host)) => {
@@ -23,7 +23,7 @@ pub(crate) fn of_url(url: &Url, scheme: &str) -> (String, Option<(String, String
     (format!("{scheme}://{host}{}", encode_part(path)), user)
 }
 
-/// Encodes only what may not stand in an address.
+/// Encodes only the bytes that are invalid in an address.
 fn encode_part(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for (at, byte) in bytes.iter().enumerate() {
@@ -41,11 +41,11 @@ fn encode_part(bytes: &[u8]) -> String {
     out
 }
 
-/// Encodes all but letters, digits and `-._~`; with `slashes`, a `/` stays.
-pub(crate) fn encode(bytes: &[u8], slashes: bool) -> String {
+/// Percent-encodes all bytes but letters, digits and `-._~`, and `/` if `keep_slashes`.
+pub(crate) fn encode(bytes: &[u8], keep_slashes: bool) -> String {
     let mut out = String::with_capacity(bytes.len());
     for byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) || (slashes && *byte == b'/') {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) || (keep_slashes && *byte == b'/') {
             out.push(char::from(*byte));
         } else {
             push_encoded(&mut out, *byte);
@@ -61,7 +61,7 @@ fn push_encoded(out: &mut String, byte: u8) {
     out.push(char::from(DIGITS[usize::from(byte & 15)]));
 }
 
-/// Undoes the encoding.
+/// Decodes percent-encoding.
 pub(crate) fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -84,20 +84,20 @@ pub(crate) fn decode(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The header that proves `user:password`.
-pub(crate) fn basic(both: &str) -> String {
-    let encoded = base64::engine::general_purpose::STANDARD.encode(both);
+/// Returns the `Authorization` header for `user:password`.
+pub(crate) fn basic_auth(login: &str) -> String {
+    let encoded = base64::engine::general_purpose::STANDARD.encode(login);
     format!("Basic {encoded}")
 }
 
-/// Scheme, host with port, and the rest of an absolute address.
+/// Splits an absolute address into scheme, host with port, and the rest.
 pub(crate) fn split(address: &str) -> Option<(&str, &str, &str)> {
     let (scheme, rest) = address.split_once("://")?;
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     Some((scheme, &rest[..end], &rest[end..]))
 }
 
-/// Where a redirection from `base` to `location` leads.
+/// Resolves the `Location` of a redirection from `base`.
 pub(crate) fn resolve(base: &str, location: &str) -> Option<String> {
     let location = encode_part(location.trim().split('#').next()?.as_bytes());
     let (scheme, host, path) = split(base)?;
@@ -123,7 +123,7 @@ pub(crate) fn resolve(base: &str, location: &str) -> Option<String> {
     matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https").then_some(target)
 }
 
-/// A path without the parts `.` and `..`.
+/// Removes the parts `.` and `..` of a path.
 fn without_dots(path: &str) -> String {
     let (path, query) = match path.find('?') {
         Some(at) => path.split_at(at),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_must_be_is_encoded() {
+    fn only_invalid_bytes_are_encoded() {
         for (url, expected) in [
             ("http://h", "http://h/"),
             ("http://h:80/a/b?c=d&e", "http://h:80/a/b?c=d&e"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn redirections() {
+    fn redirections_are_resolved() {
         let base = "https://h:1/a/b?q";
         for (location, expected) in [
             ("http://o/x y", Some("http://o/x%20y")),

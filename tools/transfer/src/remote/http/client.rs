@@ -1,4 +1,4 @@
-//! Requests over HTTP: connections, redirections, and what failures mean.
+//! HTTP requests: connections, proxies, redirections, classification of failures.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,19 +18,19 @@ use crate::error::{Retry, TransferError};
 use crate::remote::Environment;
 use crate::shown;
 
-/// Most redirections that are followed.
+/// Maximum redirections followed.
 const MAX_REDIRECTS: u32 = 10;
-/// Bodies from this size on are only sent after the server has agreed to take them.
+/// Bodies of at least this size wait for `100 Continue`, bytes.
 const EXPECT_CONTINUE_SIZE: u64 = 1 << 20;
-/// Most bytes of an answer that is read as a text.
+/// Maximum bytes read of a response that is text.
 const MAX_TEXT_SIZE: u64 = 16 << 20;
 
-/// How long to wait.
+/// Time limits of connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// For a name to be resolved, and for a connection.
+    /// Limit for name resolution, and for connecting.
     pub connect: Duration,
-    /// For the next bytes to come or go, or an answer to begin.
+    /// Limit for the next bytes of a request or response.
     pub idle: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Default for Timeouts {
     }
 }
 
-/// What goes along with a request.
+/// Body of a request.
 #[derive(Clone, Copy)]
 pub(crate) enum Payload<'a> {
     None,
@@ -60,14 +60,14 @@ pub(crate) struct Request<'a> {
     pub(crate) method: &'a str,
     pub(crate) address: String,
     pub(crate) headers: Vec<(String, String)>,
-    /// Headers that only the host of `address` may see.
+    /// Headers sent only to the host of `address`.
     pub(crate) secrets: Vec<(String, String)>,
     pub(crate) payload: Payload<'a>,
-    /// Whether the proxy of the environment is used, if this is a `GET`.
+    /// A `GET` uses the proxy of the environment.
     pub(crate) proxied: bool,
-    /// Whether certificates are not checked.
+    /// Certificates are not verified.
     pub(crate) insecure: bool,
-    /// Whether redirections are followed.
+    /// Redirections are followed.
     pub(crate) follow: bool,
 }
 
@@ -86,22 +86,22 @@ impl<'a> Request<'a> {
     }
 }
 
-/// An answer, of whatever status.
+/// A response of any status.
 pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Body,
-    /// Whether it came through a proxy.
+    /// The response came through a proxy.
     pub(crate) proxied: bool,
 }
 
 impl Response {
-    /// A header that is text.
+    /// Returns a header that is text.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The body as text.
+    /// Reads the body as text.
     pub(crate) fn text(&mut self) -> Result<String, TransferError> {
         let mut bytes = Vec::new();
         self.body
@@ -112,26 +112,26 @@ impl Response {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The failure that an unwanted status is.
+    /// Converts an unexpected status to an error.
     pub(crate) fn failure(mut self) -> TransferError {
         let retry = retry_for_status(self.status, self.proxied);
-        let words = ureq::http::StatusCode::from_u16(self.status)
+        let reason = ureq::http::StatusCode::from_u16(self.status)
             .ok()
             .and_then(|status| status.canonical_reason())
             .unwrap_or("an unknown status");
-        let mut message = format!("the server answered {} {words}", self.status);
+        let mut message = format!("the server answered {} {reason}", self.status);
         if self.proxied {
             message.push_str(" (through a proxy)");
         }
         let schemes = self.header("www-authenticate").unwrap_or_default();
         if self.status == 401 && !schemes.is_empty() && !schemes.to_ascii_lowercase().contains("basic") {
-            message.push_str("; it wants a kind of authentication other than Basic");
+            message.push_str("; it wants an authentication scheme other than Basic");
         }
-        // Some say why in the body.
-        let plain = self.header("content-type").is_some_and(|kind| {
+        // Some servers explain the failure in the body.
+        let is_text = self.header("content-type").is_some_and(|kind| {
             kind.starts_with("text/plain") || kind.contains("xml") || kind.contains("json")
         });
-        if plain && let Ok(text) = self.text() {
+        if is_text && let Ok(text) = self.text() {
             let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
             if !line.is_empty() {
                 let end = line.char_indices().nth(300).map_or(line.len(), |(at, _)| at);
@@ -143,32 +143,32 @@ impl Response {
     }
 }
 
-/// Whether a status may be another one later.
+/// Classifies a status by when a retry makes sense.
 fn retry_for_status(status: u16, proxied: bool) -> Retry {
     match status {
         408 | 421 | 423 | 425 | 429 => Retry::Later,
         501 | 505 => Retry::Never,
         500..=599 => Retry::Later,
-        // The next attempt goes without the proxy, which may be the one that refuses.
+        // The proxy may have refused, and the next attempt bypasses it.
         400 | 403 | 407 if proxied => Retry::Soon,
         _ => Retry::Never,
     }
 }
 
-/// Makes requests. Connections are kept and shared by threads.
+/// Sends requests. Threads share its pool of connections.
 pub(crate) struct Client {
     environment: Arc<Environment>,
     timeouts: Timeouts,
-    agents: Mutex<HashMap<Kind, Agent>>,
+    agents: Mutex<HashMap<AgentKey, Agent>>,
     cancel: Cancel,
 }
 
-/// Connections that must not be mixed.
+/// Properties of connections that use separate agents.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Kind {
-    /// The proxy to tunnel through.
+struct AgentKey {
+    /// Proxy for a `CONNECT` tunnel.
     tunnel: Option<String>,
-    /// Whether a proxy is asked, with the whole address.
+    /// Requests go to a proxy, in absolute form.
     forward_proxy: bool,
     secure: bool,
     insecure: bool,
@@ -184,7 +184,7 @@ impl Client {
         }
     }
 
-    /// Sends a request, follows redirections, and returns what is answered. Statuses are no failures here.
+    /// Sends a request and follows redirections. An error status is not an `Err`.
     pub(crate) fn send(&self, request: &Request<'_>) -> Result<Response, TransferError> {
         let mut address = request.address.clone();
         for _ in 0..=MAX_REDIRECTS {
@@ -192,8 +192,8 @@ impl Client {
                 return Err(TransferError::Cancelled);
             }
             let response = self.send_once(request, &address)?;
-            let elsewhere = matches!(response.status, 301 | 302 | 303 | 307 | 308) && request.follow;
-            let Some(location) = response.header("location").filter(|_| elsewhere) else {
+            let redirects = matches!(response.status, 301 | 302 | 303 | 307 | 308) && request.follow;
+            let Some(location) = response.header("location").filter(|_| redirects) else {
                 return Ok(response);
             };
             address = address::resolve(&address, location).ok_or_else(|| {
@@ -208,11 +208,11 @@ impl Client {
     }
 
     fn send_once(&self, request: &Request<'_>, address: &str) -> Result<Response, TransferError> {
-        let bad = || {
+        let invalid = || {
             let name = shown::bytes(address.as_bytes());
-            TransferError::remote(format!("'{name}' is not an address"), Retry::Never)
+            TransferError::remote(format!("'{name}' is not a valid address"), Retry::Never)
         };
-        let (scheme, host, _) = address::split(address).ok_or_else(bad)?;
+        let (scheme, host, _) = address::split(address).ok_or_else(invalid)?;
         let secure = scheme.eq_ignore_ascii_case("https");
         let proxy = if request.proxied && request.method == "GET" {
             self.proxy(secure, host)
@@ -220,16 +220,16 @@ impl Client {
             None
         };
         let proxied = proxy.is_some();
-        // Proxies tunnel what is encrypted, and are asked for the rest.
-        let (tunnel, asked) = if secure { (proxy, None) } else { (None, proxy) };
-        let agent = self.agent(Kind {
+        // A proxy tunnels TLS and forwards plain requests.
+        let (tunnel, forward) = if secure { (proxy, None) } else { (None, proxy) };
+        let agent = self.agent(AgentKey {
             tunnel,
-            forward_proxy: asked.is_some(),
+            forward_proxy: forward.is_some(),
             secure,
             insecure: secure && request.insecure,
         })?;
         let mut builder = ureq::http::Request::builder().method(request.method);
-        builder = match &asked {
+        builder = match &forward {
             None => builder.uri(address),
             Some(proxy) => {
                 let (uri, login) = forward_request(proxy, address).ok_or_else(|| invalid_proxy(proxy))?;
@@ -250,12 +250,12 @@ impl Client {
             }
         }
         let response = match request.payload {
-            Payload::None => agent.run(builder.body(()).map_err(|_| bad())?),
+            Payload::None => agent.run(builder.body(()).map_err(|_| invalid())?),
             Payload::Bytes(bytes) => {
                 if bytes.len() as u64 >= EXPECT_CONTINUE_SIZE {
                     builder = builder.header("expect", "100-continue");
                 }
-                agent.run(builder.body(bytes).map_err(|_| bad())?)
+                agent.run(builder.body(bytes).map_err(|_| invalid())?)
             }
             Payload::File { file, length } => {
                 builder = builder.header("content-length", length.to_string());
@@ -268,7 +268,7 @@ impl Client {
                     left: length,
                 };
                 let body = SendBody::from_reader(&mut content);
-                agent.run(builder.body(body).map_err(|_| bad())?)
+                agent.run(builder.body(body).map_err(|_| invalid())?)
             }
         };
         match response {
@@ -286,35 +286,25 @@ impl Client {
         }
     }
 
-    /// The proxy for a host, if the environment names one.
+    /// Returns the proxy of the environment for a host.
     fn proxy(&self, secure: bool, host: &str) -> Option<String> {
-        let environment = &self.environment;
-        let skip = environment
-            .text("no_proxy")
-            .or_else(|| environment.text("NO_PROXY"))
-            .unwrap_or("");
-        if is_in_no_proxy(host, skip) {
+        let first_of = |names: &[&str]| names.iter().find_map(|name| self.environment.text(name));
+        if is_in_no_proxy(host, first_of(&["no_proxy", "NO_PROXY"]).unwrap_or("")) {
             return None;
         }
-        let of_scheme = if secure {
-            environment
-                .text("https_proxy")
-                .or_else(|| environment.text("HTTPS_PROXY"))
+        let names = if secure {
+            ["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
         } else {
-            environment
-                .text("http_proxy")
-                .or_else(|| environment.text("OSG_SQUID_LOCATION"))
+            ["http_proxy", "OSG_SQUID_LOCATION", "all_proxy", "ALL_PROXY"]
         };
-        of_scheme
-            .or_else(|| environment.text("all_proxy"))
-            .or_else(|| environment.text("ALL_PROXY"))
+        first_of(&names)
             .filter(|proxy| *proxy != "UNAVAILABLE")
             .map(str::to_owned)
     }
 
-    fn agent(&self, kind: Kind) -> Result<Agent, TransferError> {
+    fn agent(&self, key: AgentKey) -> Result<Agent, TransferError> {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(agent) = agents.get(&kind) {
+        if let Some(agent) = agents.get(&key) {
             return Ok(agent.clone());
         }
         let mut config = Agent::config_builder()
@@ -331,10 +321,10 @@ impl Client {
             .timeout_per_read(Some(self.timeouts.idle))
             .timeout_per_write(Some(self.timeouts.idle))
             .proxy(None);
-        if kind.secure {
-            config = config.tls_config(tls::config(&self.environment, kind.insecure));
+        if key.secure {
+            config = config.tls_config(tls::config(&self.environment, key.insecure));
         }
-        if let Some(proxy) = &kind.tunnel {
+        if let Some(proxy) = &key.tunnel {
             let address = if proxy.contains("://") {
                 proxy.clone()
             } else {
@@ -344,25 +334,25 @@ impl Client {
             config = config.proxy(Some(tunnel));
         }
         let config = config.build();
-        let agent = if kind.forward_proxy {
+        let agent = if key.forward_proxy {
             Agent::with_parts(config, forward_proxy::connector(), DefaultResolver::default())
         } else {
             config.new_agent()
         };
         self.abort_on_cancel(&agent);
-        agents.insert(kind, agent.clone());
+        agents.insert(key, agent.clone());
         Ok(agent)
     }
 
-    /// Ends the requests of an agent when the run is cancelled: they would wait on for their time-outs.
+    /// Aborts the requests of an agent on cancellation. Otherwise they would wait for their timeouts.
     fn abort_on_cancel(&self, agent: &Agent) {
-        let (agent, cancel, over) = (
+        let (agent, cancel, client) = (
             agent.clone(),
             self.cancel.clone(),
             Arc::downgrade(&self.environment),
         );
         let watch = move || {
-            while over.strong_count() > 0 {
+            while client.strong_count() > 0 {
                 if cancel.is_cancelled() {
                     agent.shutdown();
                     return;
@@ -370,16 +360,16 @@ impl Client {
                 std::thread::sleep(Duration::from_millis(100));
             }
         };
-        // Without that thread a request to stop is seen between two blocks of data.
+        // Without this thread, cancellation takes effect between two blocks of data.
         let _ = std::thread::Builder::new().spawn(watch);
     }
 }
 
-/// The request to a proxy for an address, which it wants whole, and the login if the proxy's own address has one.
+/// Returns the address for a request through a forward proxy, and its `Proxy-Authorization` header.
 fn forward_request(proxy: &str, address: &str) -> Option<(Uri, Option<String>)> {
     let (scheme, host, _) = address::split(proxy).unwrap_or(("http", proxy.trim_end_matches('/'), ""));
     let (login, host) = match host.rsplit_once('@') {
-        Some((login, host)) => (Some(address::basic(&address::decode(login))), host),
+        Some((login, host)) => (Some(address::basic_auth(&address::decode(login))), host),
         None => (None, host),
     };
     let mut parts = uri::Parts::default();
@@ -400,7 +390,7 @@ fn invalid_proxy(proxy: &str) -> TransferError {
     )
 }
 
-/// What is sent of a file, as a request reads it.
+/// Reader over the part of a file to send.
 struct FileReader<'a> {
     file: &'a File,
     position: u64,
@@ -409,12 +399,12 @@ struct FileReader<'a> {
 
 impl Read for FileReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
-        let read = self.file.read_at(&mut buffer[..most], self.position)?;
-        if read == 0 && most > 0 {
+        let limit = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.file.read_at(&mut buffer[..limit], self.position)?;
+        if read == 0 && limit > 0 {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                "the file became shorter while it was sent",
+                "the file shrank while it was sent",
             ));
         }
         self.position += read as u64;
@@ -423,24 +413,24 @@ impl Read for FileReader<'_> {
     }
 }
 
-/// Whether `list` (`host,.domain,domain:port,*`) excepts a host with port.
+/// Returns whether `list` (`host,.domain,domain:port,*`) exempts a host with port from the proxy.
 fn is_in_no_proxy(host: &str, list: &str) -> bool {
-    let bare = |host: &str| match host.rsplit_once(':') {
+    let without_port = |host: &str| match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name.to_ascii_lowercase(),
         _ => host.to_ascii_lowercase(),
     };
-    let name = bare(host);
+    let name = without_port(host);
     list.split([',', ' '])
         .map(str::trim)
         .filter(|entry| !entry.is_empty())
         .any(|entry| {
-            let domain = bare(entry);
+            let domain = without_port(entry);
             let domain = domain.trim_start_matches('*').trim_start_matches('.');
             entry == "*" || (!domain.is_empty() && (name == domain || name.ends_with(&format!(".{domain}"))))
         })
 }
 
-/// A failure before any answer.
+/// Converts a failure before the response to an error.
 fn connection_error(host: &str, error: &ureq::Error) -> TransferError {
     use ureq::Error as E;
     let host = host.rsplit('@').next().unwrap_or(host);
@@ -469,14 +459,14 @@ fn connection_error(host: &str, error: &ureq::Error) -> TransferError {
         error => error.to_string(),
     };
     let hint = if untrusted {
-        "; if it is right all the same, name its authority in SSL_CERT_FILE"
+        "; if you trust it, add its authority to SSL_CERT_FILE"
     } else {
         ""
     };
     TransferError::remote(format!("no answer from {host}: {why}{hint}"), retry)
 }
 
-/// A connection that broke while an answer was read.
+/// Converts a failure while reading a response to an error.
 pub(crate) fn read_error(error: &io::Error) -> TransferError {
     TransferError::remote(format!("the connection broke: {error}"), Retry::Later)
 }
@@ -486,7 +476,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_without_proxy() {
+    fn no_proxy_exempts_hosts_and_domains() {
         let list = "localhost, .example.org,*.other.net,1.2.3.4:80";
         for (host, expected) in [
             ("localhost:8080", true),
@@ -503,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_asked_for_the_whole_address() {
+    fn forward_requests_contain_the_absolute_address() {
         let (uri, login) = forward_request("http://me:p%40w@cache:3128/", "http://h:1/a?b").expect("valid");
         assert_eq!(uri.host(), Some("cache"));
         assert_eq!(
@@ -517,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_are_sorted() {
+    fn statuses_decide_about_retries() {
         for (status, proxied, retry) in [
             (404, false, Retry::Never),
             (403, false, Retry::Never),

@@ -1,4 +1,4 @@
-//! Downloads that go on where they broke off.
+//! Downloads that resume after an interruption.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -11,110 +11,126 @@ use super::client::{Client, Request, Response, read_error};
 use crate::cancel::Cancel;
 use crate::error::{Retry, TransferError};
 use crate::local::Incoming;
-use crate::protocol::Done;
+use crate::protocol::{Context, Done, Pair};
 
-/// How often a download is resumed within one attempt, as long as each time brings something.
+/// Maximum resumptions of a download within one attempt. Each must have received some data.
 const MAX_RESUMES: u32 = 20;
+/// Size of reads, bytes.
 const BUFFER_SIZE: usize = 256 << 10;
 
-/// Downloads of a run, with those that are not complete: another attempt goes on with them.
+/// Incomplete downloads of a run, kept so that the next attempt can resume them.
 #[derive(Default)]
 pub(crate) struct Downloads(Mutex<HashMap<(String, PathBuf), Partial>>);
 
-/// What has arrived of a file.
+/// Received part of a file.
 struct Partial {
     incoming: Incoming,
-    /// Bytes that have arrived.
-    have: u64,
-    /// Tells whether the server still has the same file (an entity tag or a time).
+    /// Bytes received.
+    received: u64,
+    /// Version of the file on the server: an entity tag or a time.
     version: Option<String>,
     hasher: Option<Sha256>,
 }
 
 impl Partial {
-    fn new(destination: &Path, hash: bool) -> Result<Self, TransferError> {
+    fn new(destination: &Path, checksum: bool) -> Result<Self, TransferError> {
         Ok(Self {
             incoming: Incoming::create(destination)?,
-            have: 0,
+            received: 0,
             version: None,
-            hasher: hash.then(Sha256::new),
+            hasher: checksum.then(Sha256::new),
         })
     }
 
     fn restart(&mut self) -> Result<(), TransferError> {
         let Incoming { file, .. } = &mut self.incoming;
-        let emptied = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0)));
-        emptied.map_err(|error| TransferError::io("write", self.incoming.path(), error))?;
-        self.have = 0;
+        let truncated = file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0)));
+        truncated.map_err(|error| TransferError::io("write", self.incoming.path(), error))?;
+        self.received = 0;
         self.version = None;
         self.hasher = self.hasher.as_ref().map(|_| Sha256::new());
         Ok(())
     }
 }
 
-/// The rest of a file, from a byte on.
+/// Position at which a download resumes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rest<'a> {
-    pub(crate) from: u64,
-    /// Of which version of the file.
+pub(crate) struct ResumePoint<'a> {
+    pub(crate) offset: u64,
+    /// Expected version of the file.
     pub(crate) version: &'a str,
 }
 
-/// What a server has for us.
+/// Result of a request for a file.
 pub(crate) enum Opened {
-    RemoteBody(RemoteBody),
-    /// There is no more: all of the file is here.
+    Body(RemoteBody),
+    /// The file has been received completely.
     Complete,
-    /// It has another version now.
+    /// The server has another version now.
     Changed,
 }
 
-/// A file, or the rest of it, that begins to arrive.
+/// Data of a file, from its start or from a later position.
 pub(crate) struct RemoteBody {
-    /// Number of its first byte.
+    /// Position of its first byte in the file.
     pub(crate) start: u64,
-    /// Bytes of the whole file.
+    /// Size of the whole file, bytes.
     pub(crate) total: Option<u64>,
-    /// Tells whether the server still has the same file (an entity tag or a time).
+    /// Version of the file on the server: an entity tag or a time.
     pub(crate) version: Option<String>,
     pub(crate) body: Box<dyn Read>,
 }
 
-/// What to download.
+/// One file to download.
 pub(crate) struct Download<'a> {
-    /// The address, also the name under which an incomplete download is kept.
-    pub(crate) name: &'a str,
-    pub(crate) destination: &'a Path,
-    /// Whether the SHA-256 is computed on the way.
-    pub(crate) hash: bool,
-    pub(crate) cancel: &'a Cancel,
+    /// Address of the file. It identifies an incomplete download.
+    address: String,
+    destination: PathBuf,
+    /// Compute the SHA-256 on the way.
+    checksum: bool,
+    cancel: &'a Cancel,
+}
+
+impl<'a> Download<'a> {
+    pub(crate) fn new(context: &Context<'a>, pair: &Pair<'_>, address: String) -> Self {
+        Self {
+            address,
+            destination: context.path(&pair.destination().url),
+            checksum: pair.transfer.generate_checksum,
+            cancel: context.cancel,
+        }
+    }
 }
 
 impl Downloads {
-    /// Downloads a file. `open` asks for it, or for the rest of it; it is called again for each connection.
+    /// Downloads a file. `open` requests the file or the rest of it, once for each connection.
     pub(crate) fn fetch(
         &self,
         download: &Download<'_>,
-        open: &dyn Fn(Option<Rest<'_>>) -> Result<Opened, TransferError>,
+        open: &dyn Fn(Option<ResumePoint<'_>>) -> Result<Opened, TransferError>,
     ) -> Result<Done, TransferError> {
-        let key = (download.name.to_owned(), download.destination.to_owned());
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-        let mut partial = match kept {
+        let key = (download.address.clone(), download.destination.clone());
+        let incomplete = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        let mut partial = match incomplete {
             Some(partial) => partial,
-            None => Partial::new(download.destination, download.hash)?,
+            None => Partial::new(&download.destination, download.checksum)?,
         };
         let mut resumes = 0;
         loop {
-            let before = partial.have;
-            let error = match connection(&mut partial, download, open) {
+            let previously_received = partial.received;
+            let error = match receive(&mut partial, download, open) {
                 Ok(()) => break,
                 Err(error) => error,
             };
             if download.cancel.is_cancelled() {
                 return Err(TransferError::Cancelled);
             }
-            let resumable = partial.version.is_some() && partial.have > 0;
-            if resumable && partial.have > before && error.retry() == Retry::Later && resumes < MAX_RESUMES {
+            let resumable = partial.version.is_some() && partial.received > 0;
+            if resumable
+                && partial.received > previously_received
+                && error.retry() == Retry::Later
+                && resumes < MAX_RESUMES
+            {
                 resumes += 1;
                 continue;
             }
@@ -128,25 +144,25 @@ impl Downloads {
         }
         let path = partial.incoming.publish()?;
         Ok(Done {
-            bytes: Some(partial.have),
+            bytes: Some(partial.received),
             sha256: partial.hasher.map(|hasher| hasher.finalize().into()),
             path: Some(path),
         })
     }
 }
 
-/// Gets as much as one connection brings. Success means that all of the file is here.
-fn connection(
+/// Receives data over one connection. Returns `Ok` if the file is complete.
+fn receive(
     partial: &mut Partial,
     download: &Download<'_>,
-    open: &dyn Fn(Option<Rest<'_>>) -> Result<Opened, TransferError>,
+    open: &dyn Fn(Option<ResumePoint<'_>>) -> Result<Opened, TransferError>,
 ) -> Result<(), TransferError> {
-    let version = partial.version.clone().filter(|_| partial.have > 0);
-    if version.is_none() && partial.have > 0 {
+    let version = partial.version.clone().filter(|_| partial.received > 0);
+    if version.is_none() && partial.received > 0 {
         partial.restart()?;
     }
-    let rest = version.as_deref().map(|version| Rest {
-        from: partial.have,
+    let resume = version.as_deref().map(|version| ResumePoint {
+        offset: partial.received,
         version,
     });
     let RemoteBody {
@@ -154,8 +170,8 @@ fn connection(
         total,
         version,
         mut body,
-    } = match open(rest)? {
-        Opened::RemoteBody(arriving) => arriving,
+    } = match open(resume)? {
+        Opened::Body(arriving) => arriving,
         Opened::Complete => return Ok(()),
         Opened::Changed => {
             partial.restart()?;
@@ -165,14 +181,14 @@ fn connection(
             ));
         }
     };
-    if start == 0 && partial.have > 0 {
+    if start == 0 && partial.received > 0 {
         partial.restart()?;
     }
-    // Not what was asked for: once more from the start.
-    if start != partial.have {
+    // The server ignored the requested range.
+    if start != partial.received {
         partial.restart()?;
         return Err(TransferError::remote(
-            "the server sent another part of the file",
+            "the server sent another range than requested",
             Retry::Soon,
         ));
     }
@@ -196,53 +212,52 @@ fn connection(
         if let Some(hasher) = &mut partial.hasher {
             hasher.update(&buffer[..read]);
         }
-        partial.have += read as u64;
+        partial.received += read as u64;
     }
     if download.cancel.is_cancelled() {
         return Err(TransferError::Cancelled);
     }
     match total {
-        Some(total) if total != partial.have => Err(TransferError::remote(
-            format!("only {} of {total} bytes arrived", partial.have),
+        Some(total) if total != partial.received => Err(TransferError::remote(
+            format!("only {} of {total} bytes arrived", partial.received),
             Retry::Later,
         )),
         _ => Ok(()),
     }
 }
 
-/// Asks a server for a file, with the request that `call` makes, given headers that ask for the rest.
-pub(crate) fn open(
+/// Requests a file, or the rest of it. `request` builds the request with the given headers.
+pub(crate) fn open_download(
     client: &Client,
-    rest: Option<Rest<'_>>,
-    failure: fn(Response) -> TransferError,
+    resume: Option<ResumePoint<'_>>,
     request: impl FnOnce(Vec<(String, String)>) -> Result<Request<'static>, TransferError>,
 ) -> Result<Opened, TransferError> {
     let mut headers = Vec::new();
-    if let Some(rest) = rest {
-        headers.push(("range".to_owned(), format!("bytes={}-", rest.from)));
-        headers.push(("if-range".to_owned(), rest.version.to_owned()));
+    if let Some(resume) = resume {
+        headers.push(("range".to_owned(), format!("bytes={}-", resume.offset)));
+        headers.push(("if-range".to_owned(), resume.version.to_owned()));
     }
     let response = client.send(&request(headers)?)?;
-    let (start, total) = match (response.status, rest) {
-        (200, _) => (0, length(&response)),
-        // Some servers give parts of whatever they have now.
-        (206, Some(rest)) if is_changed(&response, rest.version) => return Ok(Opened::Changed),
-        // A part that nobody can tell the place of is one too many.
+    let (start, total) = match (response.status, resume) {
+        (200, _) => (0, file_size(&response)),
+        // Some servers ignore `If-Range` and send a range of the present version.
+        (206, Some(resume)) if is_changed(&response, resume.version) => return Ok(Opened::Changed),
+        // A range at an unknown position is useless.
         (206, Some(_)) => content_range(&response).unwrap_or((u64::MAX, None)),
-        (416, Some(rest)) => {
+        (416, Some(resume)) => {
             let total = response
                 .header("content-range")
                 .and_then(|range| range.strip_prefix("bytes */"));
-            let complete = total.is_some_and(|total| total == rest.from.to_string());
+            let complete = total.is_some_and(|total| total == resume.offset.to_string());
             return Ok(if complete {
                 Opened::Complete
             } else {
                 Opened::Changed
             });
         }
-        _ => return Err(failure(response)),
+        _ => return Err(response.failure()),
     };
-    Ok(Opened::RemoteBody(RemoteBody {
+    Ok(Opened::Body(RemoteBody {
         start,
         total,
         version: version(&response),
@@ -250,15 +265,15 @@ pub(crate) fn open(
     }))
 }
 
-/// Length of the whole file that a 200 announces. An encoded body has another one.
-fn length(response: &Response) -> Option<u64> {
+/// Returns the file size announced with status 200. It is not the length of an encoded body.
+fn file_size(response: &Response) -> Option<u64> {
     if response.header("transfer-encoding").is_some() {
         return None;
     }
     response.header("content-length")?.trim().parse().ok()
 }
 
-/// Start of the part, and length of the whole if known: `bytes 5-9/10`.
+/// Returns the start of a range, and the file size if known: `bytes 5-9/10`.
 fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
     let (part, total) = response
         .header("content-range")?
@@ -269,7 +284,7 @@ fn content_range(response: &Response) -> Option<(u64, Option<u64>)> {
     Some((start.trim().parse().ok()?, total.trim().parse().ok()))
 }
 
-/// Whether an answer is of another version than `version`. Those of parts need not tell theirs.
+/// Returns whether a response has another version. A response with a range may omit its version.
 fn is_changed(response: &Response, version: &str) -> bool {
     let header = if version.starts_with('"') {
         "etag"
@@ -279,7 +294,7 @@ fn is_changed(response: &Response, version: &str) -> bool {
     response.header(header).is_some_and(|now| now != version)
 }
 
-/// What `If-Range` takes: a strong entity tag, else the time of the last change.
+/// Returns a version for `If-Range`: a strong entity tag, else the modification time.
 fn version(response: &Response) -> Option<String> {
     let tag = response
         .header("etag")

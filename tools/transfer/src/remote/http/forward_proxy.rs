@@ -1,18 +1,18 @@
-//! Requests to a proxy, which wants the whole address where a server wants a path.
+//! Plain requests through a forward proxy, which expects an absolute address instead of a path.
 //!
-//! The client library only knows tunnels. So the address is given to it as a path, `/http://host/file`, and the
-//! slash is taken off on the way out.
+//! `ureq` supports only tunnels. So the caller passes `/http://host/file` as the path, and this transport
+//! removes the slash.
 
 use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, NextTimeout, TcpConnector, Transport,
 };
 
-/// What the path of a request without a body begins with.
-const MARK: &[u8] = b"GET /http://";
-/// Where the slash in it is.
+/// Start of a request in absolute form, with the slash.
+const PREFIX: &[u8] = b"GET /http://";
+/// Position of that slash.
 const SLASH: usize = 4;
 
-/// Plain connections that send whole addresses.
+/// Returns a connector for plain connections in absolute form.
 pub(super) fn connector() -> impl Connector {
     <TcpConnector as Connector>::chain(TcpConnector::default(), AbsoluteForm)
 }
@@ -42,7 +42,7 @@ impl<T: Transport> Transport for Connection<T> {
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
         let output = self.0.buffers().output();
-        let amount = if output[..amount].starts_with(MARK) {
+        let amount = if output[..amount].starts_with(PREFIX) {
             output.copy_within(SLASH + 1..amount, SLASH);
             amount - 1
         } else {

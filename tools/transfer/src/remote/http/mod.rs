@@ -1,4 +1,4 @@
-//! `http` and `https` (downloads), `webdav` and `webdavs`.
+//! The HTTP client, and handlers for `http`, `https` (downloads), `webdav` and `webdavs`.
 
 mod address;
 mod client;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) use address::{encode, of_url, split};
 pub use client::Timeouts;
 pub(crate) use client::{Client, Payload, Request, Response};
-pub(crate) use download::{Download, Downloads, Opened, RemoteBody, Rest, open};
+pub(crate) use download::{Download, Downloads, Opened, RemoteBody, ResumePoint, open_download};
 pub(super) use webdav::Webdav;
 
 use super::Environment;
@@ -21,7 +21,7 @@ use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::url::Url;
 
-/// Downloads.
+/// Handler for `http` and `https` downloads.
 pub(super) struct Http {
     pub(super) environment: Arc<Environment>,
     pub(super) client: Arc<Client>,
@@ -52,23 +52,17 @@ impl Http {
         let request = |headers| {
             let mut request = access.request("GET");
             request.headers = headers;
-            // The proxy may be what is wrong.
+            // After a failure, the proxy is left out: it may be the cause.
             request.proxied = pair.attempt == 1;
             Ok(request)
         };
-        let download = Download {
-            name: &access.address,
-            destination: &context.path(&pair.destination().url),
-            hash: pair.transfer.generate_checksum,
-            cancel: context.cancel,
-        };
-        self.downloads.fetch(&download, &|rest| {
-            open(&self.client, rest, Response::failure, request)
-        })
+        let download = Download::new(context, pair, access.address.clone());
+        self.downloads
+            .fetch(&download, &|resume| open_download(&self.client, resume, request))
     }
 }
 
-/// Where a file is, and what opens the door.
+/// The address of a file, with credentials.
 pub(super) struct Access {
     pub(super) address: String,
     secrets: Vec<(String, String)>,
@@ -76,24 +70,28 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// For a URL whose `scheme` on the wire is http or https. The section of the credentials file is named
-    /// by the protocol of the URL and the host, or by the host.
+    /// Finds the access to a URL in the credentials file, in section `PROTOCOL://HOST` or `HOST`. `scheme` is
+    /// the protocol of the connection: http or https.
     pub(super) fn of(url: &Url, scheme: &str, credentials: &Credentials) -> Self {
         let (address, user) = of_url(url, scheme);
         let host = split(&address).map_or_else(String::new, |(_, host, _)| host.to_owned());
-        let own = format!("{}://{host}", url.scheme());
-        let section = if credentials.has(&own) { own } else { host };
+        let with_scheme = format!("{}://{host}", url.scheme());
+        let section = if credentials.has(&with_scheme) {
+            with_scheme
+        } else {
+            host
+        };
         let mut secrets: Vec<(String, String)> = credentials
             .options(&section)
             .filter_map(|(name, value)| Some((name.strip_prefix("header.")?.to_owned(), value.to_owned())))
             .collect();
-        let of_file = || {
+        let login_of_section = || {
             let user = credentials.get(&section, "username")?;
             let password = credentials.get(&section, "password").unwrap_or_default();
             Some((user.to_owned(), password.to_owned()))
         };
-        if let Some((user, password)) = user.or_else(of_file) {
-            let login = address::basic(&format!("{user}:{password}"));
+        if let Some((user, password)) = user.or_else(login_of_section) {
+            let login = address::basic_auth(&format!("{user}:{password}"));
             secrets.push(("authorization".to_owned(), login));
         }
         let insecure = credentials
@@ -106,7 +104,7 @@ impl Access {
         }
     }
 
-    /// A request for it.
+    /// Creates a request to the address.
     pub(super) fn request<'a>(&self, method: &'a str) -> Request<'a> {
         let mut request = Request::new(method, self.address.clone());
         request.secrets.clone_from(&self.secrets);
@@ -114,7 +112,7 @@ impl Access {
         request
     }
 
-    /// The same door, another address behind it.
+    /// Returns the same access for another address of the server.
     pub(super) fn at(&self, address: String) -> Self {
         Self {
             address,

@@ -1,4 +1,4 @@
-//! Whom to trust in TLS: the certificates of the machine and of the grid.
+//! TLS settings: trusted certificates of the machine and of the grid.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::remote::Environment;
 
-/// Where distributions keep all trusted certificates in one file.
+/// Certificate bundles of Linux distributions.
 const BUNDLES: [&str; 5] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -17,13 +17,13 @@ const BUNDLES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Where grid sites keep those of their authorities.
+/// Certificates of grid authorities.
 const GRID_DIRECTORY: &str = "/etc/grid-security/certificates";
 
-/// Settings for connections that check certificates, or not.
+/// Returns the TLS settings; `insecure` disables verification of certificates.
 ///
-/// Trusted are the certificates of `SSL_CERT_FILE`, else the machine's bundle, and those in the directories
-/// `SSL_CERT_DIR` and `X509_CERT_DIR`, else `/etc/grid-security/certificates`.
+/// Trusted are the certificates of `SSL_CERT_FILE` (default: the machine's bundle), of the directory
+/// `SSL_CERT_DIR`, and of the directory `X509_CERT_DIR` (default: `/etc/grid-security/certificates`).
 pub(super) fn config(environment: &Environment, insecure: bool) -> TlsConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
@@ -32,32 +32,32 @@ pub(super) fn config(environment: &Environment, insecure: bool) -> TlsConfig {
     }
     let mut roots = Vec::new();
     match environment.variable("SSL_CERT_FILE") {
-        Some(file) => add(&mut roots, Path::new(file)),
+        Some(file) => add_certificates(&mut roots, Path::new(file)),
         None => {
             if let Some(bundle) = BUNDLES.iter().map(Path::new).find(|path| path.is_file()) {
-                add(&mut roots, bundle);
+                add_certificates(&mut roots, bundle);
             }
         }
     }
     let grid = environment.variable("X509_CERT_DIR").map(PathBuf::from);
-    let own = environment.variable("SSL_CERT_DIR").map(PathBuf::from);
-    for directory in [own, Some(grid.unwrap_or_else(|| PathBuf::from(GRID_DIRECTORY)))]
+    let local = environment.variable("SSL_CERT_DIR").map(PathBuf::from);
+    for directory in [local, Some(grid.unwrap_or_else(|| PathBuf::from(GRID_DIRECTORY)))]
         .into_iter()
         .flatten()
     {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         for path in entries.map(|entry| entry.path()) {
-            let known = path.extension().and_then(|extension| extension.to_str());
-            if known.is_some_and(|known| ["0", "pem", "crt"].contains(&known)) {
-                add(&mut roots, &path);
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            if extension.is_some_and(|extension| ["0", "pem", "crt"].contains(&extension)) {
+                add_certificates(&mut roots, &path);
             }
         }
     }
     builder.root_certs(RootCerts::Specific(Arc::new(roots))).build()
 }
 
-/// Adds the certificates of a file; what cannot be read is not trusted.
-fn add(roots: &mut Vec<Certificate<'static>>, path: &Path) {
+/// Adds the certificates of a file. Unreadable ones are skipped, so they are not trusted.
+fn add_certificates(roots: &mut Vec<Certificate<'static>>, path: &Path) {
     let Ok(pem) = fs::read(path) else { return };
     for item in parse_pem(&pem).flatten() {
         if let PemItem::Certificate(certificate) = item {

@@ -1,10 +1,10 @@
-//! `webdav` and `webdavs`: downloads, uploads, collections, removals.
+//! Handler for `webdav` and `webdavs`: downloads, uploads, collections, removals.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Access, Client, Download, Downloads, Payload, Response, open, split};
+use super::{Access, Client, Download, Downloads, Payload, Response, open_download, split};
 use crate::error::{Retry, TransferError};
 use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
@@ -12,13 +12,13 @@ use crate::remote::Environment;
 use crate::spec::Location;
 use crate::url::Url;
 
-/// WebDAV. Never through a proxy.
+/// WebDAV handler. It never uses a proxy.
 pub(crate) struct Webdav {
     pub(crate) environment: Arc<Environment>,
     pub(crate) client: Arc<Client>,
     pub(crate) downloads: Downloads,
-    /// Addresses of collections that exist for sure.
-    made: Mutex<HashSet<String>>,
+    /// Addresses of collections known to exist.
+    existing: Mutex<HashSet<String>>,
 }
 
 impl Webdav {
@@ -27,7 +27,7 @@ impl Webdav {
             environment,
             client,
             downloads: Downloads::default(),
-            made: Mutex::new(HashSet::new()),
+            existing: Mutex::new(HashSet::new()),
         }
     }
 
@@ -48,15 +48,9 @@ impl Webdav {
                 request.headers = headers;
                 Ok(request)
             };
-            let download = Download {
-                name: &access.address,
-                destination: &context.path(&pair.destination().url),
-                hash: pair.transfer.generate_checksum,
-                cancel: context.cancel,
-            };
-            self.downloads.fetch(&download, &|rest| {
-                open(&self.client, rest, Response::failure, request)
-            })
+            let download = Download::new(context, pair, access.address.clone());
+            self.downloads
+                .fetch(&download, &|resume| open_download(&self.client, resume, request))
         } else {
             self.put(context, pair)
         }
@@ -87,17 +81,17 @@ impl Webdav {
         }
     }
 
-    /// Makes a collection and those above it. One that exists is fine.
+    /// Makes a collection and its parents, unless they exist.
     fn make(&self, access: &Access) -> Result<(), TransferError> {
-        let made = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if made().contains(&access.address) {
+        let existing = || self.existing.lock().unwrap_or_else(PoisonError::into_inner);
+        if existing().contains(&access.address) {
             return Ok(());
         }
         let response = self.client.send(&access.request("MKCOL"))?;
         let response = match (response.status, parent(&access.address)) {
-            // The one above is missing.
-            (409 | 404, Some(above)) => {
-                self.make_if_possible(&access.at(above))?;
+            // The parent is missing.
+            (409 | 404, Some(parent)) => {
+                self.make_if_possible(&access.at(parent))?;
                 self.client.send(&access.request("MKCOL"))?
             }
             _ => response,
@@ -105,11 +99,11 @@ impl Webdav {
         if !is_success(&response) {
             return Err(response.failure());
         }
-        made().insert(access.address.clone());
+        existing().insert(access.address.clone());
         Ok(())
     }
 
-    /// The same. A refusal may mean that it exists but is not ours to make: what comes next will tell.
+    /// Like [`make`](Self::make), but ignores refusals: an existing collection may not permit MKCOL.
     fn make_if_possible(&self, access: &Access) -> Result<(), TransferError> {
         match self.make(access) {
             Err(error) if error.retry() != Retry::Never => Err(error),
@@ -118,19 +112,19 @@ impl Webdav {
     }
 }
 
-/// Whether an answer to MKCOL says that the collection exists now. 405: something is there already.
+/// Returns whether the collection exists after MKCOL. 405 means that it existed before.
 fn is_success(response: &Response) -> bool {
     matches!(response.status, 200..=299 | 405)
 }
 
-/// Whether the answer to PROPFIND is about a collection.
+/// Returns whether a PROPFIND response describes a collection.
 fn is_collection(xml: &str) -> bool {
     xml.match_indices("collection").any(|(at, word)| {
         xml[..at].ends_with(['<', ':']) && xml[at + word.len()..].starts_with(['/', '>', ' '])
     })
 }
 
-/// The collection that an address is in; none for the root.
+/// Returns the parent collection of an address, `None` for the root.
 fn parent(address: &str) -> Option<String> {
     let (scheme, host, path) = split(address)?;
     let path = path.split('?').next()?.trim_end_matches('/');
@@ -177,10 +171,10 @@ impl Handler for Webdav {
         }
         let access = self.access(&place.url)?;
         if !recursive {
-            // DELETE would take a collection with all in it.
-            let mut look = access.request("PROPFIND");
-            look.headers.push(("depth".to_owned(), "0".to_owned()));
-            let mut response = self.client.send(&look)?;
+            // DELETE removes a collection with its contents.
+            let mut query = access.request("PROPFIND");
+            query.headers.push(("depth".to_owned(), "0".to_owned()));
+            let mut response = self.client.send(&query)?;
             if response.status == 207 && is_collection(&response.text()?) {
                 return Err(TransferError::IsADirectory(place.url.path().to_owned()));
             }
@@ -188,7 +182,7 @@ impl Handler for Webdav {
         let response = self.client.send(&access.request("DELETE"))?;
         match response.status {
             200..=299 | 404 | 410 => Ok(()),
-            // nginx: a collection without a slash at its end.
+            // nginx wants a slash after the name of a collection.
             409 | 301 if recursive => {
                 let access = access.at(format!("{}/", access.address.trim_end_matches('/')));
                 match self.client.send(&access.request("DELETE"))? {
@@ -206,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn collections_are_told_from_files() {
+    fn collections_differ_from_files() {
         for (xml, expected) in [
             ("<D:resourcetype><D:collection/></D:resourcetype>", true),
             (
@@ -220,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn parents() {
+    fn parents_of_addresses() {
         for (address, expected) in [
             ("http://h/a/b/c", Some("http://h/a/b/")),
             ("http://h/a/b/", Some("http://h/a/")),

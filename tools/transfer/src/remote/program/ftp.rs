@@ -1,8 +1,8 @@
-//! `ftp`: downloads with `curl`, else `wget`.
+//! Handler for `ftp` downloads with `curl`, else `wget`.
 
 use std::sync::Arc;
 
-use super::{Tool, incoming};
+use super::{Tool, download};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
@@ -29,7 +29,7 @@ impl Handler for Ftp {
                 .require_program(&["curl", "wget"], url.scheme())?;
             let path = encode(url.path().as_os_str().as_encoded_bytes(), true);
             let address = format!("{}://{}{path}", url.scheme(), url.host());
-            incoming(context, pair, |path| {
+            download(context, pair, |path| {
                 let mut tool = Tool::new(&program);
                 if program.ends_with("curl") {
                     tool.args(["-s", "-S", "--fail", "--location", "-o"]).arg(path);

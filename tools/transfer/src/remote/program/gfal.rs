@@ -1,10 +1,10 @@
-//! `root`, `srm` and `gsidavs` with the gfal tools, which do `gsiftp`, too.
+//! Handler for `root`, `srm` and `gsidavs` with the gfal tools. They also serve `gsiftp`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
-use super::{Tool, file_address, incoming, sent, upload_source};
+use super::{Tool, download, file_address, upload_source, uploaded};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
@@ -15,7 +15,7 @@ pub(in crate::remote) struct Gfal {
     pub(in crate::remote) environment: Arc<Environment>,
 }
 
-/// The name that the tools use for a URL.
+/// Returns the URL as the tools expect it.
 fn address(url: &Url) -> OsString {
     let bytes = url.to_bytes();
     OsString::from_vec(match bytes.strip_prefix(b"gsidavs") {
@@ -60,7 +60,7 @@ impl Gfal {
             })
         };
         if destination.url.is_local() {
-            incoming(context, pair, |path| {
+            download(context, pair, |path| {
                 copy(source, address(&source.url), file_address(path)?.into())
             })
         } else if source.url.is_local() {
@@ -70,7 +70,7 @@ impl Gfal {
                 file_address(&path)?.into(),
                 address(&destination.url),
             )?;
-            Ok(sent(bytes))
+            Ok(uploaded(bytes))
         } else {
             copy(source, address(&source.url), address(&destination.url))?;
             Ok(Done::default())
@@ -114,7 +114,7 @@ impl Handler for Gfal {
                 tool.arg("-r");
             }
             tool.arg(address(&place.url));
-            // Its exit status says nothing: also what was missing fails.
+            // gfal-rm also fails for missing files, so its exit status is ignored.
             tool.outcome(&self.environment, context).map(drop)
         })
     }

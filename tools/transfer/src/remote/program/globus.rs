@@ -1,4 +1,4 @@
-//! `go`: transfers between endpoints of Globus with `pegasus-globus-online`.
+//! Handler for `go`: transfers between Globus endpoints with `pegasus-globus-online`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ pub(in crate::remote) struct Globus {
 }
 
 impl Globus {
-    /// Runs the program with a specification, to which the tokens of `~/.pegasus/globus.conf` are added.
+    /// Runs the program with a specification plus the tokens of `~/.pegasus/globus.conf`.
     fn run(&self, context: &Context<'_>, action: &str, mut spec: Value) -> Result<(), TransferError> {
         let program = self.environment.require_program(&[PROGRAM], "go")?;
         let home = self.environment.variable("HOME").unwrap_or_default();
         let path = Path::new(home).join(".pegasus/globus.conf");
-        let tokens = Credentials::read(&path).map_err(TransferError::Credentials)?;
+        let tokens = Credentials::read(&path)?;
         let missing = |what: &str| {
             TransferError::Credentials(format!("{}: no {what} in [oauth]", crate::shown::path(&path)))
         };
@@ -34,12 +34,12 @@ impl Globus {
         if access.or(refresh).is_none() {
             return Err(missing("transfer_at or transfer_rt"));
         }
-        let end: i64 = token("transfer_at_exp")
-            .and_then(|end| end.parse().ok())
+        let expiry: i64 = token("transfer_at_exp")
+            .and_then(|expiry| expiry.parse().ok())
             .unwrap_or(0);
         spec["transfer_at"] = access.into();
         spec["transfer_rt"] = refresh.into();
-        spec["transfer_at_exp"] = end.into();
+        spec["transfer_at_exp"] = expiry.into();
         let file = temporary_file(context, ".json", spec.to_string().as_bytes())?;
         let mut tool = Tool::new(&program);
         tool.arg(action).arg("--file").arg(file.path());
@@ -50,7 +50,7 @@ impl Globus {
     }
 }
 
-/// Globus knows names as text only.
+/// Returns the path as text: Globus takes only UTF-8 names.
 fn path(place: &Location) -> String {
     place.url.path().to_string_lossy().into_owned()
 }
@@ -86,10 +86,10 @@ impl Handler for Globus {
             "files": files,
         });
         let result = self.run(context, "--transfer", spec);
-        // Globus does them as a whole.
+        // Globus transfers all files or reports one failure.
         pairs
             .iter()
-            .map(|_| answer(&result).map(|()| Done::default()))
+            .map(|_| copy_result(&result).map(|()| Done::default()))
             .collect()
     }
 
@@ -99,8 +99,8 @@ impl Handler for Globus {
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
-        let mut answers = self.remove_set(context, &[place], recursive);
-        answers.pop().unwrap_or(Ok(()))
+        let mut results = self.remove_set(context, &[place], recursive);
+        results.pop().unwrap_or(Ok(()))
     }
 
     fn remove_set(
@@ -115,12 +115,12 @@ impl Handler for Globus {
         let files: Vec<String> = places.iter().map(|place| path(place)).collect();
         let spec = json!({"endpoint": first.url.host(), "recursive": recursive, "files": files});
         let result = self.run(context, "--remove", spec);
-        places.iter().map(|_| answer(&result)).collect()
+        places.iter().map(|_| copy_result(&result)).collect()
     }
 }
 
-/// The same answer once more.
-fn answer(result: &Result<(), TransferError>) -> Result<(), TransferError> {
+/// Copies the result of the whole set for one of its entries.
+fn copy_result(result: &Result<(), TransferError>) -> Result<(), TransferError> {
     result.as_ref().copied().map_err(|error| TransferError::External {
         program: PROGRAM.to_owned(),
         message: error.to_string(),

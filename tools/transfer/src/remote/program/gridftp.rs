@@ -1,4 +1,4 @@
-//! `gsiftp` and `sshftp` with `globus-url-copy`, or `gsiftp` with the gfal tools where they are installed.
+//! Handler for `gsiftp` and `sshftp` with `globus-url-copy`. The gfal tools are preferred for `gsiftp`.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -11,28 +11,29 @@ use crate::error::{Retry, TransferError};
 use crate::local::IncomingDirectory;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
+use crate::remote::environment::check_key_file;
 use crate::remote::http::encode;
 use crate::spec::Location;
 use crate::url::Url;
 
-/// Most files of one list.
+/// Maximum files of one list.
 const MAX_LIST: usize = 1000;
 
 pub(in crate::remote) struct GridFtp {
     environment: Arc<Environment>,
     gfal: Gfal,
-    /// Whether a transfer failed: options that not every server takes are then left out.
+    /// A transfer has failed, so options that some servers reject are left out.
     failed: AtomicBool,
 }
 
-/// A file of a list.
+/// One file of a list.
 struct Entry {
     from: String,
     to: String,
-    /// The size of what is sent.
+    /// Size of an uploaded file, bytes.
     bytes: Option<u64>,
-    /// Where what is fetched arrives first, its name there, and where it goes.
-    arrival: Option<(IncomingDirectory, PathBuf, PathBuf)>,
+    /// For a download: temporary directory, name in it, and destination.
+    download: Option<(IncomingDirectory, PathBuf, PathBuf)>,
 }
 
 fn address(url: &Url) -> String {
@@ -57,7 +58,7 @@ impl GridFtp {
             && self.environment.program("gfal-copy").is_some()
     }
 
-    /// Adds the credentials; whether source and destination have different ones.
+    /// Adds the credentials. Returns whether source and destination have different ones.
     fn credentials(
         &self,
         tool: &mut Tool<'_>,
@@ -83,18 +84,18 @@ impl GridFtp {
             return Ok(false);
         }
         const NAME: &str = "X509_USER_PROXY";
-        let of = |place: &Location| self.environment.only_for_site(NAME, &place.site);
-        let (from, to) = (of(source), of(destination));
+        let credential = |place: &Location| self.environment.only_for_site(NAME, &place.site);
+        let (from, to) = (credential(source), credential(destination));
         if from.is_none() && to.is_none() {
             return Ok(false);
         }
-        // The one that has none of its own uses the general one, or that of the other.
-        let plain = self.environment.variable(NAME);
-        let (Some(transfer_one), Some(other)) = (from.or(plain).or(to), to.or(plain).or(from)) else {
+        // A side without its own credential uses the general one, else that of the other side.
+        let general = self.environment.variable(NAME);
+        let (Some(transfer_one), Some(other)) = (from.or(general).or(to), to.or(general).or(from)) else {
             return Ok(false);
         };
         for key in [transfer_one, other] {
-            super::super::environment::check_key_file(key.as_ref(), context.observer)?;
+            check_key_file(key.as_ref(), context.observer)?;
         }
         tool.arg("-src-cred")
             .arg(transfer_one)
@@ -158,7 +159,7 @@ impl GridFtp {
         } else {
             (address(source), None)
         };
-        let (to, arrival) = if destination.is_local() {
+        let (to, download) = if destination.is_local() {
             let path = context.path(destination);
             let directory = IncomingDirectory::create(&path)?;
             let name = PathBuf::from("data");
@@ -171,47 +172,47 @@ impl GridFtp {
             from,
             to,
             bytes,
-            arrival,
+            download,
         })
     }
 
-    /// Transfers files between the same two directories: the first makes the directory, the others follow in lists.
+    /// Transfers files between two directories: first one file, which makes the directory, then the others.
     fn group(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
         let entries: Vec<_> = pairs.iter().map(|pair| self.entry(context, pair)).collect();
-        let good: Vec<&Entry> = entries.iter().flatten().collect();
-        let Some(((first, rest), pair)) = good.split_first().zip(pairs.first()) else {
+        let valid: Vec<&Entry> = entries.iter().flatten().collect();
+        let Some(((first, rest), pair)) = valid.split_first().zip(pairs.first()) else {
             return entries
                 .into_iter()
                 .map(|entry| entry.map(|_| Done::default()))
                 .collect();
         };
         let create = !pair.destination().url.is_local();
-        let tries = if pair.attempt <= 1 { 3 } else { 1 };
+        let attempts = if pair.attempt <= 1 { 3 } else { 1 };
         let mut outcome = Ok(());
-        for _ in 0..tries {
+        for _ in 0..attempts {
             outcome = self.copy(context, pair, &[first], create);
             if !matches!(&outcome, Err(error) if error.retry() == Retry::Later) {
                 break;
             }
         }
-        // One answer for each good entry; a list succeeds or fails as a whole.
+        // One result for each valid entry. A list succeeds or fails as a whole.
         let failed = |error: &TransferError| TransferError::External {
             program: "globus-url-copy".to_owned(),
             message: format!("a file of its list failed: {error}"),
             retry: error.retry(),
         };
-        let mut answers = vec![outcome];
+        let mut results = vec![outcome];
         for list in rest.chunks(MAX_LIST) {
             let outcome = self.copy(context, pair, list, false);
-            answers.extend(list.iter().map(|_| outcome.as_ref().copied().map_err(failed)));
+            results.extend(list.iter().map(|_| outcome.as_ref().copied().map_err(failed)));
         }
-        let mut answers = answers.into_iter();
+        let mut results = results.into_iter();
         entries
             .into_iter()
             .map(|entry| {
                 let entry = entry?;
-                answers.next().unwrap_or(Ok(()))?;
-                let Some((directory, name, path)) = entry.arrival else {
+                results.next().unwrap_or(Ok(()))?;
+                let Some((directory, name, path)) = entry.download else {
                     return Ok(Done {
                         bytes: entry.bytes,
                         ..Done::default()
@@ -303,7 +304,7 @@ impl Handler for GridFtp {
                 Retry::Never,
             ));
         }
-        // There is no command to remove: the file is emptied.
+        // globus-url-copy cannot remove files, so it empties them.
         let program = self
             .environment
             .require_program(&["globus-url-copy"], place.url.scheme())?;

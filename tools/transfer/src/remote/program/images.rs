@@ -1,26 +1,26 @@
-//! Images of containers: `docker`, `shub` and `library` URLs.
+//! Handlers for container images: `docker`, `shub` and `library`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use super::{Tool, incoming, not_an_option};
+use super::{Tool, download, not_an_option};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
 use crate::url::Url;
 
-/// Images for Docker, with `docker`.
+/// Docker images with `docker`.
 pub(in crate::remote) struct Docker {
     pub(in crate::remote) environment: Arc<Environment>,
 }
 
-/// Images for Apptainer or Singularity, with either.
+/// Apptainer and Singularity images with `apptainer`, else `singularity`.
 pub(in crate::remote) struct Apptainer {
     pub(in crate::remote) environment: Arc<Environment>,
 }
 
-/// The name of an image: the URL without its scheme and slashes.
+/// Returns the name of an image: the URL without scheme and leading slashes.
 fn image(url: &Url) -> Result<OsString, TransferError> {
     let name = [url.host().as_bytes(), url.path().as_os_str().as_bytes()].concat();
     let start = name.iter().position(|byte| *byte != b'/').unwrap_or(name.len());
@@ -42,7 +42,7 @@ impl Handler for Docker {
         let transfer_one = |pair: &Pair<'_>| {
             let program = self.environment.require_program(&["docker"], "docker")?;
             let image = image(&pair.source.url)?;
-            incoming(context, pair, |path| {
+            download(context, pair, |path| {
                 let mut pull = Tool::new(&program);
                 pull.arg("pull").arg(&image);
                 pull.run(&self.environment, context)?;
@@ -73,7 +73,7 @@ impl Handler for Apptainer {
             let program = self
                 .environment
                 .require_program(&["apptainer", "singularity"], url.scheme())?;
-            incoming(context, pair, |path| {
+            download(context, pair, |path| {
                 let mut tool = Tool::new(&program);
                 tool.args(["pull", "--allow-unauthenticated"])
                     .arg(path)

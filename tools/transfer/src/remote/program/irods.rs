@@ -1,4 +1,4 @@
-//! `irods` with the icommands.
+//! Handler for `irods` with the icommands.
 
 use std::ffi::OsString;
 use std::fs;
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Tool, incoming, sent, upload_source};
+use super::{Tool, download, upload_source, uploaded};
 use crate::error::TransferError;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
 use crate::spec::Location;
 
-/// Exit status of `irm` for what does not exist.
+/// Exit status of `irm` for a missing file.
 const NOT_FOUND: i32 = 3;
 
 pub(in crate::remote) struct Irods {
@@ -21,7 +21,7 @@ pub(in crate::remote) struct Irods {
     login: Mutex<()>,
 }
 
-/// What the icommands need to know.
+/// Environment of the icommands.
 struct Session {
     environment: PathBuf,
     authentication: PathBuf,
@@ -36,9 +36,9 @@ impl Irods {
         }
     }
 
-    /// Logs in with the password of the site's environment file, once for each working directory.
+    /// Logs in with the password in the site's environment file, once for each working directory.
     fn session(&self, context: &Context<'_>, site: &str) -> Result<Session, TransferError> {
-        let _one = self.login.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.login.lock().unwrap_or_else(PoisonError::into_inner);
         const NAME: &str = "IRODS_ENVIRONMENT_FILE";
         let environment = self
             .environment
@@ -88,31 +88,31 @@ impl Irods {
 
     fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (pair.source, pair.destination());
-        let fetching = destination.url.is_local();
-        let remote = if fetching { source } else { destination };
+        let is_download = destination.url.is_local();
+        let remote = if is_download { source } else { destination };
         let session = self.session(context, &remote.site)?;
         let mut options: Vec<OsString> = ["-v", "-f", "-T", "-K", "-N", "4"].map(OsString::from).into();
-        // A resource that fails may not be the only one that has the file.
+        // After two failures, any resource with the file will do.
         if !remote.url.host().is_empty() && pair.attempt <= 2 {
             options.extend(["-R".into(), remote.url.host().into()]);
         }
         if let Some(ticket) = &session.ticket {
             options.extend(["-t".into(), ticket.into()]);
         }
-        if fetching {
-            return incoming(context, pair, |path| {
+        if is_download {
+            return download(context, pair, |path| {
                 options.extend([source.url.path().into(), path.into()]);
                 self.run(context, &session, "iget", &options)
             });
         }
         let (path, bytes) = upload_source(context, pair)?;
         if let Some(parent) = destination.url.path().parent() {
-            // The upload itself will tell if this failed.
+            // If this fails, the upload fails too and reports why.
             let _ = self.run(context, &session, "imkdir", &["-p".into(), parent.into()]);
         }
         options.extend([path.into(), destination.url.path().into()]);
         self.run(context, &session, "iput", &options)?;
-        Ok(sent(bytes))
+        Ok(uploaded(bytes))
     }
 }
 
@@ -125,7 +125,7 @@ impl Session {
         }
     }
 
-    fn ticket(&self) -> Vec<OsString> {
+    fn ticket_arguments(&self) -> Vec<OsString> {
         match &self.ticket {
             Some(ticket) => vec!["-t".into(), ticket.into()],
             None => Vec::new(),
@@ -133,7 +133,7 @@ impl Session {
     }
 }
 
-/// The value in an environment file: of a key in JSON, else of a line `name: value`.
+/// Returns a value of an environment file: a JSON object, or lines `name: value`.
 fn value(text: &str, names: &[&str]) -> Option<String> {
     if let Ok(serde_json::Value::Object(all)) = serde_json::from_str(text) {
         let found = all
@@ -141,14 +141,14 @@ fn value(text: &str, names: &[&str]) -> Option<String> {
             .find(|(name, _)| names.contains(&name.to_ascii_lowercase().as_str()));
         return found.and_then(|(_, value)| Some(value.as_str()?.to_owned()));
     }
-    let bare = |text: &str| {
+    let unquote = |text: &str| {
         text.trim_matches(|c: char| c.is_whitespace() || "'\",".contains(c))
             .to_owned()
     };
     text.lines()
         .filter_map(|line| line.split_once(':'))
-        .filter(|(name, _)| names.contains(&bare(name).to_ascii_lowercase().as_str()))
-        .map(|(_, value)| bare(value))
+        .filter(|(name, _)| names.contains(&unquote(name).to_ascii_lowercase().as_str()))
+        .map(|(_, value)| unquote(value))
         .next_back()
 }
 
@@ -174,7 +174,7 @@ impl Handler for Irods {
 
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
         let session = self.session(context, &place.site)?;
-        let mut arguments = session.ticket();
+        let mut arguments = session.ticket_arguments();
         arguments.extend(["-p".into(), place.url.path().into()]);
         self.run(context, &session, "imkdir", &arguments)
     }
@@ -188,7 +188,7 @@ impl Handler for Irods {
         if recursive {
             tool.arg("-r");
         }
-        tool.args(session.ticket()).arg(place.url.path());
+        tool.args(session.ticket_arguments()).arg(place.url.path());
         let outcome = tool.outcome(&self.environment, context)?;
         if outcome.status.success() || outcome.status.code() == Some(NOT_FOUND) {
             return Ok(());
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_of_environment_files() {
+    fn values_are_read_from_json_and_lines() {
         let json = "{\n  \"irods_host\": \"h\",\n  \"irodsPassword\": \"p:w\",\n}\n";
         assert_eq!(value(json, &["irodspassword"]).as_deref(), Some("p:w"));
         assert_eq!(

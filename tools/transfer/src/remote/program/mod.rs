@@ -1,7 +1,7 @@
-//! External programs, for protocols that have a standard one.
+//! Handlers that run the standard external program of a protocol.
 //!
-//! Programs are started directly, never by a shell: a name can be no command, whatever it holds. What could be
-//! taken for an option is written in another way or refused.
+//! Programs are started without a local shell, so file names are never run as commands. Arguments that look
+//! like options are rewritten or refused.
 
 mod ftp;
 mod gfal;
@@ -39,26 +39,26 @@ use crate::observer::Event;
 use crate::protocol::{Context, Done, Pair};
 use crate::shown;
 
-/// How long a program may run.
+/// Default time limit of a program.
 const TIME_LIMIT: Duration = Duration::from_secs(6 * 3600);
-/// Time between asking a program to end and killing it.
+/// Time between `SIGTERM` and `SIGKILL`.
 const KILL_DELAY: Duration = Duration::from_secs(3);
-/// Bytes of a program's output that are looked at, from its end.
+/// Maximum bytes kept of the end of a program's output.
 const MAX_OUTPUT: u64 = 64 << 10;
 
-/// A program to run.
+/// An external program with its arguments.
 pub(super) struct Tool<'a> {
     program: &'a Path,
     arguments: Vec<OsString>,
-    environment: Vec<(&'static str, OsString)>,
+    variables: Vec<(&'static str, OsString)>,
     input: Vec<u8>,
     limit: Duration,
 }
 
-/// What became of a program.
+/// Result of a program.
 pub(super) struct Outcome {
     pub(super) status: ExitStatus,
-    /// The end of its output, standard error included.
+    /// The end of its standard output and standard error.
     pub(super) output: String,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Tool<'a> {
         Self {
             program,
             arguments: Vec::new(),
-            environment: Vec::new(),
+            variables: Vec::new(),
             input: Vec::new(),
             limit: TIME_LIMIT,
         }
@@ -86,7 +86,7 @@ impl<'a> Tool<'a> {
     }
 
     pub(super) fn env(&mut self, name: &'static str, value: impl AsRef<OsStr>) -> &mut Self {
-        self.environment.push((name, value.as_ref().to_owned()));
+        self.variables.push((name, value.as_ref().to_owned()));
         self
     }
 
@@ -96,7 +96,7 @@ impl<'a> Tool<'a> {
             .map_or_else(String::new, |name| shown::bytes(name.as_bytes()).to_string())
     }
 
-    /// Runs the program to its end, and logs what it was and said. Success is exit status 0.
+    /// Runs the program and returns its output. Fails unless the exit status is 0.
     pub(super) fn run(
         &self,
         environment: &Environment,
@@ -109,7 +109,7 @@ impl<'a> Tool<'a> {
         Err(self.failure(&outcome, Retry::Later))
     }
 
-    /// The failure that an outcome is: status and last line.
+    /// Converts an outcome to an error with the status and the last line of output.
     pub(super) fn failure(&self, outcome: &Outcome, retry: Retry) -> TransferError {
         use std::os::unix::process::ExitStatusExt;
         let status = match (outcome.status.code(), outcome.status.signal()) {
@@ -132,35 +132,32 @@ impl<'a> Tool<'a> {
         }
     }
 
-    /// The same, whatever the exit status.
+    /// Runs the program and logs its command and output. Any exit status is `Ok`.
     pub(super) fn outcome(
         &self,
         environment: &Environment,
         context: &Context<'_>,
     ) -> Result<Outcome, TransferError> {
-        context.observer.event(&Event::Note(self.line()));
-        let io_failure = |error: std::io::Error| TransferError::External {
-            program: self.name(),
-            message: error.to_string(),
-            retry: Retry::Soon,
-        };
-        let mut said = tempfile::tempfile_in(context.temporary).map_err(io_failure)?;
+        context.observer.event(&Event::Note(self.command_line()));
+        let io_failure = |error| self.io_failure(&error);
+        let mut output_file = tempfile::tempfile_in(context.temporary).map_err(io_failure)?;
         let mut command = Command::new(self.program);
         command
             .args(&self.arguments)
             .env_clear()
             .envs(environment.program_variables())
-            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .process_group(0)
-            .stdout(said.try_clone().map_err(io_failure)?)
-            .stderr(said.try_clone().map_err(io_failure)?)
+            .stdout(output_file.try_clone().map_err(io_failure)?)
+            .stderr(output_file.try_clone().map_err(io_failure)?)
             .stdin(self.standard_input(context).map_err(io_failure)?);
         let mut child = command.spawn().map_err(io_failure)?;
         let status = self.wait(&mut child, context)?;
-        let length = said.metadata().map_err(io_failure)?.len();
+        let length = output_file.metadata().map_err(io_failure)?.len();
         let mut output = Vec::new();
-        said.seek(SeekFrom::Start(length.saturating_sub(MAX_OUTPUT)))
-            .and_then(|_| said.read_to_end(&mut output))
+        output_file
+            .seek(SeekFrom::Start(length.saturating_sub(MAX_OUTPUT)))
+            .and_then(|_| output_file.read_to_end(&mut output))
             .map_err(io_failure)?;
         let output: String = String::from_utf8_lossy(&output)
             .lines()
@@ -181,6 +178,14 @@ impl<'a> Tool<'a> {
         Ok(Outcome { status, output })
     }
 
+    fn io_failure(&self, error: &std::io::Error) -> TransferError {
+        TransferError::External {
+            program: self.name(),
+            message: error.to_string(),
+            retry: Retry::Soon,
+        }
+    }
+
     fn standard_input(&self, context: &Context<'_>) -> std::io::Result<Stdio> {
         if self.input.is_empty() {
             return Ok(Stdio::null());
@@ -192,21 +197,17 @@ impl<'a> Tool<'a> {
     }
 
     fn wait(&self, child: &mut Child, context: &Context<'_>) -> Result<ExitStatus, TransferError> {
-        let io_failure = |error: std::io::Error| TransferError::External {
-            program: self.name(),
-            message: error.to_string(),
-            retry: Retry::Soon,
-        };
+        let io_failure = |error| self.io_failure(&error);
         let start = Instant::now();
-        let mut step = Duration::from_millis(1);
+        let mut interval = Duration::from_millis(1);
         loop {
             if let Some(status) = child.try_wait().map_err(io_failure)? {
                 return Ok(status);
             }
-            let late = start.elapsed() > self.limit;
-            if late || context.cancel.is_cancelled() {
-                end(child);
-                if !late {
+            let timed_out = start.elapsed() > self.limit;
+            if timed_out || context.cancel.is_cancelled() {
+                terminate(child);
+                if !timed_out {
                     return Err(TransferError::Cancelled);
                 }
                 return Err(TransferError::External {
@@ -215,13 +216,13 @@ impl<'a> Tool<'a> {
                     retry: Retry::Later,
                 });
             }
-            std::thread::sleep(step);
-            step = (step * 2).min(Duration::from_millis(50));
+            std::thread::sleep(interval);
+            interval = (interval * 2).min(Duration::from_millis(50));
         }
     }
 
-    /// The command for the log: words that need it in apostrophes.
-    fn line(&self) -> String {
+    /// Returns the command line for the log, quoted where necessary.
+    fn command_line(&self) -> String {
         let mut line = shown::path(self.program).to_string();
         for argument in &self.arguments {
             let text = shown::bytes(argument.as_bytes()).to_string();
@@ -236,12 +237,12 @@ impl<'a> Tool<'a> {
     }
 }
 
-/// Ends a program and all that it started.
-fn end(child: &mut Child) {
+/// Ends the process group of a program.
+fn terminate(child: &mut Child) {
     let Ok(group) = i32::try_from(child.id()).map(Pid::from_raw) else {
         return;
     };
-    // A group that is gone needs no signal.
+    // Fails only if the group has ended already.
     let _ = killpg(group, Signal::SIGTERM);
     let start = Instant::now();
     while start.elapsed() < KILL_DELAY {
@@ -254,7 +255,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Whether a shell, a glob or a reader of addresses would take a name as it is.
+/// Returns whether a name has no special characters for shells, patterns and addresses.
 fn is_plain(name: &[u8]) -> bool {
     !name.is_empty()
         && name
@@ -262,7 +263,7 @@ fn is_plain(name: &[u8]) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || *byte >= 0x80 || b"/._-+,=@%:".contains(byte))
 }
 
-/// A local path as an argument that is no option, no address and no other host's file.
+/// Returns a local path that cannot be read as an option, an address or a path on another host.
 fn local_argument(path: &Path) -> PathBuf {
     if path.is_absolute() {
         path.to_owned()
@@ -271,15 +272,15 @@ fn local_argument(path: &Path) -> PathBuf {
     }
 }
 
-/// The address `file://…` of a local path.
+/// Returns the address `file://…` of a local path.
 fn file_address(path: &Path) -> Result<String, TransferError> {
     let path = std::path::absolute(path).map_err(|error| TransferError::io("find", path, error))?;
     let encoded = super::http::encode(path.as_os_str().as_bytes(), true);
     Ok(format!("file://{encoded}"))
 }
 
-/// A word in apostrophes, for a shell on another host.
-fn quoted(word: &[u8]) -> Vec<u8> {
+/// Quotes a word for the shell of a remote host.
+fn quote(word: &[u8]) -> Vec<u8> {
     let mut out = vec![b'\''];
     for byte in word {
         if *byte == b'\'' {
@@ -296,7 +297,7 @@ fn concat(parts: &[&[u8]]) -> OsString {
     OsString::from_vec(parts.concat())
 }
 
-/// What is to be sent: a local file that can be read. Returns its path as an argument, and its size.
+/// Checks that the source is a readable local file. Returns its path as an argument, and its size in bytes.
 pub(super) fn upload_source(context: &Context<'_>, pair: &Pair<'_>) -> Result<(PathBuf, u64), TransferError> {
     let path = context.path(&pair.source.url);
     let (_, meta) = open_source(&path)?;
@@ -306,23 +307,23 @@ pub(super) fn upload_source(context: &Context<'_>, pair: &Pair<'_>) -> Result<(P
     Ok((local_argument(&path), meta.len()))
 }
 
-pub(super) fn sent(bytes: u64) -> Done {
+pub(super) fn uploaded(bytes: u64) -> Done {
     Done {
         bytes: Some(bytes),
         ..Done::default()
     }
 }
 
-/// Lets `bring` write a file into a temporary directory, and gives it its final name.
-pub(super) fn incoming(
+/// Downloads a file: `fetch` writes it into a temporary directory, from where it is moved to its final name.
+pub(super) fn download(
     context: &Context<'_>,
     pair: &Pair<'_>,
-    bring: impl FnOnce(&Path) -> Result<(), TransferError>,
+    fetch: impl FnOnce(&Path) -> Result<(), TransferError>,
 ) -> Result<Done, TransferError> {
     let destination = context.path(&pair.destination().url);
     let directory = IncomingDirectory::create(&destination)?;
     let name = Path::new(destination.file_name().unwrap_or(OsStr::new("file")));
-    bring(&local_argument(&directory.file(name)))?;
+    fetch(&local_argument(&directory.file(name)))?;
     let (path, bytes) = directory.publish(name, &destination)?;
     Ok(Done {
         bytes: Some(bytes),
@@ -331,21 +332,21 @@ pub(super) fn incoming(
     })
 }
 
-/// A file for a program to read, removed when dropped.
+/// Creates a temporary input file for a program.
 pub(super) fn temporary_file(
     context: &Context<'_>,
     suffix: &str,
     content: &[u8],
 ) -> Result<tempfile::NamedTempFile, TransferError> {
-    let made = tempfile::Builder::new()
+    let file = tempfile::Builder::new()
         .prefix("pegasus-transfer-")
         .suffix(suffix)
         .tempfile_in(context.temporary)
         .and_then(|mut file| file.write_all(content).map(|()| file));
-    made.map_err(|error| TransferError::io("write a list into", context.temporary, error))
+    file.map_err(|error| TransferError::io("write a temporary file into", context.temporary, error))
 }
 
-/// Refuses what a program would take for an option.
+/// Refuses words that a program would read as an option.
 fn not_an_option(word: &str, what: &str) -> Result<(), TransferError> {
     if word.starts_with('-') {
         return Err(TransferError::remote(
@@ -376,22 +377,22 @@ mod tests {
     }
 
     #[test]
-    fn arguments_reach_a_program_as_they_are() {
+    fn arguments_are_passed_unchanged() {
         let cancel = Cancel::new();
         let environment = Environment::default();
         let mut tool = Tool::new(Path::new("/usr/bin/printf"));
-        let nasty = ["$(id)", "a b'c\"", "x\ny", "-n", ";rm", "*"];
-        tool.arg("%s|").args(nasty);
+        let arguments = ["$(id)", "a b'c\"", "x\ny", "-n", ";rm", "*"];
+        tool.arg("%s|").args(arguments);
         let output = tool.run(&environment, &context(&cancel)).expect("runs");
-        assert_eq!(output.trim_end(), format!("{}|", nasty.join("|")));
+        assert_eq!(output.trim_end(), format!("{}|", arguments.join("|")));
         assert_eq!(
-            tool.line(),
+            tool.command_line(),
             r#"/usr/bin/printf '%s|' '$(id)' 'a b'\''c"' 'x\ny' -n ';rm' '*'"#
         );
     }
 
     #[test]
-    fn failures_say_status_and_last_line() {
+    fn failures_report_status_and_last_line() {
         let cancel = Cancel::new();
         let environment = Environment::default();
         let mut tool = Tool::new(Path::new("/bin/sh"));
@@ -402,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_programs_are_ended_with_all_that_they_started() {
+    fn the_process_group_ends_on_timeout_and_cancellation() {
         let environment = Environment::default();
         for stop in [false, true] {
             let cancel = Cancel::new();

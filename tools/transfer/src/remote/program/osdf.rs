@@ -1,11 +1,11 @@
-//! `osdf`, `pelican` and `stash` with `pelican`, else `stashcp`.
+//! Handler for `osdf`, `pelican` and `stash` with `pelican`, else `stashcp`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Tool, incoming, sent, upload_source};
+use super::{Tool, download, upload_source, uploaded};
 use crate::error::{Retry, TransferError};
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
@@ -38,14 +38,14 @@ impl Osdf {
         let (source, destination) = (&pair.source.url, &pair.destination().url);
         if destination.is_local() {
             let from = OsString::from_vec(source.to_bytes());
-            incoming(context, pair, |path| {
+            download(context, pair, |path| {
                 self.copy(context, source.scheme(), &from, path.as_os_str())
             })
         } else {
             let (path, bytes) = upload_source(context, pair)?;
             let to = OsString::from_vec(destination.to_bytes());
             self.copy(context, destination.scheme(), path.as_os_str(), &to)?;
-            Ok(sent(bytes))
+            Ok(uploaded(bytes))
         }
     }
 }
@@ -70,16 +70,16 @@ impl Handler for Osdf {
             .collect()
     }
 
-    /// Directories come into being with their files.
+    /// Does nothing: uploads make directories.
     fn make_directory(&self, _: &Context<'_>, _: &Location) -> Result<(), TransferError> {
         Ok(())
     }
 
-    /// Objects cannot be removed, only emptied.
+    /// Empties the object, as objects cannot be removed.
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
         if recursive {
             return Err(TransferError::remote(
-                "directories of the OSDF cannot be removed by this program",
+                "directories of the OSDF cannot be removed",
                 Retry::Never,
             ));
         }

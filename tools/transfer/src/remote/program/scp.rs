@@ -1,4 +1,4 @@
-//! `scp` and `sftp` with OpenSSH's programs, `gsiscp` with those of the grid.
+//! Handler for `scp` and `sftp` with OpenSSH, and for `gsiscp` with GSI-OpenSSH.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -6,32 +6,32 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::{Tool, concat, is_plain, local_argument, not_an_option, quoted, sent, upload_source};
+use super::{Tool, concat, is_plain, local_argument, not_an_option, quote, upload_source, uploaded};
 use crate::error::{Retry, TransferError};
 use crate::local::IncomingDirectory;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
 use crate::spec::Location;
 
-/// Most files of one call.
+/// Maximum files of one call.
 const MAX_SET: usize = 64;
 
-/// Copies with `scp`; makes and removes with `ssh`.
+/// Copies files with `scp`, makes directories and removes files with `ssh`.
 pub(in crate::remote) struct Scp {
     environment: Arc<Environment>,
-    /// Whether the grid's programs and credentials are used.
+    /// Use GSI-OpenSSH with grid credentials.
     grid: bool,
-    /// Directories that were made, with their hosts.
-    made: Mutex<HashSet<(String, Vec<u8>)>>,
-    /// Whether `scp` talks the SFTP protocol, if it was asked to say.
-    modern: OnceLock<bool>,
+    /// Hosts and directories made in this run.
+    existing: Mutex<HashSet<(String, Vec<u8>)>>,
+    /// `scp` supports the SFTP protocol. Set on first use.
+    supports_sftp: OnceLock<bool>,
 }
 
-/// A name on the other host, as `scp` wants it.
+/// A path on the remote host as an argument of `scp`.
 struct Remote {
     /// `host:path`.
     argument: OsString,
-    /// Whether the argument only means the name if the SFTP protocol is used.
+    /// The argument is quoted for the SFTP protocol.
     needs_sftp: bool,
 }
 
@@ -40,8 +40,8 @@ impl Scp {
         Self {
             environment,
             grid,
-            made: Mutex::new(HashSet::new()),
-            modern: OnceLock::new(),
+            existing: Mutex::new(HashSet::new()),
+            supports_sftp: OnceLock::new(),
         }
     }
 
@@ -54,7 +54,7 @@ impl Scp {
         self.environment.require_program(&[&name], protocol)
     }
 
-    /// Adds what both programs need: no questions, the key, the port by the option `port`.
+    /// Adds the options that both programs need. `port` is the name of the option for the port.
     fn prepare(
         &self,
         tool: &mut Tool<'_>,
@@ -85,7 +85,7 @@ impl Scp {
         Ok(())
     }
 
-    /// Runs a command of `words` on the other host. Its shell sees each word in apostrophes.
+    /// Runs the command `words` on the remote host, quoted for its shell.
     fn ssh(&self, context: &Context<'_>, place: &Location, words: &[&[u8]]) -> Result<(), TransferError> {
         let program = self.program("ssh")?;
         let mut tool = Tool::new(&program);
@@ -100,7 +100,7 @@ impl Scp {
             if is_plain(word) {
                 line.extend_from_slice(word);
             } else {
-                line.extend(quoted(word));
+                line.extend(quote(word));
             }
         }
         tool.arg(OsStr::from_bytes(&line));
@@ -108,7 +108,7 @@ impl Scp {
         if outcome.status.success() {
             return Ok(());
         }
-        // 255: no connection.
+        // 255: the connection failed.
         let retry = if outcome.status.code() == Some(255) {
             Retry::Later
         } else {
@@ -127,30 +127,30 @@ impl Scp {
             place.url.host().to_owned(),
             directory.as_os_str().as_bytes().to_vec(),
         );
-        let made = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if made().contains(&key) {
+        let existing = || self.existing.lock().unwrap_or_else(PoisonError::into_inner);
+        if existing().contains(&key) {
             return Ok(());
         }
         match self.ssh(context, place, &[b"/bin/mkdir", b"-p", &key.1]) {
-            // Some hosts let nothing run but copies: the copy itself will tell.
+            // Some hosts allow only copies. If the directory is missing, the copy fails.
             Err(error) if error.retry() != Retry::Never => Err(error),
             _ => {
-                made().insert(key);
+                existing().insert(key);
                 Ok(())
             }
         }
     }
 
-    /// Whether `scp` can be told to use the SFTP protocol, where names pass through no shell: since 8.7.
-    fn is_modern(&self, context: &Context<'_>) -> bool {
-        *self.modern.get_or_init(|| {
+    /// Returns whether `scp` has the option `-s` (OpenSSH 8.7) for SFTP, which needs no remote shell.
+    fn supports_sftp(&self, context: &Context<'_>) -> bool {
+        *self.supports_sftp.get_or_init(|| {
             let Ok(program) = self.program("ssh") else {
                 return false;
             };
             let mut tool = Tool::new(&program);
             tool.arg("-V");
-            let said = tool.run(&self.environment, context).unwrap_or_default();
-            version(&said).is_some_and(|version| version >= (8, 7))
+            let output = tool.run(&self.environment, context).unwrap_or_default();
+            version(&output).is_some_and(|version| version >= (8, 7))
         })
     }
 
@@ -169,23 +169,23 @@ impl Scp {
                 needs_sftp: false,
             });
         }
-        let modern = self.is_modern(context);
-        let escaped = match (modern, source) {
-            // Only sources are patterns.
+        let supports_sftp = self.supports_sftp(context);
+        let escaped = match (supports_sftp, source) {
+            // Only sources are read as patterns.
             (true, true) => escape(path, |byte| b"\\*?[]".contains(&byte)),
             (true, false) => path.to_vec(),
             (false, _) if path.contains(&b'\n') => {
                 return Err(TransferError::remote(
-                    "a name with a line end needs OpenSSH 8.7 or newer",
+                    "a name with a line break needs OpenSSH 8.7 or newer",
                     Retry::Never,
                 ));
             }
-            // The other host's shell reads it.
+            // The shell of the remote host reads the name.
             (false, _) => escape(path, |byte| !is_plain(&[byte])),
         };
         Ok(Remote {
             argument: concat(&[host.as_bytes(), b":", &escaped]),
-            needs_sftp: modern,
+            needs_sftp: supports_sftp,
         })
     }
 
@@ -210,19 +210,19 @@ impl Scp {
         if outcome.status.success() {
             return Ok(());
         }
-        let hopeless = [
+        let permanent = [
             "No such file or directory",
             "not a regular file",
             "Is a directory",
         ];
-        let hopeless = hopeless.iter().any(|words| outcome.output.contains(words))
+        let is_permanent = permanent.iter().any(|words| outcome.output.contains(words))
             && !outcome.output.contains("lost connection");
-        let retry = if hopeless { Retry::Never } else { Retry::Later };
+        let retry = if is_permanent { Retry::Never } else { Retry::Later };
         Err(tool.failure(&outcome, retry))
     }
 
-    /// Fetches several files of one host that go to one directory, by one call.
-    fn fetch(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Result<Vec<Done>, TransferError> {
+    /// Downloads files of one host into one directory with one call.
+    fn download(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Result<Vec<Done>, TransferError> {
         let Some(first) = pairs.first() else {
             return Ok(Vec::new());
         };
@@ -262,8 +262,8 @@ impl Scp {
             .collect()
     }
 
-    /// Sends several files to one directory of one host, by one call.
-    fn send(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Result<Vec<Done>, TransferError> {
+    /// Uploads files to one directory of one host with one call.
+    fn upload(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Result<Vec<Done>, TransferError> {
         let Some(first) = pairs.first() else {
             return Ok(Vec::new());
         };
@@ -272,7 +272,7 @@ impl Scp {
         for pair in pairs {
             let (path, bytes) = upload_source(context, pair)?;
             sources.push(path.into_os_string());
-            done.push(sent(bytes));
+            done.push(uploaded(bytes));
         }
         let place = first.destination();
         let path = place.url.path();
@@ -288,7 +288,7 @@ impl Scp {
     }
 }
 
-/// User and host, and the port.
+/// Splits the host part of a URL into user with host, and port.
 fn host(place: &Location) -> Result<(&str, &str), TransferError> {
     let authority = place.url.host();
     let (host, port) = match authority.split_once(':') {
@@ -316,15 +316,15 @@ fn escape(path: &[u8], special: impl Fn(u8) -> bool) -> Vec<u8> {
     out
 }
 
-/// The version in `OpenSSH_9.2p1 …`.
-fn version(said: &str) -> Option<(u32, u32)> {
-    let rest = &said[said.find("OpenSSH_")? + 8..];
+/// Parses the version in `OpenSSH_9.2p1 …`.
+fn version(output: &str) -> Option<(u32, u32)> {
+    let rest = &output[output.find("OpenSSH_")? + 8..];
     let (major, rest) = rest.split_once('.')?;
     let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// What files of a set have in common if one call can do them.
+/// Returns the directory shared by files of one call, and the file name if the file may be part of a call.
 fn batch_key<'a>(context: &Context<'_>, pair: &Pair<'a>) -> (PathBuf, Option<&'a OsStr>) {
     let (source, destination) = (&pair.source.url, &pair.destination().url);
     if destination.is_local() {
@@ -333,7 +333,7 @@ fn batch_key<'a>(context: &Context<'_>, pair: &Pair<'a>) -> (PathBuf, Option<&'a
         (parent, source.path().file_name())
     } else {
         let parent = destination.path().parent().unwrap_or(Path::new("/")).to_owned();
-        // Sent together, files keep their names.
+        // In one call, files keep their names.
         let same = source.path().file_name() == destination.path().file_name();
         (parent, source.path().file_name().filter(|_| same))
     }
@@ -363,15 +363,15 @@ impl Handler for Scp {
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
         let mut results: Vec<Option<Result<Done, TransferError>>> = pairs.iter().map(|_| None).collect();
         let call = |group: &[Pair<'_>]| match group.first() {
-            Some(pair) if pair.destination().url.is_local() => self.fetch(context, group),
-            _ => self.send(context, group),
+            Some(pair) if pair.destination().url.is_local() => self.download(context, group),
+            _ => self.upload(context, group),
         };
-        let mut left: Vec<usize> = (0..pairs.len()).collect();
-        while let Some(first) = left.first().copied() {
+        let mut remaining: Vec<usize> = (0..pairs.len()).collect();
+        while let Some(first) = remaining.first().copied() {
             let (directory, name) = batch_key(context, &pairs[first]);
             let mut names = HashSet::new();
             let mut group = Vec::new();
-            left.retain(|index| {
+            remaining.retain(|index| {
                 let (other, file) = batch_key(context, &pairs[*index]);
                 let fits =
                     name.is_some() && other == directory && file.is_some_and(|file| names.insert(file));
@@ -389,7 +389,7 @@ impl Handler for Scp {
                     }
                 }
                 Err(error) if group.len() == 1 => results[first] = Some(Err(error)),
-                // One by one, to find out which it is.
+                // Transfer the files one by one to find the failing one.
                 Err(_) => {
                     for (index, pair) in group.into_iter().zip(&members) {
                         let transfer_one =
@@ -414,8 +414,8 @@ impl Handler for Scp {
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
-        let mut answers = self.remove_set(context, &[place], recursive);
-        answers.pop().unwrap_or(Ok(()))
+        let mut results = self.remove_set(context, &[place], recursive);
+        results.pop().unwrap_or(Ok(()))
     }
 
     fn remove_set(
@@ -453,15 +453,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions() {
+    fn openssh_versions_are_parsed() {
         assert_eq!(version("OpenSSH_9.2p1 Debian-2, OpenSSL 3"), Some((9, 2)));
         assert_eq!(version("OpenSSH_8.0p1"), Some((8, 0)));
         assert_eq!(version("Sun_SSH"), None);
     }
 
     #[test]
-    fn escapes() {
+    fn special_characters_are_escaped() {
         assert_eq!(escape(b"a*[b", |byte| b"*[".contains(&byte)), b"a\\*\\[b");
-        assert_eq!(quoted(b"it's"), b"'it'\\''s'");
+        assert_eq!(quote(b"it's"), b"'it'\\''s'");
     }
 }

@@ -1,8 +1,9 @@
-//! `s3` and `s3s`: stores that speak the protocol of Amazon S3.
+//! `s3` and `s3s`: stores that speak the Amazon S3 protocol.
 //!
-//! A URL is `s3://IDENTITY@SITE/BUCKET/OBJECT`. The credentials file (`PEGASUS_CREDENTIALS`, or that of the site
-//! label) has a section `[SITE]` with the `endpoint` and perhaps the `region`, and a section `[IDENTITY@SITE]` with
-//! `access_key`, `secret_key` and perhaps `session_token`.
+//! A URL is `s3://IDENTITY@SITE/BUCKET/OBJECT`. The credentials file (`PEGASUS_CREDENTIALS_LABEL` for the
+//! site label of the location, else `PEGASUS_CREDENTIALS`) has a section `[SITE]` with `endpoint` and
+//! optionally `region`, and a section `[IDENTITY@SITE]` with `access_key`, `secret_key` and optionally
+//! `session_token`.
 
 mod store;
 
@@ -27,7 +28,7 @@ use store::Store;
 
 pub(super) use store::failure;
 
-/// Region of stores that have none.
+/// Region used if neither the credentials file nor the endpoint gives one.
 const DEFAULT_REGION: &str = "us-east-1";
 
 pub(super) struct S3 {
@@ -35,7 +36,7 @@ pub(super) struct S3 {
     client: Arc<Client>,
     downloads: Downloads,
     files: Mutex<HashMap<PathBuf, Arc<Credentials>>>,
-    /// Regions of buckets at Amazon.
+    /// Region of each known bucket at Amazon.
     regions: Mutex<HashMap<String, String>>,
     part: PartSize,
 }
@@ -66,12 +67,12 @@ impl S3 {
         if let Some(known) = files.get(&path) {
             return Ok(Arc::clone(known));
         }
-        let read = Arc::new(Credentials::read(&path).map_err(TransferError::Credentials)?);
+        let read = Arc::new(Credentials::read(&path)?);
         files.insert(path, Arc::clone(&read));
         Ok(read)
     }
 
-    /// The store of a place, as the credentials file describes it.
+    /// Returns the store of a location as configured in the credentials file.
     fn configured_store(&self, place: &Location) -> Result<Store, TransferError> {
         let identity = place.url.host();
         let Some((_, site)) = identity.split_once('@') else {
@@ -101,7 +102,7 @@ impl S3 {
         Store::new(&endpoint, region, key)
     }
 
-    /// The same, for a bucket: at Amazon, requests must go to the region of the bucket.
+    /// Returns the store for a bucket. At Amazon, requests must go to the region of the bucket.
     fn store(&self, place: &Location, bucket: &str) -> Result<Store, TransferError> {
         let mut store = self.configured_store(place)?;
         if !store.is_amazon() {
@@ -128,40 +129,35 @@ impl S3 {
     fn transfer_one(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (pair.source, pair.destination());
         if destination.url.is_local() {
-            self.get(context, pair)
+            self.download(context, pair)
         } else if source.url.is_local() {
-            self.put(context, &context.path(&source.url), destination)
+            self.upload(context, &context.path(&source.url), destination)
         } else {
             self.copy_remote(context, pair)
         }
     }
 
-    fn get(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
-        let (bucket, object) = object(&pair.source.url)?;
+    fn download(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+        let (bucket, object) = bucket_and_object(&pair.source.url)?;
         let store = self.store(pair.source, bucket)?;
         let proxied = store.is_secure() && pair.attempt == 1;
         let adapter = ClientAdapter::new(&self.client, context.cancel).through_proxy(proxied);
-        let (library, path) = store.library(&adapter, (bucket, object), false)?;
-        let download = Download {
-            name: &store.address(bucket, object),
-            destination: &context.path(&pair.destination().url),
-            hash: pair.transfer.generate_checksum,
-            cancel: context.cancel,
-        };
+        let (library, path) = store.object_store(&adapter, (bucket, object), false)?;
+        let download = Download::new(context, pair, store.address(bucket, object));
         self.downloads
-            .fetch(&download, &|rest| adapter.open(&library, &path, rest))
+            .fetch(&download, &|resume| adapter.open(&library, &path, resume))
     }
 
-    fn put(&self, context: &Context<'_>, source: &Path, place: &Location) -> Result<Done, TransferError> {
+    fn upload(&self, context: &Context<'_>, source: &Path, place: &Location) -> Result<Done, TransferError> {
         let (file, meta) = open_source(source)?;
         if !meta.is_file() {
             return Err(TransferError::SpecialFile(source.to_owned()));
         }
-        let (bucket, object) = object(&place.url)?;
+        let (bucket, object) = bucket_and_object(&place.url)?;
         let store = self.store(place, bucket)?;
         let adapter = ClientAdapter::new(&self.client, context.cancel);
         let in_parts = self.part.is_less_than(meta.len());
-        let (library, path) = store.library(&adapter, (bucket, object), in_parts)?;
+        let (library, path) = store.object_store(&adapter, (bucket, object), in_parts)?;
         let put = || adapter.put(&library, &path, (&file, meta.len()), self.part);
         match put() {
             Err(error) if store::is_no_bucket(&error) => {
@@ -176,11 +172,14 @@ impl S3 {
         })
     }
 
-    /// Within one store by the store itself, else through a temporary file.
+    /// Copies between two objects: inside the store if possible, else through a temporary file.
     fn copy_remote(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
         let (source, destination) = (pair.source, pair.destination());
         if source.url.host() == destination.url.host() && source.site == destination.site {
-            let (from, to) = (object(&source.url)?, object(&destination.url)?);
+            let (from, to) = (
+                bucket_and_object(&source.url)?,
+                bucket_and_object(&destination.url)?,
+            );
             let store = self.store(destination, to.0)?;
             let copied = match store.copy(&self.client, from, to) {
                 Err(error) if store::is_no_bucket(&error) => {
@@ -189,7 +188,7 @@ impl S3 {
                 }
                 other => other,
             };
-            // Stores do not copy very large objects, nor from other regions, at one go.
+            // A store refuses to copy very large objects, or objects of another region, in one request.
             match copied {
                 Ok(()) => return Ok(Done::default()),
                 Err(error) if !is_too_large(&error) => return Err(error),
@@ -203,14 +202,14 @@ impl S3 {
         let path = directory.path().join("data");
         let mut fetch = pair.transfer.clone();
         fetch.destination.url = Url::file(path.clone());
-        self.get(
+        self.download(
             context,
             &Pair {
                 transfer: &fetch,
                 ..*pair
             },
         )?;
-        let done = self.put(context, &path, destination);
+        let done = self.upload(context, &path, destination);
         drop(fs::remove_file(&path));
         done
     }
@@ -221,7 +220,7 @@ fn is_too_large(error: &TransferError) -> bool {
         if message.contains(" InvalidRequest: ") || message.contains(" EntityTooLarge: "))
 }
 
-/// `s3.REGION.amazonaws.com` and `s3-REGION.amazonaws.com`.
+/// Returns the region in `s3.REGION.amazonaws.com` or `s3-REGION.amazonaws.com`.
 fn region_of_endpoint(endpoint: &str) -> Option<&str> {
     let host = endpoint.split("://").nth(1)?.trim_end_matches('/');
     let name = host.strip_suffix(".amazonaws.com")?;
@@ -229,27 +228,27 @@ fn region_of_endpoint(endpoint: &str) -> Option<&str> {
     (!region.is_empty()).then_some(region)
 }
 
-/// Bucket and name of the object that a URL names; the latter may be empty.
-fn parts(url: &Url) -> Result<(&str, &[u8]), TransferError> {
+/// Splits the path of a URL into bucket and object name. The object name may be empty.
+fn split_bucket(url: &Url) -> Result<(&str, &[u8]), TransferError> {
     let path = url.path().as_os_str().as_bytes();
     let path = path.strip_prefix(b"/").unwrap_or(path);
     let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
     let bucket = std::str::from_utf8(&path[..end]).unwrap_or_default();
     if bucket.is_empty() || bucket == "." || bucket == ".." {
         return Err(TransferError::Credentials(format!(
-            "{}: there is no bucket",
+            "{}: the bucket is missing",
             url.shown()
         )));
     }
     Ok((bucket, path.get(end + 1..).unwrap_or_default()))
 }
 
-/// The same; the name must not be empty.
-fn object(url: &Url) -> Result<(&str, &[u8]), TransferError> {
-    let (bucket, object) = parts(url)?;
+/// Splits the path of a URL into bucket and object name, neither of which may be empty.
+fn bucket_and_object(url: &Url) -> Result<(&str, &[u8]), TransferError> {
+    let (bucket, object) = split_bucket(url)?;
     if object.is_empty() {
         return Err(TransferError::Credentials(format!(
-            "{}: there is no name of an object",
+            "{}: the object name is missing",
             url.shown()
         )));
     }
@@ -258,8 +257,8 @@ fn object(url: &Url) -> Result<(&str, &[u8]), TransferError> {
 
 impl Handler for S3 {
     fn transfers(&self, from: &str, to: &str) -> bool {
-        let here = |scheme| scheme == "file" || self.manages(scheme);
-        here(from) && here(to) && (from, to) != ("file", "file")
+        let supported = |scheme| scheme == "file" || self.manages(scheme);
+        supported(from) && supported(to) && (from, to) != ("file", "file")
     }
 
     fn manages(&self, scheme: &str) -> bool {
@@ -277,18 +276,18 @@ impl Handler for S3 {
             .collect()
     }
 
-    /// Makes the bucket; there are no directories.
+    /// Makes the bucket. An object store has no directories.
     fn make_directory(&self, _: &Context<'_>, place: &Location) -> Result<(), TransferError> {
-        let (bucket, _) = parts(&place.url)?;
+        let (bucket, _) = split_bucket(&place.url)?;
         self.configured_store(place)?.make_bucket(&self.client, bucket)
     }
 
     fn remove(&self, context: &Context<'_>, place: &Location, recursive: bool) -> Result<(), TransferError> {
         if !recursive {
-            let (bucket, object) = object(&place.url)?;
+            let (bucket, object) = bucket_and_object(&place.url)?;
             return self.store(place, bucket)?.remove(&self.client, bucket, object);
         }
-        let (bucket, object) = parts(&place.url)?;
+        let (bucket, object) = split_bucket(&place.url)?;
         let store = self.store(place, bucket)?;
         let mut prefix = object.trim_ascii_end().to_vec();
         while prefix.last() == Some(&b'/') {
@@ -297,15 +296,15 @@ impl Handler for S3 {
         if !prefix.is_empty() {
             prefix.push(b'/');
         }
-        let mut before = Vec::new();
+        let mut previous = Vec::new();
         loop {
             let names = store.list(&self.client, bucket, &prefix)?;
             if names.is_empty() {
                 return Ok(());
             }
-            if names == before {
+            if names == previous {
                 return Err(TransferError::remote(
-                    "the store still lists what was removed",
+                    "the store still lists removed objects",
                     Retry::Later,
                 ));
             }
@@ -315,7 +314,7 @@ impl Handler for S3 {
                 }
                 store.remove(&self.client, bucket, name.as_bytes())?;
             }
-            before = names;
+            previous = names;
         }
     }
 }
@@ -325,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_and_objects() {
+    fn urls_are_split_into_bucket_and_object() {
         let url = |text: &str| Url::parse(text.as_bytes(), &|_| None).expect(text);
         for (text, expected) in [
             ("s3://me@site/bucket/a/b", Some(("bucket", &b"a/b"[..]))),
@@ -335,13 +334,13 @@ mod tests {
             ("s3://me@site", None),
             ("s3://me@site/../x", None),
         ] {
-            assert_eq!(parts(&url(text)).ok(), expected, "{text}");
+            assert_eq!(split_bucket(&url(text)).ok(), expected, "{text}");
         }
-        assert!(object(&url("s3://me@site/bucket/")).is_err());
+        assert!(bucket_and_object(&url("s3://me@site/bucket/")).is_err());
     }
 
     #[test]
-    fn regions_of_endpoints() {
+    fn regions_are_read_from_amazon_endpoints() {
         for (endpoint, expected) in [
             ("https://s3.eu-west-1.amazonaws.com/", Some("eu-west-1")),
             ("https://s3-us-west-2.amazonaws.com", Some("us-west-2")),

@@ -1,5 +1,7 @@
-//! A store that speaks the protocol of Amazon S3. What one object needs is the library's work; requests that
-//! concern buckets, or objects of several, are made here and signed by the library.
+//! One store with the Amazon S3 protocol.
+//!
+//! `object_store` downloads and uploads objects. Requests that it does not offer (buckets, plain listings,
+//! copies between buckets) are built here and signed by it.
 
 use object_store::aws::{AmazonS3, AmazonS3Builder, AwsAuthorizer, AwsCredential};
 use object_store::client::HttpRequestBody;
@@ -11,15 +13,15 @@ use crate::remote::objects::{
     ClientAdapter, check_address, join_directory, retry_config, split_name, to_request,
 };
 
-/// A store, and who we are there.
+/// A store with the key to use it.
 pub(super) struct Store {
-    /// `http://host:port`, perhaps with a path; without a slash at the end.
+    /// `http://host:port`, optionally with a path, without a trailing slash.
     endpoint: String,
     pub(super) region: String,
     key: AwsCredential,
 }
 
-/// A request that is made here.
+/// A request to the store.
 pub(super) struct StoreRequest<'a> {
     method: &'a str,
     bucket: &'a str,
@@ -44,14 +46,14 @@ impl<'a> StoreRequest<'a> {
 }
 
 impl Store {
-    /// Fails if something cannot be part of a request.
+    /// Creates a store. Fails if the endpoint or a part of the key cannot be sent in a request.
     pub(super) fn new(endpoint: &str, region: String, key: AwsCredential) -> Result<Self, TransferError> {
         let address = url::Url::parse(endpoint)
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         let address = address.ok_or_else(|| {
             let name = crate::shown::bytes(endpoint.as_bytes());
-            TransferError::Credentials(format!("the endpoint '{name}' is not an address"))
+            TransferError::Credentials(format!("the endpoint '{name}' is not a valid address"))
         })?;
         for (name, value) in [
             ("access_key", Some(&key.key_id)),
@@ -60,7 +62,7 @@ impl Store {
         ] {
             if value.is_some_and(|value| !value.bytes().all(|byte| byte.is_ascii_graphic())) {
                 return Err(TransferError::Credentials(format!(
-                    "the '{name}' in the credentials file has characters that it cannot have"
+                    "'{name}' in the credentials file has invalid characters"
                 )));
             }
         }
@@ -85,7 +87,7 @@ impl Store {
         self.endpoint.starts_with("https:")
     }
 
-    /// The address of an object.
+    /// Returns the address of an object.
     pub(super) fn address(&self, bucket: &str, object: &[u8]) -> String {
         let bucket = self.bucket(bucket);
         if object.is_empty() {
@@ -99,8 +101,8 @@ impl Store {
         format!("{}/{}", self.endpoint, encode(bucket.as_bytes(), false))
     }
 
-    /// The library's store for an object, and the name of the object in it.
-    pub(super) fn library(
+    /// Returns an `object_store` whose root contains the object, and the name of the object below that root.
+    pub(super) fn object_store(
         &self,
         adapter: &ClientAdapter,
         (bucket, object): (&str, &[u8]),
@@ -110,14 +112,14 @@ impl Store {
         let root = join_directory(&self.bucket(bucket), directory);
         check_address(&root)?;
         let mut builder = AmazonS3Builder::new()
-            // So the endpoint is taken as the address of the bucket.
+            // Makes the endpoint the address of the bucket.
             .with_virtual_hosted_style_request(true)
             .with_endpoint(root)
             .with_bucket_name(bucket)
             .with_region(&self.region)
             .with_access_key_id(&self.key.key_id)
             .with_secret_access_key(&self.key.secret_key)
-            // A connection that is encrypted protects the data.
+            // TLS protects the payload already.
             .with_unsigned_payload(self.is_secure())
             .with_retry(retry_config(in_parts))
             .with_http_connector(adapter.clone());
@@ -143,7 +145,7 @@ impl Store {
         }
         let unusable = || {
             let name = crate::shown::bytes(address.as_bytes());
-            TransferError::remote(format!("'{name}' cannot be asked for"), Retry::Never)
+            TransferError::remote(format!("'{name}' is not a valid address"), Retry::Never)
         };
         check_address(&address)?;
         let signed = builder.body(HttpRequestBody::from(request.body));
@@ -157,34 +159,34 @@ impl Store {
         client.send(&request)
     }
 
-    /// Sends a request that must succeed; returns the body of the answer.
+    /// Sends a request that must succeed and returns the body of the response.
     fn send_checked(&self, client: &Client, request: StoreRequest<'_>) -> Result<String, TransferError> {
         let mut response = self.send(client, request)?;
         if !(200..300).contains(&response.status) {
             return Err(failure(response));
         }
         let text = response.text()?;
-        // Long operations start to answer before they know how they end.
+        // Long operations send the status before they know the result.
         if text.contains("<Error>") {
             return Err(store_error(500, &text));
         }
         Ok(text)
     }
 
-    /// The region of a bucket, if the store tells.
+    /// Returns the region of a bucket if the store reports it.
     pub(super) fn region_of(&self, client: &Client, bucket: &str) -> Result<Option<String>, TransferError> {
         let response = self.send(client, StoreRequest::new("HEAD", bucket, b""))?;
-        // It becomes part of an address.
-        let plain = |region: &&str| {
+        // The region becomes part of an address.
+        let is_safe = |region: &&str| {
             region
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
-        let region = response.header("x-amz-bucket-region").filter(plain);
+        let region = response.header("x-amz-bucket-region").filter(is_safe);
         Ok(region.map(str::to_owned))
     }
 
-    /// Makes a bucket; one that is already ours is fine.
+    /// Makes a bucket, unless the user already owns it.
     pub(super) fn make_bucket(&self, client: &Client, bucket: &str) -> Result<(), TransferError> {
         let body = if self.region == "us-east-1" {
             String::new()
@@ -202,13 +204,13 @@ impl Store {
             return Ok(());
         }
         let text = response.text()?;
-        if first(&text, "Code").as_deref() == Some("BucketAlreadyOwnedByYou") {
+        if first_text(&text, "Code").as_deref() == Some("BucketAlreadyOwnedByYou") {
             return Ok(());
         }
         Err(store_error(response.status, &text))
     }
 
-    /// Copies within the store.
+    /// Copies an object within the store.
     pub(super) fn copy(
         &self,
         client: &Client,
@@ -221,7 +223,7 @@ impl Store {
         self.send_checked(client, request).map(drop)
     }
 
-    /// Removes an object; none is fine.
+    /// Removes an object. A missing object counts as removed.
     pub(super) fn remove(&self, client: &Client, bucket: &str, object: &[u8]) -> Result<(), TransferError> {
         let response = self.send(client, StoreRequest::new("DELETE", bucket, object))?;
         match response.status {
@@ -230,7 +232,7 @@ impl Store {
         }
     }
 
-    /// Names of up to 1,000 objects that start with `prefix`.
+    /// Lists up to 1,000 object names that start with `prefix`.
     pub(super) fn list(
         &self,
         client: &Client,
@@ -243,33 +245,33 @@ impl Store {
         request.query = &query;
         let mut response = self.send(client, request)?;
         match response.status {
-            200 => Ok(all(&response.text()?, "Key")),
+            200 => Ok(all_texts(&response.text()?, "Key")),
             404 => Ok(Vec::new()),
             _ => Err(failure(response)),
         }
     }
 }
 
-/// The failure that an answer is: the code and message of the store, if it gives some.
+/// Converts a response to an error with the store's own code and message, if there are any.
 pub(in crate::remote) fn failure(mut response: Response) -> TransferError {
     let text = response.text().unwrap_or_default();
-    if first(&text, "Code").is_none() {
+    if first_text(&text, "Code").is_none() {
         return response.failure();
     }
     store_error(response.status, &text)
 }
 
 fn store_error(status: u16, text: &str) -> TransferError {
-    let code = first(text, "Code").unwrap_or_default();
-    let message = first(text, "Message").unwrap_or_default();
-    let passing = [
+    let code = first_text(text, "Code").unwrap_or_default();
+    let message = first_text(text, "Message").unwrap_or_default();
+    let transient = [
         "InternalError",
         "OperationAborted",
         "RequestTimeout",
         "ServiceUnavailable",
         "SlowDown",
     ];
-    let retry = if status >= 500 || status == 429 || passing.contains(&code.as_str()) {
+    let retry = if status >= 500 || status == 429 || transient.contains(&code.as_str()) {
         Retry::Later
     } else {
         Retry::Never
@@ -278,18 +280,18 @@ fn store_error(status: u16, text: &str) -> TransferError {
     TransferError::remote(format!("the store answered {status} {code}: {shown}"), retry)
 }
 
-/// Whether a failure says that the bucket does not exist.
+/// Returns whether the store reported a missing bucket.
 pub(super) fn is_no_bucket(error: &TransferError) -> bool {
     matches!(error, TransferError::Remote { message, .. } if message.contains(" NoSuchBucket: "))
 }
 
-/// The text of the first element of a name.
-fn first(xml: &str, name: &str) -> Option<String> {
-    all(xml, name).into_iter().next()
+/// Returns the text of the first element `name`.
+fn first_text(xml: &str, name: &str) -> Option<String> {
+    all_texts(xml, name).into_iter().next()
 }
 
-/// The texts of all elements of a name. Nothing of what cannot be read.
-fn all(xml: &str, name: &str) -> Vec<String> {
+/// Returns the texts of all elements `name`, up to the first syntax error.
+fn all_texts(xml: &str, name: &str) -> Vec<String> {
     use quick_xml::events::Event;
     let mut reader = quick_xml::Reader::from_str(xml);
     let mut found = Vec::new();
@@ -323,11 +325,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_elements() {
+    fn error_codes_and_names_are_read_from_xml() {
         let xml =
             "<?xml version=\"1.0\"?><a xmlns=\"x\"><Key>a&amp;b&#33;</Key><b><Key>c d</Key></b><Key/></a>";
-        assert_eq!(all(xml, "Key"), ["a&b!", "c d"]);
-        assert_eq!(all("<Key>broken", "Key"), [""; 0]);
+        assert_eq!(all_texts(xml, "Key"), ["a&b!", "c d"]);
+        assert_eq!(all_texts("<Key>broken", "Key"), [""; 0]);
         let slow = "<Error><Code>SlowDown</Code><Message>less</Message></Error>";
         assert_eq!(store_error(503, slow).retry(), Retry::Later);
         assert_eq!(

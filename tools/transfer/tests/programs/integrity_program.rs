@@ -3,11 +3,9 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use super::common::Case;
+use super::common::{Case, HELLO_SHA256};
 
-const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
-
-/// Output and exit code.
+/// Runs the program and returns its output and exit code.
 fn run(case: &Case, args: &[&str], env: &[(&str, &str)], stdin: &str) -> (String, Option<i32>) {
     case.write("stdin", stdin);
     let output = Command::new(testutils::programs::path("pegasus-integrity"))
@@ -33,21 +31,25 @@ fn checksums_are_printed() {
     let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     assert_eq!(
         run(&case, &["--generate", "a b;;;x=c"], &[], ""),
-        (format!("{HELLO}  a b\n{empty}  c\n"), Some(0))
+        (format!("{HELLO_SHA256}  a b\n{empty}  c\n"), Some(0))
     );
     let (text, code) = run(&case, &["--generate-yaml=f=a b"], &[], "");
     assert!(
-        text.starts_with(&format!("      sha256: {HELLO}\n      checksum_timing: ")),
+        text.starts_with(&format!("      sha256: {HELLO_SHA256}\n      checksum_timing: ")),
         "{text}"
     );
     assert!(text.ends_with("\n\n") && code == Some(0));
-    for wrong in [
+    for arguments in [
         &["--generate", "none"][..],
         &["--generate", "."],
         &[],
         &["--generate", "c", "--verify", "c"],
     ] {
-        assert_eq!(run(&case, wrong, &[], ""), (String::new(), Some(1)), "{wrong:?}");
+        assert_eq!(
+            run(&case, arguments, &[], ""),
+            (String::new(), Some(1)),
+            "{arguments:?}"
+        );
     }
     assert_eq!(
         run(&case, &["--generate-xmls=c"], &[], ""),
@@ -56,7 +58,7 @@ fn checksums_are_printed() {
 }
 
 #[test]
-fn entries_of_a_record_are_appended_or_printed() {
+fn record_entries_are_appended_or_printed() {
     let case = Case::new();
     case.write("a", "hello").write("data", "    before:\n");
     let (text, _) = run(&case, &["--generate-fullstat-yaml=f.a=a"], &[], "");
@@ -65,16 +67,16 @@ fn entries_of_a_record_are_appended_or_printed() {
         "{text}"
     );
     let env = [("KICKSTART_INTEGRITY_DATA", "data")];
-    let said = run(&case, &["--generate-fullstat-yaml=f.a=a;;;a"], &env, "");
-    assert_eq!(said, (String::new(), Some(0)));
+    let result = run(&case, &["--generate-fullstat-yaml=f.a=a;;;a"], &env, "");
+    assert_eq!(result, (String::new(), Some(0)));
     let text = case.read("data");
     assert!(text.starts_with("    before:\n    \"f.a\":\n"), "{text}");
     assert!(text.contains("\n    \"a\":\n"), "{text}");
-    assert_eq!(text.matches(HELLO).count(), 2);
+    assert_eq!(text.matches(HELLO_SHA256).count(), 2);
 }
 
 #[test]
-fn files_are_compared_with_what_is_known() {
+fn files_are_compared_with_metadata() {
     let case = Case::new();
     case.write("a", "hello")
         .write("b", "hullo")
@@ -83,7 +85,7 @@ fn files_are_compared_with_what_is_known() {
     case.write(
         "job.meta",
         format!(
-            r#"[{{"_id":"f.a","_attributes":{{"checksum.value":"{HELLO}"}}}},
+            r#"[{{"_id":"f.a","_attributes":{{"checksum.value":"{HELLO_SHA256}"}}}},
                 {{"_id":"b","_attributes":{{"checksum.value":"00"}}}}]"#
         ),
     );
@@ -113,7 +115,7 @@ fn files_are_compared_with_what_is_known() {
     assert_eq!(
         record,
         format!(
-            "- integrity_verification_attempts:\n  - lfn: \"f.a\"\n    pfn: \"a\"\n    sha256: {HELLO}\n    success: True\n  \
+            "- integrity_verification_attempts:\n  - lfn: \"f.a\"\n    pfn: \"a\"\n    sha256: {HELLO_SHA256}\n    success: True\n  \
              - lfn: \"b\"\n    pfn: \"b\"\n    sha256: {}\n    success: False\n    sha256_expected: \"00\"\n\
              - integrity_summary:\n    succeeded: 1\n    failed: 1\n",
             "7835066a1457504217688c8f5d06909c6591e0ca78c254ccf17450d0d999cab0"

@@ -2,15 +2,12 @@
 
 use std::fs;
 
-use super::common::{Case, list, transfer};
+use super::common::{Case, HELLO_SHA256, list, transfer, with_option};
 
 fn with_checksum(lfn: &str, source: &str, destination: &str) -> String {
-    transfer(source, destination)
-        .replace("\"lfn\": \"x\"", &format!("\"lfn\": \"{lfn}\""))
-        .replace("\"id\": 1", "\"generate_checksum\": true")
+    let entry = with_option(&transfer(source, destination), "generate_checksum", true);
+    entry.replace("\"lfn\": \"x\"", &format!("\"lfn\": \"{lfn}\""))
 }
-
-const HELLO: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 
 #[test]
 fn checksums_of_staged_files_are_appended() {
@@ -41,8 +38,8 @@ fn checksums_of_staged_files_are_appended() {
         .filter_map(|line| line.strip_prefix("    \"")?.strip_suffix("\":"))
         .collect();
     assert_eq!(names, ["f.a", "f.l", "f.b", "f.m"]);
-    assert_eq!(text.matches(HELLO).count(), 2);
-    // The source is described, but a moved file where it is now.
+    assert_eq!(text.matches(HELLO_SHA256).count(), 2);
+    // Records describe the source, but the destination of a moved file.
     assert_eq!(
         text.matches(&format!("file_name: \"{}\"\n", case.path("a").display()))
             .count(),
@@ -55,24 +52,24 @@ fn checksums_of_staged_files_are_appended() {
         .lines()
         .filter_map(|line| line.strip_prefix("      sha256: "))
         .collect();
-    assert_eq!(sums[2], sums[3], "the same content by two ways");
+    assert_eq!(sums[2], sums[3], "equal content has equal checksums");
 }
 
 #[test]
-fn without_a_file_the_checksum_is_logged() {
+fn checksums_are_logged_without_a_record_file() {
     let case = Case::new();
     case.write("a", "hello");
     let run = case.run(&list(&[with_checksum("f.a", "a", "b")]), &[]);
     run.expect_ok();
     assert!(
-        run.stderr.contains(&format!("      sha256: {HELLO}\n")),
+        run.stderr.contains(&format!("      sha256: {HELLO_SHA256}\n")),
         "{}",
         run.stderr
     );
 }
 
 #[test]
-fn several_programs_append_whole_blocks() {
+fn concurrent_programs_append_complete_blocks() {
     let case = Case::new();
     case.write("a", "hello");
     let children: Vec<_> = (0..8)
@@ -101,7 +98,7 @@ fn several_programs_append_whole_blocks() {
 }
 
 #[test]
-fn the_record_of_attempts() {
+fn attempts_are_recorded() {
     let case = Case::new();
     case.write("a", "hello");
     fs::create_dir(case.path("multi")).expect("mkdir");

@@ -1,6 +1,8 @@
-//! The executor with worker threads, as a program.
+//! Runs the executor with worker threads as a program.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
+
+mod stopping;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,8 +11,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use testutils::launcher::forget_launcher;
@@ -26,15 +26,15 @@ EDGE B D
 EDGE C D
 ";
 
-/// A folder with a DAG and a script that prints its argument.
+/// A directory with a DAG and a script that prints its argument.
 struct Run {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Run {
     fn new(dag: &str) -> Self {
         let run = Self {
-            folder: tempfile::tempdir().unwrap(),
+            directory: tempfile::tempdir().unwrap(),
         };
         run.write("x.dag", dag);
         run.script(
@@ -45,7 +45,7 @@ impl Run {
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     fn write(&self, name: &str, content: &str) {
@@ -109,6 +109,15 @@ impl Run {
             .map(str::to_owned)
             .collect()
     }
+}
+
+/// Returns whether the process exists and is no zombie.
+fn is_running(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim().chars().next())
+        .is_some_and(|state| state != 'Z')
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -220,195 +229,6 @@ fn resumed_run_does_the_rest_and_appends_to_the_logs() {
 }
 
 #[test]
-fn sigterm_ends_tasks_and_keeps_what_is_done() {
-    let run = Run::new(
-        "TASK quick ./say.sh quick\nTASK slow ./slow.sh\nTASK never ./say.sh never\nEDGE quick slow\nEDGE slow never\n",
-    );
-    // Both the script and its child ignore the signal, so they must be killed.
-    run.script(
-        "slow.sh",
-        "trap '' TERM; echo begun; sleep 1000 & echo $! > child; mv child pid; wait",
-    );
-    let child = run.start(&[
-        "--jobstate-log",
-        "--monitord-hack",
-        "--drain-grace",
-        "0.2",
-        "x.dag",
-    ]);
-    run.wait_for("pid");
-    signal(&child, Signal::SIGTERM);
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(last_line(&output.stderr), "ABORT: Workflow aborted");
-    assert!(text(&output.stderr).contains("[fatal] Caught signal 15\n[error] Aborting workflow\n"));
-    assert!(text(&output.stdout).contains("stat=\"failed\", tasks=3, submitted=2, succeeded=1, failed=0"));
-    assert_eq!(run.done(), ["quick"]);
-    let jobstate = run.read("jobstate.log");
-    assert!(jobstate.contains(" slow EXECUTE ") && !jobstate.contains(" slow JOB_TERMINATED "));
-    assert!(jobstate.ends_with("INTERNAL *** PMC_FINISHED 1 ***\n"));
-    assert!(run.read("x.dag.dagman.out").ends_with("EXITING WITH STATUS 1\n"));
-    assert_eq!(run.read("slow.out.000"), "begun\n");
-    let grandchild: i32 = run.read("pid").trim().parse().unwrap();
-    let started = Instant::now();
-    // Only init can reap it, so this may take a while.
-    while is_running(grandchild) {
-        assert!(
-            started.elapsed() < Duration::from_secs(30),
-            "process {grandchild} is still there"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn signal(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
-}
-
-/// One task that runs until a file `go` exists, and another that waits for a slot.
-fn start_one_of_two_tasks() -> (Run, Child) {
-    let run = Run::new("TASK first ./first.sh\nTASK second -p -1 ./say.sh second\n");
-    run.script("first.sh", "touch begun; while [ ! -e go ]; do sleep 0.01; done");
-    let child = run.start(&["--host-cpus", "1", "--monitord-hack", "x.dag"]);
-    run.wait_for("begun");
-    (run, child)
-}
-
-#[test]
-fn drain_lets_running_tasks_end_and_starts_no_more() {
-    for asked in [Signal::SIGUSR1, Signal::SIGTERM] {
-        let (run, child) = start_one_of_two_tasks();
-        signal(&child, asked);
-        std::thread::sleep(Duration::from_millis(300));
-        run.write("go", "");
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(75));
-        let stderr = text(&output.stderr);
-        assert!(
-            stderr.contains(&format!("[fatal] Caught signal {}\n", asked as i32)),
-            "{stderr}"
-        );
-        assert!(
-            stderr.ends_with("[error] Workflow drained: the rest is for the next run\n"),
-            "{stderr}"
-        );
-        assert!(
-            text(&output.stdout).contains("stat=\"failed\", tasks=2, submitted=1, succeeded=1, failed=0")
-        );
-        assert_eq!(run.done(), ["first"]);
-        assert!(run.read("x.dag.dagman.out").ends_with("EXITING WITH STATUS 1\n"));
-        assert!(!run.exists("ran"));
-        assert_eq!(run.run(&["x.dag"]).status.code(), Some(0));
-        assert_eq!(run.read("ran"), "second\n");
-    }
-}
-
-#[test]
-fn second_signal_ends_a_drain() {
-    let (run, child) = start_one_of_two_tasks();
-    signal(&child, Signal::SIGUSR1);
-    std::thread::sleep(Duration::from_millis(100));
-    signal(&child, Signal::SIGTERM);
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(last_line(&output.stderr), "ABORT: Workflow aborted");
-    assert!(text(&output.stderr).contains("[fatal] Caught signal 15\n[error] Aborting workflow\n"));
-    assert_eq!(run.done(), [""; 0]);
-}
-
-#[test]
-fn drain_ends_at_the_wall_time() {
-    let run = Run::new("TASK slow ./slow.sh\n");
-    run.script("slow.sh", "touch begun; exec sleep 1000");
-    let child = run.start(&["--max-wall-time", "0.03", "x.dag"]);
-    run.wait_for("begun");
-    signal(&child, Signal::SIGUSR1);
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("[fatal] Workflow wall time exceeded!\n"));
-}
-
-#[test]
-fn drain_after_the_last_task_is_a_success() {
-    let run = Run::new("TASK only ./first.sh\n");
-    run.script("first.sh", "touch begun; sleep 0.3");
-    let child = run.start(&["x.dag"]);
-    run.wait_for("begun");
-    signal(&child, Signal::SIGUSR1);
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0));
-    assert_eq!(last_line(&output.stderr), "[info] Workflow succeeded");
-}
-
-/// Returns whether the process exists and is no zombie.
-fn is_running(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')')
-        .next()
-        .and_then(|rest| rest.trim().chars().next())
-        .is_some_and(|state| state != 'Z')
-}
-
-#[test]
-fn task_ends_at_its_time_limit() {
-    let run = Run::new(
-        "TASK own -T 0.2 ./slow.sh own\nTASK default ./slow.sh default\n\
-         TASK free -T 0 ./free.sh\nTASK polite ./polite.sh\nTASK quick ./say.sh quick\n",
-    );
-    // The child holds the output open, so it must end, too.
-    run.script("slow.sh", "sleep 1000 & echo $! > $1.pid; wait");
-    run.script("free.sh", "sleep 0.7");
-    run.script("polite.sh", "trap 'exit 3' TERM; sleep 1000 & wait");
-    let started = Instant::now();
-    let output = run.run(&["--per-task-stdio", "--runtime-limit", "0.4", "-t", "1", "x.dag"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(started.elapsed() < Duration::from_secs(20));
-    let stderr = text(&output.stderr);
-    for line in [
-        "[error] Task own is ended: its limit of 0.2 seconds is over\n",
-        "[error] Task default is ended: its limit of 0.4 seconds is over\n",
-        "[error] Task own failed with exitcode 15\n",
-        "[error] Task default failed with exitcode 15\n",
-        "[error] Task polite failed with exitcode 768\n",
-    ] {
-        assert!(stderr.contains(line), "{stderr}");
-    }
-    assert_eq!(stderr.matches("is ended").count(), 3);
-    let mut done = run.done();
-    done.sort();
-    assert_eq!(done, ["free", "quick"]);
-    assert!(run.read("own.out.000").contains("status=15, "));
-    let started = Instant::now();
-    for name in ["own.pid", "default.pid"] {
-        while is_running(run.read(name).trim().parse().unwrap()) {
-            assert!(
-                started.elapsed() < Duration::from_secs(30),
-                "{name} is still there"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-#[test]
-fn task_that_ignores_its_limit_is_killed() {
-    let run = Run::new("TASK deaf -T 0.1 ./deaf.sh\n");
-    run.script("deaf.sh", "trap '' TERM; sleep 1000");
-    let output = run.run(&["x.dag"]);
-    assert!(text(&output.stderr).contains("[error] Task deaf failed with exitcode 9\n"));
-}
-
-#[test]
-fn wall_time_ends_a_run() {
-    let run = Run::new("TASK slow /bin/sleep 1000\n");
-    let output = run.run(&["--max-wall-time", "0.005", "x.dag"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(last_line(&output.stderr), "ABORT: Workflow aborted");
-    assert!(text(&output.stderr).contains("[info] Setting max walltime to 0.005000 minutes\n"));
-    assert_eq!(run.done(), [""; 0]);
-}
-
-#[test]
 fn full_disk_marks_nothing_as_done() {
     let dag = "TASK a ./say.sh a\nTASK b ./say.sh b\nEDGE a b\n";
     let run = Run::new(dag);
@@ -462,7 +282,7 @@ fn lock_is_held_to_the_end() {
 }
 
 #[test]
-fn lock_of_the_original_is_respected() {
+fn lock_of_the_original_executor_is_respected() {
     let run = Run::new("TASK a /bin/true\n");
     let file = fs::File::options()
         .read(true)
@@ -538,13 +358,13 @@ fn long_records_are_written_whole() {
 }
 
 #[test]
-fn missing_folder_of_the_rescue_file_is_reported() {
+fn missing_directory_of_the_rescue_file_is_reported() {
     let run = Run::new("TASK a /bin/true\n");
-    let output = run.run(&["-r", "no-such-folder/x.rescue", "x.dag"]);
+    let output = run.run(&["-r", "no-such-directory/x.rescue", "x.dag"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         last_line(&output.stderr),
-        "ABORT: Unable to open rescue file: no-such-folder/x.rescue: No such file or directory"
+        "ABORT: Unable to open rescue file: no-such-directory/x.rescue: No such file or directory"
     );
 }
 
@@ -682,24 +502,24 @@ fn tasks_get_gpus_by_name() {
         "gpus.sh",
         "echo $PMC_TASK $CUDA_VISIBLE_DEVICES $ROCR_VISIBLE_DEVICES >> seen",
     );
-    let go = |arguments: &[&str]| {
+    let execute = |arguments: &[&str]| {
         let mut command = run.command(arguments);
         command
             .env("CUDA_VISIBLE_DEVICES", "5,7")
             .env_remove("ROCR_VISIBLE_DEVICES");
         command.output().unwrap()
     };
-    assert!(go(&["x.dag"]).status.success());
+    assert!(execute(&["x.dag"]).status.success());
     assert_eq!(run.read("seen"), "a 5 0\nb 5,7 0,1\nc 5,7\n");
     // More than the worker has.
     run.write("y.dag", "TASK a -g 3 ./gpus.sh\n");
-    let output = go(&["y.dag"]);
+    let output = execute(&["y.dag"]);
     assert_eq!(output.status.code(), Some(1));
     let stderr = text(&output.stderr);
     assert!(
         stderr.contains("No host is capable of running task a"),
         "{stderr}"
     );
-    let output = go(&["--host-gpus", "3", "y.dag"]);
+    let output = execute(&["--host-gpus", "3", "y.dag"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
 }

@@ -1,0 +1,31 @@
+complete -c pegasus-mpi-cluster -s o -l stdout -d 'Path to stdout file for tasks' -r
+complete -c pegasus-mpi-cluster -s e -l stderr -d 'Path to stderr file for tasks' -r
+complete -c pegasus-mpi-cluster -s m -l max-failures -d 'Stop submitting tasks after N tasks have failed' -r
+complete -c pegasus-mpi-cluster -s t -l tries -d 'Try tasks N times before marking them failed' -r
+complete -c pegasus-mpi-cluster -s r -l rescue -d 'Path to rescue log [default: DAGFILE.rescue]' -r
+complete -c pegasus-mpi-cluster -l host-script -d 'Path to script that will be launched on each host' -r
+complete -c pegasus-mpi-cluster -l host-memory -d 'Amount of memory per host in MB' -r
+complete -c pegasus-mpi-cluster -l host-cpus -d 'Number of CPUs per host' -r
+complete -c pegasus-mpi-cluster -l max-wall-time -d 'Maximum wall time of the job in minutes' -r
+complete -c pegasus-mpi-cluster -l maxfds -d 'Maximum cached file descriptors' -r
+complete -c pegasus-mpi-cluster -l workers -d 'Number of workers without an MPI launcher [default: one per CPU]' -r
+complete -c pegasus-mpi-cluster -l host-gpus -d 'Number of GPUs per host' -r
+complete -c pegasus-mpi-cluster -l runtime-limit -d 'Time limit of each task without an option -T of its own' -r
+complete -c pegasus-mpi-cluster -l drain-grace -d 'Time that running tasks have after SIGTERM [default: 8]' -r
+complete -c pegasus-mpi-cluster -l sync-interval -d 'Sync rescue file and forwarded data to disk this often; 0: never [default: 1000]' -r
+complete -c pegasus-mpi-cluster -s h -l help -d 'Print this message'
+complete -c pegasus-mpi-cluster -s V -l version -d 'Print version information'
+complete -c pegasus-mpi-cluster -s v -l verbose -d 'Increase logging level'
+complete -c pegasus-mpi-cluster -s q -l quiet -d 'Decrease logging level'
+complete -c pegasus-mpi-cluster -s s -l skip-rescue -d 'Ignore existing rescue file (still creates one)'
+complete -c pegasus-mpi-cluster -s n -l nolock -d 'Do not try to lock DAGFILE'
+complete -c pegasus-mpi-cluster -l strict-limits -d 'Enforce strict task resource limits'
+complete -c pegasus-mpi-cluster -l per-task-stdio -d 'Write each task\'s stdout/stderr to a different file'
+complete -c pegasus-mpi-cluster -l jobstate-log -d 'Generate jobstate.log'
+complete -c pegasus-mpi-cluster -l monitord-hack -d 'Generate a .dagman.out file to trick monitord'
+complete -c pegasus-mpi-cluster -l no-resource-log -d 'Do not generate a log of resource usage'
+complete -c pegasus-mpi-cluster -l no-sleep-on-recv -d 'Do not sleep on message receive'
+complete -c pegasus-mpi-cluster -l keep-affinity -d 'Keep inherited CPU and memory affinity'
+complete -c pegasus-mpi-cluster -l set-affinity -d 'Set CPU affinity for multicore tasks'
+complete -c pegasus-mpi-cluster -l stampede -d 'Write the STAMPEDE database during the run'
+complete -c pegasus-mpi-cluster -l no-forward-journal -d 'Keep no journal of forwarded data; a crash may then duplicate or cut data'

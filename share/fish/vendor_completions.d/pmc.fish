@@ -1,0 +1,103 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_pmc_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_pmc_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_pmc_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_pmc_using_subcommand
+    set -l cmd (__fish_pmc_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c pmc -n "__fish_pmc_needs_command" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_needs_command" -s V -l version -d 'Print version'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "run" -d 'Plan a workflow and run it on this machine'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "resume" -d 'Resume a run that failed or was interrupted'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "status" -d 'Show progress of a run, during or after it'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "analyzer" -d 'Explain failures, root cause first'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "statistics" -d 'Print statistics of a run'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l dir -d 'Directory for runs' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s O -l output-dir -d 'Directory for outputs [default: that of the site `local` in a site catalog, else output/ in the run\'s directory]' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l conf -d 'Properties file' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s D -d 'Set a property; repeatable' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s s -l site -d 'Site looked up in the catalogs. The jobs run on this machine' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s I -l input-dir -d 'Directory whose files are inputs, by their relative paths; repeatable' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s t -l transformations-dir -d 'Directory whose executable files are transformations' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l cleanup -d 'When to remove files from scratch' -r -f -a "none\t'Never'
+leaf\t'All at the end'
+inplace\t'Each after its last use'"
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s w -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-memory -d 'Memory for tasks, in MB [default: memory of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l tries -d 'Maximum attempts per task' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s k -l keep-going -d 'Run everything that does not depend on a failed task; the default'
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l stampede -d 'Write the database for statistics, analyzer and dashboard during the run'
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s v -l verbose -d 'Report the end of every task; twice: also the planner\'s decisions and the executor\'s log'
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s q -l quiet -d 'Print no progress, and no summary unless something failed'
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l json -d 'Print the summary as JSON'
+complete -c pmc -n "__fish_pmc_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -s w -l workers -d 'Maximum tasks running at the same time [default: number of CPUs]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-memory -d 'Memory for tasks, in MB [default: memory of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-cpus -d 'CPUs for tasks [default: CPUs of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l tries -d 'Maximum attempts per task' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -s k -l keep-going -d 'Run everything that does not depend on a failed task; the default'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l stampede -d 'Write the database for statistics, analyzer and dashboard during the run'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -s v -l verbose -d 'Report the end of every task; twice: also the planner\'s decisions and the executor\'s log'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -s q -l quiet -d 'Print no progress, and no summary unless something failed'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -l json -d 'Print the summary as JSON'
+complete -c pmc -n "__fish_pmc_using_subcommand resume" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand status" -s n -l lines -d 'Maximum running and failed tasks to list' -r
+complete -c pmc -n "__fish_pmc_using_subcommand status" -s w -l watch -d 'Refresh until the run ends. Without a terminal: print failures at once and progress every 10 seconds'
+complete -c pmc -n "__fish_pmc_using_subcommand status" -l json -d 'Print JSON; with --watch one object per line'
+complete -c pmc -n "__fish_pmc_using_subcommand status" -s q -l quiet -d 'Print nothing; the exit code is the status. With --watch: wait for the end of the run'
+complete -c pmc -n "__fish_pmc_using_subcommand status" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand analyzer" -s n -l causes -d 'Maximum causes to explain in full' -r
+complete -c pmc -n "__fish_pmc_using_subcommand analyzer" -l json -d 'Print JSON'
+complete -c pmc -n "__fish_pmc_using_subcommand analyzer" -s q -l quiet -d 'Print nothing; the exit code says whether something failed'
+complete -c pmc -n "__fish_pmc_using_subcommand analyzer" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand statistics" -s s -l sections -d 'Sections to print, separated by commas' -r -f -a "summary\t'Counts of tasks and jobs, total times'
+workflow\t'The same per workflow'
+jobs\t'Every attempt of every job'
+breakdown\t'By transformation'
+time\t'By day or hour, and by host'
+integrity\t'Checksums'
+hosts\t'Use of hosts'
+all\t'All sections'"
+complete -c pmc -n "__fish_pmc_using_subcommand statistics" -s t -l time -d 'Time unit of the section `time`' -r -f -a "day\t'Days, UTC'
+hour\t'Hours, UTC'"
+complete -c pmc -n "__fish_pmc_using_subcommand statistics" -s o -l output -d 'Write one file per section into this directory, with the file names of pegasus-statistics' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand statistics" -l csv -d 'Print CSV with the columns of pegasus-statistics'
+complete -c pmc -n "__fish_pmc_using_subcommand statistics" -l json -d 'Print JSON'
+complete -c pmc -n "__fish_pmc_using_subcommand statistics" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c pmc -n "__fish_pmc_using_subcommand report" -s o -l output -d 'HTML file to write' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand report" -l trace -d 'Also write a trace for chrome://tracing and Perfetto' -r -F
+complete -c pmc -n "__fish_pmc_using_subcommand report" -s q -l quiet -d 'Do not print the names of the files'
+complete -c pmc -n "__fish_pmc_using_subcommand report" -s h -l help -d 'Print help'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "run" -d 'Plan a workflow and run it on this machine'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "status" -d 'Show progress of a run, during or after it'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "analyzer" -d 'Explain failures, root cause first'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "statistics" -d 'Print statistics of a run'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
