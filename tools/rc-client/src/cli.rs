@@ -1,4 +1,4 @@
-//! Command line and exit code.
+//! Process of `pegasus-rc-client`: command line and exit code.
 
 use std::io;
 use std::process::ExitCode;
@@ -13,19 +13,19 @@ pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs the program: arguments, environment and exit status are those of the process.
+/// Runs the program with the arguments and the environment of the process. Returns its exit status.
 #[must_use]
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
             let code = if error.use_stderr() { 2 } else { 0 };
-            // Nothing else to do if the message cannot be printed.
+            // There is no other place to report an error of the terminal.
             let _ = error.print();
             return ExitCode::from(code);
         }
     };
-    let done = program::run(
+    let success = program::run(
         &args,
         &mut OpenDatabase::default(),
         &mut Streams {
@@ -33,7 +33,7 @@ pub fn main() -> ExitCode {
             stderr: &mut io::stderr().lock(),
         },
     );
-    if done {
+    if success {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

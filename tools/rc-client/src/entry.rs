@@ -1,13 +1,13 @@
-//! One location of a file, as a line: `LFN PFN key="value" …`.
+//! One location of a file as a line: `LFN PFN key="value" …`.
 //!
-//! Words are separated by blanks; a word, or the value after `=`, may be in double quotes, with `\` before
-//! `"` and `\`. A `#` at the start of a word starts a comment. The attribute `site` (or the older `pool`)
-//! names the site; the others are metadata.
+//! Blanks separate words. A word, or the value after `=`, may be in double quotes, with `\` before `"` and `\`. A
+//! `#` at the start of a word begins a comment. The attribute `site` (or the older `pool`) is the site, all others
+//! are metadata.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// A logical file, one physical location of it, and what is known about it.
+/// A logical file, one of its physical locations, and its metadata.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Entry {
     /// Logical name.
@@ -20,7 +20,7 @@ pub struct Entry {
     pub attributes: BTreeMap<String, String>,
 }
 
-/// Why a line is no entry.
+/// The reason why a line is not an entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// A quoted word does not end on its line.
@@ -31,10 +31,9 @@ pub enum LineError {
     TooShort,
 }
 
-/// Reads a line; `None` if there is nothing but blanks and comments on it.
+/// Parses a line; `None` if it has only blanks and comments.
 pub fn parse(line: &str) -> Result<Option<Entry>, LineError> {
-    let words = words(line)?;
-    let mut words = words.into_iter();
+    let mut words = words(line)?.into_iter();
     let Some(lfn) = words.next() else { return Ok(None) };
     let pfn = words.next().ok_or(LineError::TooShort)?;
     let mut entry = Entry {
@@ -58,12 +57,12 @@ pub fn parse(line: &str) -> Result<Option<Entry>, LineError> {
     Ok(Some(entry))
 }
 
-/// Reads the first word of a line: the logical name alone.
+/// Parses the first word of a line, the logical name.
 pub fn parse_name(line: &str) -> Result<Option<String>, LineError> {
     Ok(words(line)?.into_iter().next().map(|word| word.text))
 }
 
-/// Whether a line is a logical name without a location.
+/// Returns whether a line is a logical name without a location.
 pub fn is_name_only(line: &str) -> bool {
     words(line).is_ok_and(|words| words.len() == 1)
 }
@@ -107,7 +106,7 @@ fn words(line: &str) -> Result<Vec<Word>, LineError> {
 }
 
 impl Entry {
-    /// The entry as a line without line end; [`parse`] reads it back. Line ends inside become blanks.
+    /// Formats the entry as a line without line end, for [`parse`]. Line ends inside become blanks.
     #[must_use]
     pub fn to_line(&self) -> String {
         let mut line = format!("{} {}", word(&self.lfn), word(&self.pfn));
@@ -119,19 +118,19 @@ impl Entry {
         line
     }
 
-    /// Whether both are the same location of the same file.
+    /// Returns whether both are the same location of the same file.
     #[must_use]
     pub fn same_location(&self, other: &Self) -> bool {
         (&self.lfn, &self.pfn, &self.site) == (&other.lfn, &other.pfn, &other.site)
     }
 }
 
-/// A word as it is, or in quotes where it must be.
+/// Formats a word, in quotes if necessary.
 fn word(text: &str) -> String {
     let plain = !text.is_empty()
         && !text.starts_with('#')
         && !text.contains(|c: char| c.is_whitespace() || c == '"' || c == '=' || c == '\\');
-    // `=` is only special in the words after the location, but quotes never harm.
+    // `=` is special only in the words after the location, but quotes are always valid.
     let plain = plain
         || (!text.is_empty()
             && text.contains("://")
@@ -163,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_a_register_job() {
+    fn line_of_a_register_job_is_parsed() {
         let entry = read("f.c2 file:///keep/f.c2 site=\"local\" size=\"12\" note=\"a \\\"b\\\" \\\\c\"");
         assert_eq!(
             (entry.lfn.as_str(), entry.pfn.as_str()),
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn older_and_odd_forms() {
+    fn older_and_unusual_forms_are_parsed() {
         assert_eq!(read("a b pool=x").site.as_deref(), Some("x"));
         assert_eq!(read("a b x").site.as_deref(), Some("x"));
         assert_eq!(read("a \"http://h/x y\" # site=\"no\"").pfn, "http://h/x y");
@@ -189,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lines_read_back(
+        fn formatted_lines_are_parsed_back(
             lfn in "[^\n\r]{1,12}", pfn in "[^\n\r]{1,12}", site in proptest::option::of("[^\n\r]{0,8}"),
             attributes in proptest::collection::btree_map("[a-z.=\" ]{1,6}", "[^\n\r]{0,8}", 0..3),
         ) {
@@ -200,7 +199,7 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(line in "\\PC{0,40}|[ab\"\\\\= #]{0,20}") {
+        fn no_line_panics(line in "\\PC{0,40}|[ab\"\\\\= #]{0,20}") {
             let _ = parse(&line);
         }
     }

@@ -1,12 +1,11 @@
-//! The program inside another process: the same changes of the catalog, messages and exit code as `pegasus-rc-client`,
-//! without starting it.
+//! `pegasus-rc-client` inside another process: same changes, messages and exit code, but no new process.
 //!
-//! Only what register jobs ask for is done so: entries of a file that are inserted or deleted. [`Outcome::NotHandled`] is
-//! the answer to everything else: nothing has been touched or written then, and the program itself must be started.
+//! [`run`] handles the calls of register jobs: it inserts or deletes the entries of a file. For everything else it
+//! returns [`Outcome::NotHandled`]: nothing was changed or written, and the caller must start the program.
 //!
-//! Relative paths start at the working directory of the calling thread; files are made with the umask and the identity of
-//! the process. Nothing of the process is changed. A process that ends in the middle leaves what the program would leave:
-//! a catalog with all entries or with none of them. There must be one invocation at a time.
+//! Relative paths start at the working directory of the calling thread. Files get the umask and the identity of the
+//! process. The process itself stays unchanged. If it is killed, the catalog has all entries or none of them. Only
+//! one invocation may run at a time.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -16,29 +15,29 @@ use clap::Parser;
 pub use crate::catalog::OpenDatabase;
 use crate::program::{self, Args, Streams};
 
-/// What the program would be started with.
+/// The inputs of the program.
 pub struct Invocation<'a> {
     /// Arguments after the name of the program.
     pub arguments: &'a [OsString],
-    /// The value of an environment variable.
+    /// Returns the value of an environment variable.
     pub environment: &'a dyn Fn(&str) -> Option<OsString>,
-    /// Where messages go. Each is one call of `write_all`.
+    /// Receives the messages. Each is one call of `write_all`.
     pub stderr: &'a mut dyn Write,
 }
 
-/// What came of an invocation.
+/// The outcome of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing was done: start the program.
+    /// Nothing was done. The caller must start the program.
     NotHandled,
-    /// Everything was done or has failed, as the messages say; the exit code of the program.
+    /// The work ended, with this exit code of the program.
     Ended(u8),
 }
 
-/// Variables that tell SQLite where to put temporary files; it sees those of this process only.
-const NOTICED: [&str; 2] = ["SQLITE_TMPDIR", "TMPDIR"];
+/// Variables from which SQLite takes the directory of temporary files. It reads only those of this process.
+const SQLITE_VARIABLES: [&str; 2] = ["SQLITE_TMPDIR", "TMPDIR"];
 
-/// Runs an invocation of `pegasus-rc-client` in this process, if it changes a catalog by the lines of a file.
+/// Runs an invocation of `pegasus-rc-client` in this process, if it inserts or deletes the lines of a file.
 ///
 /// The catalog's database stays open in `database`.
 pub fn run(invocation: Invocation<'_>, database: &mut OpenDatabase) -> Outcome {
@@ -47,7 +46,7 @@ pub fn run(invocation: Invocation<'_>, database: &mut OpenDatabase) -> Outcome {
         environment,
         stderr,
     } = invocation;
-    if NOTICED
+    if SQLITE_VARIABLES
         .iter()
         .any(|name| environment(name) != std::env::var_os(name))
     {
@@ -55,23 +54,26 @@ pub fn run(invocation: Invocation<'_>, database: &mut OpenDatabase) -> Outcome {
     }
     let words =
         std::iter::once(OsStr::new("pegasus-rc-client")).chain(arguments.iter().map(OsString::as_os_str));
-    // Anything unusual is for the program to explain.
+    // The program itself reports invalid arguments.
     let Ok(args) = Args::try_parse_from(words) else {
         return Outcome::NotHandled;
     };
-    // Pipes could be read only once, and keep the process waiting.
-    let unusual = |path: &std::path::Path| std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
-    if args.files_of_change().is_none_or(|mut files| files.any(unusual)) {
+    // A pipe can be read only once, and may block.
+    let is_special = |path: &std::path::Path| std::fs::metadata(path).is_ok_and(|meta| !meta.is_file());
+    if args
+        .files_of_change()
+        .is_none_or(|mut files| files.any(is_special))
+    {
         return Outcome::NotHandled;
     }
-    let done = program::run(
+    let success = program::run(
         &args,
         database,
         &mut Streams {
-            // Changes print nothing there.
+            // Changes print nothing to standard output.
             stdout: &mut io::sink(),
             stderr,
         },
     );
-    Outcome::Ended(u8::from(!done))
+    Outcome::Ended(u8::from(!success))
 }

@@ -1,4 +1,4 @@
-//! Metadata files `JOB.meta` that finished jobs leave: a JSON array of
+//! Metadata files `JOB.meta` of finished jobs: a JSON array of
 //! `{"_id": LFN, "_type": "file", "_attributes": {…}}`.
 
 use std::collections::{BTreeMap, HashMap};
@@ -12,13 +12,13 @@ use crate::entry::Entry;
 #[derive(Debug, Default)]
 pub struct Metadata(HashMap<String, BTreeMap<String, String>>);
 
-/// Why a metadata file is of no use.
+/// An error in a metadata file.
 #[derive(Debug, thiserror::Error)]
 pub enum MetaError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// It is not what it should be.
+    /// The file is malformed.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
 }
@@ -32,7 +32,7 @@ struct Item {
 }
 
 impl Metadata {
-    /// Adds what a file knows.
+    /// Adds the metadata of a file.
     pub fn load(&mut self, path: &Path) -> Result<(), MetaError> {
         self.add(&std::fs::read(path)?)
     }
@@ -48,7 +48,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Adds to an entry what is known about its file.
+    /// Adds to an entry the metadata of its logical file.
     pub fn complete(&self, entry: &mut Entry) {
         if let Some(attributes) = self.0.get(&entry.lfn) {
             entry

@@ -1,4 +1,4 @@
-//! The program without its process: command line and messages.
+//! `pegasus-rc-client` without its process: command line and messages.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Parser, Subcommand};
 
-use crate::catalog::{self, Catalog, OpenDatabase, Pattern};
-use crate::entry::{self, Entry};
+use crate::catalog::{self, Catalog, CatalogError, OpenDatabase, Pattern};
+use crate::entry::{self, Entry, LineError};
 use crate::meta::Metadata;
 use crate::properties::Properties;
 
@@ -26,7 +26,7 @@ pub struct Args {
     /// Set a property
     #[arg(short = 'D', value_name = "KEY=VALUE")]
     define: Vec<String>,
-    /// Start of the names of the properties that describe the catalog
+    /// Prefix of the properties that describe the catalog
     #[arg(long, value_name = "NAME", default_value = "pegasus.catalog.replica")]
     prefix: String,
     /// Insert the entries in FILE: lines LFN PFN site="SITE" KEY="VALUE" … ("-" for stdin)
@@ -35,13 +35,13 @@ pub struct Args {
     /// Delete the entries in FILE: lines LFN [PFN [site="SITE"]]
     #[arg(short, long, value_name = "FILE")]
     delete: Option<PathBuf>,
-    /// Look up the logical names in FILE, one a line
+    /// Look up the logical names in FILE, one per line
     #[arg(short, long, value_name = "FILE")]
     lookup: Option<PathBuf>,
-    /// Add to inserted entries what these metadata files of jobs know about their logical names
+    /// Add metadata from these metadata files of jobs to the inserted entries
     #[arg(long, value_name = "FILE,…", value_delimiter = ',')]
     meta: Vec<PathBuf>,
-    /// Say more; repeatable
+    /// Print more messages; repeatable
     #[arg(short, long, action = ArgAction::Count)]
     verbose: u8,
     /// Print the version
@@ -77,7 +77,7 @@ enum Command {
         lfn: String,
         /// Location
         pfn: String,
-        /// site=SITE: only on that site
+        /// site=SITE: only that site
         #[arg(value_name = "KEY=VALUE")]
         attributes: Vec<String>,
     },
@@ -90,7 +90,7 @@ enum Command {
 }
 
 impl Args {
-    /// The files that are read, if this is a change whose lines come from a file.
+    /// Returns the files to read, if this inserts or deletes the lines of a file.
     pub(crate) fn files_of_change(&self) -> Option<impl Iterator<Item = &Path>> {
         let lines = match (&self.insert, &self.delete, &self.lookup, &self.command) {
             (Some(path), None, None, None) | (None, Some(path), None, None) => path,
@@ -102,63 +102,92 @@ impl Args {
     }
 }
 
-/// Where an invocation writes to.
+/// Output streams of an invocation.
 pub struct Streams<'a> {
-    /// Entries that were looked up.
+    /// Receives the entries that were found.
     pub stdout: &'a mut dyn Write,
-    /// Messages.
+    /// Receives messages.
     pub stderr: &'a mut dyn Write,
 }
 
 impl Streams<'_> {
-    fn complain(&mut self, message: &str) {
-        // There is no other place to report that stderr is gone.
+    fn print_message(&mut self, message: &str) {
+        // There is no other place to report a failing stderr.
         let _ = self
             .stderr
             .write_all(format!("pegasus-rc-client: {message}\n").as_bytes());
     }
 }
 
-/// Does what was asked for; whether it succeeded. Why not is told.
+/// Runs the program, and returns whether it succeeded. Prints the error to `stderr`.
 pub fn run(args: &Args, database: &mut OpenDatabase, streams: &mut Streams<'_>) -> bool {
-    let done = carry_out(args, database, streams);
-    if let Err(message) = &done {
-        // Whatever is wrong with it, the next one shall not inherit that.
+    let result = execute(args, database, streams);
+    if let Err(error) = &result {
+        // The next invocation starts with a new connection.
         *database = OpenDatabase::default();
-        streams.complain(message);
+        streams.print_message(&error.to_string());
     }
-    done.is_ok()
+    result.is_ok()
 }
 
-fn carry_out(args: &Args, database: &mut OpenDatabase, streams: &mut Streams<'_>) -> Result<(), String> {
-    let jobs = [
+/// An error that ends the program.
+#[derive(Debug, thiserror::Error)]
+enum ProgramError {
+    #[error("exactly one of --insert, --delete, --lookup or a command is needed; see --help")]
+    Usage,
+    #[error("{name}: {source}")]
+    Read { name: String, source: io::Error },
+    #[error("{0}: not UTF-8 text")]
+    NotText(String),
+    #[error("{name}:{line}: {source}")]
+    Line {
+        name: String,
+        line: usize,
+        source: LineError,
+    },
+    #[error("'{0}' is not KEY=VALUE")]
+    Attribute(String),
+    #[error("{}: {message}", path.display())]
+    Configuration { path: PathBuf, message: String },
+    #[error(transparent)]
+    Catalog(CatalogError),
+    #[error("cannot write the result: {0}")]
+    Output(io::Error),
+}
+
+fn execute(args: &Args, database: &mut OpenDatabase, streams: &mut Streams<'_>) -> Result<(), ProgramError> {
+    let actions = [
         args.insert.is_some(),
         args.delete.is_some(),
         args.lookup.is_some(),
         args.command.is_some(),
     ];
-    if jobs.iter().filter(|job| **job).count() != 1 {
-        return Err(
-            "exactly one of --insert, --delete, --lookup or a command is needed; see --help".to_owned(),
-        );
+    if actions.iter().filter(|action| **action).count() != 1 {
+        return Err(ProgramError::Usage);
     }
-    let properties = properties(args)?;
-    // The input is read before the catalog is opened: wrong input must not leave an empty catalog behind.
-    let job = Job::read(args, streams)?;
+    let properties = read_properties(args)?;
+    // Read the input before opening the catalog: invalid input must not leave an empty catalog behind.
+    let action = Action::read(args, streams)?;
     let mut catalog = catalog::open(&properties, &args.prefix, database).map_err(|error| match error {
-        catalog::CatalogError::Configuration(message) => format!("{}: {message}", args.conf.display()),
-        other => other.to_string(),
+        CatalogError::Configuration(message) => ProgramError::Configuration {
+            path: args.conf.clone(),
+            message,
+        },
+        other => ProgramError::Catalog(other),
     })?;
-    job.run(catalog.as_mut(), args.verbose, streams)
+    action.run(catalog.as_mut(), args.verbose, streams)
 }
 
-fn properties(args: &Args) -> Result<Properties, String> {
+fn read_properties(args: &Args) -> Result<Properties, ProgramError> {
     let mut properties = match std::fs::read(&args.conf) {
         Ok(text) => Properties::parse(&String::from_utf8_lossy(&text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound && !args.define.is_empty() => {
             Properties::default()
         }
-        Err(error) => return Err(format!("{}: {error}", args.conf.display())),
+        Err(source) => {
+            let name = args.conf.display().to_string();
+            return Err(ProgramError::Read { name, source });
+        }
     };
     for define in &args.define {
         let (key, value) = define.split_once('=').unwrap_or((define, "true"));
@@ -167,20 +196,20 @@ fn properties(args: &Args) -> Result<Properties, String> {
     Ok(properties)
 }
 
-/// What to do, all input read.
-enum Job {
+/// The action, with its input.
+enum Action {
     Insert { entries: Vec<Entry>, lines: usize },
     Delete { patterns: Vec<Pattern>, lines: usize },
     Lookup(Vec<String>),
     List,
 }
 
-impl Job {
-    fn read(args: &Args, streams: &mut Streams<'_>) -> Result<Self, String> {
+impl Action {
+    fn read(args: &Args, streams: &mut Streams<'_>) -> Result<Self, ProgramError> {
         if let Some(path) = &args.insert {
             let input = Input::read(path)?;
             let mut entries = input.entries(entry::parse)?;
-            let metadata = metadata(&args.meta, streams);
+            let metadata = read_metadata(&args.meta, streams);
             entries.iter_mut().for_each(|entry| metadata.complete(entry));
             return Ok(Self::Insert {
                 entries,
@@ -210,7 +239,7 @@ impl Job {
         Ok(match &args.command {
             Some(Command::Insert { lfn, pfn, attributes }) => {
                 let mut entry = with_attributes(lfn, pfn, attributes)?;
-                metadata(&args.meta, streams).complete(&mut entry);
+                read_metadata(&args.meta, streams).complete(&mut entry);
                 Self::Insert {
                     entries: vec![entry],
                     lines: 1,
@@ -235,29 +264,34 @@ impl Job {
         })
     }
 
-    fn run(self, catalog: &mut dyn Catalog, verbose: u8, streams: &mut Streams<'_>) -> Result<(), String> {
+    fn run(
+        self,
+        catalog: &mut dyn Catalog,
+        verbose: u8,
+        streams: &mut Streams<'_>,
+    ) -> Result<(), ProgramError> {
         let mut out = String::new();
         match self {
             Self::Insert { entries, lines } => {
-                catalog.insert(&entries).map_err(|error| error.to_string())?;
-                report(streams, entries.len(), lines);
+                catalog.insert(&entries).map_err(ProgramError::Catalog)?;
+                print_counts(streams, entries.len(), lines);
             }
             Self::Delete { patterns, lines } => {
-                let removed = catalog.delete(&patterns).map_err(|error| error.to_string())?;
+                let removed = catalog.delete(&patterns).map_err(ProgramError::Catalog)?;
                 if verbose > 0 {
                     let _ = writeln!(streams.stderr, "#Deleted {removed} locations");
                 }
-                report(streams, patterns.len(), lines);
+                print_counts(streams, patterns.len(), lines);
             }
             Self::Lookup(names) => {
                 for name in names {
-                    for entry in catalog.lookup(&name).map_err(|error| error.to_string())? {
+                    for entry in catalog.lookup(&name).map_err(ProgramError::Catalog)? {
                         let _ = writeln!(out, "{}", entry.to_line());
                     }
                 }
             }
             Self::List => {
-                for entry in catalog.list().map_err(|error| error.to_string())? {
+                for entry in catalog.list().map_err(ProgramError::Catalog)? {
                     let _ = writeln!(out, "{}", entry.to_line());
                 }
             }
@@ -265,14 +299,14 @@ impl Job {
         streams
             .stdout
             .write_all(out.as_bytes())
-            .map_err(|error| format!("cannot write the result: {error}"))
+            .map_err(ProgramError::Output)
     }
 }
 
-/// The closing lines of inserts and deletes.
-fn report(streams: &mut Streams<'_>, worked: usize, lines: usize) {
+/// Prints the closing lines of inserts and deletes.
+fn print_counts(streams: &mut Streams<'_>, processed: usize, lines: usize) {
     let text = format!(
-        "#Successfully worked on    : {worked} lines.\n#Worked on total number of : {lines} lines.\n"
+        "#Successfully worked on    : {processed} lines.\n#Worked on total number of : {lines} lines.\n"
     );
     let _ = streams.stderr.write_all(text.as_bytes());
 }
@@ -285,7 +319,7 @@ fn pattern(entry: Entry) -> Pattern {
     }
 }
 
-fn with_attributes(lfn: &str, pfn: &str, attributes: &[String]) -> Result<Entry, String> {
+fn with_attributes(lfn: &str, pfn: &str, attributes: &[String]) -> Result<Entry, ProgramError> {
     let mut entry = Entry {
         lfn: lfn.to_owned(),
         pfn: pfn.to_owned(),
@@ -294,7 +328,7 @@ fn with_attributes(lfn: &str, pfn: &str, attributes: &[String]) -> Result<Entry,
     for attribute in attributes {
         let (key, value) = attribute
             .split_once('=')
-            .ok_or_else(|| format!("'{attribute}' is not KEY=VALUE"))?;
+            .ok_or_else(|| ProgramError::Attribute(attribute.clone()))?;
         if key == "site" || key == "pool" {
             entry.site = Some(value.to_owned());
         } else {
@@ -304,20 +338,20 @@ fn with_attributes(lfn: &str, pfn: &str, attributes: &[String]) -> Result<Entry,
     Ok(entry)
 }
 
-/// Loads the metadata files there are. One warning names those that are missing or of no use: the files are
-/// registered all the same, without their checksums.
-fn metadata(paths: &[PathBuf], streams: &mut Streams<'_>) -> Metadata {
+/// Reads the metadata files. One warning names the missing and malformed ones. Their files are registered without
+/// metadata.
+fn read_metadata(paths: &[PathBuf], streams: &mut Streams<'_>) -> Metadata {
     let mut metadata = Metadata::default();
-    let mut useless = Vec::new();
+    let mut failed = Vec::new();
     for path in paths.iter().filter(|path| !path.as_os_str().is_empty()) {
         if let Err(error) = metadata.load(path) {
-            useless.push(format!("{} ({error})", path.display()));
+            failed.push(format!("{} ({error})", path.display()));
         }
     }
-    if !useless.is_empty() {
-        streams.complain(&format!(
+    if !failed.is_empty() {
+        streams.print_message(&format!(
             "warning: registering without the metadata in {}",
-            useless.join(", ")
+            failed.join(", ")
         ));
     }
     metadata
@@ -330,7 +364,7 @@ struct Input {
 }
 
 impl Input {
-    fn read(path: &Path) -> Result<Self, String> {
+    fn read(path: &Path) -> Result<Self, ProgramError> {
         let mut bytes = Vec::new();
         let (name, result) = if path == Path::new("-") {
             ("stdin".to_owned(), io::stdin().lock().read_to_end(&mut bytes))
@@ -341,20 +375,26 @@ impl Input {
             });
             (path.display().to_string(), read)
         };
-        result.map_err(|error| format!("{name}: {error}"))?;
-        let text = String::from_utf8(bytes).map_err(|_| format!("{name}: not UTF-8 text"))?;
-        Ok(Self { name, text })
+        match (result, String::from_utf8(bytes)) {
+            (Err(source), _) => Err(ProgramError::Read { name, source }),
+            (Ok(_), Err(_)) => Err(ProgramError::NotText(name)),
+            (Ok(_), Ok(text)) => Ok(Self { name, text }),
+        }
     }
 
-    /// What the lines mean; the first line that cannot be understood is an error, and nothing is done.
+    /// Parses all lines. The first invalid line is an error.
     fn entries<T>(
         &self,
-        parse: impl Fn(&str) -> Result<Option<T>, entry::LineError>,
-    ) -> Result<Vec<T>, String> {
+        parse: impl Fn(&str) -> Result<Option<T>, LineError>,
+    ) -> Result<Vec<T>, ProgramError> {
         let lines = self.text.lines().enumerate();
         let parsed = lines.filter_map(|(index, line)| {
             parse(line)
-                .map_err(|error| format!("{}:{}: {error}", self.name, index + 1))
+                .map_err(|source| ProgramError::Line {
+                    name: self.name.clone(),
+                    line: index + 1,
+                    source,
+                })
                 .transpose()
         });
         parsed.collect()

@@ -1,9 +1,9 @@
-//! One small file: `pegasus-transfer` as a process, the same inside this process, and with the record of
-//! pegasus-kickstart, against `/bin/cp`.
+//! Time to copy one small file: `pegasus-transfer` as a process, inside this process, and under
+//! `pegasus-kickstart`, compared with `/bin/cp`.
 //!
-//! `cargo bench -p pegasus-transfer --bench startup`; for the line with the record, `pegasus-kickstart` must have
-//! been built, too. All take turns, so that a machine that is busy for a while favours none; medians count.
-//! `cargo bench -p pegasus-transfer --bench startup large` copies two gigabytes instead, below the temporary folder.
+//! `cargo bench -p pegasus-transfer --bench startup` prints medians. The candidates take turns, so a busy
+//! machine slows down all of them. The line of `pegasus-kickstart` needs that program built. `cargo bench -p
+//! pegasus-transfer --bench startup large` copies two gigabytes in the temporary folder instead.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -18,8 +18,8 @@ const ROUNDS: usize = 500;
 /// Rounds and bytes of the large file.
 const LARGE: (usize, u64) = (7, 2 << 30);
 
-/// What is measured, and how it is called.
-type Line<'a> = (&'a str, Box<dyn Fn() + 'a>);
+/// Name and code of a candidate.
+type Candidate<'a> = (&'a str, Box<dyn Fn() + 'a>);
 
 fn main() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -40,9 +40,9 @@ fn main() {
 
     let transfer = Path::new(testutils::programs::path("pegasus-transfer"));
     let kickstart = transfer.with_file_name("pegasus-kickstart");
-    let spawn = |program: &Path, before: Option<&Path>| {
-        let mut command = Command::new(before.unwrap_or(program));
-        if before.is_some() {
+    let spawn = |program: &Path, wrapper: Option<&Path>| {
+        let mut command = Command::new(wrapper.unwrap_or(program));
+        if wrapper.is_some() {
             command.args(["-H", "-i", "-"]).arg(program);
         }
         let status = command
@@ -52,14 +52,14 @@ fn main() {
             .status();
         assert!(status.is_ok_and(|status| status.success()));
     };
-    let bare = || {
+    let run_cp = || {
         let status = Command::new("/bin/cp")
             .args([&source, &copy])
             .stdin(Stdio::null())
             .status();
         assert!(status.is_ok_and(|status| status.success()));
     };
-    let inside = || {
+    let run_in_process = || {
         let mut log = File::create(path("log")).expect("the folder can be written");
         let outcome = run(Invocation {
             arguments: &[],
@@ -70,10 +70,10 @@ fn main() {
         });
         assert_eq!(outcome, Outcome::Ended(0));
     };
-    let mut lines: Vec<Line<'_>> = vec![
-        ("/bin/cp", Box::new(bare)),
+    let mut lines: Vec<Candidate<'_>> = vec![
+        ("/bin/cp", Box::new(run_cp)),
         ("pegasus-transfer", Box::new(|| spawn(transfer, None))),
-        ("the same in this process", Box::new(inside)),
+        ("the same in this process", Box::new(run_in_process)),
     ];
     if kickstart.is_file() {
         lines.push((
@@ -85,7 +85,7 @@ fn main() {
     for _ in 0..rounds {
         for ((_, work), times) in lines.iter().zip(&mut times) {
             if large {
-                // Giving back the old file's pages is no part of a copy.
+                // Freeing the pages of the old file is not part of a copy.
                 drop(fs::remove_file(&copy));
             }
             let start = Instant::now();

@@ -1,38 +1,38 @@
-//! Asking a running transfer to stop.
+//! Cancellation of a running transfer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A flag that copies look at between two blocks. Clones share the flag.
+/// A flag that copies check between two blocks. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// A flag that is not set.
+    /// Creates a flag that is not set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The flag itself, for a signal handler to set.
+    /// Returns the flag itself, for a signal handler.
     #[must_use]
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }
 
-    /// Asks everything that shares this flag to stop.
+    /// Sets the flag.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a stop was asked for.
+    /// Returns whether the flag is set.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sleeps, but not past a request to stop. Returns false when one came.
+    /// Sleeps until `time` has passed or the flag is set. Returns false if it was set.
     #[must_use]
     pub fn sleep(&self, time: Duration) -> bool {
         const STEP: Duration = Duration::from_millis(50);

@@ -1,11 +1,11 @@
-//! The process: arguments, environment, signals and exit status.
+//! The process of `pegasus-transfer`: arguments, environment, signals and exit status.
 
 use std::io;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::cancel::Cancel;
-use crate::program::{Call, Level, Log, Options};
+use crate::program::{Call, Level, Log, Options, ProgramError};
 use crate::protocol::Registry;
 use clap::{CommandFactory, Parser};
 
@@ -15,7 +15,7 @@ pub fn command() -> clap::Command {
     Options::command()
 }
 
-/// Runs the program: arguments, environment and exit status are those of the process.
+/// Runs the program with the arguments and the environment of the process. Returns its exit status.
 #[must_use]
 pub fn main() -> ExitCode {
     let start = Instant::now();
@@ -23,7 +23,7 @@ pub fn main() -> ExitCode {
         Ok(options) => options,
         Err(error) => {
             let failed = error.use_stderr();
-            // Nothing else to do if the message cannot be printed.
+            // There is no other place to report an error of the terminal.
             let _ = error.print();
             return if failed {
                 ExitCode::FAILURE
@@ -42,15 +42,15 @@ pub fn main() -> ExitCode {
     match run(&call, &log) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(message) => {
-            log.line(Level::Critical, &message);
+        Err(error) => {
+            log.line(Level::Critical, &error.to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-/// Does it all; whether everything succeeded, or why nothing was done.
-fn run(call: &Call<'_>, log: &Log<'_>) -> Result<bool, String> {
+/// Runs the program and returns whether everything succeeded. Errors are those before any work.
+fn run(call: &Call<'_>, log: &Log<'_>) -> Result<bool, ProgramError> {
     let cancel = Cancel::new();
     let settings = call.settings(&cancel)?;
     call.check_credentials(log)?;
@@ -62,7 +62,7 @@ fn run(call: &Call<'_>, log: &Log<'_>) -> Result<bool, String> {
     Ok(call.carry_out(&registry, &work, &settings, log))
 }
 
-/// The handlers of all protocols that this program was built with.
+/// Creates the handlers of all protocols of this build.
 #[cfg(feature = "remote")]
 fn registry(options: &Options, cancel: &Cancel) -> Registry {
     use crate::remote::{self, Environment, http::Timeouts};
@@ -84,14 +84,14 @@ fn registry(_: &Options, _: &Cancel) -> Registry {
     Registry::default()
 }
 
-/// The first signal asks the run to stop and clean up; the second ends the program at once.
-fn stop_on_signals(cancel: &Cancel) -> Result<(), String> {
+/// Installs signal handlers: the first signal cancels the run, the second ends the program at once.
+fn stop_on_signals(cancel: &Cancel) -> Result<(), ProgramError> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     use signal_hook::flag::{register, register_conditional_shutdown};
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         register_conditional_shutdown(signal, 1, cancel.flag())
             .and_then(|_| register(signal, cancel.flag()))
-            .map_err(|error| format!("cannot listen to signals: {error}"))?;
+            .map_err(ProgramError::Signals)?;
     }
     Ok(())
 }

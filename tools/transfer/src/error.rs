@@ -1,16 +1,16 @@
-//! What can go wrong with one transfer, and whether trying again can help.
+//! Errors of a transfer, and whether another attempt can help.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::shown;
 
-/// Whether, and how soon, another attempt makes sense.
+/// Whether and how soon another attempt makes sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
     /// The same attempt would fail in the same way.
     Never,
-    /// The cause may go away within seconds (a busy file system).
+    /// The cause may disappear within seconds (a busy file system).
     Soon,
     /// The cause is a remote service that may need minutes.
     Later,
@@ -22,17 +22,17 @@ pub enum TransferError {
     /// A system call on a local file failed.
     #[error("cannot {action} {}: {source}", shown::path(path))]
     Io {
-        /// What was being done, as a verb: "open", "create the directory".
+        /// The failed action, as a verb: "open", "create the directory".
         action: &'static str,
-        /// The file it was done to.
+        /// The file.
         path: PathBuf,
-        /// The answer of the system.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The source is not there.
+    /// The source does not exist.
     #[error("Expected local file does not exist: {}", shown::path(.0))]
     SourceMissing(PathBuf),
-    /// The target of a link to be made is not there.
+    /// The target of a new link does not exist.
     #[error("Symlink source ({}) does not exist", shown::path(.0))]
     LinkSourceMissing(PathBuf),
     /// The source is a device, pipe or socket.
@@ -41,13 +41,13 @@ pub enum TransferError {
     /// The destination is a symbolic link to nothing; writing through it would create a file somewhere else.
     #[error("{} is a symbolic link to a file that does not exist; remove the link", shown::path(.0))]
     DanglingDestination(PathBuf),
-    /// A directory shall replace a file or the other way round.
+    /// A file is in the place of a directory.
     #[error("{} exists and is not a directory", shown::path(.0))]
     NotADirectory(PathBuf),
-    /// A removal that did not ask for directories met one.
+    /// A removal that is not recursive found a directory.
     #[error("{} is a directory; the removal is not recursive", shown::path(.0))]
     IsADirectory(PathBuf),
-    /// Removing this could only be a mistake: the root, or a name ending in `.` or `..`.
+    /// The removal must be a mistake: the root, or a name ending in `.` or `..`.
     #[error("refusing to remove {}", shown::path(.0))]
     RefusedRemoval(PathBuf),
     /// The copy does not have the size of the source.
@@ -63,7 +63,7 @@ pub enum TransferError {
         /// Size of the copy, bytes.
         copied: u64,
     },
-    /// A file's content is not what the metadata promises.
+    /// The checksum of a file differs from its metadata.
     #[error("checksum of {} is {actual}, but {expected} was expected", shown::path(path))]
     ChecksumMismatch {
         /// The file.
@@ -73,7 +73,7 @@ pub enum TransferError {
         /// SHA-256 of the file, hexadecimal.
         actual: String,
     },
-    /// The metadata files of the working directory do not know the file.
+    /// The metadata files of the working directory have no checksum of the file.
     #[error("no checksum in the metadata for {}", shown::bytes(.0))]
     ChecksumUnknown(Vec<u8>),
     /// No handler for this pair of protocols.
@@ -83,24 +83,24 @@ pub enum TransferError {
         from: String,
         /// Protocol of the destination.
         to: String,
-        /// The URL that needs the missing handler.
+        /// The URL without a handler.
         url: String,
     },
-    /// Not tried, because of failures before.
+    /// Not attempted, because of earlier failures.
     #[error("not attempted: {0}")]
     Skipped(&'static str),
-    /// The program was asked to stop.
+    /// The run was cancelled.
     #[error("interrupted")]
     Cancelled,
-    /// A server, or the way to it, failed.
+    /// A server or the network failed.
     #[error("{message}")]
     Remote {
-        /// What was answered or happened.
+        /// The answer or the problem.
         message: String,
         /// Whether another attempt can help.
         retry: Retry,
     },
-    /// A host failed again and again.
+    /// A host failed several times in a row.
     #[error("not attempted: {host} failed {failures} times in a row")]
     HostGivenUp {
         /// Protocol and host.
@@ -114,7 +114,7 @@ pub enum TransferError {
     /// A program that a protocol needs is not installed.
     #[error("{program} is needed for {protocol} URLs, but is not found in PATH")]
     ProgramMissing {
-        /// The program, or several that would do.
+        /// The program, or several alternatives.
         program: String,
         /// The protocol.
         protocol: String,
@@ -145,7 +145,7 @@ fn unsupported(from: &str, to: &str, url: &str) -> String {
 }
 
 impl TransferError {
-    /// An [`Io`](Self::Io) error about `path`.
+    /// Creates an [`Io`](Self::Io) error about `path`.
     pub fn io(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
         Self::Io {
             action,
@@ -154,7 +154,7 @@ impl TransferError {
         }
     }
 
-    /// A failure of a server.
+    /// Creates a [`Remote`](Self::Remote) error.
     #[must_use]
     pub fn remote(message: impl Into<String>, retry: Retry) -> Self {
         Self::Remote {
@@ -163,14 +163,14 @@ impl TransferError {
         }
     }
 
-    /// Whether another attempt can help.
+    /// Returns whether another attempt can help.
     #[must_use]
     pub fn retry(&self) -> Retry {
         match self {
             Self::Io { source, .. } => io_retry(source),
             Self::SizeMismatch { .. } | Self::ChecksumMismatch { .. } => Retry::Soon,
             Self::External { retry, .. } | Self::Remote { retry, .. } => *retry,
-            // Other entries may find the host well again.
+            // The host may recover meanwhile.
             Self::HostGivenUp { .. } => Retry::Later,
             Self::SourceMissing(_)
             | Self::LinkSourceMissing(_)
@@ -189,8 +189,8 @@ impl TransferError {
     }
 }
 
-/// Sorts the answers of a local or network file system. Names, kinds of files and permissions stay as they
-/// are; space, handles and servers come back.
+/// Classifies errors of local and network file systems. Wrong names, kinds of files and permissions persist;
+/// missing space, handles and servers may come back.
 fn io_retry(error: &io::Error) -> Retry {
     use io::ErrorKind as K;
     match error.kind() {
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_disks_are_worth_another_attempt_and_wrong_names_are_not() {
+    fn full_disks_are_retried_and_wrong_names_are_not() {
         let io =
             |e: rustix::io::Errno| TransferError::io("write", Path::new("/x"), io::Error::from(e)).retry();
         use rustix::io::Errno as E;

@@ -1,4 +1,4 @@
-//! The program inside another process: the same work, log and exit code as `pegasus-transfer`, without starting it.
+//! `pegasus-transfer` inside another process: same work, log and exit code, but no new process.
 //!
 //! ```no_run
 //! use pegasus_transfer::inproc::{Invocation, Outcome, Stdin, run};
@@ -19,12 +19,12 @@
 //! };
 //! ```
 //!
-//! [`Outcome::NotHandled`] is the answer to everything but lists of local work with usable options: nothing has
-//! been touched or written then, standard input included, and the program itself must be started.
+//! [`run`] handles local work with valid options. For everything else it returns [`Outcome::NotHandled`]:
+//! nothing was read from standard input, changed or written, and the caller must start the program.
 //!
-//! Relative paths start at the working directory of the calling process; files are made with its umask and its
-//! identity. Nothing of the process is changed: no signal handlers, no environment, no descriptors left. Short lists
-//! of small files are done by the calling thread, others by as many threads as the options say, which have ended when
+//! Relative paths start at the working directory of the calling process. Files get its umask and its
+//! identity. The process keeps its signal handlers, environment and descriptors. The calling thread processes
+//! short lists of small files; for others the options set the number of threads, which have ended when
 //! [`run`] returns.
 
 use std::ffi::OsString;
@@ -40,50 +40,50 @@ use crate::program::{Call, Log, Options};
 use crate::protocol::Registry;
 use crate::spec::{Location, Work};
 
-/// What the program would be started with.
+/// The inputs of the program.
 pub struct Invocation<'a> {
     /// Arguments after the name of the program.
     pub arguments: &'a [OsString],
-    /// Names and values; of equal names the first counts.
+    /// Names and values; the first of equal names is used.
     pub environment: &'a [(OsString, OsString)],
     /// Standard input.
     pub stdin: Stdin<'a>,
-    /// Where the log goes. Each line is one call of `write_all`.
+    /// Receives the log. Each line is one call of `write_all`.
     pub stderr: &'a mut (dyn Write + Send),
-    /// Ends the work early, as SIGTERM does with the program: nothing partial stays, exit code 1.
+    /// Cancels the work, as SIGTERM does for the program: no partial files remain, exit code 1.
     pub cancel: Cancel,
 }
 
 /// Standard input of an invocation.
 #[derive(Debug)]
 pub enum Stdin<'a> {
-    /// It holds these bytes.
+    /// Bytes in memory.
     Bytes(&'a [u8]),
-    /// A file, to be read from where it stands. Only regular files are read; pipes are not handled.
+    /// A file, read from its current position. Only regular files are handled, not pipes.
     File(&'a File),
 }
 
-/// What came of an invocation.
+/// The outcome of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing was done: start the program.
+    /// Nothing was done. The caller must start the program.
     NotHandled,
-    /// Everything was done or has failed, as the log says; the exit code of the program.
+    /// The work ended, with this exit code of the program.
     Ended(u8),
 }
 
-/// Larger specifications are left to the program, bytes.
-const LONGEST: u64 = 64 << 20;
+/// Maximum size of a specification, in bytes; the program handles larger ones.
+const MAX_SPECIFICATION_BYTES: u64 = 64 << 20;
 
 /// Runs an invocation of `pegasus-transfer` in this process, if it is purely local.
 pub fn run(invocation: Invocation<'_>) -> Outcome {
     let start = Instant::now();
-    // Anything unusual on the way is for the program to explain.
-    work(invocation, start).map_or(Outcome::NotHandled, |success| Outcome::Ended(u8::from(!success)))
+    // The program itself reports all problems before the work.
+    try_run(invocation, start).map_or(Outcome::NotHandled, |success| Outcome::Ended(u8::from(!success)))
 }
 
-/// Whether all work succeeded; `None` if it is not handled.
-fn work(invocation: Invocation<'_>, start: Instant) -> Option<bool> {
+/// Returns whether all work succeeded; `None` if it is not handled.
+fn try_run(invocation: Invocation<'_>, start: Instant) -> Option<bool> {
     let Invocation {
         arguments,
         environment,
@@ -95,7 +95,7 @@ fn work(invocation: Invocation<'_>, start: Instant) -> Option<bool> {
         let pair = environment.iter().find(|(key, _)| key == name);
         pair.map(|(_, value)| value.clone())
     };
-    // Log lines have local times, and the clock knows the time zone of this process only.
+    // Log lines have local times, which are those of this process.
     if environment("TZ") != std::env::var_os("TZ") || environment("PEGASUS_CREDENTIALS").is_some() {
         return None;
     }
@@ -114,7 +114,7 @@ fn work(invocation: Invocation<'_>, start: Instant) -> Option<bool> {
         }
         (None, Stdin::Bytes(mut bytes)) => (call.read(&mut bytes).ok()?, None),
         (Some(path), _) => {
-            // A pipe could be read only once.
+            // The program could not read a pipe again.
             let regular = std::fs::metadata(path).ok()?.is_file();
             (call.read(&mut io::empty()).ok().filter(|_| regular)?, None)
         }
@@ -131,12 +131,13 @@ fn work(invocation: Invocation<'_>, start: Instant) -> Option<bool> {
     Some(call.carry_out(&Registry::default(), &work, &settings, &log))
 }
 
-/// The rest of a regular file and where it ends; the file stays where it is. `None` for anything else.
+/// Reads the rest of a regular file without moving its position. Returns the bytes and their end position;
+/// `None` for other files.
 fn peek(mut file: &File) -> io::Result<Option<(Vec<u8>, u64)>> {
     let meta = file.metadata()?;
     let start = file.stream_position()?;
     let left = meta.len().saturating_sub(start);
-    if !meta.is_file() || left > LONGEST {
+    if !meta.is_file() || left > MAX_SPECIFICATION_BYTES {
         return Ok(None);
     }
     let mut bytes = vec![0; usize::try_from(left).unwrap_or(0)];

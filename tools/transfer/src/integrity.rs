@@ -1,9 +1,9 @@
-//! Checksums: publishing those of staged files, and comparing files with known ones.
+//! Checksums: publishes those of staged files, and compares files with known ones.
 //!
-//! A published checksum is a block of YAML lines, appended to the file that kickstart names in
-//! `KICKSTART_INTEGRITY_DATA` and copies verbatim into the invocation record. Known checksums come from the
-//! files `*.meta` of the working directory, which `pegasus-exitcode` writes: a JSON array of
-//! `{"_id": LFN, "_attributes": {"checksum.value": SHA256, …}}`.
+//! A published checksum is a block of YAML lines. It is appended to the file in `KICKSTART_INTEGRITY_DATA`,
+//! which kickstart copies verbatim into the invocation record. Known checksums come from the files `*.meta`
+//! of the working directory, written by `pegasus-exitcode`: a JSON array of `{"_id": LFN, "_attributes":
+//! {"checksum.value": SHA256, …}}`.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use crate::cancel::Cancel;
 use crate::error::TransferError;
 use crate::local::hash_path;
 
-/// Numbers of checksum comparisons, by linkage (`input`, `output`, …).
+/// Counts of checksum comparisons by linkage (`input`, `output`, …).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checks(Vec<(String, Check)>);
 
@@ -30,7 +30,7 @@ pub struct Checks(Vec<(String, Check)>);
 pub struct Check {
     /// Files with the expected checksum.
     pub succeeded: u32,
-    /// Files with another one.
+    /// Files with another checksum.
     pub failed: u32,
     /// Time spent reading and hashing.
     pub duration: Duration,
@@ -56,13 +56,13 @@ impl Checks {
         check.duration += duration;
     }
 
-    /// The counts, in the order of the first comparison of each linkage.
+    /// Returns the counts, in the order of the first comparison of each linkage.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Check)> {
         self.0.iter().map(|(linkage, check)| (linkage.as_str(), *check))
     }
 
-    /// The line that monitord reads from the task's output, if anything was compared. `now` in seconds of
-    /// the epoch.
+    /// Formats the line that monitord reads from the output of the task; `None` without comparisons. `now` is
+    /// in seconds of the epoch.
     #[must_use]
     pub fn monitoring_payload(&self, now: u64) -> Option<String> {
         if self.0.is_empty() {
@@ -87,7 +87,7 @@ impl Checks {
     }
 }
 
-/// A SHA-256 in hexadecimal.
+/// Formats a SHA-256 in hexadecimal.
 #[must_use]
 pub fn hex(sha256: &[u8; 32]) -> String {
     sha256.iter().fold(String::with_capacity(64), |mut text, byte| {
@@ -96,7 +96,7 @@ pub fn hex(sha256: &[u8; 32]) -> String {
     })
 }
 
-/// The YAML block about one file, indented for the `files` section of an invocation record.
+/// Formats the YAML block about one file, indented for the `files` section of an invocation record.
 #[must_use]
 pub fn record(lfn: &[u8], path: &Path, meta: &fs::Metadata, sha256: &[u8; 32], took: Duration) -> String {
     let time = |seconds: i64, nanos: i64| {
@@ -110,7 +110,7 @@ pub fn record(lfn: &[u8], path: &Path, meta: &fs::Metadata, sha256: &[u8; 32], t
         };
         time.format(format).to_string()
     };
-    // Accounts that the host does not know are shown by number.
+    // Accounts unknown to the host are shown by number.
     let user = nix::unistd::User::from_uid(meta.uid().into()).ok().flatten();
     let user = user.map_or_else(|| meta.uid().to_string(), |user| user.name);
     let group = nix::unistd::Group::from_gid(meta.gid().into()).ok().flatten();
@@ -139,7 +139,7 @@ pub fn record(lfn: &[u8], path: &Path, meta: &fs::Metadata, sha256: &[u8; 32], t
     )
 }
 
-/// A double-quoted YAML scalar. Bytes that are not UTF-8 become the replacement character.
+/// Formats a double-quoted YAML scalar. Bytes that are not UTF-8 become the replacement character.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() + 2);
     out.push('"');
@@ -150,7 +150,7 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
             '\n' => out.push_str("\\n"),
             '\t' => out.push_str("\\t"),
             '\r' => out.push_str("\\r"),
-            // YAML readers refuse control characters, and take some others for line ends.
+            // YAML readers reject control characters, and read some others as line ends.
             c if c.is_control()
                 || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}') =>
             {
@@ -163,7 +163,7 @@ pub(crate) fn quoted(bytes: &[u8]) -> String {
     out
 }
 
-/// A plain scalar where every YAML reader takes it for a string, else a quoted one.
+/// Formats a plain scalar if every YAML reader reads it as a string, else a quoted one.
 fn scalar(text: &str) -> String {
     let plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text
@@ -178,15 +178,15 @@ fn scalar(text: &str) -> String {
     }
 }
 
-/// Appends a block to the file that collects them. Several processes may do so at once.
+/// Appends a block to a file. Several processes may append at the same time.
 pub fn append(file: &Path, block: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().append(true).create(true).open(file)?;
-    // Not every file system can lock; one write of a block is then the best there is.
+    // Not every file system can lock. Then a single write is the best protection.
     let _ = rustix::fs::flock(&file, FlockOperation::LockExclusive);
     file.write_all(block.as_bytes())
 }
 
-/// The checksums that the files `*.meta` of a directory know. Unreadable files are skipped.
+/// Reads the checksums in the files `*.meta` of a directory. Skips unreadable files.
 #[must_use]
 pub fn known_checksums(directory: &Path) -> HashMap<Vec<u8>, String> {
     #[derive(Deserialize)]
@@ -215,12 +215,12 @@ pub fn known_checksums(directory: &Path) -> HashMap<Vec<u8>, String> {
     known
 }
 
-/// The SHA-256 of a file.
+/// Computes the SHA-256 of a file.
 pub fn sha256(path: &Path, cancel: &Cancel) -> Result<[u8; 32], TransferError> {
     hash_path(path, cancel)?.ok_or_else(|| TransferError::SpecialFile(path.to_owned()))
 }
 
-/// Compares a file with the checksum known for `lfn`.
+/// Compares a file with the known checksum of `lfn`.
 pub fn verify(
     lfn: &[u8],
     path: &Path,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_known_checksum_counts() {
+    fn last_known_checksum_is_used() {
         let dir = tempfile::tempdir().expect("directory");
         let meta = |value: &str| {
             format!(
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn payload_has_numbers() {
+    fn payload_has_counts_and_duration() {
         let mut checks = Checks::default();
         assert_eq!(checks.monitoring_payload(1), None);
         checks.add("output", true, Duration::from_millis(100));
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_yaml_would_take_for_something_else_are_quoted() {
+    fn ambiguous_yaml_scalars_are_quoted() {
         let shown = ["root", "no", "1000", "a:b", "svc-x_1", "-"].map(scalar);
         assert_eq!(
             shown,

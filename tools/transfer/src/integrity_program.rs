@@ -1,7 +1,7 @@
-//! `pegasus-integrity`: computes checksums of files, or compares files with known ones.
+//! `pegasus-integrity`: computes checksums of files, or compares files with known checksums.
 
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,9 +14,9 @@ use crate::error::TransferError;
 use crate::{integrity, multipart, shown};
 use clap::{ArgGroup, CommandFactory, Parser};
 
-/// Computes SHA-256 checksums of files, or compares files with those in the *.meta files of the working directory.
+/// Computes SHA-256 checksums of files, or compares them with the *.meta files of the working directory.
 ///
-/// A LIST has ";;;" between its files; each is PATH or NAME=PATH, with the logical name before the "=".
+/// A LIST is a sequence of PATH or NAME=PATH, separated by ";;;". NAME is the logical name.
 #[derive(Debug, Parser)]
 #[command(
     name = "pegasus-integrity",
@@ -27,13 +27,13 @@ use clap::{ArgGroup, CommandFactory, Parser};
     ["generate", "generate_yaml", "generate_fullstat_yaml", "generate_xmls", "generate_fullstat_xmls", "verify"]
 )))]
 struct Args {
-    /// Print checksums as sha256sum does
+    /// Print checksums in the format of sha256sum
     #[arg(long, value_name = "LIST")]
     generate: Option<OsString>,
     /// Print checksums as lines of an invocation record
     #[arg(long, value_name = "LIST")]
     generate_yaml: Option<OsString>,
-    /// Append whole entries of an invocation record to the file of KICKSTART_INTEGRITY_DATA, or print them
+    /// Append entries of an invocation record to the file in KICKSTART_INTEGRITY_DATA, or print them
     #[arg(long, value_name = "LIST")]
     generate_fullstat_yaml: Option<OsString>,
     /// Accepted, does nothing
@@ -42,10 +42,10 @@ struct Args {
     /// Accepted, does nothing
     #[arg(long, value_name = "LIST", hide = true)]
     generate_fullstat_xmls: Option<OsString>,
-    /// Compare files with the known checksums; "stdin": the list comes from standard input
+    /// Compare files with the known checksums; "stdin" reads the list from standard input
     #[arg(long, value_name = "LIST")]
     verify: Option<OsString>,
-    /// With --verify: leave a record in the directory of PEGASUS_MULTIPART_DIR
+    /// With --verify: write a record into the directory PEGASUS_MULTIPART_DIR
     #[arg(long)]
     print_timings: bool,
     /// Ignored
@@ -60,11 +60,33 @@ struct Item {
 }
 
 impl Item {
-    /// The logical name; without one the last part of the path.
+    /// Returns the logical name, else the last part of the path.
     fn name(&self) -> &[u8] {
         match &self.lfn {
             Some(lfn) => lfn,
             None => self.path.file_name().unwrap_or_default().as_bytes(),
+        }
+    }
+}
+
+/// An error that ends the program.
+#[derive(Debug, thiserror::Error)]
+enum ProgramError {
+    #[error("stdin: {0}")]
+    Stdin(io::Error),
+    #[error("cannot write to standard output: {0}")]
+    Stdout(io::Error),
+    #[error("{}: {source}", shown::path(path))]
+    File { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Hash(#[from] TransferError),
+}
+
+impl ProgramError {
+    fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        |source| Self::File {
+            path: path.to_owned(),
+            source,
         }
     }
 }
@@ -75,13 +97,13 @@ pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs the program: arguments, environment and exit status are those of the process.
+/// Runs the program with the arguments and the environment of the process. Returns its exit status.
 #[must_use]
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Nothing else to do if the message cannot be printed.
+            // There is no other place to report an error of the terminal.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::FAILURE
@@ -92,65 +114,61 @@ pub fn main() -> ExitCode {
     };
     let mut out = io::stdout().lock();
     let done = run(&args, &mut out).and_then(|good| {
-        out.flush()
-            .map_err(|error| format!("cannot write to standard output: {error}"))?;
+        out.flush().map_err(ProgramError::Stdout)?;
         Ok(good)
     });
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(message) => {
-            let _ = writeln!(io::stderr(), "pegasus-integrity: {message}");
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "pegasus-integrity: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Whether all files are as they should be, or why nothing more was done.
-fn run(args: &Args, out: &mut dyn Write) -> Result<bool, String> {
+/// Returns whether all files have their expected checksums.
+fn run(args: &Args, out: &mut dyn Write) -> Result<bool, ProgramError> {
     if let Some(list) = &args.verify {
         let items = if list == "stdin" {
             let mut bytes = Vec::new();
             let read = io::stdin().lock().read_to_end(&mut bytes);
-            read.map_err(|error| format!("stdin: {error}"))?;
-            items(bytes.trim_ascii())
+            read.map_err(ProgramError::Stdin)?;
+            parse_list(bytes.trim_ascii())
         } else {
-            items(list.as_bytes())
+            parse_list(list.as_bytes())
         };
         return verify(&items, args.print_timings, out);
     }
-    let print = |out: &mut dyn Write, text: &[u8]| {
-        out.write_all(text)
-            .map_err(|error| format!("cannot write to standard output: {error}"))
-    };
+    let print = |out: &mut dyn Write, text: &[u8]| out.write_all(text).map_err(ProgramError::Stdout);
     if let Some(list) = &args.generate {
-        for item in items(list.as_bytes()) {
+        for item in parse_list(list.as_bytes()) {
             let (sha256, _) = hash(&item.path)?;
             let line = [sha256.as_bytes(), b"  ", item.path.as_os_str().as_bytes(), b"\n"].concat();
             print(out, &line)?;
         }
     }
     if let Some(list) = &args.generate_yaml {
-        for item in items(list.as_bytes()) {
-            let (sha256, took) = hash(&item.path)?;
-            let took = took.as_secs_f64();
+        for item in parse_list(list.as_bytes()) {
+            let (sha256, duration) = hash(&item.path)?;
+            let seconds = duration.as_secs_f64();
             print(
                 out,
-                format!("      sha256: {sha256}\n      checksum_timing: {took:.3}\n\n").as_bytes(),
+                format!("      sha256: {sha256}\n      checksum_timing: {seconds:.3}\n\n").as_bytes(),
             )?;
         }
     }
     if let Some(list) = &args.generate_fullstat_yaml {
         let file = env::var_os("KICKSTART_INTEGRITY_DATA").filter(|name| !name.is_empty());
-        for item in items(list.as_bytes()) {
+        for item in parse_list(list.as_bytes()) {
             let clock = Instant::now();
-            let sha256 = digest(&item.path)?;
-            let meta = fs::metadata(&item.path).map_err(|error| named(&item.path, &error))?;
+            let sha256 = integrity::sha256(&item.path, &Cancel::new())?;
+            let meta = fs::metadata(&item.path).map_err(ProgramError::file(&item.path))?;
             let block = integrity::record(item.name(), &item.path, &meta, &sha256, clock.elapsed());
             match &file {
                 Some(file) => {
                     let file = Path::new(file);
-                    integrity::append(file, &block).map_err(|error| named(file, &error))?;
+                    integrity::append(file, &block).map_err(ProgramError::file(file))?;
                 }
                 None => print(out, format!("{block}\n").as_bytes())?,
             }
@@ -159,12 +177,8 @@ fn run(args: &Args, out: &mut dyn Write) -> Result<bool, String> {
     Ok(true)
 }
 
-fn named(path: &Path, error: &io::Error) -> String {
-    format!("{}: {error}", shown::path(path))
-}
-
-/// The files of a list.
-fn items(list: &[u8]) -> Vec<Item> {
+/// Parses a list of files.
+fn parse_list(list: &[u8]) -> Vec<Item> {
     let mut rest = list;
     let mut items = Vec::new();
     while !rest.is_empty() {
@@ -187,21 +201,15 @@ fn items(list: &[u8]) -> Vec<Item> {
     items
 }
 
-fn digest(path: &Path) -> Result<[u8; 32], String> {
-    match integrity::sha256(path, &Cancel::new()) {
-        Ok(sha256) => Ok(sha256),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-fn hash(path: &Path) -> Result<(String, Duration), String> {
+/// Returns the SHA-256 of a file in hexadecimal, and the time to compute it.
+fn hash(path: &Path) -> Result<(String, Duration), TransferError> {
     let clock = Instant::now();
-    let sha256 = digest(path)?;
+    let sha256 = integrity::sha256(path, &Cancel::new())?;
     Ok((integrity::hex(&sha256), clock.elapsed()))
 }
 
-/// Compares all files, also after one that differs; whether all are right.
-fn verify(items: &[Item], timings: bool, out: &mut dyn Write) -> Result<bool, String> {
+/// Compares all files, even after a mismatch. Returns whether all are equal.
+fn verify(items: &[Item], timings: bool, out: &mut dyn Write) -> Result<bool, ProgramError> {
     let clock = Instant::now();
     let known = integrity::known_checksums(Path::new("."));
     let mut comparisons = Vec::new();
@@ -210,13 +218,12 @@ fn verify(items: &[Item], timings: bool, out: &mut dyn Write) -> Result<bool, St
         let result = integrity::verify(item.name(), &item.path, &known, &Cancel::new());
         if let Err(error) = &result {
             good = false;
-            writeln!(out, "Integrity check: {error}")
-                .map_err(|error| format!("cannot write to standard output: {error}"))?;
+            writeln!(out, "Integrity check: {error}").map_err(ProgramError::Stdout)?;
         }
         let (sha256, expected) = match result {
             Ok(()) => (known.get(item.name()).cloned(), None),
             Err(TransferError::ChecksumMismatch { expected, actual, .. }) => (Some(actual), Some(expected)),
-            // What could not be compared counts as neither.
+            // Files that could not be compared count as neither.
             Err(_) => (None, None),
         };
         if let Some(sha256) = sha256 {
@@ -233,7 +240,7 @@ fn verify(items: &[Item], timings: bool, out: &mut dyn Write) -> Result<bool, St
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let text = multipart::comparisons(&comparisons, clock.elapsed());
         multipart::write_as(Path::new(&directory), now.as_secs(), "integrity", &text)
-            .map_err(|error| named(Path::new(OsStr::new(&directory)), &error))?;
+            .map_err(ProgramError::file(Path::new(&directory)))?;
     }
     Ok(good)
 }

@@ -1,11 +1,11 @@
-//! Copies, links, makes and removes files and directories, as the transfer, create-dir and clean-up jobs
-//! of a planned workflow ask.
+//! Copies, links, creates and removes files and directories for the transfer, create-dir and clean-up jobs of
+//! a planned workflow.
 //!
-//! The program `pegasus-transfer` is a thin shell around [`program`]. The library prints nothing, never ends the
-//! process and keeps no state between calls, so that another process can do the same work: [`inproc`] takes what the
-//! program would be started with, [`engine::run`] a list of work. Remote protocols are handlers that
-//! [`engine::run_with`] takes: see the module `remote`, which the feature of that name (on by default) brings in.
-//! For single operations on local files call [`local`] directly.
+//! The program `pegasus-transfer` is a thin shell around [`program`]. The library prints nothing, never ends
+//! the process and keeps no state between calls, so other processes can embed it: [`inproc`] takes the
+//! arguments of the program, [`engine::run`] a list of work. Remote protocols are handlers for
+//! [`engine::run_with`], in the module `remote` (feature `remote`, on by default). [`local`] has the single
+//! operations on local files.
 
 pub mod cancel;
 mod cli;

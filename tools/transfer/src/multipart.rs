@@ -1,5 +1,5 @@
-//! Records for `PEGASUS_MULTIPART_DIR`, from where the job's wrapper passes them on to monitoring: of the attempts of
-//! transfers and of comparisons of checksums.
+//! Records of transfer attempts and checksum comparisons, for monitoring. They are written to
+//! `PEGASUS_MULTIPART_DIR`, from which the wrapper of the job forwards them.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::integrity::quoted;
 use crate::report::Attempt;
 
-/// The record as YAML.
+/// Formats the record of attempts as YAML.
 #[must_use]
 pub fn record(attempts: &[Attempt]) -> String {
     let mut out = "- transfer_attempts:\n".to_owned();
@@ -41,12 +41,13 @@ pub fn record(attempts: &[Attempt]) -> String {
     out
 }
 
-/// Writes the record into `directory`, named by the second `now`; a number is added if that name is taken.
+/// Writes the record of attempts into `directory`. Its name is `now` (seconds of the epoch), with a number if
+/// taken.
 pub fn write(directory: &Path, now: u64, attempts: &[Attempt]) -> io::Result<PathBuf> {
     write_as(directory, now, "transfer", &record(attempts))
 }
 
-/// Writes a record of another kind, which ends its name.
+/// Writes any record; its name ends in `kind`.
 pub fn write_as(directory: &Path, now: u64, kind: &str, text: &str) -> io::Result<PathBuf> {
     let mut file = tempfile::NamedTempFile::new_in(directory)?;
     file.write_all(text.as_bytes())?;
@@ -66,7 +67,7 @@ pub fn write_as(directory: &Path, now: u64, kind: &str, text: &str) -> io::Resul
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// A file that was compared with a known checksum.
+/// The comparison of a file with a known checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Comparison {
     /// Logical name.
@@ -75,11 +76,11 @@ pub struct Comparison {
     pub path: PathBuf,
     /// Its SHA-256, hexadecimal.
     pub sha256: String,
-    /// What was expected, if that is something else.
+    /// The expected checksum, if it differs.
     pub expected: Option<String>,
 }
 
-/// The record of comparisons, which took `duration`, as YAML.
+/// Formats the record of comparisons as YAML. `duration` is their total time.
 #[must_use]
 pub fn comparisons(all: &[Comparison], duration: Duration) -> String {
     let mut out = "- integrity_verification_attempts:\n".to_owned();
@@ -119,7 +120,7 @@ mod tests {
     use std::time::SystemTime;
 
     #[test]
-    fn two_records_of_one_second_are_both_kept() {
+    fn records_of_the_same_second_get_different_names() {
         let attempt = Attempt {
             source: "file://src/f\"2".into(),
             source_site: "s".into(),

@@ -1,38 +1,38 @@
-//! What a run tells while it goes on.
+//! Events of a run, and their receiver.
 
 use std::time::Duration;
 
 use crate::error::TransferError;
 use crate::report::Attempt;
 
-/// Something that an observer may want to tell its user at once.
+/// An event to report to the user at once.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A round starts.
     Round(u32),
-    /// An attempt of a transfer ended; with the reason if it failed.
+    /// An attempt of a transfer ended; with its error if it failed.
     Transfer(&'a Attempt, Option<&'a TransferError>),
-    /// A directory was made or something removed, or not: what, and why not.
+    /// A directory was created or something removed, or that failed: description and error.
     Other(&'a str, Option<&'a TransferError>),
     /// The next round starts after a wait.
     Wait(Duration),
-    /// A checksum that no file collects.
+    /// A checksum for which no file is set.
     Checksum(&'a str),
-    /// Something that helps to understand what happened: a program that is started, what it said.
+    /// Information, for instance a started program and its output.
     Note(String),
-    /// The same, of interest only when something is searched for.
+    /// Information for debugging only.
     Detail(String),
-    /// Something went wrong that does not fail the transfer.
+    /// A problem that does not fail the transfer.
     Warning(String),
 }
 
-/// Is told what happens, from several threads.
+/// Receives events, from several threads.
 pub trait Observer: Sync {
-    /// Takes note of an event.
+    /// Handles an event.
     fn event(&self, event: &Event<'_>);
 }
 
-/// An observer that takes no note.
+/// An observer that ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -1,4 +1,4 @@
-//! What happened: attempts, failures and the statistics of a run.
+//! The report of a run: attempts, failures and statistics.
 
 use std::time::{Duration, SystemTime};
 
@@ -20,26 +20,26 @@ pub struct Attempt {
     pub lfn: String,
     /// Whether it succeeded.
     pub success: bool,
-    /// When it started.
+    /// Start time.
     pub start: SystemTime,
-    /// How long it took.
+    /// Duration.
     pub duration: Duration,
-    /// Bytes of the file; 0 if it failed or the size is not known.
+    /// Size of the file in bytes; 0 if it failed or the size is unknown.
     pub bytes: u64,
-    /// Whether source or destination is a file of this machine, so that `bytes` can be known.
+    /// Whether source or destination is a local file, so that the size is known.
     pub local: bool,
 }
 
-/// One entry of the specification that failed for good.
+/// An entry of the specification that finally failed.
 #[derive(Debug)]
 pub struct Failure {
     /// Index of the entry in the list of work.
     pub entry: usize,
-    /// What was to be done, on one line: the URLs.
-    pub what: String,
-    /// Why the last attempt failed.
+    /// The entry on one line, with its URLs.
+    pub description: String,
+    /// The error to report.
     pub error: TransferError,
-    /// How many attempts were made.
+    /// Number of attempts.
     pub attempts: u32,
 }
 
@@ -55,13 +55,13 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether every entry succeeded.
+    /// Returns whether every entry succeeded.
     #[must_use]
     pub fn success(&self) -> bool {
         self.failures.is_empty()
     }
 
-    /// The lines of statistics, for `elapsed` of wall time.
+    /// Returns the lines of statistics for `elapsed` of wall time.
     #[must_use]
     pub fn statistics(&self, elapsed: Duration) -> Vec<String> {
         if self.attempts.is_empty() {
@@ -84,12 +84,12 @@ impl Report {
         let bytes = self.attempts.iter().map(|attempt| attempt.bytes).sum();
         let mut lines = vec![format!(
             "Stats: Total {}",
-            volume(self.attempts.len(), bytes, elapsed)
+            format_volume(self.attempts.len(), bytes, elapsed)
         )];
         for (from, to, count, bytes) in pairs {
             lines.push(format!(
                 "       Between sites {from}->{to} : {}",
-                volume(count, bytes, elapsed)
+                format_volume(count, bytes, elapsed)
             ));
         }
         lines
@@ -97,8 +97,8 @@ impl Report {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "shown with one decimal")]
-fn volume(count: usize, bytes: u64, elapsed: Duration) -> String {
-    // Less than a microsecond would only show a meaningless rate.
+fn format_volume(count: usize, bytes: u64, elapsed: Duration) -> String {
+    // A shorter time would give a meaningless rate.
     let seconds = elapsed.as_secs_f64().max(1e-6);
     let rate = bytes as f64 / seconds;
     format!(
@@ -109,7 +109,7 @@ fn volume(count: usize, bytes: u64, elapsed: Duration) -> String {
     )
 }
 
-/// A number with one decimal and the prefix of a power of 1024.
+/// Formats a number with one decimal and the prefix of a power of 1024.
 fn with_prefix(number: f64) -> String {
     let mut scaled = number;
     let mut prefix = "";

@@ -1,19 +1,19 @@
-//! Names of files as they appear in messages and logs: always on one line, whatever bytes they hold.
+//! Display of file names in messages and logs: always on one line, with any bytes.
 
 use std::fmt::{self, Display, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Displays bytes as text; control characters and bytes that are not UTF-8 are escaped.
+/// Displays bytes as text. Escapes control characters and bytes that are not UTF-8.
 pub struct Shown<'a>(&'a [u8]);
 
-/// Shows a path.
+/// Displays a path.
 #[must_use]
 pub fn path(path: &Path) -> Shown<'_> {
     Shown(path.as_os_str().as_bytes())
 }
 
-/// Shows any bytes.
+/// Displays bytes.
 #[must_use]
 pub fn bytes(bytes: &[u8]) -> Shown<'_> {
     Shown(bytes)
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stays_on_one_line() {
+    fn special_bytes_are_escaped() {
         assert_eq!(
             bytes(b"a\nb\xff\x1bc 'd' \xc3\xa9").to_string(),
             "a\\nb\\xff\\u{1b}c 'd' é"

@@ -3,7 +3,7 @@
 //! | form | meaning |
 //! |---|---|
 //! | no colon, or starting with `/`, `./` or `../` | path of a local file |
-//! | `file:PATH`, `file://PATH`, `file://localhost/PATH` | the same; without a leading `/` relative to the working directory |
+//! | `file:PATH`, `file://PATH`, `file://localhost/PATH` | the same; relative without a leading `/` |
 //! | `symlink://PATH`, `moveto://PATH` | local path, to be linked or moved to |
 //! | `PROTOCOL://HOST/PATH` | anything else; several `/` in a row count as one |
 //!
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 
 use crate::shown;
 
-/// Finds the value of an environment variable.
+/// Returns the value of an environment variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// A place that files come from or go to.
+/// The address of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
     scheme: String,
@@ -27,13 +27,13 @@ pub struct Url {
     path: PathBuf,
 }
 
-/// Why a text is no URL.
+/// The reason why a text is not a URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// Nothing there.
+    /// The text is empty.
     #[error("a URL is empty")]
     Empty,
-    /// A zero byte, which no file name can hold.
+    /// A zero byte, which is invalid in a file name.
     #[error("the URL '{0}' contains a zero byte")]
     ZeroByte(String),
     /// Neither a path nor `protocol://host/path`.
@@ -41,11 +41,11 @@ pub enum UrlError {
     Syntax(String),
 }
 
-/// Protocols whose URL is a local path.
-const LOCAL: [&str; 3] = ["file", "symlink", "moveto"];
+/// Protocols of local paths.
+const LOCAL_PROTOCOLS: [&str; 3] = ["file", "symlink", "moveto"];
 
 impl Url {
-    /// Reads a URL.
+    /// Parses a URL.
     pub fn parse(text: &[u8], env: Lookup<'_>) -> Result<Self, UrlError> {
         let shown = || shown::bytes(text).to_string();
         if text.is_empty() {
@@ -61,7 +61,7 @@ impl Url {
         {
             return Ok(Self::local("file", text, env));
         }
-        for scheme in LOCAL {
+        for scheme in LOCAL_PROTOCOLS {
             if let Some(rest) = text
                 .strip_prefix(scheme.as_bytes())
                 .and_then(|rest| rest.strip_prefix(b":"))
@@ -116,7 +116,7 @@ impl Url {
         })
     }
 
-    /// A `file` URL for a path.
+    /// Creates a `file` URL.
     #[must_use]
     pub fn file(path: PathBuf) -> Self {
         Self {
@@ -126,31 +126,31 @@ impl Url {
         }
     }
 
-    /// The protocol, without the colon.
+    /// Returns the protocol, without the colon.
     #[must_use]
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// Host, with user and port as written; empty for local protocols.
+    /// Returns the host with user and port as written; empty for local protocols.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The path.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether this names a file of this machine.
+    /// Returns whether this is a local file.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        LOCAL.contains(&self.scheme.as_str())
+        LOCAL_PROTOCOLS.contains(&self.scheme.as_str())
     }
 
-    /// The URL as text; bytes of the path as they are.
+    /// Returns the URL as text, with the bytes of the path unchanged.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut text = format!("{}://{}", self.scheme, self.host).into_bytes();
@@ -161,7 +161,7 @@ impl Url {
         text
     }
 
-    /// The host for messages, without a password.
+    /// Returns the host for messages, without a password.
     #[must_use]
     pub fn host_shown(&self) -> String {
         match self.host.rsplit_once('@') {
@@ -173,7 +173,7 @@ impl Url {
         }
     }
 
-    /// The URL for messages, on one line and without a password.
+    /// Returns the URL for messages, on one line and without a password.
     #[must_use]
     pub fn shown(&self) -> String {
         let host = self.host_shown();
@@ -186,8 +186,8 @@ impl Url {
     }
 }
 
-/// Replaces `$NAME` and `${NAME}`. A name starts with a letter and has at least two characters, so that a
-/// lone `$` in a file name stays.
+/// Replaces `$NAME` and `${NAME}`. A name starts with a letter and has at least two characters, so a lone `$`
+/// in a file name is kept.
 fn expand(text: &[u8], env: Lookup<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -209,7 +209,7 @@ fn expand(text: &[u8], env: Lookup<'_>) -> Vec<u8> {
     out
 }
 
-/// Name of the variable at the start of `text`, which starts with `$`, and the length of the reference.
+/// Returns the name and the length of the reference at the start of `text`, which begins with `$`.
 fn variable(text: &[u8]) -> Option<(&str, usize)> {
     let braced = text.get(1) == Some(&b'{');
     let start = if braced { 2 } else { 1 };
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url() {
+    fn invalid_urls_are_rejected() {
         for text in [
             "",
             "foo:bar",

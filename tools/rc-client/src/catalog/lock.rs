@@ -1,4 +1,4 @@
-//! Changing a catalog file that several processes change.
+//! Lock of a catalog file that several processes change.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -8,8 +8,8 @@ use rustix::fs::FlockOperation;
 
 use super::CatalogError;
 
-/// Holds a lock on a catalog file, by a file beside it: the catalog itself is replaced by renaming, which a
-/// lock on it would not survive.
+/// A lock on a catalog file, held on a separate file beside it. A lock on the catalog itself would be lost when the
+/// catalog is replaced by renaming.
 pub(super) struct Locked {
     path: PathBuf,
     _lock: File,
@@ -18,7 +18,7 @@ pub(super) struct Locked {
 impl Locked {
     /// Waits for the lock.
     pub(super) fn wait(path: &Path) -> Result<Self, CatalogError> {
-        // Through links, so that all names of a catalog share the lock and the link stays.
+        // Resolve links, so that all names of a catalog share the lock and the link is kept.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
@@ -33,7 +33,7 @@ impl Locked {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Replaces the content in one step; permissions stay.
+    /// Replaces the content in one step, and keeps the permissions.
     pub(super) fn replace(&self, content: &str) -> Result<(), CatalogError> {
         let write = || -> io::Result<()> {
             let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -53,7 +53,7 @@ impl Locked {
     }
 }
 
-/// The content of a file; empty if there is none.
+/// Reads a file. A missing file is empty.
 pub(super) fn read(path: &Path) -> Result<String, CatalogError> {
     match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),

@@ -15,8 +15,8 @@ pub use sqlite::{OpenDatabase, SqliteCatalog};
 pub use text::TextCatalog;
 pub use yaml::YamlCatalog;
 
-/// A replica catalog. A change is made completely or not at all, and several processes may change a catalog at the
-/// same time.
+/// A replica catalog. A change is made completely or not at all, and several processes may change a catalog
+/// at the same time.
 pub trait Catalog {
     /// Adds entries. An existing entry only gets the new metadata.
     fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError>;
@@ -27,8 +27,8 @@ pub trait Catalog {
     /// Returns all entries.
     fn list(&mut self) -> Result<Vec<Entry>, CatalogError>;
 
-    /// Deletes the locations that match, and returns their number. Metadata of a file is deleted with its last
-    /// location.
+    /// Deletes the locations that match, and returns their number. Metadata of a file is deleted with its
+    /// last location.
     fn delete(&mut self, patterns: &[Pattern]) -> Result<usize, CatalogError>;
 }
 
@@ -103,8 +103,8 @@ impl CatalogError {
 /// Opens the catalog that the properties starting with `prefix` describe.
 ///
 /// `PREFIX` is `JDBCRC` (with `PREFIX.db.url`), `File` or `YAML` (with `PREFIX.file`). If it is not set, the
-/// kind follows from the database URL or from the extension of the file. A database stays open in `database` for the
-/// next call.
+/// kind follows from the database URL or from the extension of the file. A database stays open in `database`
+/// for the next call.
 pub fn open<'a>(
     properties: &Properties,
     prefix: &str,

@@ -15,8 +15,8 @@ use super::sqlite::create_tables;
 /// Mode that SQLite gives to new databases, before the umask.
 const MODE: u32 = 0o644;
 
-/// Returns whether `path` is free for a new database. Remains of an earlier database belong to SQLite, and so do
-/// its special names.
+/// Returns whether `path` is free for a new database. Remains of an earlier database belong to SQLite, and so
+/// do its special names.
 pub(super) fn can_create(path: &Path) -> bool {
     let name = path.as_os_str().as_bytes();
     let missing = |suffix: &str| {
@@ -32,8 +32,8 @@ pub(super) fn can_create(path: &Path) -> bool {
 
 /// Creates a database with tables and the changes of `fill`. It waits for the disk only once.
 ///
-/// Returns false if there is no new database, or another process was faster. The caller then opens the database
-/// in the usual way, which also reports the reason.
+/// Returns false if there is no new database, or another process was faster. The caller then opens the
+/// database in the usual way, which also reports the reason.
 pub(super) fn create(path: &Path, fill: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>) -> bool {
     can_create(path) && try_create(path, fill).is_ok()
 }

@@ -15,16 +15,16 @@ use crate::entry::Entry;
 /// Maximum polls while another process changes the database; about a minute.
 const MAX_POLLS: i32 = 1_280;
 
-/// Pauses before the next poll; returns false to give up. A change takes about a millisecond, which is SQLite's own
-/// first pause. So the first pauses are shorter: ten of each length, up to 50 milliseconds.
+/// Pauses before the next poll; returns false to give up. A change takes about a millisecond, which is
+/// SQLite's own first pause. So the first pauses are shorter: ten of each length, up to 50 milliseconds.
 fn wait_for_writers(polls: i32) -> bool {
     let doublings = u32::try_from(polls / 10).map_or(0, |times| times.min(9));
     std::thread::sleep(Duration::from_micros(100 << doublings).min(Duration::from_millis(50)));
     polls < MAX_POLLS
 }
 
-/// The database of the last catalog, still open but not locked. Opening makes SQLite read the whole schema, which
-/// is half the time of a small change.
+/// The database of the last catalog, still open but not locked. Opening makes SQLite read the whole schema,
+/// which is half the time of a small change.
 #[derive(Debug, Default)]
 pub struct OpenDatabase {
     connection: Option<Connection>,
@@ -65,7 +65,8 @@ impl OpenDatabase {
         let connection = if let Some(connection) = self.connection.take() {
             connection
         } else {
-            // Identify the file before opening: if another file takes the name meanwhile, the two are not confused.
+            // Identify the file before opening: if another file takes the name meanwhile, the two are not
+            // confused.
             self.file = FileIdentity::of(path);
             connect(path)?
         };
@@ -82,8 +83,8 @@ pub struct SqliteCatalog<'a> {
 }
 
 impl<'a> SqliteCatalog<'a> {
-    /// Opens a database, or reuses the open one. A missing database is created with the first entries, or when it is
-    /// read, because each change waits for the disk several times.
+    /// Opens a database, or reuses the open one. A missing database is created with the first entries, or
+    /// when it is read, because each change waits for the disk several times.
     pub fn open(path: &Path, database: &'a mut OpenDatabase) -> Result<Self, CatalogError> {
         let is_open = database.is_at(path);
         let mut catalog = Self {
@@ -165,8 +166,8 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     connection.busy_handler(Some(wait_for_writers))?;
     // A write-ahead log needs shared memory, which network file systems do not have between hosts.
     connection.pragma_update(None, "journal_mode", "truncate")?;
-    // A power cut may lose the entries of the last seconds, as it may lose the files themselves. The catalog stays
-    // intact. The strictest mode would wait for the disk twice as often.
+    // A power cut may lose the entries of the last seconds, as it may lose the files themselves. The catalog
+    // stays intact. The strictest mode would wait for the disk twice as often.
     connection.pragma_update(None, "synchronous", "normal")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     Ok(connection)

@@ -1,4 +1,4 @@
-//! The text catalog: one entry a line. Comments and blank lines are kept.
+//! The text catalog: one entry per line. Changes keep comments and blank lines.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,13 @@ pub struct TextCatalog {
 }
 
 impl TextCatalog {
-    /// A catalog in `path`, which need not exist.
+    /// Creates a catalog for `path`, which need not exist.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// The lines, with the entry of each that has one.
+    /// Reads the lines, each with its entry.
     fn read(&self) -> Result<Vec<(String, Option<Entry>)>, CatalogError> {
         let text = lock::read(&self.path)?;
         let parse = |(index, line): (usize, &str)| match entry::parse(line) {
@@ -42,15 +42,15 @@ impl Catalog for TextCatalog {
     fn insert(&mut self, entries: &[Entry]) -> Result<(), CatalogError> {
         let locked = Locked::wait(&self.path)?;
         let mut lines = self.read()?;
-        let mut places = std::collections::HashMap::new();
+        let mut positions = std::collections::HashMap::new();
         for (index, (_, entry)) in lines.iter().enumerate() {
             if let Some(entry) = entry {
-                places.insert((entry.lfn.clone(), entry.pfn.clone(), entry.site.clone()), index);
+                positions.insert((entry.lfn.clone(), entry.pfn.clone(), entry.site.clone()), index);
             }
         }
         for new in entries {
             let key = (new.lfn.clone(), new.pfn.clone(), new.site.clone());
-            let index = *places.entry(key).or_insert_with(|| {
+            let index = *positions.entry(key).or_insert_with(|| {
                 lines.push((String::new(), None));
                 lines.len() - 1
             });

@@ -10,7 +10,7 @@ use super::lock::{self, Locked};
 use super::{Catalog, CatalogError, Pattern};
 use crate::entry::Entry;
 
-/// A catalog in a YAML file. Rewriting drops comments, but no data: a file with unknown keys is refused.
+/// A catalog in a YAML file. Changes drop comments, but no data: a file with unknown keys is rejected.
 #[derive(Debug)]
 pub struct YamlCatalog {
     path: PathBuf,
@@ -48,19 +48,19 @@ struct Location {
     pfn: String,
 }
 
-/// A string, number or truth value, kept as text.
+/// The text of a string, number or truth value.
 #[derive(Debug, Clone, PartialEq)]
 struct Scalar(String);
 
 impl<'de> Deserialize<'de> for Scalar {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // A quoted or plain scalar is a string here, whatever it looks like.
+        // Any scalar is a string here, quoted or not.
         String::deserialize(deserializer).map(Self)
     }
 }
 
 impl YamlCatalog {
-    /// A catalog in `path`, which need not exist.
+    /// Creates a catalog for `path`, which need not exist.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
         Self { path }
@@ -71,7 +71,7 @@ impl YamlCatalog {
         if text.trim().is_empty() {
             return Ok(Document::default());
         }
-        // Catalogs may be large; the limits of the reader are meant for untrusted input.
+        // Catalogs may be large. The limits of the parser are for untrusted input.
         let options = serde_saphyr::options! { budget: None };
         serde_saphyr::from_str_with_options(&text, options).map_err(|error| CatalogError::Content {
             path: self.path.clone(),
@@ -92,7 +92,7 @@ impl Replica {
             pairs("checksum.", &self.checksum)
                 .into_iter()
                 .map(|(key, value)| {
-                    // The line format names the algorithm beside the value.
+                    // The line format has the algorithm in an attribute of its own.
                     if key == "checksum.sha256" {
                         ("checksum.value".to_owned(), value)
                     } else {
@@ -140,7 +140,7 @@ impl Document {
             .as_ref()
             .map_or("5.0.4", |version| version.0.as_str());
         let mut out = format!("pegasus: {}\n", quoted(version));
-        mapping(&mut out, "", "x-pegasus", &self.origin);
+        write_mapping(&mut out, "", "x-pegasus", &self.origin);
         let replicas = self.replicas.as_deref().unwrap_or_default();
         if replicas.is_empty() {
             out.push_str("replicas: []\n");
@@ -165,8 +165,8 @@ impl Document {
                     None => writeln!(out, "      - pfn: {}", quoted(&location.pfn)),
                 };
             }
-            mapping(&mut out, "    ", "checksum", &replica.checksum);
-            mapping(&mut out, "    ", "metadata", &replica.metadata);
+            write_mapping(&mut out, "    ", "checksum", &replica.checksum);
+            write_mapping(&mut out, "    ", "metadata", &replica.metadata);
             if replica.regex {
                 out.push_str("    regex: true\n");
             }
@@ -175,7 +175,7 @@ impl Document {
     }
 }
 
-fn mapping(out: &mut String, indent: &str, key: &str, map: &BTreeMap<String, Scalar>) {
+fn write_mapping(out: &mut String, indent: &str, key: &str, map: &BTreeMap<String, Scalar>) {
     if map.is_empty() {
         return;
     }
@@ -185,7 +185,7 @@ fn mapping(out: &mut String, indent: &str, key: &str, map: &BTreeMap<String, Sca
     }
 }
 
-/// A double-quoted scalar.
+/// Formats a double-quoted scalar.
 fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -212,13 +212,13 @@ impl Catalog for YamlCatalog {
         let locked = Locked::wait(&self.path)?;
         let mut document = self.read()?;
         let replicas = document.replicas.get_or_insert_default();
-        let mut places: std::collections::HashMap<String, usize> = replicas
+        let mut positions: std::collections::HashMap<String, usize> = replicas
             .iter()
             .enumerate()
             .map(|(index, replica)| (replica.lfn.clone(), index))
             .collect();
         for entry in entries {
-            let index = *places.entry(entry.lfn.clone()).or_insert_with(|| {
+            let index = *positions.entry(entry.lfn.clone()).or_insert_with(|| {
                 replicas.push(Replica {
                     lfn: entry.lfn.clone(),
                     ..Replica::default()

@@ -1,4 +1,4 @@
-//! What follows an attempt of a transfer: checksums and the record of the attempt.
+//! Checksums and the record after each attempt of a transfer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ use crate::spec::{Location, Transfer};
 use crate::url::Url;
 
 impl Engine<'_> {
-    /// What follows an attempt of a transfer: checksums and the record.
-    pub(super) fn finish(
+    /// Publishes and verifies checksums after an attempt, and records it.
+    pub(super) fn finish_attempt(
         &self,
         pair: &Pair<'_>,
         result: Result<Done, TransferError>,
@@ -28,7 +28,7 @@ impl Engine<'_> {
     ) -> Result<(), TransferError> {
         let (from, to) = (pair.source, pair.destination());
         let result = result.and_then(|done| {
-            self.spoil(pair, &done);
+            self.corrupt(pair, &done);
             if pair.transfer.generate_checksum {
                 self.publish_checksum(pair, &done, clock.elapsed());
             }
@@ -55,8 +55,8 @@ impl Engine<'_> {
         result.map(drop)
     }
 
-    /// Publishes the checksum of the source if that is a local file, else of the destination; each logical
-    /// name once. Failing to do so does not fail the transfer.
+    /// Publishes the checksum of a local source, else of the destination; once per logical name. A failure
+    /// gives a warning only.
     fn publish_checksum(&self, pair: &Pair<'_>, done: &Done, took: Duration) {
         let destination = pair.destination();
         let copy = done
@@ -64,7 +64,7 @@ impl Engine<'_> {
             .clone()
             .unwrap_or_else(|| self.context.path(&destination.url));
         let source = self.context.path(&pair.source.url);
-        // A file that was moved is at its destination.
+        // A moved file is at its destination.
         let path = if pair.source.url.is_local() && source.exists() {
             source
         } else {
@@ -116,7 +116,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Compares the copy with the checksum that the metadata files of the working directory give.
+    /// Compares the copy with the checksum in the metadata files of the working directory.
     fn verify(&self, transfer: &Transfer, done: &Done) -> Result<(), TransferError> {
         let known = self
             .known
@@ -141,7 +141,7 @@ impl Engine<'_> {
         result
     }
 
-    /// Brings a remote destination into a temporary directory, if its protocol can be read.
+    /// Downloads a remote destination into a temporary directory; `None` if its protocol has no downloads.
     fn fetch_back(&self, transfer: &Transfer) -> Result<Option<(TempDir, PathBuf)>, TransferError> {
         let remote = &transfer.destination;
         let Some(handler) = self.registry.for_download(remote.url.scheme()) else {
@@ -172,13 +172,13 @@ impl Engine<'_> {
             source: remote,
             attempt: 1,
         };
-        let answer = handler.transfer(&self.copying(), &[pair]).pop();
-        answer.unwrap_or(Err(TransferError::Skipped("its handler gave no answer")))?;
+        let answer = handler.transfer(&self.copy_context(), &[pair]).pop();
+        answer.unwrap_or(Err(TransferError::Skipped(super::NO_RESULT)))?;
         Ok(Some((directory, path)))
     }
 
-    /// The test hook that spoils copies.
-    fn spoil(&self, pair: &Pair<'_>, done: &Done) {
+    /// Corrupts some copies; a hook for tests.
+    fn corrupt(&self, pair: &Pair<'_>, done: &Done) {
         if self.settings.error_rate == 0 || random_below(100) >= u32::from(self.settings.error_rate) {
             return;
         }
@@ -189,13 +189,13 @@ impl Engine<'_> {
             .path
             .clone()
             .unwrap_or_else(|| self.context.path(&pair.destination().url));
-        let spoilt = fs::OpenOptions::new()
+        let corrupted = fs::OpenOptions::new()
             .append(true)
             .open(&path)
             .and_then(|mut file| {
                 std::io::Write::write_all(&mut file, b"spoilt by PEGASUS_TRANSFER_ERROR_RATE")
             });
-        let outcome = if spoilt.is_ok() {
+        let outcome = if corrupted.is_ok() {
             "was spoilt"
         } else {
             "could not be spoilt"

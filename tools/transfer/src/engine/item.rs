@@ -1,4 +1,4 @@
-//! The entries that are not done yet, and the queue of a round.
+//! Open entries, and the queue of a round.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    pub(super) fn has(self, work: &Work) -> bool {
+    pub(super) fn includes(self, work: &Work) -> bool {
         matches!(
             (self, work),
             (Self::Make, Work::Mkdir(_))
@@ -24,16 +24,16 @@ impl Phase {
     }
 }
 
-/// An entry that is not done.
+/// An entry that is not done yet.
 pub(super) struct Item<'a> {
     pub(super) entry: usize,
     pub(super) work: &'a Work,
-    /// Sources worth trying, by index; the first is next. For other work than transfers a single 0.
-    pub(super) open: VecDeque<usize>,
-    /// How many of `open` were tried in this round.
-    pub(super) tried: usize,
+    /// Indices of the remaining sources, next first. A single 0 for other work than transfers.
+    pub(super) sources: VecDeque<usize>,
+    /// Number of `sources` attempted in this round.
+    pub(super) attempted: usize,
     pub(super) attempts: u32,
-    /// The failure to report, and the source it is about.
+    /// The failure to report; `source` is its source.
     pub(super) error: Option<TransferError>,
     pub(super) source: usize,
 }
@@ -47,8 +47,8 @@ impl<'a> Item<'a> {
         Self {
             entry,
             work,
-            open: (0..sources).collect(),
-            tried: 0,
+            sources: (0..sources).collect(),
+            attempted: 0,
             attempts: 0,
             error: None,
             source: 0,
@@ -58,7 +58,7 @@ impl<'a> Item<'a> {
     pub(super) fn pair(&self) -> Option<Pair<'a>> {
         match self.work {
             Work::Transfer(transfer) => {
-                let source = transfer.sources.get(*self.open.front()?)?;
+                let source = transfer.sources.get(*self.sources.front()?)?;
                 Some(Pair {
                     transfer,
                     source,
@@ -69,7 +69,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// The remote hosts that the next attempt needs, as protocol and host.
+    /// Returns the remote hosts of the next attempt, as protocol and host.
     pub(super) fn hosts(&self) -> Vec<String> {
         let host = |place: &Location| {
             let url = &place.url;
@@ -82,9 +82,9 @@ impl<'a> Item<'a> {
         places.into_iter().flatten().filter_map(host).collect()
     }
 
-    /// Whether the other can be done in one call with this: the same protocols, sites and hosts.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        fn alike(one: &Location, other: &Location) -> bool {
+    /// Returns whether one call can do both: same protocols, sites and hosts.
+    pub(super) fn can_join(&self, other: &Self) -> bool {
+        fn is_similar(one: &Location, other: &Location) -> bool {
             one.url.scheme() == other.url.scheme()
                 && one.url.host() == other.url.host()
                 && one.site == other.site
@@ -93,8 +93,8 @@ impl<'a> Item<'a> {
         match (self.work, other.work) {
             (Work::Transfer(_), Work::Transfer(_)) => match (self.pair(), other.pair()) {
                 (Some(one), Some(other)) => {
-                    alike(one.source, other.source)
-                        && alike(one.destination(), other.destination())
+                    is_similar(one.source, other.source)
+                        && is_similar(one.destination(), other.destination())
                         && one.attempt == other.attempt
                 }
                 _ => false,
@@ -103,14 +103,14 @@ impl<'a> Item<'a> {
                 Work::Remove { target, recursive },
                 Work::Remove {
                     target: place,
-                    recursive: deep,
+                    recursive: other_recursive,
                 },
-            ) => recursive == deep && alike(target, place),
+            ) => recursive == other_recursive && is_similar(target, place),
             _ => false,
         }
     }
 
-    pub(super) fn what(&self) -> String {
+    pub(super) fn description(&self) -> String {
         match self.work {
             Work::Transfer(transfer) => {
                 let source = transfer
@@ -128,18 +128,18 @@ impl<'a> Item<'a> {
 /// The entries of one round, shared by its threads.
 pub(super) struct Queue<'a> {
     pub(super) ready: VecDeque<Item<'a>>,
-    /// Threads that hold an entry which may come back.
+    /// Threads with an entry that may return to the queue.
     pub(super) busy: usize,
     /// Entries for the next round.
     pub(super) later: Vec<Item<'a>>,
-    /// Attempts with remote handlers in this round that worked, and that failed.
+    /// Successful and failed attempts with remote handlers in this round.
     pub(super) remote: (usize, usize),
 }
 
 impl Queue<'_> {
-    /// Whether so many remote transfers fail that the rest is not worth the time.
-    pub(super) fn hopeless(&self) -> bool {
-        let (completed, failed) = self.remote;
-        completed + failed > 10 && failed * 10 > (completed + failed) * 8
+    /// Returns whether more than 80 % of over 10 remote attempts failed, so the round ends.
+    pub(super) fn mostly_fails(&self) -> bool {
+        let (succeeded, failed) = self.remote;
+        succeeded + failed > 10 && failed * 10 > (succeeded + failed) * 8
     }
 }

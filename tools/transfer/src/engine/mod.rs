@@ -1,7 +1,8 @@
 //! Carries out a list of work: directories first, then transfers, then removals, each kind in parallel.
 //!
-//! An *attempt* tries one source of one entry. In a *round* every open entry is attempted with its sources
-//! in turn, until one works. Entries whose failure may heal are tried again in the next round, after a wait.
+//! An *attempt* uses one source of one entry. In a *round* every open entry is attempted with its sources in
+//! turn, until one succeeds. Entries that may succeed later are attempted again in the next round, after a
+//! wait.
 
 mod after;
 mod hosts;
@@ -23,19 +24,22 @@ use item::{Item, Phase, Queue};
 
 pub use settings::{Settings, Waits};
 
-/// Up to so many entries, with files of up to so many bytes, are done by one thread.
-const QUICK_ENTRIES: usize = 16;
-const QUICK_BYTES: u64 = 256 << 10;
+/// Maximum entries of a list that one thread processes alone.
+const MAX_QUICK_ENTRIES: usize = 16;
+/// Maximum size of a file in such a list, in bytes.
+const MAX_QUICK_BYTES: u64 = 256 << 10;
 
-/// Carries out `work` with local files. Does not fail as a whole: what failed is in the report.
+/// Reason of a missing result.
+const NO_RESULT: &str = "its handler gave no answer";
+
+/// Carries out `work` with local files. Failures are in the report.
 ///
-/// Removals wait for everything else; if anything failed they are not attempted, for they might remove what
-/// a failed transfer still needs.
+/// Removals come last. They are skipped after a failure, because a failed transfer may still need the files.
 pub fn run(work: &[Work], settings: &Settings, observer: &dyn Observer) -> Report {
     run_with(&Registry::default(), work, settings, observer)
 }
 
-/// The same with other handlers, for instance those of remote protocols.
+/// Carries out `work` with the given handlers, for instance those of remote protocols.
 pub fn run_with(registry: &Registry, work: &[Work], settings: &Settings, observer: &dyn Observer) -> Report {
     let context = Context {
         symlink: settings.symlink,
@@ -55,17 +59,17 @@ pub fn run_with(registry: &Registry, work: &[Work], settings: &Settings, observe
         hosts: Mutex::new(Hosts::default()),
     };
     for phase in [Phase::Make, Phase::Transfer, Phase::Remove] {
-        let items = work.iter().enumerate().filter(|(_, work)| phase.has(work));
+        let items = work.iter().enumerate().filter(|(_, work)| phase.includes(work));
         let items: VecDeque<Item<'_>> = items.map(|(entry, work)| Item::new(entry, work)).collect();
         if items.is_empty() {
             continue;
         }
         if phase == Phase::Remove && !lock(&engine.report).failures.is_empty() {
             for item in items {
-                engine.fail(item, TransferError::Skipped("entries before it failed"));
+                engine.report_failure(item, TransferError::Skipped("entries before it failed"));
             }
         } else {
-            engine.rounds(items);
+            engine.run_rounds(items);
         }
     }
     let mut report = engine.report.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +77,7 @@ pub fn run_with(registry: &Registry, work: &[Work], settings: &Settings, observe
     report
 }
 
-/// A poisoned lock only says that another thread panicked; the data are counts and lists.
+/// Locks a mutex. Poisoning is ignored: the data are counts and lists, valid after a panic of another thread.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -84,64 +88,62 @@ struct Engine<'a> {
     registry: &'a Registry,
     context: Context<'a>,
     report: Mutex<Report>,
-    /// Logical names whose checksum was published.
+    /// Logical names with a published checksum.
     published: Mutex<HashSet<Vec<u8>>>,
-    /// Checksums of the `*.meta` files, read when first needed.
+    /// Checksums in the `*.meta` files, read on first use.
     known: OnceLock<HashMap<Vec<u8>, String>>,
-    /// How the remote hosts are doing.
+    /// Failures of the remote hosts.
     hosts: Mutex<Hosts>,
 }
 
-/// Who does a set of entries.
+/// The handlers of a set of entries.
 #[derive(Clone, Copy)]
-enum Doer<'a> {
+enum Handlers<'a> {
     Transfer(Route<'a>),
-    Other(&'a dyn Handler),
+    Manage(&'a dyn Handler),
 }
 
-impl Doer<'_> {
+impl Handlers<'_> {
     fn is_remote(self) -> bool {
         match self {
-            Self::Transfer(Route::Direct(handler)) | Self::Other(handler) => handler.is_remote(),
+            Self::Transfer(Route::Direct(handler)) | Self::Manage(handler) => handler.is_remote(),
             Self::Transfer(Route::Staged(..)) => true,
         }
     }
 
     fn set_size(self) -> usize {
         match self {
-            Self::Transfer(Route::Direct(handler)) | Self::Other(handler) => handler.set_size(),
+            Self::Transfer(Route::Direct(handler)) | Self::Manage(handler) => handler.set_size(),
             Self::Transfer(Route::Staged(..)) => 1,
         }
     }
 }
 
 impl Engine<'_> {
-    fn rounds(&self, items: VecDeque<Item<'_>>) {
-        let mut items = items;
+    fn run_rounds(&self, mut items: VecDeque<Item<'_>>) {
         for round in 1..=self.settings.rounds.max(1) {
             self.observer.event(&Event::Round(round));
-            let (later, hopeless) = self.round(items);
+            let (later, mostly_fails) = self.run_round(items);
             let retry = later
                 .iter()
                 .filter_map(|item| item.error.as_ref().map(TransferError::retry))
                 .max();
-            let last = round >= self.settings.rounds || hopeless || self.settings.cancel.is_cancelled();
+            let last = round >= self.settings.rounds || mostly_fails || self.settings.cancel.is_cancelled();
             let Some(retry) = retry.filter(|_| !last) else {
                 later.into_iter().for_each(|item| self.give_up(item));
                 return;
             };
-            let wait = self.settings.waits.after(round, retry);
+            let wait = self.settings.waits.before_next(round, retry);
             self.observer.event(&Event::Wait(wait));
-            // A request to stop is noticed by the next round.
+            // The next round notices a cancellation.
             let _ = self.settings.cancel.sleep(wait);
             lock(&self.hosts).forgive();
             items = later.into();
         }
     }
 
-    /// Tries every item; returns those worth another round, and whether so much failed that there should be
-    /// none.
-    fn round<'w>(&self, items: VecDeque<Item<'w>>) -> (Vec<Item<'w>>, bool) {
+    /// Attempts every item. Returns the items for another round, and whether too many failed to start one.
+    fn run_round<'w>(&self, items: VecDeque<Item<'w>>) -> (Vec<Item<'w>>, bool) {
         let threads = if self.is_quick(&items) {
             1
         } else {
@@ -155,19 +157,19 @@ impl Engine<'_> {
         });
         let changed = Condvar::new();
         if threads == 1 {
-            self.work(&queue, &changed);
+            self.run_worker(&queue, &changed);
         } else {
             std::thread::scope(|scope| {
                 for _ in 1..threads {
-                    // A thread that cannot be started leaves its work to the others.
-                    let work = || self.work(&queue, &changed);
+                    // If a thread cannot start, the others do its work.
+                    let work = || self.run_worker(&queue, &changed);
                     let _ = std::thread::Builder::new().spawn_scoped(scope, work);
                 }
-                self.work(&queue, &changed);
+                self.run_worker(&queue, &changed);
             });
         }
         let mut queue = queue.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let hopeless = queue.hopeless();
+        let mostly_fails = queue.mostly_fails();
         for mut item in std::mem::take(&mut queue.ready) {
             let cancelled = self.settings.cancel.is_cancelled();
             let reason = if cancelled {
@@ -176,32 +178,32 @@ impl Engine<'_> {
                 TransferError::Skipped("too many failures to continue trying")
             };
             let error = item.error.take().unwrap_or(reason);
-            self.fail(item, error);
+            self.report_failure(item, error);
         }
-        (queue.later, hopeless)
+        (queue.later, mostly_fails)
     }
 
-    /// Whether there is so little to do, all of it here, that threads would take longer than the work.
+    /// Returns whether the work is local and so small that starting threads would take longer.
     fn is_quick(&self, items: &VecDeque<Item<'_>>) -> bool {
-        let little = |place: &Location| {
+        let is_small = |place: &Location| {
             let meta = std::fs::metadata(self.context.path(&place.url));
-            place.url.is_local() && meta.is_ok_and(|meta| meta.is_file() && meta.len() <= QUICK_BYTES)
+            place.url.is_local() && meta.is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_QUICK_BYTES)
         };
-        items.len() <= QUICK_ENTRIES
+        items.len() <= MAX_QUICK_ENTRIES
             && items.iter().all(|item| match item.work {
                 Work::Transfer(transfer) => {
-                    transfer.destination.url.is_local() && transfer.sources.iter().all(little)
+                    transfer.destination.url.is_local() && transfer.sources.iter().all(is_small)
                 }
                 Work::Mkdir(place) => place.url.is_local(),
                 Work::Remove { target, recursive } => target.url.is_local() && !recursive,
             })
     }
 
-    /// One thread of a round.
-    fn work<'w>(&self, queue: &Mutex<Queue<'w>>, changed: &Condvar) {
+    /// Runs one thread of a round.
+    fn run_worker<'w>(&self, queue: &Mutex<Queue<'w>>, changed: &Condvar) {
         let mut shared = lock(queue);
         loop {
-            if self.settings.cancel.is_cancelled() || shared.hopeless() {
+            if self.settings.cancel.is_cancelled() || shared.mostly_fails() {
                 changed.notify_all();
                 return;
             }
@@ -220,19 +222,19 @@ impl Engine<'_> {
                 && let Some(error) = lock(&self.hosts).given_up(&hosts)
             {
                 self.observer
-                    .event(&Event::Detail(format!("{}: {error}", item.what())));
-                self.failed_all(set, &error, &mut shared);
+                    .event(&Event::Detail(format!("{}: {error}", item.description())));
+                self.skip_set(set, &error, &mut shared);
                 changed.notify_all();
                 continue;
             }
             shared.busy += 1;
             drop(shared);
-            let (remote, results) = self.attempt(&mut set);
+            let (remote, results) = self.attempt_set(&mut set);
             shared = lock(queue);
             shared.busy -= 1;
             for (item, result) in set.into_iter().zip(results) {
                 if remote {
-                    lock(&self.hosts).note(&hosts, result.as_ref().copied());
+                    lock(&self.hosts).record(&hosts, result.as_ref().copied());
                     let counter = if result.is_ok() {
                         &mut shared.remote.0
                     } else {
@@ -241,24 +243,24 @@ impl Engine<'_> {
                     *counter += 1;
                 }
                 if let Err(error) = result {
-                    self.failed(item, error, &mut shared);
+                    self.record_failure(item, error, &mut shared);
                 }
             }
             changed.notify_all();
         }
     }
 
-    /// Takes from the queue the next item and those that its handler can do along with it.
+    /// Takes the next item from the queue, and others for the same call of its handler.
     fn next_set<'w>(&self, queue: &mut Queue<'w>) -> Option<Vec<Item<'w>>> {
         let mut set = vec![queue.ready.pop_front()?];
-        let Ok(doer) = self.doer(&set[0]) else {
+        let Ok(handlers) = self.find_handlers(&set[0]) else {
             return Some(set);
         };
         let share = (queue.ready.len() + 1).div_ceil(self.settings.threads.max(1));
-        let size = doer.set_size().min(share);
+        let size = handlers.set_size().min(share);
         let mut index = 0;
         while set.len() < size && index < queue.ready.len() {
-            if set[0].is_like(&queue.ready[index]) {
+            if set[0].can_join(&queue.ready[index]) {
                 set.extend(queue.ready.remove(index));
             } else {
                 index += 1;
@@ -267,107 +269,108 @@ impl Engine<'_> {
         Some(set)
     }
 
-    fn doer(&self, item: &Item<'_>) -> Result<Doer<'_>, TransferError> {
+    fn find_handlers(&self, item: &Item<'_>) -> Result<Handlers<'_>, TransferError> {
         match item.work {
             Work::Transfer(_) => {
                 let pair = item
                     .pair()
                     .ok_or(TransferError::Skipped("it has no source left"))?;
-                self.registry.route(&pair).map(Doer::Transfer)
+                self.registry.route(&pair).map(Handlers::Transfer)
             }
             Work::Mkdir(place) | Work::Remove { target: place, .. } => {
-                self.registry.for_url(&place.url).map(Doer::Other)
+                self.registry.for_url(&place.url).map(Handlers::Manage)
             }
         }
     }
 
-    /// Notes that none of a set could be tried.
-    fn failed_all<'w>(&self, set: Vec<Item<'w>>, error: &TransferError, queue: &mut Queue<'w>) {
+    /// Records that a set was not attempted because its host failed too often.
+    fn skip_set<'w>(&self, set: Vec<Item<'w>>, error: &TransferError, queue: &mut Queue<'w>) {
         for item in set {
             if let TransferError::HostGivenUp { host, failures } = error {
                 let error = TransferError::HostGivenUp {
                     host: host.clone(),
                     failures: *failures,
                 };
-                self.failed(item, error, queue);
+                self.record_failure(item, error, queue);
             }
         }
     }
 
-    /// Notes a failure: the next source now, another round later, or the end.
-    fn failed<'w>(&self, mut item: Item<'w>, error: TransferError, queue: &mut Queue<'w>) {
+    /// Records a failure and queues the next source, another round, or nothing.
+    fn record_failure<'w>(&self, mut item: Item<'w>, error: TransferError, queue: &mut Queue<'w>) {
         let retry = error.retry();
-        let source = item.open.pop_front().unwrap_or(0);
-        // Of several sources, report the failure that was most worth another attempt; and rather one that
-        // happened than that nothing was tried.
-        let tried = !matches!(error, TransferError::HostGivenUp { .. });
+        let source = item.sources.pop_front().unwrap_or(0);
+        // Of several sources, report the failure that was most worth another attempt. A real failure is
+        // better than a skipped attempt.
+        let attempted = !matches!(error, TransferError::HostGivenUp { .. });
         if item
             .error
             .as_ref()
-            .is_none_or(|old| tried && old.retry() <= retry)
+            .is_none_or(|old| attempted && old.retry() <= retry)
         {
             item.error = Some(error);
             item.source = source;
         }
         if retry != Retry::Never {
-            item.open.push_back(source);
-            item.tried += 1;
-        } else if item.open.is_empty() {
+            item.sources.push_back(source);
+            item.attempted += 1;
+        } else if item.sources.is_empty() {
             self.give_up(item);
             return;
         }
-        if item.tried < item.open.len() {
+        if item.attempted < item.sources.len() {
             queue.ready.push_back(item);
         } else {
-            item.tried = 0;
+            item.attempted = 0;
             queue.later.push(item);
         }
     }
 
     fn give_up(&self, mut item: Item<'_>) {
         let error = item.error.take().unwrap_or(TransferError::Cancelled);
-        self.fail(item, error);
+        self.report_failure(item, error);
     }
 
-    fn fail(&self, item: Item<'_>, error: TransferError) {
+    fn report_failure(&self, item: Item<'_>, error: TransferError) {
         let failure = Failure {
             entry: item.entry,
-            what: item.what(),
+            description: item.description(),
             error,
             attempts: item.attempts,
         };
         lock(&self.report).failures.push(failure);
     }
 
-    /// Attempts a set of like items; whether a remote service is involved, and the answers.
-    fn attempt(&self, set: &mut [Item<'_>]) -> (bool, Vec<Result<(), TransferError>>) {
+    /// Attempts a set of similar items. Returns whether a remote service was used, and the results.
+    fn attempt_set(&self, set: &mut [Item<'_>]) -> (bool, Vec<Result<(), TransferError>>) {
         for item in set.iter_mut() {
             item.attempts += 1;
         }
         let set = &*set;
-        let doer = match set.first().map(|item| self.doer(item)) {
-            Some(Ok(doer)) => doer,
-            Some(Err(error)) => return (false, vec![self.refused(&set[0], error)]),
+        let handlers = match set.first().map(|item| self.find_handlers(item)) {
+            Some(Ok(handlers)) => handlers,
+            Some(Err(error)) => return (false, vec![self.record_unsupported(&set[0], error)]),
             None => return (false, Vec::new()),
         };
-        let results = match doer {
-            Doer::Transfer(Route::Direct(handler)) => self.attempt_transfers(set, handler),
-            Doer::Transfer(Route::Staged(first, second)) => set
+        let results = match handlers {
+            Handlers::Transfer(Route::Direct(handler)) => self.attempt_transfers(set, handler),
+            Handlers::Transfer(Route::Staged(first, second)) => set
                 .iter()
                 .filter_map(Item::pair)
-                .map(|pair| self.staged(&pair, first, second))
+                .map(|pair| self.transfer_staged(&pair, first, second))
                 .collect(),
-            Doer::Other(handler) => self.attempt_others(set, handler),
+            Handlers::Manage(handler) => self.attempt_managed(set, handler),
         };
-        (doer.is_remote(), results)
+        (handlers.is_remote(), results)
     }
 
-    /// Records that no handler does an item.
-    fn refused(&self, item: &Item<'_>, error: TransferError) -> Result<(), TransferError> {
+    /// Records that an item has no handler.
+    fn record_unsupported(&self, item: &Item<'_>, error: TransferError) -> Result<(), TransferError> {
         match item.pair() {
-            Some(pair) => self.finish(&pair, Err(error), (SystemTime::now(), Instant::now())),
+            Some(pair) => self.finish_attempt(&pair, Err(error), (SystemTime::now(), Instant::now())),
             None => {
-                self.observer.event(&Event::Other(&item.what(), Some(&error)));
+                self.observer
+                    .event(&Event::Other(&item.description(), Some(&error)));
                 Err(error)
             }
         }
@@ -380,16 +383,16 @@ impl Engine<'_> {
         pairs
             .iter()
             .map(|pair| {
-                // A handler that answers for too few entries has not done the rest.
+                // Entries without a result were not transferred.
                 let result = results.next();
-                let result = result.unwrap_or(Err(TransferError::Skipped("its handler gave no answer")));
-                self.finish(pair, result, start)
+                let result = result.unwrap_or(Err(TransferError::Skipped(NO_RESULT)));
+                self.finish_attempt(pair, result, start)
             })
             .collect()
     }
 
-    fn attempt_others(&self, set: &[Item<'_>], handler: &dyn Handler) -> Vec<Result<(), TransferError>> {
-        let deep = matches!(set[0].work, Work::Remove { recursive: true, .. });
+    fn attempt_managed(&self, set: &[Item<'_>], handler: &dyn Handler) -> Vec<Result<(), TransferError>> {
+        let recursive = matches!(set[0].work, Work::Remove { recursive: true, .. });
         let removals: Vec<&Location> = set
             .iter()
             .filter_map(|item| match item.work {
@@ -399,22 +402,22 @@ impl Engine<'_> {
             .collect();
         let mut results = match set[0].work {
             Work::Mkdir(place) => vec![handler.make_directory(&self.context, place)],
-            _ => handler.remove_set(&self.context, &removals, deep),
+            _ => handler.remove_set(&self.context, &removals, recursive),
         }
         .into_iter();
         set.iter()
             .map(|item| {
                 let result = results.next();
-                let result = result.unwrap_or(Err(TransferError::Skipped("its handler gave no answer")));
+                let result = result.unwrap_or(Err(TransferError::Skipped(NO_RESULT)));
                 self.observer
-                    .event(&Event::Other(&item.what(), result.as_ref().err()));
+                    .event(&Event::Other(&item.description(), result.as_ref().err()));
                 result
             })
             .collect()
     }
 
-    /// The same context, but copies are never replaced by links.
-    fn copying(&self) -> Context<'_> {
+    /// Returns the context with links disabled.
+    fn copy_context(&self) -> Context<'_> {
         Context {
             symlink: false,
             ..self.context

@@ -1,4 +1,4 @@
-//! What a run can be told.
+//! Settings of a run.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,27 +6,27 @@ use std::time::Duration;
 use crate::cancel::Cancel;
 use crate::error::Retry;
 
-/// How to carry out a list of work.
+/// Settings of a run.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Most rounds; at least 1.
+    /// Maximum rounds; at least 1.
     pub rounds: u32,
-    /// Most transfers at a time; at least 1.
+    /// Maximum parallel transfers; at least 1.
     pub threads: usize,
-    /// Make links instead of copies of local files.
+    /// Create links instead of copies of local files.
     pub symlink: bool,
-    /// Where relative paths start; the working directory of the process if `None`.
+    /// Base of relative paths; the working directory of the process if `None`.
     pub base: Option<PathBuf>,
     /// Waits between rounds.
     pub waits: Waits,
-    /// File that published checksums are appended to (`KICKSTART_INTEGRITY_DATA`); they are reported as
-    /// [`Event::Checksum`](crate::observer::Event::Checksum) if `None`.
+    /// File that receives published checksums (`KICKSTART_INTEGRITY_DATA`). If `None`, they are reported as
+    /// [`Event::Checksum`](crate::observer::Event::Checksum).
     pub integrity_data: Option<PathBuf>,
-    /// Directory for temporary files, among them those between two remote places.
+    /// Directory for temporary files.
     pub temporary: PathBuf,
-    /// Test hook: percentage of copies to spoil by appending a text.
+    /// Test hook: percentage of copies to corrupt by appending a text.
     pub error_rate: u8,
-    /// Set when the run shall stop.
+    /// Set to stop the run.
     pub cancel: Cancel,
 }
 
@@ -46,15 +46,15 @@ impl Default for Settings {
     }
 }
 
-/// How long to wait before the next round. Each wait is a random time between half of and the whole of
-/// `first × 4^(round − 1)`, at most `longest`.
+/// Waits between rounds. With `t = first × 4^(round − 1)`, at most `longest`, each wait is a random time
+/// between `t / 2` and `t`. `first` is `soon` or `later`.
 #[derive(Debug, Clone, Copy)]
 pub struct Waits {
-    /// For failures of local files.
+    /// First wait after failures of local files.
     pub soon: Duration,
-    /// For failures of remote services.
+    /// First wait after failures of remote services.
     pub later: Duration,
-    /// Most of all waits.
+    /// Maximum wait.
     pub longest: Duration,
 }
 
@@ -69,7 +69,7 @@ impl Default for Waits {
 }
 
 impl Waits {
-    pub(super) fn after(&self, round: u32, retry: Retry) -> Duration {
+    pub(super) fn before_next(&self, round: u32, retry: Retry) -> Duration {
         let first = if retry == Retry::Later {
             self.later
         } else {
@@ -82,7 +82,7 @@ impl Waits {
     }
 }
 
-/// A number below `limit`, from the seeds that the standard library draws for its hash maps.
+/// Returns a random number below `limit`, from the seeds of the standard hash maps.
 pub(super) fn random_below(limit: u32) -> u32 {
     use std::hash::{BuildHasher, Hasher};
     let random = std::collections::hash_map::RandomState::new()

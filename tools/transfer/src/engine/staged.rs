@@ -1,4 +1,4 @@
-//! Transfers between two remote places, through a temporary local file.
+//! Transfers between two remote locations, through a temporary local file.
 
 use std::time::{Instant, SystemTime};
 
@@ -9,12 +9,12 @@ use crate::spec::{Location, Transfer};
 use crate::url::Url;
 
 /// Site label of the temporary file.
-const HERE: &str = "local";
+const LOCAL_SITE: &str = "local";
 
 impl Engine<'_> {
-    /// Brings the source here with `first`, and from here to the destination with `second`. Each half counts as
-    /// an attempt of its own in the record and the statistics.
-    pub(super) fn staged(
+    /// Downloads the source with `first`, then uploads the temporary file with `second`. The record and the
+    /// statistics count each half as one attempt.
+    pub(super) fn transfer_staged(
         &self,
         pair: &Pair<'_>,
         first: &dyn Handler,
@@ -24,13 +24,13 @@ impl Engine<'_> {
             .prefix("pegasus-transfer-")
             .tempdir_in(&self.settings.temporary)
             .map_err(|error| TransferError::io("create a directory in", &self.settings.temporary, error))?;
-        let here = Location {
-            site: HERE.to_owned(),
+        let temporary_file = Location {
+            site: LOCAL_SITE.to_owned(),
             url: Url::file(directory.path().join("data")),
             image: pair.destination().image.clone(),
         };
-        let fetch = Transfer {
-            destination: here.clone(),
+        let download = Transfer {
+            destination: temporary_file.clone(),
             verify_checksum: false,
             ..pair.transfer.clone()
         };
@@ -38,17 +38,17 @@ impl Engine<'_> {
         if destination.url.scheme() == "symlink" {
             destination.url = Url::file(destination.url.path().to_owned());
         }
-        let bring = Transfer {
-            sources: vec![here.clone()],
+        let upload = Transfer {
+            sources: vec![temporary_file.clone()],
             destination,
             generate_checksum: false,
             ..pair.transfer.clone()
         };
-        self.half(&fetch, pair.source, pair.attempt, first)?;
-        self.half(&bring, &here, pair.attempt, second)
+        self.transfer_half(&download, pair.source, pair.attempt, first)?;
+        self.transfer_half(&upload, &temporary_file, pair.attempt, second)
     }
 
-    fn half(
+    fn transfer_half(
         &self,
         transfer: &Transfer,
         source: &Location,
@@ -62,9 +62,9 @@ impl Engine<'_> {
         };
         let start = (SystemTime::now(), Instant::now());
         let result = handler
-            .transfer(&self.copying(), std::slice::from_ref(&pair))
+            .transfer(&self.copy_context(), std::slice::from_ref(&pair))
             .pop();
-        let result = result.unwrap_or(Err(TransferError::Skipped("its handler gave no answer")));
-        self.finish(&pair, result, start)
+        let result = result.unwrap_or(Err(TransferError::Skipped(super::NO_RESULT)));
+        self.finish_attempt(&pair, result, start)
     }
 }

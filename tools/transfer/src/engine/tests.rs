@@ -1,18 +1,18 @@
-//! The engine with a handler that only pretends: order, sets, attempts and giving up.
+//! The engine with a stub handler: order, sets, attempts and giving up.
 
-use crate::observer::Silent;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use std::fs;
 use std::time::Duration;
 
 use super::*;
+use crate::observer::Silent;
 use crate::protocol::Done;
 use crate::spec;
 use crate::spec::Location;
 
-/// What a stub answers, from the path of the source: `/ok`, `/never`, `/soon`, `/later`, or `/heals/N`,
-/// which fails N times.
+/// A handler whose results depend on the path of the source: `/ok`, `/never`, `/soon`, `/later`, or
+/// `/heals/N`, which fails N times.
 #[derive(Default)]
 struct Stub {
     sets: Mutex<Vec<Vec<String>>>,
@@ -54,7 +54,7 @@ impl Stub {
     }
 }
 
-/// A handle to a stub that the test keeps looking at.
+/// A handle to a stub that the test inspects.
 struct Handle(&'static Stub);
 
 impl Handler for Handle {
@@ -109,7 +109,7 @@ fn run_stub(spec: &str, threads: usize) -> (Report, &'static Stub) {
     (run_with(&registry, &work, &settings, &Silent), stub)
 }
 
-/// Transfers, each from its sources in the order given.
+/// Formats a specification of transfers, each with its sources in the given order.
 fn transfers(sources: &[&[&str]]) -> String {
     let entries: Vec<_> = sources
         .iter()
@@ -129,7 +129,7 @@ fn failures(report: &Report) -> Vec<(usize, u32, &str)> {
     report
         .failures
         .iter()
-        .map(|failure| (failure.entry, failure.attempts, failure.what.as_str()))
+        .map(|failure| (failure.entry, failure.attempts, failure.description.as_str()))
         .collect()
 }
 
@@ -159,15 +159,15 @@ fn attempts_depend_on_the_failure() {
 }
 
 #[test]
-fn sources_take_turns_within_a_round_and_hopeless_ones_are_dropped() {
+fn sources_take_turns_within_a_round_and_permanent_failures_are_dropped() {
     let (report, stub) = run_stub(
         &transfers(&[&["stub://h/never", "stub://h/heals/1", "stub://h/later"]]),
         3,
     );
     assert!(report.success());
-    let tried: Vec<_> = lock(&stub.sets).concat();
+    let attempted: Vec<_> = lock(&stub.sets).concat();
     assert_eq!(
-        tried,
+        attempted,
         [
             "stub://h/never",
             "stub://h/heals/1",
@@ -175,7 +175,7 @@ fn sources_take_turns_within_a_round_and_hopeless_ones_are_dropped() {
             "stub://h/heals/1"
         ]
     );
-    // The failure that had most hope is the one to report.
+    // The failure most worth another attempt is reported.
     let (report, _) = run_stub(
         &transfers(&[&["stub://h/later", "stub://h/soon", "stub://h/never"]]),
         1,
@@ -211,19 +211,19 @@ fn mass_failure_ends_the_run_early() {
 }
 
 #[test]
-fn a_host_that_keeps_failing_is_left_alone() {
+fn host_that_keeps_failing_gets_no_more_work() {
     let mut urls = vec![&["stub://h/later"][..]; 30];
     urls.push(&["stub://h/later", "stub://well/ok"]);
     let (report, stub) = run_stub(&transfers(&urls), 1);
     assert_eq!(report.failures.len(), 30);
-    // A set of five in the first round, a set in each of the two others, and the one with another source.
+    // One set of five in each of the three rounds, and the entry with another source.
     let sets: Vec<_> = lock(&stub.sets).iter().map(Vec::len).collect();
     assert_eq!(sets.iter().sum::<usize>(), 16, "{sets:?}");
-    let untried = report
+    let skipped = report
         .failures
         .iter()
         .filter(|failure| matches!(failure.error, TransferError::HostGivenUp { .. }));
-    assert_eq!(untried.count(), 30 - 5);
+    assert_eq!(skipped.count(), 30 - 5);
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn directories_come_first_and_removals_last() {
 }
 
 #[test]
-fn a_cancelled_run_attempts_nothing() {
+fn cancelled_run_attempts_nothing() {
     let settings = Settings::default();
     settings.cancel.cancel();
     let work = spec::parse(transfers(&[&["/a"], &["/b"]]).as_bytes(), &|_| None, &mut || 1).expect("valid");
@@ -276,23 +276,23 @@ fn relative_paths_start_at_the_base() {
 }
 
 #[test]
-fn waits_grow_up_to_the_longest() {
+fn waits_grow_up_to_the_maximum() {
     let waits = Waits {
         soon: Duration::from_secs(2),
         later: Duration::from_secs(60),
         longest: Duration::from_secs(300),
     };
-    for (round, retry, least, most) in [
+    for (round, retry, min, max) in [
         (1, Retry::Soon, 1, 2),
         (2, Retry::Soon, 4, 8),
         (1, Retry::Later, 30, 60),
         (9, Retry::Later, 150, 300),
     ] {
-        let wait = waits.after(round, retry);
+        let wait = waits.before_next(round, retry);
         assert!(
-            wait >= Duration::from_secs(least) && wait <= Duration::from_secs(most),
+            wait >= Duration::from_secs(min) && wait <= Duration::from_secs(max),
             "{wait:?}"
         );
     }
-    assert!(waits.after(u32::MAX, Retry::Soon) <= waits.longest);
+    assert!(waits.before_next(u32::MAX, Retry::Soon) <= waits.longest);
 }

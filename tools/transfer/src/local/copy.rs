@@ -1,4 +1,4 @@
-//! Copies a file, or a directory with all in it.
+//! Copies a file, or a directory with its content.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,35 +15,34 @@ use super::tree;
 use crate::cancel::Cancel;
 use crate::error::TransferError;
 
-/// How to copy.
+/// Options of a copy.
 #[derive(Debug, Clone, Default)]
 pub struct CopyOptions {
-    /// Compute the SHA-256 of the source on the way.
+    /// Compute the SHA-256 of the source while copying.
     pub hash: bool,
-    /// Stop when this is set.
+    /// Set to stop the copy.
     pub cancel: Cancel,
 }
 
 /// A finished copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copied {
-    /// Size of the copy in bytes; of a directory, that of all files in it.
+    /// Size of the copy in bytes; for a directory, the sum of its files.
     pub bytes: u64,
-    /// Where the copy is: the destination, or a file in it if it is a directory.
+    /// Path of the copy: the destination, or a file in a destination directory.
     pub path: PathBuf,
-    /// How the bytes were copied; `None` for a directory, or if there was nothing to do because source and
-    /// destination are the same file.
+    /// How the bytes were copied; `None` for a directory, or if source and destination are the same file.
     pub method: Option<Method>,
-    /// SHA-256 of the content, if asked for and the source is a file.
+    /// SHA-256 of the content, if requested and the source is a file.
     pub sha256: Option<[u8; 32]>,
 }
 
 /// Copies `source` to `destination`, following symbolic links on both sides.
 ///
-/// * The destination's directory is made if it is missing.
+/// * A missing directory of the destination is created.
 /// * A file copied to a directory goes into it under its own name.
-/// * An existing file is replaced in one step. Permission bits are those of the source less the umask.
-/// * A directory is copied with all in it; into an existing directory it is merged file by file.
+/// * An existing file is replaced in one step. Permissions are those of the source, reduced by the umask.
+/// * A directory is copied with its content, and merged file by file into an existing directory.
 /// * If both are the same file, nothing is done.
 pub fn copy_path(source: &Path, destination: &Path, options: &CopyOptions) -> Result<Copied, TransferError> {
     let (mut file, meta) = open_source(source)?;
@@ -74,12 +73,12 @@ pub fn copy_path(source: &Path, destination: &Path, options: &CopyOptions) -> Re
                 sha256,
             })
         }
-        Target::Regular(path) => regular(file, &meta, source, path, hasher, options),
-        Target::Special(path) => special(file, source, path, hasher, options),
+        Target::Regular(path) => copy_regular(file, &meta, source, path, hasher, options),
+        Target::Special(path) => copy_special(file, source, path, hasher, options),
     }
 }
 
-/// Computes the SHA-256 of a file.
+/// Computes the SHA-256 of a file; `None` for a directory.
 pub(crate) fn hash_path(path: &Path, cancel: &Cancel) -> Result<Option<[u8; 32]>, TransferError> {
     let (mut file, meta) = open_source(path)?;
     if meta.is_dir() {
@@ -121,8 +120,8 @@ pub(crate) fn open_source(source: &Path) -> Result<(File, fs::Metadata), Transfe
     }
 }
 
-/// Network file systems remember for a while that a name did not exist. Listing the directory makes them
-/// ask the server again: a file that another host has just written appears.
+/// Makes a network file system ask its server again about a missing name, by listing the directory. Such file
+/// systems cache missing names, so a file that another host has just written may be invisible.
 pub(super) fn refresh(path: &Path) {
     let parent = path
         .parent()
@@ -136,13 +135,13 @@ pub(super) fn refresh(path: &Path) {
 enum Target {
     /// Source and destination are one file.
     Same(PathBuf),
-    /// A regular file, or nothing yet: replaced by renaming.
+    /// A regular file or a new name: replaced by renaming.
     Regular(PathBuf),
-    /// A device or pipe: written to.
+    /// A device or pipe: written directly.
     Special(PathBuf),
 }
 
-/// Finds what to replace: follows links, goes into directories.
+/// Finds the file to replace. Follows links and enters directories.
 fn resolve(source: &Path, destination: &Path) -> Result<Target, TransferError> {
     let mut path = destination.to_owned();
     if destination.as_os_str().as_encoded_bytes().ends_with(b"/") {
@@ -168,7 +167,7 @@ fn resolve(source: &Path, destination: &Path) -> Result<Target, TransferError> {
             let Some(name) = source.file_name() else { break };
             path.push(name);
         } else if meta.is_file() {
-            // Through a link, the file it leads to is replaced and the link stays.
+            // Replace the target of a link, and keep the link.
             let link = fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_symlink());
             let real = if link {
                 fs::canonicalize(&path)
@@ -191,12 +190,12 @@ fn resolve(source: &Path, destination: &Path) -> Result<Target, TransferError> {
     ))
 }
 
-/// Whether the file behind `meta` is `path`.
+/// Returns whether `meta` belongs to the file at `path`.
 pub(super) fn is_same(path: &Path, meta: &fs::Metadata) -> bool {
     fs::metadata(path).is_ok_and(|other| other.ino() == meta.ino() && other.dev() == meta.dev())
 }
 
-fn regular(
+fn copy_regular(
     mut file: File,
     meta: &fs::Metadata,
     source: &Path,
@@ -229,7 +228,7 @@ fn regular(
     })
 }
 
-fn special(
+fn copy_special(
     mut file: File,
     source: &Path,
     path: PathBuf,

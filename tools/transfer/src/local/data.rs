@@ -1,4 +1,4 @@
-//! The bytes of one file: by the cheapest way the file systems offer, holes kept.
+//! Copies the bytes of one file by the cheapest method of the file systems, and keeps holes.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,10 +10,10 @@ use sha2::{Digest, Sha256};
 
 use crate::cancel::Cancel;
 
-/// How the bytes came to the copy.
+/// How the bytes were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// Shared blocks; nothing was copied (`FICLONE`).
+    /// Shared blocks, without a copy (`FICLONE`).
     Reflink,
     /// Inside the kernel, perhaps on the server (`copy_file_range`).
     CopyFileRange,
@@ -23,25 +23,26 @@ pub enum Method {
     ReadWrite,
 }
 
-/// Files up to this size go through one buffer: fewer system calls than any other way.
-const SMALL: u64 = 64 << 10;
-/// Least and most bytes of one system call.
-const STEPS: [u64; 2] = [1 << 20, 64 << 20];
-/// How long one system call should take: whoever asks for an end kills half a second later.
-const SOON: Duration = Duration::from_millis(50);
-/// Bytes of the buffer of larger files.
-const BUFFER: usize = 256 << 10;
+/// Maximum size of a file that is copied through one buffer, with the fewest system calls; in bytes.
+const MAX_SMALL_FILE: u64 = 64 << 10;
+/// Minimum and maximum bytes of one system call.
+const MIN_STEP: u64 = 1 << 20;
+const MAX_STEP: u64 = 64 << 20;
+/// Maximum intended duration of one system call. Short calls let a cancelled copy clean up before it is
+/// killed, half a second later.
+const STEP_DURATION: Duration = Duration::from_millis(50);
+/// Size of the buffer for larger files, in bytes.
+const BUFFER_SIZE: usize = 256 << 10;
 
-/// A failure, and which file it concerns.
+/// A failure, by the file concerned.
 pub(super) enum DataError {
     Read(io::Error),
     Write(io::Error),
     Cancelled,
 }
 
-/// Copies everything from the start of `source` to the empty file `copy`. `size` and `blocks` (of 512
-/// bytes) are those of the source; with `hash` the bytes are also hashed on their way. Returns the number
-/// of bytes of the copy.
+/// Copies `source` from its start to the empty file `copy`. `size` and `blocks` (of 512 bytes) are those of
+/// the source. With `hash` the bytes are also hashed. Returns the size of the copy in bytes.
 pub(super) fn copy_bytes(
     source: &mut File,
     copy: &mut File,
@@ -56,7 +57,7 @@ pub(super) fn copy_bytes(
         cancel,
         buffer: Vec::new(),
     };
-    if size <= SMALL {
+    if size <= MAX_SMALL_FILE {
         return Ok((job.through_buffer(0, None)?, Method::ReadWrite));
     }
     if rustix::fs::ioctl_ficlone(&*job.copy, &*job.source).is_ok() {
@@ -76,18 +77,18 @@ pub(super) fn copy_bytes(
             (position, size)
         };
         job.hash_zeros(start - position)?;
-        let copied = job.extent(start, end, &mut method)?;
+        let copied = job.copy_extent(start, end, &mut method)?;
         position = start + copied;
         if copied < end - start {
-            break; // the source became shorter; the caller sees it by the size
+            break; // the source became shorter; the caller notices by the size
         }
     }
-    // A hole at the end is only made by setting the length.
+    // Only setting the length creates a hole at the end.
     let length = job.copy.metadata().map_err(DataError::Write)?.len();
     if length < position {
         job.copy.set_len(position).map_err(DataError::Write)?;
     }
-    // A file that is still being written has grown meanwhile.
+    // The source may have grown meanwhile.
     let more = if position >= size {
         job.through_buffer(position, None)?
     } else {
@@ -96,10 +97,10 @@ pub(super) fn copy_bytes(
     Ok((position + more, method))
 }
 
-/// The SHA-256 of a whole file.
+/// Computes the SHA-256 of an open file; `None` if cancelled.
 pub(crate) fn hash_file(file: &mut File, cancel: &Cancel) -> io::Result<Option<[u8; 32]>> {
     let mut hasher = Sha256::new();
-    let mut buffer = vec![0; BUFFER];
+    let mut buffer = vec![0; BUFFER_SIZE];
     loop {
         if cancel.is_cancelled() {
             return Ok(None);
@@ -130,7 +131,7 @@ impl Job<'_> {
         }
     }
 
-    /// Start and end of the next part with data at or after `position`; start is `size` if there is none.
+    /// Returns start and end of the next data at or after `position`; both are `size` if there is none.
     fn next_data(&self, position: u64, size: u64) -> Result<(u64, u64), DataError> {
         match rustix::fs::seek(&*self.source, rustix::fs::SeekFrom::Data(position)) {
             Ok(start) if start >= size => Ok((size, size)),
@@ -139,22 +140,22 @@ impl Job<'_> {
                 Ok((start, end.clamp(start + 1, size)))
             }
             Err(Errno::NXIO) => Ok((size, size)),
-            // The file system does not tell where its holes are.
+            // The file system does not report holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok((position, size)),
             Err(errno) => Err(DataError::Read(errno.into())),
         }
     }
 
-    /// Copies the bytes from `start` to `end` to the same place; falls back from way to way and remembers
-    /// in `method` what worked. Returns less than asked only at the end of the source.
-    fn extent(&mut self, start: u64, end: u64, method: &mut Method) -> Result<u64, DataError> {
+    /// Copies the bytes from `start` to `end` to the same position. Falls back from method to method, and
+    /// stores in `method` the one that worked. Returns fewer bytes only at the end of the source.
+    fn copy_extent(&mut self, start: u64, end: u64, method: &mut Method) -> Result<u64, DataError> {
         let mut done = 0;
-        let mut most = STEPS[0];
+        let mut max_step = MIN_STEP;
         while start + done < end {
             self.check()?;
             let (from, left) = (start + done, end - start - done);
-            let step = usize::try_from(left.min(most)).unwrap_or(BUFFER);
-            let began = Instant::now();
+            let step = usize::try_from(left.min(max_step)).unwrap_or(BUFFER_SIZE);
+            let clock = Instant::now();
             let answer = match method {
                 Method::CopyFileRange => {
                     let (mut read, mut write) = (from, from);
@@ -178,19 +179,19 @@ impl Job<'_> {
             match answer {
                 Ok(count) if count > 0 => {
                     done += count as u64;
-                    most = if began.elapsed() < SOON / 2 {
-                        most * 2
+                    max_step = if clock.elapsed() < STEP_DURATION / 2 {
+                        max_step * 2
                     } else {
-                        most / 2
+                        max_step / 2
                     };
-                    most = most.clamp(STEPS[0], STEPS[1]);
+                    max_step = max_step.clamp(MIN_STEP, MAX_STEP);
                 }
                 Err(Errno::INTR) => {}
-                // A full disk stays full for the other ways.
+                // The other methods fail on a full disk, too.
                 Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => {
                     return Err(DataError::Write(errno.into()));
                 }
-                // No progress or any other refusal: the next way finds out whether it is a real error.
+                // No progress, or another error: the next method shows whether it persists.
                 _ => {
                     *method = match method {
                         Method::CopyFileRange => Method::Sendfile,
@@ -202,18 +203,24 @@ impl Job<'_> {
         Ok(done)
     }
 
-    /// Copies through memory from `start` for `limit` bytes, or to the end of the source.
+    /// Copies `limit` bytes from `start` through memory, or up to the end of the source.
     fn through_buffer(&mut self, start: u64, limit: Option<u64>) -> Result<u64, DataError> {
         let small = start == 0 && limit.is_none();
-        let wanted = if small { SMALL as usize } else { BUFFER };
-        if self.buffer.len() < wanted {
-            self.buffer.resize(wanted, 0);
+        let buffer_size = if small {
+            MAX_SMALL_FILE as usize
+        } else {
+            BUFFER_SIZE
+        };
+        if self.buffer.len() < buffer_size {
+            self.buffer.resize(buffer_size, 0);
         }
         let mut done = 0;
         while limit.is_none_or(|limit| done < limit) {
             self.check()?;
-            let step = limit.map_or(wanted, |limit| {
-                usize::try_from(limit - done).unwrap_or(wanted).min(wanted)
+            let step = limit.map_or(buffer_size, |limit| {
+                usize::try_from(limit - done)
+                    .unwrap_or(buffer_size)
+                    .min(buffer_size)
             });
             let read = match self.source.read_at(&mut self.buffer[..step], start + done) {
                 Ok(0) => break,
@@ -233,10 +240,10 @@ impl Job<'_> {
         Ok(done)
     }
 
-    /// Hashes a clone's source; returns the size of the clone.
+    /// Hashes a clone if requested, and returns its size.
     fn hash_clone(&mut self, size: u64) -> Result<u64, DataError> {
         if let Some(hash) = &mut self.hash {
-            self.buffer.resize(BUFFER, 0);
+            self.buffer.resize(BUFFER_SIZE, 0);
             let mut position = 0;
             loop {
                 if self.cancel.is_cancelled() {
@@ -256,7 +263,7 @@ impl Job<'_> {
         Ok(self.copy.metadata().map_or(size, |metadata| metadata.len()))
     }
 
-    /// Hashes a hole.
+    /// Hashes the zeros of a hole.
     fn hash_zeros(&mut self, mut count: u64) -> Result<(), DataError> {
         static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         if self.hash.is_none() {
@@ -274,14 +281,14 @@ impl Job<'_> {
     }
 }
 
-/// Writes all of `source` into a file that is no regular file (a device, a pipe).
+/// Copies `source` into a special file (a device, a pipe).
 pub(super) fn copy_stream(
     source: &mut File,
     sink: &mut File,
     mut hash: Option<&mut Sha256>,
     cancel: &Cancel,
 ) -> Result<u64, DataError> {
-    let mut buffer = vec![0; BUFFER];
+    let mut buffer = vec![0; BUFFER_SIZE];
     let mut done = 0;
     loop {
         if cancel.is_cancelled() {
@@ -334,7 +341,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
-        /// Any layout of data and holes gives the same bytes, the same hash, and no more blocks.
+        /// Any layout of data and holes gives the same bytes and the same hash.
         #[test]
         fn copies_equal_their_source(
             parts in proptest::collection::vec((any::<bool>(), 1u64..300_000, any::<u8>()), 0..8),
@@ -374,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_copies() {
+    fn every_method_copies() {
         for first in [Method::CopyFileRange, Method::Sendfile, Method::ReadWrite] {
             let mut source = tempfile::tempfile().expect("temporary file");
             let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
@@ -389,7 +396,7 @@ mod tests {
                 buffer: Vec::new(),
             };
             let mut method = first;
-            let Ok(count) = job.extent(1000, 3_000_000, &mut method) else {
+            let Ok(count) = job.copy_extent(1000, 3_000_000, &mut method) else {
                 panic!("{first:?}")
             };
             assert_eq!(count, 2_999_000, "{first:?}");
@@ -408,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_to_stop_is_seen() {
+    fn cancellation_stops_the_copy() {
         let mut source = tempfile::tempfile().expect("temporary file");
         source.set_len(1 << 20).expect("length");
         let mut copy = tempfile::tempfile().expect("temporary file");

@@ -1,4 +1,4 @@
-//! Local files that come from elsewhere: written under a temporary name by whoever fetches them.
+//! Downloads: local files that a remote handler or an external program writes under a temporary name.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,16 +11,16 @@ use rustix::io::Errno;
 use super::place::Place;
 use crate::error::TransferError;
 
-/// An open file on its way to its final name; removed when dropped before that.
+/// An open file without its final name. Dropping it before [`publish`](Self::publish) removes it.
 pub(crate) struct Incoming {
     place: Place,
-    /// Empty if it has none, and once published.
+    /// Temporary name; empty if the file has none or is published.
     name: OsString,
     pub(crate) file: File,
 }
 
 impl Incoming {
-    /// Creates an empty file that shall become `destination`, and the directories above it.
+    /// Creates an empty file for `destination`, and the missing directories above it.
     pub(crate) fn create(destination: &Path) -> Result<Self, TransferError> {
         let place = Place::open(&final_path(destination)?)?;
         let (temporary, file) = place.create_file(Mode::from_raw_mode(0o666))?;
@@ -28,12 +28,12 @@ impl Incoming {
         Ok(Self { place, name, file })
     }
 
-    /// The path under the final name.
+    /// Returns the final path.
     pub(crate) fn path(&self) -> &Path {
         self.place.path()
     }
 
-    /// Gives the file its final name, and returns the path.
+    /// Gives the file its final name, and returns its path.
     pub(crate) fn publish(mut self) -> Result<PathBuf, TransferError> {
         let path = self.place.path().to_owned();
         let file = self
@@ -54,28 +54,28 @@ impl Drop for Incoming {
     }
 }
 
-/// A temporary directory beside a destination, for programs that write files themselves; removed with all in it
-/// when dropped.
+/// A temporary directory beside a destination, for external programs that write files. Dropping it removes it
+/// with its content.
 pub(crate) struct IncomingDirectory {
     place: Place,
     name: OsString,
 }
 
 impl IncomingDirectory {
-    /// Makes a directory beside `destination`, and the directories above it.
+    /// Creates a directory beside `destination`, and the missing directories above it.
     pub(crate) fn create(destination: &Path) -> Result<Self, TransferError> {
         let place = Place::open(&final_path(destination)?)?;
         let name = place.create_directory(Mode::from_raw_mode(0o700))?.keep();
         Ok(Self { place, name })
     }
 
-    /// Path of a file in the directory.
+    /// Returns the path of a file in the directory.
     pub(crate) fn file(&self, name: &Path) -> PathBuf {
         self.place.path().with_file_name(&self.name).join(name)
     }
 
-    /// Moves a file of the directory to `destination`, which is in the same directory as the one it was made
-    /// for. Returns the path and the size.
+    /// Moves a file of the directory to `destination`, which must be beside this directory. Returns its path
+    /// and its size in bytes.
     pub(crate) fn publish(&self, file: &Path, destination: &Path) -> Result<(PathBuf, u64), TransferError> {
         let path = final_path(destination)?;
         let from = self.file(file);
@@ -98,7 +98,7 @@ impl Drop for IncomingDirectory {
     }
 }
 
-/// The file that is to be replaced: through a link, the one it leads to.
+/// Returns the file to replace: `destination`, or the target of a link.
 fn final_path(destination: &Path) -> Result<PathBuf, TransferError> {
     match fs::metadata(destination) {
         Ok(meta) if meta.is_dir() => Err(TransferError::io(

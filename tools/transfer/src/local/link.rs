@@ -7,12 +7,12 @@ use super::copy::{Copied, CopyOptions, copy_path, is_same, open_source, refresh}
 use super::place::Place;
 use crate::error::TransferError;
 
-/// Makes `link` a symbolic link to `target`, in place of what was there.
+/// Creates or replaces the symbolic link `link` to `target`.
 ///
-/// With `verify`, the target must exist and be readable. If both names lead to one file already, nothing is
-/// done. A link to be made where a directory is goes into it under the target's name. A relative target is
-/// made absolute: it is meant relative to the working directory, not to the directory of the link.
-/// Returns the size of the target in bytes, 0 if it does not exist.
+/// With `verify`, the target must exist and be readable. If both paths are the same file already, nothing
+/// changes. If `link` is a directory, the link is created in it under the name of the target. A relative
+/// target is relative to the working directory, so the link gets its absolute path. Returns the size of the
+/// target in bytes, 0 if it does not exist.
 pub fn symlink(target: &Path, link: &Path, verify: bool) -> Result<u64, TransferError> {
     if verify {
         open_source(target).map_err(|error| match error {
@@ -43,7 +43,7 @@ fn absolute(path: &Path) -> Result<PathBuf, TransferError> {
     std::path::absolute(path).map_err(|error| TransferError::io("find the absolute path of", path, error))
 }
 
-/// Moves a file or directory to another name; across file systems by copying. Returns its size in bytes.
+/// Moves a file or directory; across file systems by copying.
 pub fn move_path(source: &Path, destination: &Path, options: &CopyOptions) -> Result<Copied, TransferError> {
     let meta = match fs::symlink_metadata(source) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -60,7 +60,7 @@ pub fn move_path(source: &Path, destination: &Path, options: &CopyOptions) -> Re
     if fs::metadata(&path).is_ok_and(|meta| meta.is_dir()) {
         path.push(source.file_name().unwrap_or_default());
     } else {
-        Place::open(&path)?; // makes the directory
+        Place::open(&path)?; // creates the directory
     }
     match fs::rename(source, &path) {
         Ok(()) => Ok(Copied {

@@ -1,7 +1,7 @@
 //! Operations on local files, each usable on its own and from several threads at once.
 //!
-//! What a reader can see under the final name is always complete: files are written, links made and
-//! directories filled under a temporary name in the directory of the destination, and then renamed.
+//! The final name always shows complete content. Files, links and directories are written under a temporary
+//! name in the directory of the destination, and then renamed.
 
 mod copy;
 mod data;
@@ -26,10 +26,10 @@ use std::path::Path;
 
 use crate::error::TransferError;
 
-/// Start of the names of files that are not complete yet.
+/// Prefix of the names of incomplete files.
 pub const TEMPORARY_PREFIX: &str = ".pegasus-transfer-";
 
-/// Makes a directory with its missing parents. An existing directory is fine.
+/// Creates a directory and its missing parents. An existing directory is no error.
 pub fn make_directory(path: &Path) -> Result<(), TransferError> {
     match std::fs::create_dir_all(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {

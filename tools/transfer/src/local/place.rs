@@ -1,4 +1,4 @@
-//! The place a file goes to: an open directory and a name in it.
+//! The place of a new file: an open directory and a name in it.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -18,8 +18,8 @@ use super::data::{self, DataError};
 use crate::cancel::Cancel;
 use crate::error::TransferError;
 
-/// A name in an open directory. Working relative to the directory, names may be as long as the system
-/// allows, and a temporary name fits wherever the final name does.
+/// A name in an open directory. Access relative to the directory allows paths of any length, and a temporary
+/// name fits wherever the final name does.
 pub(super) struct Place {
     directory: OwnedFd,
     name: OsString,
@@ -27,7 +27,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Opens the directory of `path`, making it if it is missing.
+    /// Opens the directory of `path`, and creates it if it is missing.
     pub(super) fn open(path: &Path) -> Result<Self, TransferError> {
         let Some(name) = path.file_name() else {
             return Err(TransferError::io("write to", path, io::Error::from(Errno::ISDIR)));
@@ -61,13 +61,14 @@ impl Place {
         })
     }
 
-    /// Creates an empty file with `mode` less the umask: without a name where the file system can do so, so that
-    /// nothing is left of it however this process ends; elsewhere (NFS, Lustre) under a temporary one.
+    /// Creates an empty file with `mode`, reduced by the umask. Where the file system supports it, the file
+    /// has no name, so a killed process leaves nothing behind. Elsewhere (NFS, Lustre) it has a temporary
+    /// name.
     pub(super) fn create_file(&self, mode: Mode) -> Result<(Temporary<'_>, File), TransferError> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.directory, c".", flags, mode) {
             Ok(file) => Ok((self.temporary(OsString::new(), Kind::File), file.into())),
-            // Whatever the reason is: if it is not the missing feature, it comes again and is reported.
+            // Any error but the missing feature occurs again, and is then reported.
             Err(_) => self.create_named(mode),
         }
     }
@@ -81,7 +82,7 @@ impl Place {
         Ok((self.temporary(name, Kind::File), file.into()))
     }
 
-    /// Makes a symbolic link to `target` under a temporary name.
+    /// Creates a symbolic link to `target` under a temporary name.
     pub(super) fn create_link(&self, target: &Path) -> Result<Temporary<'_>, TransferError> {
         let (name, ()) = self.unused_name("create a link beside", |name| {
             rustix::fs::symlinkat(target, &self.directory, name)
@@ -89,7 +90,7 @@ impl Place {
         Ok(self.temporary(name, Kind::File))
     }
 
-    /// Makes an empty directory under a temporary name.
+    /// Creates an empty directory under a temporary name.
     pub(super) fn create_directory(&self, mode: Mode) -> Result<Temporary<'_>, TransferError> {
         let (name, ()) = self.unused_name("create a directory beside", |name| {
             rustix::fs::mkdirat(&self.directory, name, mode)
@@ -97,30 +98,30 @@ impl Place {
         Ok(self.temporary(name, Kind::Directory))
     }
 
-    /// A file that was [kept](Temporary::keep) under a temporary name.
+    /// Returns a file that was [kept](Temporary::keep) under a temporary name.
     #[cfg(feature = "remote")]
     pub(super) fn adopt(&self, name: OsString) -> Temporary<'_> {
         self.temporary(name, Kind::File)
     }
 
-    /// The same for a directory.
+    /// Returns a directory that was [kept](Temporary::keep) under a temporary name.
     #[cfg(feature = "remote")]
     pub(super) fn adopt_directory(&self, name: OsString) -> Temporary<'_> {
         self.temporary(name, Kind::Directory)
     }
 
-    /// The path with the final name.
+    /// Returns the final path.
     #[cfg(feature = "remote")]
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Publishes a copy of `file`, for want of a way to give it a name.
+    /// Publishes a copy of `file`, where a file without a name cannot get one.
     fn publish_copy(&self, file: &mut File) -> Result<(), TransferError> {
         let failed = |error: io::Error| TransferError::io("copy to", &self.path, error);
         let meta = file.metadata().map_err(failed)?;
         let (temporary, mut copy) = self.create_named(Mode::from_raw_mode(meta.mode() & 0o777))?;
-        // Its mode has met the umask already.
+        // The umask was already applied to this mode.
         copy.set_permissions(meta.permissions()).map_err(failed)?;
         let extent = (meta.len(), meta.blocks());
         match data::copy_bytes(file, &mut copy, extent, None, &Cancel::new()) {
@@ -147,8 +148,8 @@ impl Place {
         Self::try_names(create).map_err(|errno| TransferError::io(action, &self.path, errno))
     }
 
-    /// Calls `create` with new names until one is not taken. Processes on other hosts may share the
-    /// directory and the process number, so a name has a random part too.
+    /// Calls `create` with new names until one is free. A name has a random part, because processes on other
+    /// hosts may share the directory and the process number.
     fn try_names<T>(create: impl Fn(&OsStr) -> Result<T, Errno>) -> Result<(OsString, T), Errno> {
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         loop {
@@ -172,29 +173,30 @@ enum Kind {
     Directory,
 }
 
-/// Something under a temporary name; removed unless [published](Temporary::publish).
+/// A file, link or directory under a temporary name. Dropping it removes it, unless
+/// [published](Temporary::publish).
 pub(super) struct Temporary<'a> {
     place: &'a Place,
-    /// Empty for a file that has no name.
+    /// Empty for a file without a name.
     name: OsString,
     kind: Kind,
     published: bool,
 }
 
 impl Temporary<'_> {
-    /// Path under the temporary name.
+    /// Returns the temporary path.
     pub(super) fn path(&self) -> PathBuf {
         self.place.path.with_file_name(&self.name)
     }
 
-    /// Keeps it under the temporary name, which is returned.
+    /// Keeps it under the temporary name, and returns that name.
     #[cfg(feature = "remote")]
     pub(super) fn keep(mut self) -> OsString {
         self.published = true;
         std::mem::take(&mut self.name)
     }
 
-    /// Gives `file`, which is this one, the final name, in place of what had that name.
+    /// Closes `file`, which must be this one, and publishes it.
     pub(super) fn finish(self, file: File) -> Result<(), TransferError> {
         // Network file systems may report a full disk or a quota only when a descriptor is closed.
         let close = |file: File| {
@@ -212,7 +214,7 @@ impl Temporary<'_> {
         self.link(file)
     }
 
-    /// Gives a file without a name the final one.
+    /// Gives the final name to a file without a name.
     fn link(mut self, mut file: File) -> Result<(), TransferError> {
         let place = self.place;
         let target = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -239,7 +241,7 @@ impl Temporary<'_> {
         }
     }
 
-    /// Gives it the final name, in place of what had that name.
+    /// Gives it the final name, and replaces a file of that name.
     pub(super) fn publish(mut self) -> Result<(), TransferError> {
         let directory = &self.place.directory;
         rustix::fs::renameat(directory, &self.name, directory, &self.place.name)
@@ -254,7 +256,7 @@ impl Drop for Temporary<'_> {
         if self.published || self.name.is_empty() {
             return;
         }
-        // Nothing better to do than to leave it: the failure that leads here is already being reported.
+        // If this fails, it stays: the failure that leads here is reported already.
         match self.kind {
             Kind::File => drop(rustix::fs::unlinkat(
                 &self.place.directory,
@@ -287,9 +289,9 @@ mod tests {
         names
     }
 
-    /// With and without temporary names, with and without a file that is replaced: the same file, nothing beside it.
+    /// With and without temporary names and replaced files, only the final file remains.
     #[test]
-    fn every_way_ends_with_one_file() {
+    fn only_the_final_file_remains() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a");
         let place = Place::open(&path).expect("place");
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_linked_is_copied() {
+    fn file_that_cannot_be_linked_is_copied() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a");
         let place = Place::open(&path).expect("place");
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_leaves_nothing() {
+    fn dropped_file_leaves_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let place = Place::open(&folder.path().join("a")).expect("place");
         let mode = Mode::from_raw_mode(0o600);
@@ -337,9 +339,9 @@ mod tests {
         assert_eq!(names(folder.path()), [""; 0]);
     }
 
-    /// A directory that came in the way is reported, and keeps what it has.
+    /// A directory of the final name is reported, and not replaced.
     #[test]
-    fn a_directory_is_not_replaced() {
+    fn directory_is_not_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a");
         let place = Place::open(&path).expect("place");

@@ -6,8 +6,8 @@ use std::path::{Component, Path};
 
 use crate::error::TransferError;
 
-/// Removes a file or link, or with `recursive` a directory and all in it; links in it are not followed.
-/// What is not there counts as removed. The root directory, and names that end in `.` or `..`, are refused.
+/// Removes a file or link, or with `recursive` a directory and its content without following links. A missing
+/// file counts as removed. The root directory and names that end in `.` or `..` are refused.
 pub fn remove(path: &Path, recursive: bool) -> Result<(), TransferError> {
     let error = |error| TransferError::io("remove", path, error);
     let meta = match fs::symlink_metadata(path) {
@@ -36,16 +36,16 @@ fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-/// Refuses directories whose removal can only be a mistake, however they are written.
+/// Rejects directories whose removal must be a mistake.
 fn check_directory(path: &Path) -> Result<(), TransferError> {
     let refused = || Err(TransferError::RefusedRemoval(path.to_owned()));
-    let ends_in_dots = path
+    let last_part = path
         .as_os_str()
         .as_encoded_bytes()
         .rsplit(|b| *b == b'/')
         .find(|part| !part.is_empty());
     if matches!(path.components().next_back(), Some(Component::ParentDir) | None)
-        || matches!(ends_in_dots, Some(b"." | b".."))
+        || matches!(last_part, Some(b"." | b".."))
     {
         return refused();
     }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refuses_what_can_only_be_a_mistake() {
+    fn root_and_dots_are_refused() {
         for path in ["/", "//", ".", "..", "./", "/tmp/..", "/tmp/.", "/usr/../"] {
             assert!(
                 matches!(
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_counts_as_removed() {
+    fn missing_file_counts_as_removed() {
         let dir = tempfile::tempdir().expect("directory");
         let file = dir.path().join("f");
         fs::write(&file, "x").expect("write");

@@ -1,4 +1,4 @@
-//! Copies a directory with all in it.
+//! Copies a directory with its content.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +11,10 @@ use super::copy::{CopyOptions, copy_path};
 use super::place::Place;
 use crate::error::TransferError;
 
-/// Copies the directory `source` so that `destination` becomes like it; returns the bytes of all files.
+/// Copies the directory `source` to `destination`; returns the total size of its files in bytes.
 ///
-/// A new destination appears complete, in one step. In an existing one, each file is replaced in one step
-/// and other files stay: copying again after a failure gives the same result.
+/// A new destination appears complete, in one step. In an existing one, each file is replaced in one step and
+/// other files stay. So another copy after a failure gives the same result.
 pub(super) fn copy(source: &Path, destination: &Path, options: &CopyOptions) -> Result<u64, TransferError> {
     match fs::metadata(destination) {
         Ok(meta) if meta.is_dir() => fill(source, destination, false, options),
@@ -29,9 +29,9 @@ pub(super) fn copy(source: &Path, destination: &Path, options: &CopyOptions) -> 
     }
 }
 
-/// Copies what is in `source` into the directory `target`, which exists; `new` if it was just made.
+/// Copies the content of `source` into the existing directory `target`; `new` if it was just created.
 fn fill(source: &Path, target: &Path, new: bool, options: &CopyOptions) -> Result<u64, TransferError> {
-    // A destination inside the source would be copied into itself without end.
+    // A destination inside the source would be copied into itself endlessly.
     let (real_source, real_target) = (fs::canonicalize(source), fs::canonicalize(target));
     if let (Ok(real_source), Ok(real_target)) = (real_source, real_target) {
         if real_target == real_source {
@@ -46,7 +46,7 @@ fn fill(source: &Path, target: &Path, new: bool, options: &CopyOptions) -> Resul
         }
     }
     let mut bytes = 0;
-    // Permissions of directories come last: one without write permission must be filled first.
+    // Set permissions of directories last: they may forbid writing.
     let mut modes: Vec<(PathBuf, u32)> = Vec::new();
     for entry in WalkDir::new(source).follow_links(true).sort_by_file_name() {
         if options.cancel.is_cancelled() {
@@ -54,7 +54,7 @@ fn fill(source: &Path, target: &Path, new: bool, options: &CopyOptions) -> Resul
         }
         let entry = entry.map_err(|error| {
             let path = error.path().unwrap_or(source).to_owned();
-            // The path is told once.
+            // The message of the system error has no path, so the path appears only once.
             let whole = error.to_string();
             let cause = error.into_io_error();
             TransferError::io(
@@ -92,7 +92,7 @@ fn fill(source: &Path, target: &Path, new: bool, options: &CopyOptions) -> Resul
     Ok(bytes)
 }
 
-/// Takes from a new directory the permissions that its source does not have. What the umask took stays away.
+/// Removes from a new directory the permissions that its source does not have. The umask stays applied.
 fn set_mode(path: &Path, mode: u32) -> Result<(), TransferError> {
     fs::metadata(path)
         .and_then(|meta| {

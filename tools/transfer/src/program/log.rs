@@ -10,11 +10,11 @@ use crate::observer::{Event, Observer};
 /// Importance of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Helps to find out what happened; only with `--debug`.
+    /// Details for debugging; only with `--debug`.
     Debug,
-    /// What is done.
+    /// An action.
     Info,
-    /// Something unexpected that fails nothing.
+    /// A problem that fails nothing.
     Warning,
     /// An attempt or an entry failed.
     Error,
@@ -29,7 +29,7 @@ pub struct Log<'a> {
 }
 
 impl<'a> Log<'a> {
-    /// A log that goes to `out`; `debug` lets the lines of that level through.
+    /// Creates a log that writes to `out`. `debug` enables lines of that level.
     pub fn new(out: &'a mut (dyn Write + Send), debug: bool) -> Self {
         Self {
             out: Mutex::new(out),
@@ -52,7 +52,7 @@ impl<'a> Log<'a> {
         let time = Local::now().format("%Y-%m-%d %H:%M:%S,%3f");
         let line = format!("{time} {name:>7}:  {message}\n");
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // There is no other place to report that the log is gone.
+        // There is no other place to report a failing log.
         let _ = out.write_all(line.as_bytes());
     }
 

@@ -1,5 +1,4 @@
-//! What `pegasus-transfer` does from its options to its verdict, without the process around it: environment, input
-//! and log come as values.
+//! `pegasus-transfer` without its process: environment, input and log are parameters.
 
 mod log;
 mod options;
@@ -14,7 +13,7 @@ use crate::cancel::Cancel;
 use crate::engine::{self, Settings, Waits};
 use crate::protocol::Registry;
 use crate::report::Report;
-use crate::spec::{self, Work};
+use crate::spec::{self, SpecError, Work};
 use crate::url::Lookup;
 use crate::{multipart, shown};
 
@@ -27,7 +26,7 @@ pub struct Call<'a> {
     pub options: &'a Options,
     /// The environment.
     pub environment: Lookup<'a>,
-    /// When it started, for the statistics.
+    /// Start time, for the statistics.
     pub start: Instant,
 }
 
@@ -35,8 +34,56 @@ pub struct Call<'a> {
 pub struct Input {
     /// The file, or `stdin`.
     pub name: String,
-    /// What it says.
+    /// Its content.
     pub bytes: Vec<u8>,
+}
+
+/// An error before any work was done.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The variable `PEGASUS_TRANSFER_THREADS` has an invalid value.
+    #[error("PEGASUS_TRANSFER_THREADS is '{0}', but must be a whole number above 0")]
+    Threads(String),
+    /// A duration is out of range.
+    #[error("{option} must be between {min} and {max} seconds")]
+    Seconds {
+        /// The option.
+        option: &'static str,
+        /// Minimum in seconds.
+        min: f64,
+        /// Maximum in seconds.
+        max: f64,
+    },
+    /// The credentials file cannot be examined.
+    #[error("credentials file {name}: {source}")]
+    Credentials {
+        /// The file.
+        name: String,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// Other users can read the credentials file.
+    #[error("Permissions of credentials file {0} are too liberal; run: chmod 600 {0}")]
+    CredentialsMode(String),
+    /// The specification cannot be read.
+    #[error("{name}: {source}")]
+    Read {
+        /// The file, or `stdin`.
+        name: String,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// The specification is invalid.
+    #[error("{name}: {source}")]
+    Specification {
+        /// The file, or `stdin`.
+        name: String,
+        /// The error in it.
+        source: SpecError,
+    },
+    /// Signal handlers cannot be installed.
+    #[error("cannot listen to signals: {0}")]
+    Signals(io::Error),
 }
 
 impl Call<'_> {
@@ -45,8 +92,8 @@ impl Call<'_> {
         value.map(PathBuf::from)
     }
 
-    /// The settings that options and environment ask for, or why they cannot be used.
-    pub fn settings(&self, cancel: &Cancel) -> Result<Settings, String> {
+    /// Derives the settings from options and environment.
+    pub fn settings(&self, cancel: &Cancel) -> Result<Settings, ProgramError> {
         let options = self.options;
         let text = |name: &str| (self.environment)(name).and_then(|value| value.into_string().ok());
         let threads = match (options.threads, text("PEGASUS_TRANSFER_THREADS")) {
@@ -55,17 +102,17 @@ impl Call<'_> {
                 .parse::<u16>()
                 .ok()
                 .filter(|threads| *threads > 0)
-                .ok_or_else(|| {
-                    format!("PEGASUS_TRANSFER_THREADS is '{text}', but must be a whole number above 0")
-                })?,
+                .ok_or(ProgramError::Threads(text))?,
             (0, _) => 8,
             (threads, _) => threads,
         };
-        if !(0.0..=3600.0).contains(&options.retry_wait) {
-            return Err("--retry-wait must be between 0 and 3600 seconds".to_owned());
-        }
-        if !(0.001..=86400.0).contains(&options.timeout) {
-            return Err("--timeout must be between 0.001 and 86400 seconds".to_owned());
+        for (option, value, min, max) in [
+            ("--retry-wait", options.retry_wait, 0.0, 3600.0),
+            ("--timeout", options.timeout, 0.001, 86400.0),
+        ] {
+            if !(min..=max).contains(&value) {
+                return Err(ProgramError::Seconds { option, min, max });
+            }
         }
         let soon = Duration::from_secs_f64(options.retry_wait);
         let error_rate = text("PEGASUS_TRANSFER_ERROR_RATE").and_then(|text| text.trim().parse().ok());
@@ -89,23 +136,24 @@ impl Call<'_> {
         })
     }
 
-    /// A file with passwords that others can read is refused.
-    pub fn check_credentials(&self, log: &Log<'_>) -> Result<(), String> {
+    /// Rejects a file with passwords that other users can read.
+    pub fn check_credentials(&self, log: &Log<'_>) -> Result<(), ProgramError> {
         let Some(path) = self.variable("PEGASUS_CREDENTIALS") else {
             return Ok(());
         };
         let name = shown::path(&path).to_string();
         log.line(Level::Debug, &format!("PEGASUS_CREDENTIALS is {name}"));
-        let meta = fs::metadata(&path).map_err(|error| format!("credentials file {name}: {error}"))?;
+        let meta = fs::metadata(&path).map_err(|source| ProgramError::Credentials {
+            name: name.clone(),
+            source,
+        })?;
         if meta.permissions().mode() & 0o077 != 0 {
-            return Err(format!(
-                "Permissions of credentials file {name} are too liberal; run: chmod 600 {name}"
-            ));
+            return Err(ProgramError::CredentialsMode(name));
         }
         Ok(())
     }
 
-    /// Says where the specification comes from.
+    /// Logs the origin of the specification.
     pub fn announce(&self, log: &Log<'_>) {
         match &self.options.file {
             Some(path) => log.info(&format!(
@@ -116,8 +164,8 @@ impl Call<'_> {
         }
     }
 
-    /// Reads the specification, from `stdin` unless an option names a file.
-    pub fn read(&self, stdin: &mut dyn Read) -> Result<Input, String> {
+    /// Reads the specification from the file of the options, else from `stdin`.
+    pub fn read(&self, stdin: &mut dyn Read) -> Result<Input, ProgramError> {
         let (name, bytes) = match &self.options.file {
             Some(path) => {
                 let bytes = match self.options.part {
@@ -134,26 +182,30 @@ impl Call<'_> {
         };
         match bytes {
             Ok(bytes) => Ok(Input { name, bytes }),
-            Err(error) => Err(format!("{name}: {error}")),
+            Err(source) => Err(ProgramError::Read { name, source }),
         }
     }
 
-    /// The work that a specification asks for.
-    pub fn parse(&self, input: &Input) -> Result<Vec<Work>, String> {
+    /// Parses a specification.
+    pub fn parse(&self, input: &Input) -> Result<Vec<Work>, ProgramError> {
         let mut priority = || i64::from(random_priority());
-        spec::parse(&input.bytes, self.environment, &mut priority)
-            .map_err(|error| format!("{}: {error}", input.name))
+        spec::parse(&input.bytes, self.environment, &mut priority).map_err(|source| {
+            ProgramError::Specification {
+                name: input.name.clone(),
+                source,
+            }
+        })
     }
 
-    /// Carries the work out, and says what came of it; whether everything succeeded.
+    /// Carries out the work and logs the result. Returns whether everything succeeded.
     pub fn carry_out(&self, registry: &Registry, work: &[Work], settings: &Settings, log: &Log<'_>) -> bool {
         log.info(&format!("{} transfers loaded", work.len()));
         let report = engine::run_with(registry, work, settings, log);
-        self.finish(&report, log, &settings.cancel);
+        self.log_result(&report, log, &settings.cancel);
         report.success()
     }
 
-    fn finish(&self, report: &Report, log: &Log<'_>, cancel: &Cancel) {
+    fn log_result(&self, report: &Report, log: &Log<'_>, cancel: &Cancel) {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default()
@@ -179,7 +231,10 @@ impl Call<'_> {
             };
             log.line(
                 Level::Error,
-                &format!("Failed after {attempts}: {}: {}", failure.what, failure.error),
+                &format!(
+                    "Failed after {attempts}: {}: {}",
+                    failure.description, failure.error
+                ),
             );
         }
         for line in report.statistics(self.start.elapsed()) {
@@ -199,7 +254,7 @@ impl Call<'_> {
     }
 }
 
-/// Reads a part of a file, which must be there as a whole.
+/// Reads a part of a file. Fails if the file ends before the end of the part.
 fn read_part(path: &Path, part: Part) -> io::Result<Vec<u8>> {
     let mut file = fs::File::open(path)?;
     file.seek(SeekFrom::Start(part.start))?;
@@ -215,7 +270,7 @@ fn read_part(path: &Path, part: Part) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A priority for sources that have none, so that alternatives share the load.
+/// Returns a priority for a source without one, so that alternatives share the load.
 fn random_priority() -> u32 {
     use std::hash::{BuildHasher, Hasher};
     let random = std::collections::hash_map::RandomState::new()

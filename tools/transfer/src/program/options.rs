@@ -4,20 +4,21 @@ use std::path::PathBuf;
 
 use clap::Parser;
 
-/// Copies, links, makes and removes files and directories as a specification in JSON says.
+/// Copies, links, creates and removes files and directories as listed in a JSON specification.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "pegasus-transfer", version)]
 pub struct Options {
     /// Read the specification from FILE instead of stdin
     #[arg(short, long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Read only LENGTH bytes of FILE, from byte START on: large plans keep the specifications of all tasks in one file
+    /// Read only LENGTH bytes of FILE, starting at byte START; large plans keep all specifications in one
+    /// file
     #[arg(long, value_name = "START:LENGTH", requires = "file")]
     pub part: Option<Part>,
-    /// Try every transfer up to N times
+    /// Maximum attempts of each transfer
     #[arg(short, long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_attempts: u32,
-    /// Transfer N files at a time [default: PEGASUS_TRANSFER_THREADS, else 8]
+    /// Maximum parallel transfers [default: PEGASUS_TRANSFER_THREADS, else 8]
     #[arg(
         short = 'n',
         long,
@@ -26,16 +27,17 @@ pub struct Options {
         hide_default_value = true
     )]
     pub threads: u16,
-    /// Make symbolic links instead of copies where source and destination are local files
+    /// Create symbolic links instead of copies if source and destination are local files
     #[arg(short, long)]
     pub symlink: bool,
-    /// Wait SECONDS (after a network error: 30 times as long) before the second attempt, four times as long before the third, …
+    /// Wait before the second attempt; four times as long before each further one. Network errors wait 30
+    /// times as long
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     pub retry_wait: f64,
-    /// Give up a connection that is silent for SECONDS
+    /// Close a connection after SECONDS without data
     #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
     pub timeout: f64,
-    /// Log more
+    /// Log details for debugging
     #[arg(short, long)]
     pub debug: bool,
     /// Ignored
@@ -46,9 +48,9 @@ pub struct Options {
 /// A part of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// Its first byte, from 0.
+    /// Offset of its first byte.
     pub start: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub length: u64,
 }
 
@@ -62,6 +64,6 @@ impl std::str::FromStr for Part {
                     length: length.parse().ok()?,
                 })
             })
-            .ok_or_else(|| "two whole numbers with a colon between them are expected".to_owned())
+            .ok_or_else(|| "expected START:LENGTH, two whole numbers".to_owned())
     }
 }

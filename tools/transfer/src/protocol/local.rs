@@ -1,4 +1,4 @@
-//! Files of this machine: `file`, `symlink` and `moveto`.
+//! Handler of local files: `file`, `symlink` and `moveto`.
 
 use super::{Context, Done, Handler, Pair};
 use crate::error::TransferError;
@@ -24,7 +24,7 @@ impl Handler for Local {
     }
 
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>> {
-        pairs.iter().map(|pair| one(context, pair)).collect()
+        pairs.iter().map(|pair| transfer(context, pair)).collect()
     }
 
     fn make_directory(&self, context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
@@ -39,7 +39,7 @@ impl Handler for Local {
     }
 }
 
-fn one(context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
+fn transfer(context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
     let (source, destination) = (
         context.path(&pair.source.url),
         context.path(&pair.destination().url),

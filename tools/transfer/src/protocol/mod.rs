@@ -1,7 +1,7 @@
-//! Who carries out a transfer: one handler for each kind of protocol.
+//! Handlers: each carries out the transfers of some protocols.
 //!
-//! The engine asks [`Registry`] for the handler of a pair of protocols and hands it one or several entries.
-//! Handlers return failures as values, and know nothing of attempts, order or statistics.
+//! The engine asks [`Registry`] for the handler of a pair of protocols and gives it one or several entries.
+//! Handlers return failures as values. They know nothing of attempts, order or statistics.
 
 mod local;
 
@@ -13,22 +13,22 @@ use crate::observer::Observer;
 use crate::spec::{Location, Transfer};
 use crate::url::Url;
 
-/// What handlers need to know of the run.
+/// Parameters of the run that handlers need.
 pub struct Context<'a> {
-    /// Make links instead of copies where both sides are local files.
+    /// Create links instead of copies where both sides are local files.
     pub symlink: bool,
-    /// Where relative paths start; the working directory of the process if `None`.
+    /// Base of relative paths; the working directory of the process if `None`.
     pub base: Option<&'a Path>,
     /// Directory for temporary files.
     pub temporary: &'a Path,
-    /// Set when the run shall stop.
+    /// Set to stop the run.
     pub cancel: &'a Cancel,
-    /// Is told what goes on.
+    /// Receives the events of the run.
     pub observer: &'a dyn Observer,
 }
 
 impl Context<'_> {
-    /// The local path of a URL.
+    /// Returns the local path of a URL.
     #[must_use]
     pub fn path(&self, url: &Url) -> PathBuf {
         match self.base {
@@ -38,19 +38,19 @@ impl Context<'_> {
     }
 }
 
-/// A transfer with the source that is tried.
+/// A transfer and the source of this attempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair<'a> {
     /// The entry.
     pub transfer: &'a Transfer,
     /// One of its sources.
     pub source: &'a Location,
-    /// Which attempt of the entry this is, from 1.
+    /// Number of the attempt of the entry, from 1.
     pub attempt: u32,
 }
 
 impl<'a> Pair<'a> {
-    /// Where to.
+    /// Returns the destination.
     #[must_use]
     pub fn destination(&self) -> &'a Location {
         &self.transfer.destination
@@ -60,43 +60,43 @@ impl<'a> Pair<'a> {
 /// A finished transfer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Bytes of the file, if known.
+    /// Size of the file in bytes, if known.
     pub bytes: Option<u64>,
-    /// SHA-256 of the source, if it was asked for and computed on the way.
+    /// SHA-256 of the source, if requested and computed while copying.
     pub sha256: Option<[u8; 32]>,
-    /// The file at the destination, if it is local and not simply the destination's path.
+    /// Local path of the copy, if it differs from the path of the destination.
     pub path: Option<PathBuf>,
 }
 
-/// Carries out the entries of some protocols.
+/// Carries out the transfers of some protocols.
 pub trait Handler: Sync {
-    /// Whether it transfers from one protocol to another. Where an image of a container goes to a file, `to`
-    /// is `file::` with the kind of image.
+    /// Returns whether it transfers from one protocol to another. For a container image that becomes a file,
+    /// `to` is `file::` and the kind of image.
     fn transfers(&self, from: &str, to: &str) -> bool;
 
-    /// Whether it makes directories and removes files of a protocol.
+    /// Returns whether it creates directories and removes files of a protocol.
     fn manages(&self, _scheme: &str) -> bool {
         false
     }
 
-    /// Whether a service on the network is involved: waits between attempts are then longer, and many
-    /// failures end the run early.
+    /// Returns whether it uses a network service. Then waits between attempts are longer, and many failures
+    /// end the run early.
     fn is_remote(&self) -> bool;
 
-    /// Most entries that one call takes.
+    /// Maximum entries per call.
     fn set_size(&self) -> usize {
         1
     }
 
-    /// Transfers the entries, which all have the same two protocols. One answer for each, in order.
+    /// Transfers entries with the same two protocols. Returns one result per entry, in order.
     fn transfer(&self, context: &Context<'_>, pairs: &[Pair<'_>]) -> Vec<Result<Done, TransferError>>;
 
-    /// Makes a directory with its parents.
+    /// Creates a directory and its parents.
     fn make_directory(&self, _context: &Context<'_>, place: &Location) -> Result<(), TransferError> {
         Err(not_managed(place))
     }
 
-    /// Removes a file, or with `recursive` a directory; what is missing counts as removed.
+    /// Removes a file, or with `recursive` a directory. A missing file counts as removed.
     fn remove(
         &self,
         _context: &Context<'_>,
@@ -106,7 +106,7 @@ pub trait Handler: Sync {
         Err(not_managed(place))
     }
 
-    /// Removes several, of one protocol, site and host. One answer for each, in order.
+    /// Removes several files of one protocol, site and host. Returns one result per file, in order.
     fn remove_set(
         &self,
         context: &Context<'_>,
@@ -120,7 +120,7 @@ pub trait Handler: Sync {
     }
 }
 
-/// The answer of a handler that only transfers.
+/// The error of a handler that only transfers.
 fn not_managed(place: &Location) -> TransferError {
     TransferError::Unsupported {
         from: String::new(),
@@ -129,16 +129,16 @@ fn not_managed(place: &Location) -> TransferError {
     }
 }
 
-/// How a transfer is carried out.
+/// The handlers of one transfer.
 #[derive(Clone, Copy)]
 pub enum Route<'a> {
-    /// By one handler.
+    /// One handler.
     Direct(&'a dyn Handler),
-    /// To a temporary local file by the first handler, from there by the second.
+    /// The first handler writes a temporary local file, the second transfers that file.
     Staged(&'a dyn Handler, &'a dyn Handler),
 }
 
-/// The handlers of a run; by default those of local files only, which need nothing of their surroundings.
+/// The handlers of a run; by default only that of local files.
 pub struct Registry(Vec<Box<dyn Handler>>);
 
 impl Default for Registry {
@@ -148,7 +148,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// The handlers of local files and these; of several that fit, the first is taken.
+    /// Creates a registry of the local handler and `handlers`. The first handler that fits is used.
     #[must_use]
     pub fn with_local(handlers: Vec<Box<dyn Handler>>) -> Self {
         let mut all: Vec<Box<dyn Handler>> = vec![Box::new(local::Local)];
@@ -156,7 +156,7 @@ impl Registry {
         Self(all)
     }
 
-    /// These handlers; of several that fit, the first is taken. Local files are no part of it by themselves.
+    /// Creates a registry of `handlers` only, without local files. The first handler that fits is used.
     #[must_use]
     pub fn new(handlers: Vec<Box<dyn Handler>>) -> Self {
         Self(handlers)
@@ -169,7 +169,7 @@ impl Registry {
             .find(|handler| handler.transfers(from, to))
     }
 
-    /// How a transfer is carried out.
+    /// Finds the handlers of a transfer.
     pub fn route(&self, pair: &Pair<'_>) -> Result<Route<'_>, TransferError> {
         let (source, destination) = (&pair.source.url, &pair.destination().url);
         let (from, to) = (source.scheme(), destination.scheme());
@@ -177,12 +177,12 @@ impl Registry {
         let image = image.filter(|_| matches!(from, "docker" | "shub" | "library"));
         let as_file = image.map_or_else(|| "file".to_owned(), |image| format!("file::{image}"));
         let direct = if to == "file" { as_file.as_str() } else { to };
-        // A checksum needs the data to pass through here.
-        let passes_by = from == "gsiftp" && to == "gsiftp" && pair.transfer.generate_checksum;
-        if let Some(handler) = self.find(from, direct).filter(|_| !passes_by) {
+        // A checksum can only be computed from data that passes through this machine.
+        let bypasses_machine = from == "gsiftp" && to == "gsiftp" && pair.transfer.generate_checksum;
+        if let Some(handler) = self.find(from, direct).filter(|_| !bypasses_machine) {
             return Ok(Route::Direct(handler));
         }
-        // A link to a temporary file would lead nowhere.
+        // A link to a temporary file would dangle.
         let onward = if to == "symlink" { "file" } else { to };
         if source.is_local() {
             return Err(unsupported(from, to, destination));
@@ -194,13 +194,13 @@ impl Registry {
         }
     }
 
-    /// The handler that brings files of a protocol here.
+    /// Finds the handler that downloads files of a protocol.
     #[must_use]
     pub fn for_download(&self, scheme: &str) -> Option<&dyn Handler> {
         self.find(scheme, "file")
     }
 
-    /// The handler that makes and removes what a URL names.
+    /// Finds the handler that creates and removes files of the URL's protocol.
     pub fn for_url(&self, url: &Url) -> Result<&dyn Handler, TransferError> {
         self.0
             .iter()

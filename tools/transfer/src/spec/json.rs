@@ -1,6 +1,6 @@
 //! The JSON form: an array of objects of type `transfer`, `mkdir` or `remove`. Unknown keys are ignored.
 //!
-//! URLs and logical names are read as bytes: a name that is not UTF-8 goes through unchanged.
+//! URLs and logical names are bytes: a name that is not UTF-8 stays unchanged.
 
 use std::fmt;
 
@@ -63,7 +63,7 @@ pub(super) fn parse(
     entries.into_iter().map(|entry| reader.entry(entry)).collect()
 }
 
-/// serde_json repeats the position at the end of its message.
+/// Returns the message of `serde_json` without the position at its end.
 fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
@@ -118,7 +118,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The places of a list, by falling priority; of equal priority in the order of the list.
+    /// Returns the locations of a list by descending priority; equal priorities keep the order of the list.
     fn places(&mut self, places: Option<Vec<Place>>, key: &str) -> Result<Vec<Location>, SpecError> {
         let places = places.unwrap_or_default();
         if places.is_empty() {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where() {
+    fn errors_have_a_position() {
         for (text, message) in [
             (
                 "[{\n\"type\": \"mkdir\",,",

@@ -1,7 +1,7 @@
-//! The list of work: what to copy, make and remove.
+//! The specification: a list of files to transfer and remove, and of directories to create.
 //!
-//! Two forms are read: the JSON array that planners of Pegasus 5 write ([`json`]), and the older text form
-//! of pairs of lines ([`text`]).
+//! There are two forms: the JSON array of Pegasus 5 ([`json`]), and the older text form of pairs of lines
+//! ([`text`]).
 
 mod json;
 mod text;
@@ -13,18 +13,18 @@ use crate::url::{Lookup, Url, UrlError};
 pub enum Work {
     /// Copy, link or move a file.
     Transfer(Transfer),
-    /// Make a directory and its parents.
+    /// Create a directory and its parents.
     Mkdir(Location),
     /// Remove a file, or with `recursive` a directory and all in it.
     Remove {
-        /// What to remove.
+        /// The file or directory to remove.
         target: Location,
         /// Whether directories are removed with their content.
         recursive: bool,
     },
 }
 
-/// A file to bring from one of several sources to a destination.
+/// A transfer of a file from one of several sources to a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transfer {
     /// Logical name; empty if not given. Key of checksums.
@@ -33,13 +33,13 @@ pub struct Transfer {
     pub linkage: String,
     /// Sources, best first. Not empty.
     pub sources: Vec<Location>,
-    /// Where to.
+    /// Destination.
     pub destination: Location,
     /// Whether a link's source must exist and be readable.
     pub verify_symlink_source: bool,
-    /// Whether the SHA-256 is to be published for the invocation record.
+    /// Whether to publish the SHA-256 for the invocation record.
     pub generate_checksum: bool,
-    /// Whether the copy is to be read again and compared with the known checksum.
+    /// Whether to read the copy again and compare it with the known checksum.
     pub verify_checksum: bool,
 }
 
@@ -48,13 +48,13 @@ pub struct Transfer {
 pub struct Location {
     /// Label of the site; `-` is written `_`, as in the names of environment variables.
     pub site: String,
-    /// Where.
+    /// Its URL.
     pub url: Url,
     /// Kind of a container image (`docker`, `singularity`, …), if it is one.
     pub image: Option<String>,
 }
 
-/// Why a specification cannot be used. Nothing of it has been done.
+/// An error in a specification.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     /// Not JSON, or not of the expected shape.
@@ -64,41 +64,41 @@ pub enum SpecError {
         line: usize,
         /// Column, from 1; 0 at the start of a line.
         column: usize,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
-    /// An entry lacks something.
+    /// An invalid entry.
     #[error("entry {entry}: {message}")]
     Entry {
         /// Number of the entry, from 1.
         entry: usize,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
-    /// An unusable URL in an entry of the JSON form.
+    /// An invalid URL in an entry of the JSON form.
     #[error("entry {entry}: {source}")]
     Url {
         /// Number of the entry, from 1.
         entry: usize,
-        /// What is wrong.
+        /// The error.
         source: UrlError,
     },
-    /// A line of the text form cannot be understood.
+    /// An invalid line of the text form.
     #[error("line {line}: {message}")]
     Line {
         /// Line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error.
         message: String,
     },
 }
 
-/// Gives sources without priority one between 1 and 100.
+/// Returns a priority between 1 and 100 for a source without one.
 pub type Priorities<'a> = &'a mut dyn FnMut() -> i64;
 
-/// Reads a specification in either form.
+/// Parses a specification in either form.
 ///
-/// `env` replaces variables in local paths; `priorities` orders sources that have no priority of their own.
+/// `env` replaces variables in local paths. `priorities` orders sources without a priority.
 pub fn parse(input: &[u8], env: Lookup<'_>, priorities: Priorities<'_>) -> Result<Vec<Work>, SpecError> {
     if input.starts_with(b"# src") {
         text::parse(input, env)
@@ -107,7 +107,7 @@ pub fn parse(input: &[u8], env: Lookup<'_>, priorities: Priorities<'_>) -> Resul
     }
 }
 
-/// Writes a site label as environment variables are named.
+/// Writes a site label as in the names of environment variables.
 fn site_label(label: &str) -> String {
     label.replace('-', "_")
 }

@@ -8,12 +8,12 @@
 //! ```
 //!
 //! Lines of up to four characters are ignored. A URL directly after a complete pair is the next source, on
-//! the site of the source before.
+//! the site of the previous source.
 
 use super::{Location, SpecError, Transfer, Work, site_label};
 use crate::url::{Lookup, Url};
 
-/// What the next URL is.
+/// The role of the next URL.
 enum Next {
     Source,
     Destination,
