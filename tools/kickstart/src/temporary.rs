@@ -3,11 +3,12 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use rustix::fs::{MemfdFlags, memfd_create};
 use tempfile::{Builder, NamedTempFile};
 
 use crate::environment::Environment;
@@ -90,17 +91,7 @@ fn named(directory: &Path, stream: &str) -> io::Result<NamedTempFile> {
 }
 
 fn in_memory(stream: &str) -> io::Result<File> {
-    let name = std::ffi::CString::new(format!("ks.{stream}"))?;
-    #[expect(unsafe_code, reason = "memfd_create gives a plain number")]
-    // SAFETY: the name is a C string, and the call returns a new descriptor, which nothing else owns.
-    let file = unsafe {
-        let descriptor = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
-        if descriptor < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        File::from_raw_fd(descriptor)
-    };
-    Ok(file)
+    Ok(memfd_create(format!("ks.{stream}"), MemfdFlags::CLOEXEC)?.into())
 }
 
 /// A file to which the job appends by name.
