@@ -1,10 +1,11 @@
-//! How the programs of this workspace are linked, so that they start quickly: a workflow of short tasks starts several
-//! of them, and each lives for a few milliseconds.
+//! How the programs of this workspace are linked, so that they start quickly: a workflow of short tasks
+//! starts several of them, and each lives for a few milliseconds.
 //!
-//! * They lie at a fixed address. Otherwise the dynamic linker corrects thousands of addresses, 17,000 in `pmc-plan`, and
-//!   the system copies the pages that these are in. `PMC_PIE=1` keeps them movable, for sites where all programs must be.
-//! * The part of the compiler's library that unwinds the stack is linked in, instead of having the dynamic linker find
-//!   and load `libgcc_s`. Where the static library is missing, that stays as it is.
+//! * They lie at a fixed address. Otherwise the dynamic linker corrects thousands of addresses, 17,000 in
+//!   `pmc-plan`, and the system copies the pages that these are in. `PMC_PIE=1` keeps them movable, for
+//!   sites where all programs must be.
+//! * The part of the compiler's library that unwinds the stack is linked in, instead of having the dynamic
+//!   linker find and load `libgcc_s`. Where the static library is missing, that stays as it is.
 //!
 //! All this is for Linux with the GNU C library.
 

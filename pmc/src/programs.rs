@@ -62,9 +62,7 @@ mod tests {
             check_beside(Path::new("/nonexistent/target/release")).expect_err("the directory does not exist");
         assert_eq!(
             missing.hint().as_deref(),
-            Some(
-                "build them with `cargo build --release -p pegasus-kickstart -p pegasus-rc-client -p pegasus-transfer`"
-            )
+            Some("build all programs with `cargo build --release` or `cargo install --path pmc`")
         );
         let other = check(["/bin/sh".into(), "/nonexistent/tool".into(), "relative".into()])
             .expect_err("one is missing");

@@ -353,7 +353,7 @@ fn missing_programs_are_named() {
     let stderr = finished.stderr();
     assert!(stderr.contains("pegasus-kickstart"), "{stderr}");
     assert!(
-        stderr.contains("hint: build them with `cargo build -p pegasus-kickstart"),
+        stderr.contains("hint: build all programs with `cargo build"),
         "{stderr}"
     );
     assert!(!place.path().join("pmc-runs").exists());

@@ -52,8 +52,8 @@ macro_rules! codec {
                 2 + body_len(self)
             }
 
-            /// Decodes one message. Lengths beyond the message are refused; a damaged length makes this allocate
-            /// at most a megabyte too much.
+            /// Decodes one message. Lengths beyond the message are refused; a damaged length makes this
+            /// allocate at most a megabyte too much.
             ///
             /// # Errors
             /// The bytes are not exactly one message in this direction.

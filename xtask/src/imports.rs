@@ -1,7 +1,7 @@
 //! Finds circles of imports between the folders of a crate.
 //!
-//! A *unit* is a folder directly below `src`, with the file of the same name, or a single file there. Units may import each
-//! other in one direction only. Files inside one unit may import each other freely.
+//! A *unit* is a folder directly below `src`, with the file of the same name, or a single file there. Units
+//! may import each other in one direction only. Files inside one unit may import each other freely.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -100,7 +100,8 @@ fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod ").next().unwrap_or(text)
 }
 
-/// The first module of every path that begins with `crate::`. Comments count only as far as links need the module.
+/// The first module of every path that begins with `crate::`. Comments count only as far as links need the
+/// module.
 fn targets(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let code: String = text

@@ -1,7 +1,8 @@
 //! Chores of the repository: generated files, and checks of the shape of the code.
 //!
-//! `cargo xtask generate` writes manual pages and completions below `share/`. The tests of this package fail when they
-//! are stale, when folders import each other in a circle, when a file grows too long, or when a dependency is unused.
+//! `cargo xtask generate` writes manual pages and completions below `share/`. The tests of this package fail
+//! when they are stale, when folders import each other in a circle, when a file grows too long, or when a
+//! dependency is unused.
 
 pub mod imports;
 pub mod manual;

@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 /// Set where the programs are built already: [`path`] then builds nothing.
 const BUILT: &str = "PMC_TEST_PROGRAMS_ARE_BUILT";
 
-/// Returns the path of a program, such as `pmc-plan`. Builds all programs first, for the profile of the calling test:
-/// they belong to the package `pmc`, and cargo builds programs of other packages on demand only.
+/// Returns the path of a program, such as `pmc-plan`. Builds all programs first, for the profile of the
+/// calling test: they belong to the package `pmc`, and cargo builds programs of other packages on demand
+/// only.
 ///
 /// # Panics
 /// The programs do not build.

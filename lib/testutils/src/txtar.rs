@@ -11,9 +11,9 @@
 //! -- empty/ --
 //! ```
 //!
-//! Two attributes may follow the path in a header: `mode=OCTAL` sets the mode of the file, and `no-newline` drops
-//! the newline at the end of the content. A path that ends with a slash is an empty directory. A line that looks
-//! like a header cannot be content.
+//! Two attributes may follow the path in a header: `mode=OCTAL` sets the mode of the file, and `no-newline`
+//! drops the newline at the end of the content. A path that ends with a slash is an empty directory. A line
+//! that looks like a header cannot be content.
 
 use std::fs;
 use std::io;
@@ -115,7 +115,8 @@ impl File {
     }
 }
 
-/// Parses `PATH [mode=OCTAL] [no-newline]`. The second value is true if the content has no newline at its end.
+/// Parses `PATH [mode=OCTAL] [no-newline]`. The second value is true if the content has no newline at its
+/// end.
 fn parse_header(header: &str) -> Result<(File, bool), String> {
     let (mut path, mut mode, mut no_newline) = (header.trim(), None, false);
     while let Some((rest, last)) = path.rsplit_once(' ') {

@@ -74,8 +74,8 @@ pub fn words(old: &[&str], new: &[&str]) -> String {
     parts.collect::<Vec<_>>().join("; ")
 }
 
-/// Shows the changes between two texts, with two lines around each. Missing lines begin with `-`, additional ones
-/// with `+`.
+/// Shows the changes between two texts, with two lines around each. Missing lines begin with `-`, additional
+/// ones with `+`.
 pub fn lines(old: &str, new: &str) -> String {
     const CONTEXT: usize = 2;
     let (old, new): (Vec<&str>, Vec<&str>) = (old.split('\n').collect(), new.split('\n').collect());

@@ -9,8 +9,8 @@ use super::{Problem, directory};
 
 /// The differences on purpose between the golden cases of one kind and this project's programs.
 ///
-/// A line has two words: the case (`*` for any), and a regular expression, up to the end of the line, that must match
-/// a whole problem. Lines that start with `#` give the reason.
+/// A line has two words: the case (`*` for any), and a regular expression, up to the end of the line, that
+/// must match a whole problem. Lines that start with `#` give the reason.
 pub struct Differences {
     file: String,
     list: Vec<Difference>,
@@ -58,8 +58,8 @@ impl Differences {
         }
     }
 
-    /// Reports the problems that are not listed. If `all` cases were compared, reports the listed differences that
-    /// did not occur, too. The report is empty if everything is as expected.
+    /// Reports the problems that are not listed. If `all` cases were compared, reports the listed
+    /// differences that did not occur, too. The report is empty if everything is as expected.
     pub fn judge(&self, found: &[(String, Vec<Problem>)], all: bool) -> String {
         let mut report = String::new();
         let mut occurred = vec![false; self.list.len()];

@@ -1,4 +1,5 @@
-//! Golden cases: what the reference programs did with small inputs, compared with what this project's programs do.
+//! Golden cases: what the reference programs did with small inputs, compared with what this project's
+//! programs do.
 //!
 //! `tests/golden/README.md` describes the files.
 

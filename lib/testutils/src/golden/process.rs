@@ -26,8 +26,8 @@ pub struct Ended {
     pub elapsed: Duration,
 }
 
-/// Runs a command in a session of its own, with the usual umask and limit on open files. What is left of the session
-/// after the command ended is killed.
+/// Runs a command in a session of its own, with the usual umask and limit on open files. What is left of the
+/// session after the command ended is killed.
 pub fn run(command: &mut Command, limit: Duration, want_leftovers: bool) -> Ended {
     const OPEN_FILES: u64 = 1024;
     // Files, not pipes: processes that are left behind cannot keep them open.

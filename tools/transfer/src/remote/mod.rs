@@ -20,6 +20,7 @@ mod credentials;
 mod environment;
 mod gs;
 pub mod http;
+mod local_side;
 mod objects;
 mod program;
 mod s3;

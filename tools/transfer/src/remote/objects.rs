@@ -251,9 +251,8 @@ impl ClientAdapter {
                 .with_if_match(Some(resume.version)),
             None => GetOptions::new(),
         };
-        let got = runtime.block_on(store.get_opts(path, options));
-        let got = match got {
-            Ok(got) => got,
+        let object = match runtime.block_on(store.get_opts(path, options)) {
+            Ok(object) => object,
             Err(_) if self.cancel.is_cancelled() => return Err(TransferError::Cancelled),
             Err(error) => {
                 let failure = self.take_failure();
@@ -266,14 +265,14 @@ impl ClientAdapter {
                 return Err(to_transfer_error(failure, &error));
             }
         };
-        let (start, total, version) = (got.range.start, got.meta.size, got.meta.e_tag.clone());
+        let (start, total, version) = (object.range.start, object.meta.size, object.meta.e_tag.clone());
         Ok(Opened::Body(RemoteBody {
             start,
             total: Some(total),
             version: version.filter(|tag| tag.starts_with('"') && tag.len() > 2),
             body: Box::new(ObjectReader {
                 runtime,
-                stream: got.into_stream(),
+                stream: object.into_stream(),
                 chunk: Bytes::new(),
             }),
         }))
@@ -281,8 +280,8 @@ impl ClientAdapter {
 }
 
 /// Returns the failure of the last request, else converts the error of `object_store`.
-fn to_transfer_error(known: Option<TransferError>, error: &object_store::Error) -> TransferError {
-    known.unwrap_or_else(|| {
+fn to_transfer_error(last_failure: Option<TransferError>, error: &object_store::Error) -> TransferError {
+    last_failure.unwrap_or_else(|| {
         let retry = match error {
             object_store::Error::Generic { .. } => Retry::Later,
             _ => Retry::Never,

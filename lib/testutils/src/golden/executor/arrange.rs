@@ -133,8 +133,8 @@ impl Events {
         result.join("\n")
     }
 
-    /// Returns which attempt of the task has the submit number, from 1. Submit numbers ascend by 1, and parents
-    /// succeed before their children are submitted.
+    /// Returns which attempt of the task has the submit number, from 1. Submit numbers ascend by 1, and
+    /// parents succeed before their children are submitted.
     fn attempt(&mut self, task: &str, number: u64, edges: &Edges) -> usize {
         let known = self.numbers.entry(task.to_owned()).or_default();
         if let Some(index) = known.iter().position(|known| *known == number) {

@@ -25,8 +25,8 @@ struct Outcome {
     edges: Edges,
 }
 
-/// Runs the executor as a case says, and compares what it did with what the case expects. The order of tasks with
-/// equal priority does not count.
+/// Runs the executor as a case says, and compares what it did with what the case expects. The order of tasks
+/// with equal priority does not count.
 ///
 /// `start` returns the words of the command that starts the executor, given the number of ranks.
 ///

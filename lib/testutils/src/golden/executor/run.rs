@@ -163,7 +163,8 @@ fn set_environment(case: &Case, directory: &Path, command: &mut Command) {
     command.envs(own.lines().filter_map(|line| line.split_once('=')));
 }
 
-/// Locks a file for writing. The lock belongs to the open file: other tests in this process cannot release it.
+/// Locks a file for writing. The lock belongs to the open file: other tests in this process cannot release
+/// it.
 fn lock(path: &Path) -> File {
     let file = OpenOptions::new()
         .read(true)

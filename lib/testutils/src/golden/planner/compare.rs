@@ -51,8 +51,8 @@ pub fn files(group: &str, expected: &str, got: &str) -> Vec<String> {
     }
 }
 
-/// Puts in order what the original writes in random order: the list behind `--meta` of a registration job, and the
-/// files behind `chmod +x`.
+/// Puts in order what the original writes in random order: the list behind `--meta` of a registration job,
+/// and the files behind `chmod +x`.
 pub fn settle_words(mut words: Vec<String>) -> Vec<String> {
     if let Some(chmod) = words.iter().position(|word| word == "/bin/chmod") {
         let start = words.len().min(chmod + 2);

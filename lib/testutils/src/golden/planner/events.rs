@@ -73,8 +73,8 @@ fn parse_attributes(line: &str) -> Attributes {
     attributes
 }
 
-/// Returns the length of a value in quotes. Quotes inside may be escaped, or else an attribute or the end of the line
-/// must follow.
+/// Returns the length of a value in quotes. Quotes inside may be escaped, or else an attribute or the end of
+/// the line must follow.
 fn quoted(text: &str) -> Option<usize> {
     let found = regex!(r#"^"(?:[^"\\]|\\.)*"(?:\s|$)"#).find(text);
     let found = found.or_else(|| regex!(r#"^".*?"(?:\s+[\w.]+=|\s*$)"#).find(text))?;

@@ -1,4 +1,5 @@
-//! Golden cases of the planner: a workflow with catalogs and properties, and the plan, compared by its meaning.
+//! Golden cases of the planner: a workflow with catalogs and properties, and the plan, compared by its
+//! meaning.
 
 mod compare;
 mod dag;
@@ -18,8 +19,8 @@ pub use run::{FIXED_TIME, fill};
 type Tree = BTreeMap<String, String>;
 
 /// Plans a case and compares the plan with the one that the case expects. The problems have the form
-/// `[GROUP] FILE: PROBLEM`. Any exit code from 1 to 123 is as good as another one, and the hashed directories of the
-/// jobs do not count.
+/// `[GROUP] FILE: PROBLEM`. Any exit code from 1 to 123 is as good as another one, and the hashed
+/// directories of the jobs do not count.
 ///
 /// # Panics
 /// The case is malformed, or the planner does not start.

@@ -117,8 +117,8 @@ impl Normalizer {
     }
 }
 
-/// The original gives the jobs of the constraint cleanup random numbers: they are replaced by numbers in the order
-/// of what the jobs remove.
+/// The original gives the jobs of the constraint cleanup random numbers: they are replaced by numbers in the
+/// order of what the jobs remove.
 fn number_cleanup_jobs(tree: Tree) -> Tree {
     let random = regex!(r"\bclean_up_\d{3,}\b");
     let mut removed: BTreeMap<String, Vec<String>> = BTreeMap::new();

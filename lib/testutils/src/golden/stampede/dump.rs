@@ -1,4 +1,5 @@
-//! The content of a database in a form that does not depend on ids, times, paths and the order of parallel jobs.
+//! The content of a database in a form that does not depend on ids, times, paths and the order of parallel
+//! jobs.
 
 use std::collections::BTreeMap;
 use std::path::Path;

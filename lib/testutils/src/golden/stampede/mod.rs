@@ -1,4 +1,5 @@
-//! Golden cases of the database of a run: executed submit directories, and what Pegasus' monitoring stored of them.
+//! Golden cases of the database of a run: executed submit directories, and what Pegasus' monitoring stored
+//! of them.
 
 mod dump;
 mod run;
@@ -17,8 +18,8 @@ pub fn expected(case: &Case) -> Value {
     serde_json::from_str(case.file("expected.json")).expect("JSON")
 }
 
-/// Compares two databases, and returns a problem for each value that differs: `PATH: OLD, got NEW`. Values whose paths
-/// match one of the shell patterns do not count.
+/// Compares two databases, and returns a problem for each value that differs: `PATH: OLD, got NEW`. Values
+/// whose paths match one of the shell patterns do not count.
 pub fn compare(expected: &Value, got: &Value, ignored: &[String]) -> Vec<Problem> {
     let (mut old, mut new) = (Vec::new(), Vec::new());
     flatten(expected, "", &mut old);

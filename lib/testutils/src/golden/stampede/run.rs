@@ -86,8 +86,8 @@ impl Loaded {
     }
 }
 
-/// Executes the workflow of a case again. `programs` has the programs of the jobs, and `start` returns the words of the
-/// command that starts the executor, given the number of ranks.
+/// Executes the workflow of a case again. `programs` has the programs of the jobs, and `start` returns the
+/// words of the command that starts the executor, given the number of ranks.
 ///
 /// # Panics
 /// The case cannot be executed, or the executor ends with another exit code than expected.

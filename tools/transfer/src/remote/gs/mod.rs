@@ -24,11 +24,11 @@ use super::Environment;
 use super::credentials::Credentials;
 use super::environment::check_key_file;
 use super::http::{Client, Download, Downloads, Payload, Request, encode};
+use super::local_side::{open_upload, uploaded};
 use super::objects::{
     ClientAdapter, PartSize, check_address, join_directory, retry_config, runtime, split_name,
 };
 use crate::error::TransferError;
-use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::spec::Location;
 use crate::url::Url;
@@ -275,15 +275,12 @@ impl Gs {
         source: &Path,
         url: &Url,
     ) -> Result<Done, TransferError> {
-        let (file, meta) = open_source(source)?;
-        if !meta.is_file() {
-            return Err(TransferError::SpecialFile(source.to_owned()));
-        }
+        let (file, length) = open_upload(source)?;
         let (bucket, object) = bucket_and_object(url)?;
         let adapter = ClientAdapter::new(&self.client, context.cancel);
         let (store, path) =
-            service.object_store(&adapter, (bucket, object), self.part.is_less_than(meta.len()))?;
-        let put = || adapter.put(&store, &path, (&file, meta.len()), self.part);
+            service.object_store(&adapter, (bucket, object), self.part.is_less_than(length))?;
+        let put = || adapter.put(&store, &path, (&file, length), self.part);
         match put() {
             Err(TransferError::Remote { message, .. }) if message.contains(" 404 ") => {
                 self.make_bucket(service, &adapter, bucket)?;
@@ -291,10 +288,7 @@ impl Gs {
             }
             other => other?,
         }
-        Ok(Done {
-            bytes: Some(meta.len()),
-            ..Done::default()
-        })
+        Ok(uploaded(length))
     }
 
     fn copy_remote(

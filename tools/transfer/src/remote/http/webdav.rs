@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Access, Client, Download, Downloads, Payload, Response, open_download, split};
 use crate::error::{Retry, TransferError};
-use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::remote::Environment;
+use crate::remote::local_side::{open_upload, uploaded};
 use crate::spec::Location;
 use crate::url::Url;
 
@@ -57,26 +57,16 @@ impl Webdav {
     }
 
     fn put(&self, context: &Context<'_>, pair: &Pair<'_>) -> Result<Done, TransferError> {
-        let source = context.path(&pair.source.url);
-        let (file, meta) = open_source(&source)?;
-        if !meta.is_file() {
-            return Err(TransferError::SpecialFile(source));
-        }
+        let (file, length) = open_upload(&context.path(&pair.source.url))?;
         let access = self.access(&pair.destination().url)?;
         if let Some(parent) = parent(&access.address) {
             self.make_if_possible(&access.at(parent))?;
         }
         let mut request = access.request("PUT");
-        request.payload = Payload::File {
-            file: &file,
-            length: meta.len(),
-        };
+        request.payload = Payload::File { file: &file, length };
         let response = self.client.send(&request)?;
         match response.status {
-            200..=299 => Ok(Done {
-                bytes: Some(meta.len()),
-                ..Done::default()
-            }),
+            200..=299 => Ok(uploaded(length)),
             _ => Err(response.failure()),
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Gfal, Tool, file_address, temporary_file, upload_source};
+use super::{Gfal, Tool, file_address, publish, temporary_file, upload_source};
 use crate::error::{Retry, TransferError};
 use crate::local::IncomingDirectory;
 use crate::protocol::{Context, Done, Handler, Pair};
@@ -218,12 +218,7 @@ impl GridFtp {
                         ..Done::default()
                     });
                 };
-                let (path, bytes) = directory.publish(&name, &path)?;
-                Ok(Done {
-                    bytes: Some(bytes),
-                    path: Some(path),
-                    ..Done::default()
-                })
+                publish(&directory, &name, &path)
             })
             .collect()
     }

@@ -33,8 +33,10 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use super::Environment;
+pub(super) use super::local_side::uploaded;
+use super::local_side::{open_upload, publish};
 use crate::error::{Retry, TransferError};
-use crate::local::{IncomingDirectory, open_source};
+use crate::local::IncomingDirectory;
 use crate::observer::Event;
 use crate::protocol::{Context, Done, Pair};
 use crate::shown;
@@ -300,18 +302,8 @@ fn concat(parts: &[&[u8]]) -> OsString {
 /// Checks that the source is a readable local file. Returns its path as an argument, and its size in bytes.
 pub(super) fn upload_source(context: &Context<'_>, pair: &Pair<'_>) -> Result<(PathBuf, u64), TransferError> {
     let path = context.path(&pair.source.url);
-    let (_, meta) = open_source(&path)?;
-    if !meta.is_file() {
-        return Err(TransferError::SpecialFile(path));
-    }
-    Ok((local_argument(&path), meta.len()))
-}
-
-pub(super) fn uploaded(bytes: u64) -> Done {
-    Done {
-        bytes: Some(bytes),
-        ..Done::default()
-    }
+    let (_, bytes) = open_upload(&path)?;
+    Ok((local_argument(&path), bytes))
 }
 
 /// Downloads a file: `fetch` writes it into a temporary directory, from where it is moved to its final name.
@@ -324,12 +316,7 @@ pub(super) fn download(
     let directory = IncomingDirectory::create(&destination)?;
     let name = Path::new(destination.file_name().unwrap_or(OsStr::new("file")));
     fetch(&local_argument(&directory.file(name)))?;
-    let (path, bytes) = directory.publish(name, &destination)?;
-    Ok(Done {
-        bytes: Some(bytes),
-        path: Some(path),
-        ..Done::default()
-    })
+    publish(&directory, name, &destination)
 }
 
 /// Creates a temporary input file for a program.

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::{Tool, concat, is_plain, local_argument, not_an_option, quote, upload_source, uploaded};
+use super::{Tool, concat, is_plain, local_argument, not_an_option, publish, quote, upload_source, uploaded};
 use crate::error::{Retry, TransferError};
 use crate::local::IncomingDirectory;
 use crate::protocol::{Context, Done, Handler, Pair};
@@ -252,12 +252,7 @@ impl Scp {
             .iter()
             .map(|pair| {
                 let destination = context.path(&pair.destination().url);
-                let (path, bytes) = directory.publish(&name(pair), &destination)?;
-                Ok(Done {
-                    bytes: Some(bytes),
-                    path: Some(path),
-                    ..Done::default()
-                })
+                publish(&directory, &name(pair), &destination)
             })
             .collect()
     }

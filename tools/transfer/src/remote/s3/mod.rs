@@ -18,9 +18,9 @@ use object_store::aws::AwsCredential;
 use super::Environment;
 use super::credentials::Credentials;
 use super::http::{Client, Download, Downloads};
+use super::local_side::{open_upload, uploaded};
 use super::objects::{ClientAdapter, PartSize};
 use crate::error::{Retry, TransferError};
-use crate::local::open_source;
 use crate::protocol::{Context, Done, Handler, Pair};
 use crate::spec::Location;
 use crate::url::Url;
@@ -149,16 +149,13 @@ impl S3 {
     }
 
     fn upload(&self, context: &Context<'_>, source: &Path, place: &Location) -> Result<Done, TransferError> {
-        let (file, meta) = open_source(source)?;
-        if !meta.is_file() {
-            return Err(TransferError::SpecialFile(source.to_owned()));
-        }
+        let (file, length) = open_upload(source)?;
         let (bucket, object) = bucket_and_object(&place.url)?;
         let store = self.store(place, bucket)?;
         let adapter = ClientAdapter::new(&self.client, context.cancel);
-        let in_parts = self.part.is_less_than(meta.len());
+        let in_parts = self.part.is_less_than(length);
         let (library, path) = store.object_store(&adapter, (bucket, object), in_parts)?;
-        let put = || adapter.put(&library, &path, (&file, meta.len()), self.part);
+        let put = || adapter.put(&library, &path, (&file, length), self.part);
         match put() {
             Err(error) if store::is_no_bucket(&error) => {
                 store.make_bucket(&self.client, bucket)?;
@@ -166,10 +163,7 @@ impl S3 {
             }
             other => other?,
         }
-        Ok(Done {
-            bytes: Some(meta.len()),
-            ..Done::default()
-        })
+        Ok(uploaded(length))
     }
 
     /// Copies between two objects: inside the store if possible, else through a temporary file.
