@@ -132,14 +132,16 @@ pub(super) struct Queue<'a> {
     pub(super) busy: usize,
     /// Entries for the next round.
     pub(super) later: Vec<Item<'a>>,
-    /// Successful and failed attempts with remote handlers in this round.
-    pub(super) remote: (usize, usize),
+    /// Successful attempts with remote handlers in this round.
+    pub(super) remote_successes: usize,
+    /// Failed attempts with remote handlers in this round.
+    pub(super) remote_failures: usize,
 }
 
 impl Queue<'_> {
     /// Returns whether more than 80 % of over 10 remote attempts failed, so the round ends.
     pub(super) fn mostly_fails(&self) -> bool {
-        let (succeeded, failed) = self.remote;
-        succeeded + failed > 10 && failed * 10 > (succeeded + failed) * 8
+        let attempts = self.remote_successes + self.remote_failures;
+        attempts > 10 && self.remote_failures * 10 > attempts * 8
     }
 }

@@ -153,7 +153,8 @@ impl Engine<'_> {
             ready: items,
             busy: 0,
             later: Vec::new(),
-            remote: (0, 0),
+            remote_successes: 0,
+            remote_failures: 0,
         });
         let changed = Condvar::new();
         if threads == 1 {
@@ -235,12 +236,11 @@ impl Engine<'_> {
             for (item, result) in set.into_iter().zip(results) {
                 if remote {
                     lock(&self.hosts).record(&hosts, result.as_ref().copied());
-                    let counter = if result.is_ok() {
-                        &mut shared.remote.0
+                    if result.is_ok() {
+                        shared.remote_successes += 1;
                     } else {
-                        &mut shared.remote.1
-                    };
-                    *counter += 1;
+                        shared.remote_failures += 1;
+                    }
                 }
                 if let Err(error) = result {
                     self.record_failure(item, error, &mut shared);
