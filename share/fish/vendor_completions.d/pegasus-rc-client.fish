@@ -26,12 +26,12 @@ end
 
 complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -s c -l conf -d 'Read the properties that describe the catalog from FILE' -r -F
 complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -s D -d 'Set a property' -r
-complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -l prefix -d 'Start of the names of the properties that describe the catalog' -r
+complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -l prefix -d 'Prefix of the properties that describe the catalog' -r
 complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -s i -l insert -d 'Insert the entries in FILE: lines LFN PFN site="SITE" KEY="VALUE" … ("-" for stdin)' -r -F
 complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -s d -l delete -d 'Delete the entries in FILE: lines LFN [PFN [site="SITE"]]' -r -F
-complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -s l -l lookup -d 'Look up the logical names in FILE, one a line' -r -F
-complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -l meta -d 'Add to inserted entries what these metadata files of jobs know about their logical names' -r -F
-complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -s v -l verbose -d 'Say more; repeatable'
+complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -s l -l lookup -d 'Look up the logical names in FILE, one per line' -r -F
+complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -l meta -d 'Add metadata from these metadata files of jobs to the inserted entries' -r -F
+complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -s v -l verbose -d 'Print more messages; repeatable'
 complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -s V -l version -d 'Print the version'
 complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -s h -l help -d 'Print help'
 complete -c pegasus-rc-client -n "__fish_pegasus_rc_client_needs_command" -f -a "insert" -d 'Insert one entry'
