@@ -8,16 +8,8 @@ use chrono::{DateTime, FixedOffset};
 
 use crate::diagnostic::Diagnostic;
 use crate::report::summary::Summary;
-use crate::scheduler::Scheduler;
 
-/// A batch script.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Script {
-    /// Its scheduler.
-    pub scheduler: Scheduler,
-    /// Its path.
-    pub path: PathBuf,
-}
+pub use crate::scheduler::Script;
 
 /// The finished plan.
 #[derive(Clone, Debug, PartialEq, Eq)]

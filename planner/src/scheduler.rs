@@ -1,6 +1,7 @@
 //! Batch schedulers: names, script suffixes and submit commands.
 
 use std::fmt;
+use std::path::PathBuf;
 
 /// A batch scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +18,15 @@ pub enum Scheduler {
     Flux,
     /// Cobalt.
     Cobalt,
+}
+
+/// A batch script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// Its scheduler.
+    pub scheduler: Scheduler,
+    /// Its path.
+    pub path: PathBuf,
 }
 
 impl Scheduler {

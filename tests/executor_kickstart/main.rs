@@ -149,7 +149,7 @@ fn value<'a>(record: &'a str, key: &str) -> &'a str {
 
 /// The lines of the records of kickstart and executor, without values that vary between runs.
 fn masked(text: &[u8]) -> Vec<String> {
-    const VARYING: &str = "start duration pid utime stime maxrss minflt majflt inblock outblock nvcsw nivcsw nsignals \
+    const VARYING: &str = "start duration pid nlink utime stime maxrss minflt majflt inblock outblock nvcsw nivcsw nsignals \
                            inode mtime atime ctime blocks descriptor temporary_name ram_free ram_shared ram_buffer \
                            swap_free load_min1 load_min5 load_min15 cpu_speed \"PMC_KICKSTART\" \"KICKSTART_METADATA\" \
                            \"KICKSTART_INTEGRITY_DATA\"";

@@ -1,8 +1,8 @@
 //! One location of a file as a line: `LFN PFN key="value" …`.
 //!
-//! Blanks separate words. A word, or the value after `=`, may be in double quotes, with `\` before `"` and `\`. A
-//! `#` at the start of a word begins a comment. The attribute `site` (or the older `pool`) is the site, all others
-//! are metadata.
+//! Blanks separate words. A word, or the value after `=`, may be in double quotes, with `\` before `"` and
+//! `\`. A `#` at the start of a word begins a comment. The attribute `site` (or the older `pool`) is the
+//! site, all others are metadata.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,11 +1,12 @@
 //! `pegasus-rc-client` inside another process: same changes, messages and exit code, but no new process.
 //!
-//! [`run`] handles the calls of register jobs: it inserts or deletes the entries of a file. For everything else it
-//! returns [`Outcome::NotHandled`]: nothing was changed or written, and the caller must start the program.
+//! [`run`] handles the calls of register jobs: it inserts or deletes the entries of a file. For everything
+//! else it returns [`Outcome::NotHandled`]: nothing was changed or written, and the caller must start the
+//! program.
 //!
-//! Relative paths start at the working directory of the calling thread. Files get the umask and the identity of the
-//! process. The process itself stays unchanged. If it is killed, the catalog has all entries or none of them. Only
-//! one invocation may run at a time.
+//! Relative paths start at the working directory of the calling thread. Files get the umask and the identity
+//! of the process. The process itself stays unchanged. If it is killed, the catalog has all entries or none
+//! of them. Only one invocation may run at a time.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};

@@ -338,8 +338,8 @@ fn with_attributes(lfn: &str, pfn: &str, attributes: &[String]) -> Result<Entry,
     Ok(entry)
 }
 
-/// Reads the metadata files. One warning names the missing and malformed ones. Their files are registered without
-/// metadata.
+/// Reads the metadata files. One warning names the missing and malformed ones. Their files are registered
+/// without metadata.
 fn read_metadata(paths: &[PathBuf], streams: &mut Streams<'_>) -> Metadata {
     let mut metadata = Metadata::default();
     let mut failed = Vec::new();

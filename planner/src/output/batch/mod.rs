@@ -11,8 +11,8 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, context};
 
 use crate::error::PlanError;
-use crate::plan::Script;
 use crate::scheduler::Scheduler;
+use crate::scheduler::Script;
 
 use super::Plan;
 use super::command::shell_quote;

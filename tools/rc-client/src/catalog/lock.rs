@@ -8,8 +8,8 @@ use rustix::fs::FlockOperation;
 
 use super::CatalogError;
 
-/// A lock on a catalog file, held on a separate file beside it. A lock on the catalog itself would be lost when the
-/// catalog is replaced by renaming.
+/// A lock on a catalog file, held on a separate file beside it. A lock on the catalog itself would be lost
+/// when the catalog is replaced by renaming.
 pub(super) struct Locked {
     path: PathBuf,
     _lock: File,
