@@ -4,8 +4,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::output::PROPERTIES;
 use crate::request::Request;
+
+/// Name of the copied properties. The number is fixed, so that two plans of one workflow are equal.
+pub(crate) const PROPERTIES: &str = "pegasus.1.properties";
 
 /// Start of the comment.
 const HEAD: &str = "#Planned with ";

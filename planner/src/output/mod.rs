@@ -16,6 +16,7 @@ pub(crate) mod submit_dir;
 
 use crate::exec::{Exec, ExecJob, JobId, Place, Task};
 use crate::model::{JobIndex, Workflow};
+pub(crate) use crate::recipe::PROPERTIES;
 use crate::refine::settings::Settings;
 use crate::refine::sites::Sites;
 
@@ -52,9 +53,6 @@ pub(crate) struct Plan<'a> {
     /// Jobs in topological order.
     pub(crate) order: Vec<JobId>,
 }
-
-/// Name of the copied properties. The number is fixed, so that two plans of one workflow are equal.
-pub(crate) const PROPERTIES: &str = "pegasus.1.properties";
 
 /// Maximum jobs of a small plan. Larger plans name files in command lines and share one file for work lists.
 pub(crate) const MAX_SMALL_PLAN: usize = 1000;
