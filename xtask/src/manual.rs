@@ -43,7 +43,7 @@ pub fn write(share: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files below `share` that [`write`] would change, add or remove.
+/// Returns the files below `share` that [`write()`] would change, add or remove.
 ///
 /// # Errors
 /// A page cannot be made.

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs
-//! little more memory than its file. [`words`] splits a command into arguments, [`write`] writes the lines,
-//! [`rescue`] keeps the list of done tasks, and [`cycle`] finds tasks that can never run.
+//! little more memory than its file. [`words`] splits a command into arguments, [`mod@write`] writes the
+//! lines, [`rescue`] keeps the list of done tasks, and [`cycle`] finds tasks that can never run.
 
 pub mod cycle;
 mod dag;

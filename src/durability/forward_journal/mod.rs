@@ -8,7 +8,7 @@
 //! 3. writes `DONE` to the rescue file, then the logs.
 //!
 //! If step 1 or 2 fails, the master removes the data from the targets, then the record from the journal, and
-//! the attempt has failed. The next run first completes the journal ([`recover`]): it writes the data of all
+//! the attempt has failed. The next run first completes the journal (`recover`): it writes the data of all
 //! records to the targets, and the tasks of all records are done.
 //!
 //! # Why this is correct

@@ -2,8 +2,8 @@
 //!
 //! | protocols | implementation |
 //! |---|---|
-//! | `http`, `https`, `webdav`, `webdavs` | the HTTP client in [`http`](self::http) |
-//! | `s3`, `s3s` | the crate `object_store` on top of that client, in [`objects`](self::objects) |
+//! | `http`, `https`, `webdav`, `webdavs` | the HTTP client in [`http`] |
+//! | `s3`, `s3s` | the crate `object_store` on top of that client, in `objects` |
 //! | `gs` | the same, or `gsutil` for old keys |
 //! | `scp`, `sftp`, `gsiscp` | `scp` and `ssh`, or `gsiscp` and `gsissh` |
 //! | `gsiftp`, `sshftp` | `gfal-copy`, else `globus-url-copy` |
