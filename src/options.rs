@@ -61,7 +61,7 @@ pub const SERVER_VARIABLES: [&str; 14] = pmc_stampede::client::VARIABLES;
 #[cfg(not(feature = "stampede"))]
 pub const SERVER_VARIABLES: [&str; 0] = [];
 
-/// Surroundings of the STAMPEDE database.
+/// What `--stampede` takes from the environment of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stampede {
     /// Home directory of the user. It holds the list of all workflows and PostgreSQL's settings.
