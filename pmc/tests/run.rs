@@ -62,6 +62,50 @@ fn the_first_example_runs_from_anywhere() {
 }
 
 #[test]
+fn programs_get_the_same_arguments_in_every_way() {
+    let place = Place::new();
+    place.script(
+        "bin/show",
+        "for a; do out=$a; done; for a; do printf '[%s]' \"$a\"; done > \"$out\"",
+    );
+    place.write(
+        "workflow.yml",
+        r#"pegasus: "5.0.4"
+name: words
+transformationCatalog:
+  transformations: [{name: show, sites: [{name: local, type: installed, pfn: "${PMC_WORKFLOW_DIR}/bin/show"}]}]
+jobs:
+- {type: job, id: A, name: show, arguments: ["-a preprocess -T  10 -i ", in.txt, "'two  words' x\\ y", "", -o, a.txt],
+   uses: [{lfn: a.txt, type: output, registerReplica: false}]}
+- {type: job, id: B, name: show, arguments: [" \"d e\" ", b.txt],
+   uses: [{lfn: b.txt, type: output, registerReplica: false}]}
+"#,
+    );
+    let ways: [&[&str]; 5] = [
+        &[],
+        &["-Dpegasus.gridstart=none"],
+        &["-Dpegasus.gridstart.invoke.always=true"],
+        &["--cluster", "horizontal", "-Dpegasus.clusters.num=1"],
+        &[
+            "--cluster",
+            "horizontal",
+            "-Dpegasus.clusters.num=1",
+            "-Dpegasus.clusterer.job.aggregator=mpiexec",
+        ],
+    ];
+    for way in ways {
+        let run = place.run(["run", "-q", "-O", "out", "workflow.yml"].iter().chain(way));
+        run.code(0);
+        assert_eq!(
+            place.read("out/a.txt"),
+            "[-a][preprocess][-T][10][-i][in.txt][two  words][x y][-o][a.txt]",
+            "{way:?}"
+        );
+        assert_eq!(place.read("out/b.txt"), "[d e][b.txt]", "{way:?}");
+    }
+}
+
+#[test]
 fn an_unwritable_database_is_reported() {
     let place = Place::new();
     place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");
