@@ -93,15 +93,31 @@ jobs:
             "-Dpegasus.clusterer.job.aggregator=mpiexec",
         ],
     ];
-    for way in ways {
-        let run = place.run(["run", "-q", "-O", "out", "workflow.yml"].iter().chain(way));
-        run.code(0);
+    let check = |way: &[&str]| {
         assert_eq!(
             place.read("out/a.txt"),
             "[-a][preprocess][-T][10][-i][in.txt][two  words][x y][-o][a.txt]",
             "{way:?}"
         );
         assert_eq!(place.read("out/b.txt"), "[d e][b.txt]", "{way:?}");
+        std::fs::remove_dir_all(place.path().join("out")).expect("outputs");
+    };
+    place.run(["run", "-q", "-O", "out", "workflow.yml"]).code(0);
+    check(&["pmc run"]);
+    for (n, way) in ways.into_iter().enumerate() {
+        let dir = format!("way{n}");
+        let mut planner = std::process::Command::new(bin().join("pmc-plan"));
+        planner
+            .args(["-s", "local", "-O", "out", "--relative-dir", &dir, "workflow.yml"])
+            .args(way)
+            .current_dir(place.path());
+        Finished::from(planner.output().expect("the planner runs")).code(0);
+        let mut executor = std::process::Command::new(bin().join("pegasus-mpi-cluster"));
+        executor
+            .arg(place.path().join(&dir).join("words-0.dag"))
+            .current_dir(place.path());
+        Finished::from(executor.output().expect("the executor runs")).code(0);
+        check(way);
     }
 }
 
