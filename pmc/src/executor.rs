@@ -101,6 +101,8 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
         worker: WorkerOptions {
             dag: dag.to_owned(),
             per_task_stdio: true,
+            worker_files: dag.to_owned(),
+            lock_worker_files: false,
             report_quiet: execution.stampede,
             host_memory: execution.host_memory.unwrap_or(0),
             host_cpus: execution.host_cpus.unwrap_or(0),
