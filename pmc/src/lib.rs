@@ -23,6 +23,7 @@ mod text;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
+pub use commands::pegasus::scripts as pegasus_scripts;
 
 /// Returns the command line of `pmc`.
 #[must_use]
@@ -34,12 +35,14 @@ pub fn command() -> clap::Command {
 #[must_use]
 pub fn main() -> ExitCode {
     let (result, json) = match cli::Cli::parse().command {
+        cli::Command::Init(arguments) => (commands::init::init(&arguments), false),
         cli::Command::Run(arguments) => (commands::run::run(&arguments), arguments.output.json),
         cli::Command::Resume(arguments) => (commands::resume::resume(&arguments), arguments.output.json),
         cli::Command::Status(arguments) => (commands::status::status(&arguments), false),
         cli::Command::Analyzer(arguments) => (commands::analyzer::analyzer(&arguments), false),
         cli::Command::Statistics(arguments) => (commands::statistics::statistics(&arguments), false),
         cli::Command::Report(arguments) => (commands::report::report(&arguments), false),
+        cli::Command::Pegasus(arguments) => (commands::pegasus::pegasus(&arguments), false),
     };
     match result {
         Ok(code) => ExitCode::from(code),
