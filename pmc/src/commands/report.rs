@@ -11,13 +11,14 @@ use anyhow::Context as _;
 use pmc_monitor::causes::diagnose;
 use pmc_monitor::history::History;
 use pmc_monitor::timeline::Timeline;
+use pmc_terminal::print;
 
 use super::statistics::make_readable;
 use crate::cli;
+use crate::clock::now;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
-use crate::output::{now, print};
 
 /// The page with placeholders for title and data.
 const PAGE: &str = include_str!("../../../templates/report.html");

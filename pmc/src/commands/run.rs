@@ -13,6 +13,7 @@ use pmc_plan::input::{ParsedWorkflow, ReadOptions, read_workflow};
 use pmc_plan::plan::{Planned, plan};
 use pmc_plan::properties::{Properties, PropertySources};
 use pmc_plan::request::{BatchOptions, CleanupStrategy, Environment, Request};
+use pmc_terminal::message;
 
 use crate::cli::{self, Cleanup};
 use crate::commands::execute;
@@ -180,7 +181,9 @@ fn complete(request: &mut Request, output: cli::Output) -> Result<(), Failure> {
             Some(other) if !other.eq_ignore_ascii_case(value) => {
                 request.defines.push(format!("{key}={value}"));
                 if !output.quiet {
-                    eprintln!("pmc: {key}={other} is ignored: it is {value} on one machine");
+                    message(format_args!(
+                        "pmc: {key}={other} is ignored: it is {value} on one machine"
+                    ));
                 }
             }
             _ => {}
@@ -278,21 +281,21 @@ fn place(request: &mut Request, run_dir: &Path, facts: &Facts) {
 fn print_plan(planned: &Planned, output: cli::Output) {
     if !output.quiet {
         for warning in &planned.warnings {
-            eprintln!("pmc: warning: {warning}");
+            message(format_args!("pmc: warning: {warning}"));
         }
     }
     if output.verbose > 0 {
         let counts = &planned.counts;
-        eprintln!(
+        message(format_args!(
             "pmc: planned {} jobs and {} edges in {}",
             counts.total,
             counts.edges,
             planned.submit_dir.display()
-        );
+        ));
     }
     if output.verbose > 1 {
         for note in &planned.notes {
-            eprintln!("pmc: {note}");
+            message(format_args!("pmc: {note}"));
         }
     }
 }

@@ -10,12 +10,12 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use pmc_monitor::statistics::{Statistics, StatisticsError, Step, source};
+use pmc_terminal::{message, print};
 
 use crate::cli::{self, Section, TimeStep};
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
-use crate::output::print;
 
 /// Statistics and their source.
 struct Figures<'a> {
@@ -42,7 +42,7 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
         .context("cannot create a temporary directory")
         .or_code(exit::NOT_RUN)?;
     let source = source::find(&dir, scratch.path(), &mut |notice| {
-        eprintln!("pmc: warning: {notice}")
+        message(format_args!("pmc: warning: {notice}"))
     })
     .or_code(exit::NOT_RUN)
     .map_err(|failure| failure.hint("statistics need a run with a .dagman.out log, or its database"))?;
@@ -68,7 +68,7 @@ pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
     match &arguments.output {
         Some(output) => write_files(&figures, &sections, output, arguments.csv)?,
         None => {
-            let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+            let mut out = BufWriter::with_capacity(1 << 16, pmc_terminal::output());
             for (number, section) in sections.iter().enumerate() {
                 let written = separate(&mut out, number)
                     .and_then(|()| write(&figures, *section, &mut out, arguments.csv));
