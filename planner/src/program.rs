@@ -19,18 +19,24 @@ const NAME: &str = "pmc-plan";
 /// Runs the program: arguments, environment and exit status are those of the process.
 #[must_use]
 pub fn main() -> ExitCode {
-    pmc_terminal::finish(NAME, run())
-}
-
-fn run() -> u8 {
     let arguments: Vec<String> = std::env::args_os()
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
+    run(&arguments)
+}
+
+/// Runs the program with these arguments, which start with its name.
+#[must_use]
+pub fn run(arguments: &[String]) -> ExitCode {
+    pmc_terminal::finish(NAME, execute(arguments))
+}
+
+fn execute(arguments: &[String]) -> u8 {
     let environment = match Environment::read() {
         Ok(environment) => environment,
         Err(e) => return fail(&format!("cannot find the working directory: {e}"), 1),
     };
-    match cli::parse(&arguments, environment) {
+    match cli::parse(arguments, environment) {
         Ok(Invocation::Plan(request, output)) => plan_and_submit(*request, output),
         Ok(Invocation::Preview(request, output, jobs)) => print_preview(&request, None, &jobs, output),
         Ok(Invocation::Explain(dir, jobs)) => explain(&dir, &jobs),
@@ -100,6 +106,7 @@ fn print_preview(request: &Request, submit: Option<&Path>, jobs: &[String], outp
 
 /// Makes the plan in a submit directory again, and explains some of its jobs.
 fn explain(dir: &Path, jobs: &[String]) -> u8 {
+    let dir = &recipe::submit_dir(dir);
     let recipe = match Recipe::read(dir) {
         Ok(recipe) => recipe,
         Err(e) => return fail(&e.to_string(), 1),
