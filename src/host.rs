@@ -10,10 +10,10 @@ pub fn name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
 }
 
-/// Returns memory and CPUs of this machine, and `gpus`. `memory_mb` or `cpus` replaces the real value unless
-/// it is 0; such CPUs count as the cores of one socket.
+/// Returns name, memory and CPUs of this machine, and `gpus`. `memory_mb` or `cpus` replaces the real value
+/// unless it is 0; such CPUs count as the cores of one socket. `name` replaces the real name.
 #[must_use]
-pub fn describe(memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
+pub fn describe(name: Option<&str>, memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
     let memory_mb = if memory_mb > 0 {
         memory_mb.into()
     } else {
@@ -41,7 +41,7 @@ pub fn describe(memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
         })
     };
     Registration {
-        host: name(),
+        host: name.map_or_else(self::name, str::to_owned),
         memory_mb,
         threads,
         cores,
@@ -165,12 +165,14 @@ mod tests {
 
     #[test]
     fn options_replace_the_real_values() {
-        let host = describe(100, 3, 2);
+        let host = describe(Some("node7"), 100, 3, 2);
+        assert_eq!(host.host, "node7");
         assert_eq!(
             (host.memory_mb, host.threads, host.cores, host.sockets),
             (100, 3, 3, 1)
         );
-        let host = describe(0, 0, 0);
+        let host = describe(None, 0, 0, 0);
+        assert_eq!(host.host, name());
         assert!(host.memory_mb > 0 && host.threads > 0 && host.cores > 0 && host.sockets > 0);
     }
 }

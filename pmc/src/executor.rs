@@ -102,6 +102,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             dag: dag.to_owned(),
             per_task_stdio: true,
             report_quiet: execution.stampede,
+            host_name: None,
             host_memory: execution.host_memory.unwrap_or(0),
             host_cpus: execution.host_cpus.unwrap_or(0),
             host_gpus: execution.host_gpus.unwrap_or(0),
@@ -133,6 +134,7 @@ pub fn check_fit(
     environment: &[(OsString, OsString)],
 ) -> Result<(), Failure> {
     let host = describe_host(
+        None,
         execution.host_memory.unwrap_or(0),
         execution.host_cpus.unwrap_or(0),
         count_gpus(execution.host_gpus.unwrap_or(0), environment),

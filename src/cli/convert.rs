@@ -52,6 +52,9 @@ impl RawArgs {
             let interval = Duration::from_millis(milliseconds.into());
             options.sync_interval = Some(interval).filter(|interval| !interval.is_zero());
         }
+        if let Some(mib) = self.disk_reserve_mib {
+            options.disk_reserve = u64::from(mib) << 20;
+        }
         options.host_script = self.host_script.is_some();
         options
     }
@@ -63,6 +66,7 @@ impl RawArgs {
             dag: self.dag.clone(),
             per_task_stdio: self.per_task_stdio,
             report_quiet: self.stampede && self.per_task_stdio,
+            host_name: self.host_name.clone(),
             host_memory: self.host_memory,
             host_cpus: self.host_cpus,
             host_gpus: self.host_gpus,
