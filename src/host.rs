@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn each_worker_has_a_cpu() {
-        let all = describe(0, 0, 0).threads;
+        let all = describe(None, 0, 0, 0).threads;
         for (cpus, workers, counted) in [(0, all, 0), (0, all + 6, all + 6), (1, all + 6, 1)] {
             assert_eq!(cpus_for_workers(cpus, workers), counted);
         }
