@@ -25,4 +25,4 @@ pub mod submit;
 mod syntax;
 
 pub use output::records::COMPATIBLE_VERSION;
-pub use program::main;
+pub use program::{main, run};

@@ -10,8 +10,8 @@ use anyhow::{Context as _, anyhow};
 use crate::cli::{self, Template};
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
-use crate::output::print;
 use crate::text::shell_word;
+use pmc_terminal::print;
 
 /// Names and contents of files.
 type Files = &'static [(&'static str, &'static str)];

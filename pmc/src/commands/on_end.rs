@@ -20,8 +20,12 @@ pub fn run(command: &str, submit: &Submit, result: Result<&Summary, &Failure>) {
         .status();
     match status {
         Ok(status) if status.success() => {}
-        Ok(status) => eprintln!("pmc: warning: the command of --on-end failed: {status}"),
-        Err(error) => eprintln!("pmc: warning: the command of --on-end cannot be started: {error}"),
+        Ok(status) => {
+            pmc_terminal::message(format!("pmc: warning: the command of --on-end failed: {status}"))
+        }
+        Err(error) => pmc_terminal::message(format!(
+            "pmc: warning: the command of --on-end cannot be started: {error}"
+        )),
     }
 }
 

@@ -11,12 +11,13 @@ use console::Term;
 use pmc_monitor::events::Micros;
 use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::progress::{Observer, Progress};
+use pmc_terminal::{escape, print};
 
 use crate::cli;
+use crate::clock::now;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
-use crate::output::{now, print};
 
 /// Interval between two reads of the logs.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -86,7 +87,7 @@ fn follow(
         if terminal {
             let _ = term.clear_last_lines(shown);
             if !over {
-                let text = fit(&render(arguments, dir, watch, &progress, false), &term);
+                let text = fit(&escape(&render(arguments, dir, watch, &progress, false)), &term);
                 shown = text.lines().count();
                 let _ = term.write_str(&text);
             }

@@ -9,7 +9,7 @@ use super::SHIMS;
 use crate::cli::pegasus;
 use crate::exit;
 use crate::failure::Failure;
-use crate::output::print;
+use pmc_terminal::print;
 
 /// Prints the version. Returns the exit code.
 pub fn version(options: &pegasus::Version) -> Result<u8, Failure> {

@@ -9,7 +9,7 @@ use pmc_plan::request::Environment;
 use super::{open, own_program, replace_by, start};
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
-use crate::output::print;
+use pmc_terminal::print;
 
 /// Plans. Returns the exit code.
 pub fn plan(words: &[String]) -> Result<u8, Failure> {

@@ -14,8 +14,8 @@ use super::open;
 use crate::cli::pegasus;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
-use crate::output::print;
 use crate::submit::Submit;
+use pmc_terminal::print;
 
 /// Maximum time for the executor to stop its tasks.
 const STOP_LIMIT: Duration = Duration::from_secs(20);

@@ -11,8 +11,8 @@ use crate::cli::{self, Cli};
 use crate::commands::execute;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
-use crate::output::print;
 use crate::submit::Submit;
+use pmc_terminal::print;
 
 /// Starts a workflow. Returns the exit code.
 pub fn run(options: &cli::pegasus::Run) -> Result<u8, Failure> {

@@ -10,7 +10,7 @@ use super::open;
 use crate::cli::pegasus;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
-use crate::output::print;
+use pmc_terminal::print;
 
 const LEGEND: &str = "\
 UNREADY: Jobs that wait for others  READY: Jobs that wait for a slot  PRE, POST: always 0

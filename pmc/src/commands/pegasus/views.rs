@@ -7,7 +7,7 @@ use crate::cli::{self, Section, pegasus};
 use crate::commands;
 use crate::exit;
 use crate::failure::Failure;
-use crate::output::print;
+use pmc_terminal::print;
 
 /// Exit code of `pegasus-analyzer` for a workflow that failed.
 const WORKFLOW_FAILED: u8 = 2;
