@@ -15,6 +15,7 @@ mod outbox;
 mod position;
 mod report;
 mod setup;
+mod task_abort;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -132,6 +133,8 @@ struct Driver<'a, T> {
     /// When the wall time ends.
     deadline: Option<Instant>,
     drain: Option<Drain>,
+    /// A task has ended the run.
+    task_abort: Option<Aborted>,
     /// From the moment when all workers are ready to the end of the last task.
     makespan: Duration,
     /// Number of workers whose host is prepared.
@@ -166,6 +169,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             begin,
             deadline,
             drain: None,
+            task_abort: None,
             makespan: Duration::ZERO,
             prepared: 0,
             inbox: VecDeque::new(),
