@@ -218,6 +218,21 @@ impl Queue {
         }
     }
 
+    /// Returns the first task of a shape.
+    pub(crate) fn first(&self, id: ShapeId) -> Option<TaskId> {
+        let shape = &self.shapes[id.index()];
+        let chain = &self.chains[shape.first_chain as usize + shape.filled.first()?];
+        Some(TaskId(chain.first))
+    }
+
+    /// Returns the first task of the closed shapes, which waits for its category. Linear in the number of shapes.
+    pub(crate) fn first_closed(&self, nodes: &[Node]) -> Option<TaskId> {
+        let ids = (0..).map(ShapeId);
+        let closed = ids.zip(&self.shapes).filter(|(_, shape)| !shape.is_open);
+        let (id, _) = closed.max_by_key(|(_, shape)| self.key_of_first(nodes, shape))?;
+        self.first(id)
+    }
+
     /// Removes and returns the first task of a shape.
     pub(crate) fn pop(&mut self, nodes: &[Node], id: ShapeId) -> Option<(TaskId, SubmitId)> {
         let shape = &mut self.shapes[id.index()];
@@ -320,9 +335,17 @@ impl Queue {
         self.classes[shape.class as usize].set(shape.leaf as usize, key);
     }
 
+    /// Returns the key of a shape in its class.
     fn first_key(&self, nodes: &[Node], shape: &Shape) -> Key {
-        let first = shape.filled.first().filter(|_| shape.is_open);
-        first.map_or(Key::NONE, |place| {
+        if shape.is_open {
+            self.key_of_first(nodes, shape)
+        } else {
+            Key::NONE
+        }
+    }
+
+    fn key_of_first(&self, nodes: &[Node], shape: &Shape) -> Key {
+        shape.filled.first().map_or(Key::NONE, |place| {
             let chain = &self.chains[shape.first_chain as usize + place];
             Key::new(chain.priority, nodes[chain.first as usize].submit)
         })
