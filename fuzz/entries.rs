@@ -171,7 +171,7 @@ pub fn workflow(data: &[u8]) {
         }
     }
     for (file, _) in read.iter().enumerate() {
-        let name = workflow.files.name(FileId(file as u32));
+        let name = workflow.files.name(FileId::new(file));
         assert!(
             !name.is_empty() && name.split('/').all(|part| part != ".."),
             "{name:?}"

@@ -59,7 +59,7 @@ pub(super) fn dagman_scripts(exec: &Exec) -> Option<String> {
         Some((n, keys.find(|key| is_script(&key.to_ascii_lowercase()))?))
     })?;
     let mut jobs = exec.jobs.iter().chain(&exec.members);
-    let name = &jobs.find(|job| job.setup as usize == setup)?.name;
+    let name = &jobs.find(|job| job.setup.index() == setup)?.name;
     Some(format!(
         "the profile dagman::{key}, as the job {name} has it, has no effect: there is no DAGMan that starts scripts before \
          and after jobs; the profiles exitcode.failuremsg and exitcode.successmsg of the namespace pegasus are heeded by \
