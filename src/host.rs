@@ -50,6 +50,18 @@ pub fn describe(memory_mb: u32, cpus: u32, gpus: u32) -> Registration {
     }
 }
 
+/// Returns the CPUs of this machine that count for a run with this number of workers, as for [`describe`].
+/// `cpus` is what the user has set, or 0. Without it, there is a CPU for each worker, so that the number of
+/// workers that a user asks for is the number of tasks that run at a time.
+#[must_use]
+pub fn cpus_for_workers(cpus: u32, workers: u32) -> u32 {
+    if cpus == 0 && workers > describe(1, 0, 0).threads {
+        workers
+    } else {
+        cpus
+    }
+}
+
 /// Returns the number of CPUs that this process may use.
 #[must_use]
 pub fn usable_cpus() -> u32 {
@@ -161,6 +173,14 @@ mod tests {
             })
         );
         assert_eq!(parse_cpuinfo(""), None);
+    }
+
+    #[test]
+    fn each_worker_has_a_cpu() {
+        let all = describe(0, 0, 0).threads;
+        for (cpus, workers, counted) in [(0, all, 0), (0, all + 6, all + 6), (1, all + 6, 1)] {
+            assert_eq!(cpus_for_workers(cpus, workers), counted);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Merges the output files of the workers at the end of a run.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -27,42 +27,102 @@ pub enum MergeError {
     },
 }
 
-/// Appends standard output and standard error of workers `1..=workers`, in this order, to the targets.
-/// Removes the files of the workers when all are copied.
-///
-/// # Errors
-/// A file cannot be opened, read or written.
-pub fn merge(dag: &Path, workers: u32, stdout: &Target, stderr: &Target) -> Result<(), MergeError> {
-    let mut out = open("stdout", stdout)?;
-    let mut err = if stderr == stdout {
-        None
-    } else {
-        Some(open("stderr", stderr)?)
-    };
-    for rank in 1..=workers {
-        tracing::debug!("Merging stdio from worker {rank}...");
-        copy("stdout", &worker_stdout(dag, rank), &mut out)?;
-        copy(
-            "stderr",
-            &worker_stderr(dag, rank),
-            err.as_mut().unwrap_or(&mut out),
-        )?;
-    }
-    for rank in 1..=workers {
-        for path in [worker_stdout(dag, rank), worker_stderr(dag, rank)] {
-            if let Err(error) = std::fs::remove_file(&path) {
-                tracing::warn!("Unable to remove {}: {}", path.display(), reason(&error));
+/// The output of a run to merge.
+pub struct Merge<'a> {
+    /// Path of the workers' files, without suffixes.
+    pub worker_files: &'a Path,
+    /// Number of workers.
+    pub workers: u32,
+    /// Destination of standard output.
+    pub stdout: &'a Target,
+    /// Destination of standard error.
+    pub stderr: &'a Target,
+    /// Keep what the destinations hold: the output of tasks that earlier runs have done.
+    pub append: bool,
+}
+
+impl Merge<'_> {
+    /// Writes standard output and standard error of all workers, in the order of their ranks, to the
+    /// destinations. Removes the files of the workers when all are copied.
+    ///
+    /// # Errors
+    /// A file cannot be opened, read or written. The files of the workers are still there, and destinations
+    /// that are appended to are as before, so that the next run can merge.
+    pub fn run(&self) -> Result<(), MergeError> {
+        let out = Destination::open("stdout", self.stdout, self.append)?;
+        let err = if self.stderr == self.stdout {
+            None
+        } else {
+            Some(Destination::open("stderr", self.stderr, self.append)?)
+        };
+        let copied = self.copy_all(&out.file, err.as_ref().map_or(&out.file, |err| &err.file));
+        if copied.is_err() {
+            out.restore();
+            err.iter().for_each(Destination::restore);
+            return copied;
+        }
+        for rank in 1..=self.workers {
+            for path in self.paths(rank) {
+                if let Err(error) = std::fs::remove_file(&path) {
+                    tracing::warn!("Unable to remove {}: {}", path.display(), reason(&error));
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    fn copy_all(&self, out: &File, err: &File) -> Result<(), MergeError> {
+        for rank in 1..=self.workers {
+            tracing::debug!("Merging stdio from worker {rank}...");
+            let [stdout, stderr] = self.paths(rank);
+            copy("stdout", &stdout, out)?;
+            copy("stderr", &stderr, err)?;
+        }
+        Ok(())
+    }
+
+    /// Files with standard output and standard error of a worker.
+    fn paths(&self, rank: u32) -> [PathBuf; 2] {
+        [
+            worker_stdout(self.worker_files, rank),
+            worker_stderr(self.worker_files, rank),
+        ]
+    }
+}
+
+/// A stream or file that receives output.
+struct Destination {
+    file: File,
+    /// Length of a regular file that is appended to.
+    length: Option<u64>,
+}
+
+impl Destination {
+    fn open(what: &'static str, target: &Target, append: bool) -> Result<Self, MergeError> {
+        let file = open(what, target, append)?;
+        let is_kept = append && matches!(target, Target::File(_));
+        let metadata = file.metadata().ok().filter(|data| is_kept && data.is_file());
+        Ok(Self {
+            file,
+            length: metadata.map(|data| data.len()),
+        })
+    }
+
+    /// Removes what was appended.
+    fn restore(&self) {
+        if let Some(length) = self.length {
+            // If this fails, the next run repeats some output; none is lost.
+            let _ = self.file.set_len(length);
+        }
+    }
 }
 
 /// Opens the stream or file of a target, without a buffer.
-fn open(what: &'static str, target: &Target) -> Result<File, MergeError> {
+fn open(what: &'static str, target: &Target, append: bool) -> Result<File, MergeError> {
     let opened = match target {
         Target::Stdout => duplicate(io::stdout()),
         Target::Stderr => duplicate(io::stderr()),
+        Target::File(path) if append => OpenOptions::new().append(true).create(true).open(path),
         Target::File(path) => File::create(path),
     };
     opened.map_err(|source| MergeError::Open {
@@ -80,14 +140,14 @@ fn duplicate(stream: impl std::os::fd::AsFd + Write) -> io::Result<File> {
     stream.as_fd().try_clone_to_owned().map(File::from)
 }
 
-fn copy(what: &'static str, path: &Path, to: &mut File) -> Result<(), MergeError> {
+fn copy(what: &'static str, path: &Path, mut to: &File) -> Result<(), MergeError> {
     let failed = |source| MergeError::Copy {
         what,
         path: path.to_owned(),
         source,
     };
     let mut from = File::open(path).map_err(failed)?;
-    io::copy(&mut from, to).map_err(failed)?;
+    io::copy(&mut from, &mut to).map_err(failed)?;
     Ok(())
 }
 
@@ -106,13 +166,51 @@ mod tests {
         dag
     }
 
+    fn merge(dag: &Path, stdout: &Target, stderr: &Target) -> Result<(), MergeError> {
+        Merge {
+            worker_files: dag,
+            workers: 2,
+            stdout,
+            stderr,
+            append: false,
+        }
+        .run()
+    }
+
+    #[test]
+    fn resumed_run_appends_all_or_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = files(folder.path());
+        let (out, err) = (folder.path().join("o"), folder.path().join("e"));
+        fs::write(&out, "before\n").unwrap();
+        let append = || {
+            Merge {
+                worker_files: &dag,
+                workers: 2,
+                stdout: &Target::File(out.clone()),
+                stderr: &Target::File(err.clone()),
+                append: true,
+            }
+            .run()
+        };
+        let gone = worker_stderr(&dag, 2);
+        fs::rename(&gone, folder.path().join("away")).unwrap();
+        append().unwrap_err();
+        assert_eq!(fs::read_to_string(&out).unwrap(), "before\n");
+        assert_eq!(fs::read_to_string(&err).unwrap(), "");
+        fs::rename(folder.path().join("away"), gone).unwrap();
+        append().unwrap();
+        assert_eq!(fs::read_to_string(out).unwrap(), "before\nout 1\nout 2\n");
+        assert_eq!(fs::read_to_string(err).unwrap(), "err 1\nerr 2\n");
+    }
+
     #[test]
     fn output_is_merged_in_the_order_of_ranks() {
         let folder = tempfile::tempdir().unwrap();
         let dag = files(folder.path());
         let (out, err) = (folder.path().join("o"), folder.path().join("e"));
         fs::write(&out, "old content that goes away").unwrap();
-        merge(&dag, 2, &Target::File(out.clone()), &Target::File(err.clone())).unwrap();
+        merge(&dag, &Target::File(out.clone()), &Target::File(err.clone())).unwrap();
         assert_eq!(fs::read_to_string(out).unwrap(), "out 1\nout 2\n");
         assert_eq!(fs::read_to_string(err).unwrap(), "err 1\nerr 2\n");
         assert!(!worker_stdout(&dag, 1).exists() && !worker_stderr(&dag, 2).exists());
@@ -123,7 +221,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dag = files(folder.path());
         let both = folder.path().join("both");
-        merge(&dag, 2, &Target::File(both.clone()), &Target::File(both.clone())).unwrap();
+        let target = Target::File(both.clone());
+        merge(&dag, &target, &target).unwrap();
         assert_eq!(fs::read_to_string(both).unwrap(), "out 1\nerr 1\nout 2\nerr 2\n");
     }
 
@@ -132,14 +231,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dag = files(folder.path());
         let target = Target::File(folder.path().join("nowhere/x"));
-        let error = merge(&dag, 2, &target, &Target::Stderr).unwrap_err();
+        let error = merge(&dag, &target, &Target::Stderr).unwrap_err();
         let text = error.to_string();
         assert!(
             text.starts_with("Unable to open stdout file: ")
                 && text.ends_with("x\n: No such file or directory")
         );
         let full = Target::File("/dev/full".into());
-        let error = merge(&dag, 2, &full, &full).unwrap_err();
+        let error = merge(&dag, &full, &full).unwrap_err();
         assert!(
             error.to_string().ends_with(": No space left on device"),
             "{error}"

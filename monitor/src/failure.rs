@@ -71,6 +71,10 @@ pub struct FailedTask {
     pub note: Option<String>,
     /// Working directory of the program.
     pub directory: Option<String>,
+    /// Variables that the plan sets for the program, as `KEY=VALUE`.
+    pub environment: Vec<String>,
+    /// File of standard input.
+    pub stdin: Option<String>,
     /// Peak resident memory of the program, KiB.
     pub peak_kib: Option<u64>,
     /// File with the record and standard output of the task.
@@ -104,6 +108,8 @@ pub fn explain(submit: &Path, last: &LastAttempt, attempts: u32) -> FailedTask {
         stdout: Tail::default(),
         note: None,
         directory: None,
+        environment: Vec::new(),
+        stdin: None,
         peak_kib: None,
         output_file: out_file,
     };
@@ -135,6 +141,7 @@ pub fn explain(submit: &Path, last: &LastAttempt, attempts: u32) -> FailedTask {
     failure.transformation.clone_from(&record.transformation);
     failure.host.clone_from(&record.host_name);
     failure.directory.clone_from(&record.cwd);
+    failure.stdin = record.stdin.clone().filter(|path| path != "/dev/null");
     failure.peak_kib = record.main.max_rss.and_then(|kib| u64::try_from(kib).ok());
     failure
 }

@@ -58,7 +58,7 @@ pub struct Counts {
     pub failed: u64,
     /// All.
     pub total: u64,
-    /// Attempts after the first.
+    /// Attempts after the first. One that the end of a run cut off is no retry of its own.
     pub retries: u64,
 }
 
@@ -281,6 +281,7 @@ impl Statistics {
         let (durations, breakdown) = durations?;
         self.name_breakdown(joined(names)?, &breakdown);
         (self.attempts.submitted, self.attempts.executed) = joined(states)?;
+        self.jobs.retries -= self.attempts.replaced_in_queue();
         self.jobs_by_time(&durations, &hosts, step);
         self.read_integrity(connection)?;
         Ok(used.unwrap_or_else(|_| Err(io::Error::other("the reading thread panicked"))))
@@ -325,6 +326,7 @@ impl Statistics {
         )?;
         let mut rows = statement.query(())?;
         let mut attempts = 0;
+        let mut cut_off = 0;
         while let Some(row) = rows.next()? {
             let (id, job): (usize, usize) = (index(row.get(0)?), index(row.get(1)?));
             let (Some(last), Some(exit)) = (last.get_mut(job), exits.get_mut(id)) else {
@@ -337,7 +339,10 @@ impl Statistics {
             }
             self.attempts.host[id] = u16::try_from(row.get::<_, Option<i64>>(3)?.unwrap_or(0)).unwrap_or(0);
             *exit = match row.get::<_, Option<i64>>(6)? {
-                None => Exit::None,
+                None => {
+                    cut_off += 1;
+                    Exit::None
+                }
                 Some(0) => Exit::Good,
                 Some(code) => {
                     if code > 0 {
@@ -363,10 +368,11 @@ impl Statistics {
             match exits[*id as usize] {
                 Exit::Good => self.jobs.succeeded += 1,
                 Exit::Bad | Exit::Negative => self.jobs.failed += 1,
-                Exit::None => {}
+                // This one is the latest: nothing followed it.
+                Exit::None => cut_off -= 1,
             }
         }
-        self.jobs.retries = attempts - started_jobs;
+        self.jobs.retries = attempts - started_jobs - cut_off;
         Ok(durations)
     }
 

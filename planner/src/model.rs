@@ -183,13 +183,12 @@ pub struct Job {
     pub position: Position,
 }
 
-/// Arguments of a job. See section 3.4 of the planner's specification: XML gives one raw string,
-/// YAML gives words.
+/// Arguments of a job. See section 3.4 of the planner's specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Arguments {
-    /// Text as it stands, to be copied verbatim.
+    /// One line of text, which goes into the DAG unchanged. The executor splits it.
     Raw(String),
-    /// One entry per argument, source text kept (`1.50` stays `1.50`).
+    /// One word for each argument, source text kept (`1.50` stays `1.50`).
     Words(Words),
 }
 
@@ -223,6 +222,13 @@ impl Words {
     /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.text.is_empty()
+    }
+    /// Returns the words with spaces between them, without blanks at both ends, as Pegasus joins arguments.
+    pub fn join(&self) -> String {
+        self.text
+            .replace('\0', " ")
+            .trim_matches(|c: char| c <= ' ')
+            .to_owned()
     }
     /// Frees unused capacity.
     pub fn shrink(&mut self) {

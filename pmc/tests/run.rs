@@ -62,6 +62,66 @@ fn the_first_example_runs_from_anywhere() {
 }
 
 #[test]
+fn programs_get_the_same_arguments_in_every_way() {
+    let place = Place::new();
+    place.script(
+        "bin/show",
+        "for a; do out=$a; done; for a; do printf '[%s]' \"$a\"; done > \"$out\"",
+    );
+    place.write(
+        "workflow.yml",
+        r#"pegasus: "5.0.4"
+name: words
+transformationCatalog:
+  transformations: [{name: show, sites: [{name: local, type: installed, pfn: "${PMC_WORKFLOW_DIR}/bin/show"}]}]
+jobs:
+- {type: job, id: A, name: show, arguments: ["-a preprocess -T  10 -i ", in.txt, "'two  words' x\\ y", "", -o, a.txt],
+   uses: [{lfn: a.txt, type: output, registerReplica: false}]}
+- {type: job, id: B, name: show, arguments: [" \"d e\" ", b.txt],
+   uses: [{lfn: b.txt, type: output, registerReplica: false}]}
+"#,
+    );
+    let ways: [&[&str]; 5] = [
+        &[],
+        &["-Dpegasus.gridstart=none"],
+        &["-Dpegasus.gridstart.invoke.always=true"],
+        &["--cluster", "horizontal", "-Dpegasus.clusters.num=1"],
+        &[
+            "--cluster",
+            "horizontal",
+            "-Dpegasus.clusters.num=1",
+            "-Dpegasus.clusterer.job.aggregator=mpiexec",
+        ],
+    ];
+    let check = |way: &[&str]| {
+        assert_eq!(
+            place.read("out/a.txt"),
+            "[-a][preprocess][-T][10][-i][in.txt][two  words][x y][-o][a.txt]",
+            "{way:?}"
+        );
+        assert_eq!(place.read("out/b.txt"), "[d e][b.txt]", "{way:?}");
+        std::fs::remove_dir_all(place.path().join("out")).expect("outputs");
+    };
+    place.run(["run", "-q", "-O", "out", "workflow.yml"]).code(0);
+    check(&["pmc run"]);
+    for (n, way) in ways.into_iter().enumerate() {
+        let dir = format!("way{n}");
+        let mut planner = std::process::Command::new(bin().join("pmc-plan"));
+        planner
+            .args(["-s", "local", "-O", "out", "--relative-dir", &dir, "workflow.yml"])
+            .args(way)
+            .current_dir(place.path());
+        Finished::from(planner.output().expect("the planner runs")).code(0);
+        let mut executor = std::process::Command::new(bin().join("pegasus-mpi-cluster"));
+        executor
+            .arg(place.path().join(&dir).join("words-0.dag"))
+            .current_dir(place.path());
+        Finished::from(executor.output().expect("the executor runs")).code(0);
+        check(way);
+    }
+}
+
+#[test]
 fn an_unwritable_database_is_reported() {
     let place = Place::new();
     place.chain("cp in.txt mid.txt", "cp mid.txt out.txt");

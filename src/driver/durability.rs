@@ -5,14 +5,13 @@ use std::path::Path;
 use pmc_dag::Dag;
 use pmc_dag::rescue::{self, DoneSet};
 
-use super::setup::is_device;
 use super::{Driver, RunError};
 use crate::durability::forward_journal::{self, JournalError, Recovered};
 use crate::durability::forwarding::{Forwarding, NotForwarded};
 use crate::durability::shared_files::SharedFiles;
 use crate::durability::sync::Syncer;
 use crate::logs::Logs;
-use crate::options::Options;
+use crate::options::{Options, is_device};
 use crate::protocol::{EXECUTOR_FAILURE, Rank, TaskResult};
 use crate::transport::MasterTransport;
 

@@ -1,6 +1,5 @@
 //! Everything that is opened and read before the first message.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -83,12 +82,4 @@ impl Setup {
             reporter: None,
         })
     }
-}
-
-/// True if the file is a device: it is not read. `/dev/null` stands for no rescue file, and other devices
-/// have no end.
-pub(super) fn is_device(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt as _;
-    path.metadata()
-        .is_ok_and(|data| data.file_type().is_char_device() || data.file_type().is_block_device())
 }

@@ -32,6 +32,12 @@ pub(super) enum WorkerError {
         path: PathBuf,
         source: io::Error,
     },
+    #[error(
+        "unable to open task stdout: {}: another run of this DAG uses it; \
+         give runs that overlap different rescue files (-r)",
+        .0.display()
+    )]
+    SharedFileInUse(PathBuf),
     #[error("Task {task}: Error writing to {}: {}", .path.display(), reason(.source))]
     WriteRecord {
         task: String,

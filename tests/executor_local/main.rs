@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
+mod output;
 mod stopping;
 
 use std::fs;
@@ -151,6 +152,27 @@ fn diamond_runs_in_order() {
     assert_eq!(done, ["A", "B", "C", "D"]);
     assert!(!run.exists("x.dag.out.1") && !run.exists("x.dag.err.2"));
     assert_eq!(run.read("x.dag.resource").lines().count(), 1 + 2 * 4);
+}
+
+#[test]
+fn more_workers_than_cpus_all_run_at_a_time() {
+    let cpus = fs::read_to_string("/proc/cpuinfo").unwrap();
+    let workers = cpus.lines().filter(|line| line.starts_with("processor")).count() + 1;
+    let dag: String = (0..workers)
+        .map(|task| format!("TASK t{task} ./meet.sh {task}\n"))
+        .collect();
+    let run = Run::new(&dag);
+    // Each task waits for all others.
+    run.script(
+        "meet.sh",
+        &format!("touch here.$1; until [ $(ls here.* | wc -l) -eq {workers} ]; do sleep 0.01; done"),
+    );
+    let output = run.run(&["--workers", &workers.to_string(), "--max-wall-time", "1", "x.dag"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    // With an option, the option counts.
+    run.write("y.dag", "TASK t -c 2 /bin/true\n");
+    let output = run.run(&["--host-cpus", "1", "y.dag"]);
+    assert!(text(&output.stderr).contains("No host is capable of running task t"));
 }
 
 #[test]

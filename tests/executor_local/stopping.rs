@@ -171,6 +171,60 @@ fn task_ends_at_its_time_limit() {
 }
 
 #[test]
+fn suspended_time_does_not_count_for_a_limit() {
+    let begin = |dag: &str| {
+        let run = Run::new(dag);
+        run.script(
+            "t.sh",
+            "echo $$ > pid.new; mv pid.new pid; while [ ! -f go ]; do sleep 0.01; done",
+        );
+        let child = run.start(&["x.dag"]);
+        run.wait_for("pid");
+        (run, child)
+    };
+    let limit = Duration::from_secs(2);
+    let dag = "TASK t -T 2 ./t.sh\n";
+    // The batch system suspends everything.
+    let (all, all_child) = begin(dag);
+    let group = -all.read("pid").trim().parse::<i32>().unwrap();
+    // A user stops only the executor, and the task ends meanwhile.
+    let (one, one_child) = begin(dag);
+    let task: i32 = one.read("pid").trim().parse().unwrap();
+    signal(&all_child, Signal::SIGSTOP);
+    signal(&one_child, Signal::SIGSTOP);
+    kill(Pid::from_raw(group), Signal::SIGSTOP).unwrap();
+    one.write("go", "");
+    let stopped = Instant::now();
+    while stopped.elapsed() < limit || is_running(task) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    all.write("go", "");
+    kill(Pid::from_raw(group), Signal::SIGCONT).unwrap();
+    signal(&all_child, Signal::SIGCONT);
+    signal(&one_child, Signal::SIGCONT);
+    for child in [all_child, one_child] {
+        let output = child.wait_with_output().unwrap();
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        assert!(!stderr.contains("limit"), "{stderr}");
+    }
+}
+
+#[test]
+fn success_after_the_limit_is_no_end() {
+    let run = Run::new("TASK late -T 0.1 ./late.sh\n");
+    run.script("late.sh", "trap 'exit 0' TERM; sleep 1000 & wait");
+    let output = run.run(&["x.dag"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(
+        stderr.contains("[warn] Task late has succeeded, but its limit of 0.1 seconds is over\n"),
+        "{stderr}"
+    );
+    assert!(!stderr.contains("is ended"), "{stderr}");
+}
+
+#[test]
 fn task_that_ignores_its_limit_is_killed() {
     let run = Run::new("TASK deaf -T 0.1 ./deaf.sh\n");
     run.script("deaf.sh", "trap '' TERM; sleep 1000");

@@ -20,6 +20,7 @@ use arguments::{argument_words, arguments};
 use places::{has_input_file, has_outputs, input, needs_no_work_dir, part};
 use quoting::{push_word, spaced};
 
+pub(crate) use arguments::doubt;
 pub(crate) use places::{creates_work_dir, work_dir};
 pub(crate) use quoting::{quote, shell_quote};
 
@@ -281,8 +282,12 @@ const WRAPPERS: &[&str] = &["", "Kickstart", "None", "PegasusLite"];
 pub(crate) fn is_wrapped(plan: &Plan<'_>, id: JobId) -> bool {
     let job = plan.job(id);
     let gridstart = plan.exec.setups[job.setup].profiles.pegasus("gridstart");
-    !matches!(job.task, Task::NoOp | Task::Cluster(..))
-        && !gridstart.is_some_and(|g| g.trim().eq_ignore_ascii_case("none"))
+    !matches!(job.task, Task::NoOp | Task::Cluster(..)) && !gridstart.is_some_and(is_no_wrapper)
+}
+
+/// Returns whether a value of the profile `gridstart` means that no kickstart wraps the program.
+pub(crate) fn is_no_wrapper(gridstart: &str) -> bool {
+    gridstart.trim().eq_ignore_ascii_case("none")
 }
 
 /// Returns the launcher from the profiles and its options.

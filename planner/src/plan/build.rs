@@ -115,7 +115,7 @@ fn build<'r>(
     let (workflow, properties) = (&inputs.workflow, &inputs.properties);
     advice::note_sites(&exec, &sites, &mut notes);
     let further = [
-        advice::arguments_with_blanks(workflow, properties),
+        advice::doubtful_arguments(workflow, &exec),
         advice::bypass(workflow, properties)?,
     ];
     let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());

@@ -33,6 +33,11 @@ pub fn analyzer(arguments: &cli::Analyzer) -> Result<u8, Failure> {
 
 fn is_healthy(history: &History, diagnosis: &Diagnosis) -> bool {
     let all = history.all();
-    let over = matches!(diagnosis.phase, Phase::Ended(_) | Phase::CutOff);
+    let over = match diagnosis.phase {
+        Phase::Ended(_) | Phase::CutOff => true,
+        // It ran without a log.
+        Phase::NotStarted => all.get(State::Done) > 0,
+        Phase::Running => false,
+    };
     diagnosis.causes.is_empty() && (!over || all.get(State::Done) == all.total())
 }

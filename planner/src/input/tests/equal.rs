@@ -196,7 +196,11 @@ fn comparable(mut workflow: Workflow) -> String {
 }
 
 fn read(text: &str) -> Workflow {
-    match read_text(Path::new("w"), text, &ReadOptions::default()).map(|parsed| parsed.workflow) {
+    let options = ReadOptions {
+        split_arguments: false,
+        ..ReadOptions::default()
+    };
+    match read_text(Path::new("w"), text, &options).map(|parsed| parsed.workflow) {
         Ok(workflow) => workflow,
         Err(errors) => panic!("{errors}\n{text}"),
     }

@@ -13,9 +13,13 @@ fn read(text: &str) -> Workflow {
     parse(text).workflow
 }
 
-/// Reads a valid workflow with its catalogs.
+/// Reads a valid workflow with its catalogs. Arguments are literal words, so that tests see how each is read.
 fn parse(text: &str) -> ParsedWorkflow {
-    match read_text(Path::new("w"), text, &ReadOptions::default()) {
+    let options = ReadOptions {
+        split_arguments: false,
+        ..ReadOptions::default()
+    };
+    match read_text(Path::new("w"), text, &options) {
         Ok(parsed) => parsed,
         Err(errors) => panic!("{errors}"),
     }

@@ -325,7 +325,11 @@ fn free_name(view: &View<'_>, group: &Group, taken: &mut FxHashSet<Box<str>>) ->
 
 /// Returns the error that names clusters waiting for each other.
 fn cycle(view: &View<'_>, path: &[UnitId]) -> PlanError {
-    let mut names: Vec<&str> = path.iter().map(|&unit| view.name(unit)).collect();
+    let mut names: Vec<&str> = path
+        .iter()
+        .chain(path.first())
+        .map(|&unit| view.name(unit))
+        .collect();
     let length = names.len();
     names.truncate(10);
     let dots = if length > names.len() { " needs …" } else { "" };

@@ -49,6 +49,10 @@ pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyze
     for remark in &diagnosis.remarks {
         line(&mut out, "note", remark);
     }
+    for output in &diagnosis.batch_output {
+        line(&mut out, "batch job", &text::path(&output.path, cwd));
+        tail(&mut out, "", &output.tail);
+    }
     let all = history.all();
     if diagnosis.phase != Phase::Running && all.get(State::Done) < all.total() {
         let dir = shell_word(&arguments.dir.display().to_string());
@@ -64,7 +68,8 @@ fn headline(out: &mut String, history: &History, diagnosis: &Diagnosis) {
     let all = history.all();
     let (done, total) = (all.get(State::Done), all.total());
     let what = match diagnosis.phase {
-        Phase::NotStarted => "has not started",
+        Phase::NotStarted if done == 0 => "has not started",
+        Phase::NotStarted => "has left no log",
         Phase::Running => "is running",
         _ if done == total => "succeeded",
         Phase::Ended(_) => "failed",
@@ -168,9 +173,18 @@ fn last_attempt(example: &FailedTask) -> String {
     text
 }
 
-/// Returns a shell command that runs the program again in its directory.
+/// Returns a shell command that runs the program again in its directory, with its environment and standard
+/// input.
 pub fn by_hand(example: &FailedTask) -> String {
-    let words: Vec<String> = example.command.iter().map(|word| shell_word(word)).collect();
+    let mut words: Vec<String> = Vec::new();
+    if !example.environment.is_empty() {
+        words.push("env".to_owned());
+        words.extend(example.environment.iter().map(|word| shell_word(word)));
+    }
+    words.extend(example.command.iter().map(|word| shell_word(word)));
+    if let Some(stdin) = &example.stdin {
+        words.push(format!("< {}", shell_word(stdin)));
+    }
     match &example.directory {
         Some(directory) => format!("(cd {} && {})", shell_word(directory), words.join(" ")),
         None => words.join(" "),
