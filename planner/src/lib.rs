@@ -25,4 +25,4 @@ pub mod scheduler;
 pub mod submit;
 mod syntax;
 
-pub use program::main;
+pub use program::{main, run};

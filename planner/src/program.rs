@@ -18,11 +18,17 @@ pub fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args_os()
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
+    run(&arguments)
+}
+
+/// Runs the program with these arguments, which start with its name.
+#[must_use]
+pub fn run(arguments: &[String]) -> ExitCode {
     let environment = match Environment::read() {
         Ok(environment) => environment,
         Err(e) => return fail(&format!("cannot find the working directory: {e}"), 1),
     };
-    match cli::parse(&arguments, environment) {
+    match cli::parse(arguments, environment) {
         Ok(Invocation::Plan(request, output)) => plan_and_submit(*request, output),
         Ok(Invocation::Preview(request, output, jobs)) => print_preview(&request, None, &jobs, output),
         Ok(Invocation::Explain(dir, jobs)) => explain(&dir, &jobs),
@@ -55,7 +61,7 @@ fn plan_and_submit(mut request: Request, output: OutputOptions) -> ExitCode {
             print(&cli::result_json(&planned, None));
         }
         return if output.submit {
-            run(script)
+            run_script(script)
         } else {
             ExitCode::SUCCESS
         };
@@ -101,6 +107,7 @@ fn print_preview(
 
 /// Makes the plan in a submit directory again, and explains some of its jobs.
 fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
+    let dir = &recipe::submit_dir(dir);
     let recipe = match Recipe::read(dir) {
         Ok(recipe) => recipe,
         Err(e) => return fail(&e.to_string(), 1),
@@ -141,7 +148,7 @@ fn explain(dir: &Path, jobs: &[String]) -> ExitCode {
 }
 
 /// Runs the script of the code generator Shell and returns its exit code.
-fn run(script: &Path) -> ExitCode {
+fn run_script(script: &Path) -> ExitCode {
     match std::process::Command::new(script).status() {
         Ok(status) => ExitCode::from(
             status

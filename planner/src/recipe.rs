@@ -80,6 +80,14 @@ impl Recipe {
     }
 }
 
+/// Returns the submit directory of a run: the directory itself, or the one that `pmc run` makes in the directory
+/// of a run or of all runs of a workflow.
+pub fn submit_dir(dir: &Path) -> PathBuf {
+    let places = [dir.to_owned(), dir.join("submit"), dir.join("latest/submit")];
+    let found = places.iter().find(|dir| dir.join(PROPERTIES).is_file());
+    found.map_or_else(|| dir.to_owned(), Clone::clone)
+}
+
 /// Returns the input files that differ from their copies in the submit directory.
 pub fn changed(dir: &Path, request: &Request) -> Vec<PathBuf> {
     let same = |a: &Path, b: &Path| match (fs::read(a), fs::read(b)) {
@@ -90,9 +98,11 @@ pub fn changed(dir: &Path, request: &Request) -> Vec<PathBuf> {
     };
     let mut files = vec![(request.workflow.clone(), dir.to_owned())];
     let catalogs = dir.join("catalogs");
-    for name in ["sites", "transformations", "replicas"] {
-        let path = request.environment.working_dir.join(format!("{name}.yml"));
-        files.push((path, catalogs.clone()));
+    let beside = request.workflow.parent().unwrap_or(Path::new("/"));
+    for name in ["sites.yml", "transformations.yml", "replicas.yml"] {
+        let places = [request.environment.working_dir.join(name), beside.join(name)];
+        let found = places.into_iter().find(|path| path.is_file());
+        files.extend(found.map(|path| (path, catalogs.clone())));
     }
     for path in request.cache_files.iter().chain(&request.inherited_files) {
         files.push((path.clone(), catalogs.clone()));

@@ -215,14 +215,14 @@ fn d23_a_file_may_be_input_and_output() -> Result<(), Box<dyn std::error::Error>
 }
 
 #[test]
-fn d27_a_named_catalog_must_exist() {
-    for (catalog, name) in [
-        ("site", "sites.yml"),
-        ("transformation", "tc.yml"),
-        ("replica", "rc.yml"),
+fn d27_a_named_catalog_that_the_plan_needs_must_exist() {
+    for (catalog, name, line) in [
+        ("site", "sites.yml", "--sites cluster --dir submit"),
+        ("transformation", "tc.yml", LINE),
+        ("replica", "rc.yml", LINE),
     ] {
         let case = one("");
-        let message = case.fail(&format!("{LINE} -Dpegasus.catalog.{catalog}.file=missing/{name}"));
+        let message = case.fail(&format!("{line} -Dpegasus.catalog.{catalog}.file=missing/{name}"));
         assert!(
             message.contains(&format!("missing/{name}")),
             "{catalog}: {message}"

@@ -30,11 +30,23 @@ pub fn command() -> clap::Command {
     cli::Cli::command()
 }
 
+/// Runs `pmc-plan` with these words and arguments.
+fn planner(words: &[&str], arguments: &cli::Planner) -> ExitCode {
+    let words = ["pmc-plan"].iter().chain(words).map(|word| (*word).to_owned());
+    let arguments = arguments
+        .arguments
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned());
+    pmc_plan::run(&words.chain(arguments).collect::<Vec<String>>())
+}
+
 /// Runs the command that the command line asks for.
 #[must_use]
 pub fn main() -> ExitCode {
     let (result, json) = match cli::Cli::parse().command {
         cli::Command::Run(arguments) => (commands::run::run(&arguments), arguments.output.json),
+        cli::Command::Plan(arguments) => return planner(&[], &arguments),
+        cli::Command::Explain(arguments) => return planner(&["explain"], &arguments),
         cli::Command::Resume(arguments) => (commands::resume::resume(&arguments), arguments.output.json),
         cli::Command::Status(arguments) => (commands::status::status(&arguments), false),
         cli::Command::Analyzer(arguments) => (commands::analyzer::analyzer(&arguments), false),

@@ -1,5 +1,7 @@
 //! Locations of files from all sources, highest priority first (section 4.4 of the planner's specification).
 
+use std::collections::BTreeSet;
+
 use rustc_hash::FxHashMap;
 
 use crate::catalog::replica::{Replica, ReplicaCatalog};
@@ -85,6 +87,22 @@ impl Replicas {
             }
         }
         (!all.replicas.is_empty()).then_some(all)
+    }
+    /// Moves the locations on some sites to another site.
+    pub(crate) fn move_to_site(&mut self, from: &BTreeSet<String>, to: &str) {
+        let lists = [
+            &mut self.caches,
+            &mut self.runs,
+            &mut self.directories,
+            &mut self.inherited,
+        ];
+        let lists = lists.into_iter().flatten();
+        for catalog in lists
+            .chain(&mut self.embedded)
+            .chain([&mut self.catalog, &mut self.storage])
+        {
+            catalog.move_to_site(from, to);
+        }
     }
     fn all(&self) -> impl Iterator<Item = &ReplicaCatalog> {
         self.overriding().chain(self.adding()).chain([&self.catalog])
