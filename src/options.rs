@@ -11,6 +11,9 @@ const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// fastest, with 10 seconds.
 const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
 
+/// Default of [`Options::disk_reserve`], in MiB: small, so that only full file systems hold a run.
+const DEFAULT_DISK_RESERVE_MIB: u64 = 8;
+
 /// Options of the master.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -48,6 +51,8 @@ pub struct Options {
     pub forward_journal: bool,
     /// Maximum time between syncs of rescue file and forwarded data; `None` leaves it to the system.
     pub sync_interval: Option<Duration>,
+    /// Start no tasks while the file system of the DAG has less free space, in bytes; 0 means no check.
+    pub disk_reserve: u64,
     /// Wait for the host scripts before the first task.
     pub host_script: bool,
     /// Print the summary record, and merge the output of the tasks.
@@ -110,6 +115,8 @@ pub struct WorkerOptions {
     pub lock_worker_files: bool,
     /// Report attempts that printed nothing: their files hold only the record.
     pub report_quiet: bool,
+    /// Name of the host instead of the system's. Workers with the same name share memory and CPUs.
+    pub host_name: Option<String>,
     /// Memory of the host in MB; 0 means the physical memory.
     pub host_memory: u32,
     /// CPUs of the host; 0 means all.
@@ -155,6 +162,7 @@ impl Options {
             max_fds: None,
             forward_journal: true,
             sync_interval: Some(DEFAULT_SYNC_INTERVAL),
+            disk_reserve: DEFAULT_DISK_RESERVE_MIB << 20,
             host_script: false,
             console: true,
             app: app.to_owned(),

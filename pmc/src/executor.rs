@@ -104,6 +104,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             worker_files: dag.to_owned(),
             lock_worker_files: false,
             report_quiet: execution.stampede,
+            host_name: None,
             host_memory: execution.host_memory.unwrap_or(0),
             host_cpus: host_cpus(execution),
             host_gpus: execution.host_gpus.unwrap_or(0),
@@ -143,6 +144,7 @@ pub fn check_fit(
     environment: &[(OsString, OsString)],
 ) -> Result<(), Failure> {
     let host = describe_host(
+        None,
         execution.host_memory.unwrap_or(0),
         host_cpus(execution),
         count_gpus(execution.host_gpus.unwrap_or(0), environment),

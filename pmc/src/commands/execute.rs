@@ -50,6 +50,9 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     let before = rescue::read(&rescue_path, &dag)
         .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))
         .or_code(exit::NOT_RUN)?;
+    if let Some(unknown) = before.unknown() {
+        eprintln!("pmc: warning: {}: {unknown}", rescue_path.display());
+    }
     let done: Vec<String> = before.ids().map(|task| lossy(dag.name(task))).collect();
     let done_before = done.len();
     let observed = Observed {
