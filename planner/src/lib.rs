@@ -8,6 +8,7 @@ mod exec;
 pub mod expand;
 mod graph;
 mod hook;
+mod ids;
 pub mod input;
 pub mod model;
 mod output;

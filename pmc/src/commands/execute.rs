@@ -140,7 +140,7 @@ fn summarize(
             exit::SIGNAL_BASE.saturating_add(signal),
         ),
         None if ended.success => (Status::Success, exit::SUCCESS),
-        None => (Status::Failed, exit::TASKS_FAILED),
+        None => (Status::Failed, ended.task_exit.unwrap_or(exit::TASKS_FAILED)),
     };
     let submit = &request.submit;
     let jobs = submit.jobs();
