@@ -64,7 +64,7 @@ impl Dependencies {
 
     /// Returns whether Pegasus gives the cache file of one job to the other.
     fn is_cached(&self, parent: JobIndex, child: JobIndex) -> bool {
-        let is_part = |job: JobIndex| self.is_part[job.0 as usize];
+        let is_part = |job: JobIndex| self.is_part[job];
         let children = self.children.get(&parent);
         is_part(parent) && is_part(child) && children.is_some_and(|all| all.contains(&child))
     }
