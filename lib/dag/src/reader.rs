@@ -11,7 +11,8 @@ use crate::dag::{Dag, Entry, NO_ID};
 use crate::error::{DagError, DagErrorKind};
 use crate::names::{self, NameIndex};
 use crate::options::{self, Options};
-use crate::text::{cut, lossy, trim};
+use crate::record::{Record, TaskRecord};
+use crate::text::lossy;
 
 /// Number of names that are looked up together: first the slots of the index are read, then the tasks, then
 /// the texts. In a large DAG each of these reads misses the cache, and independent misses overlap.
@@ -45,7 +46,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
     while start < text.len() {
         reader.number += 1;
         let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |len| start + len);
-        if let Err(error) = reader.line(trim(&text[start..end])) {
+        if let Err(error) = reader.line(&text[start..end]) {
             // The first error is reported, and an earlier line may have one.
             reader.flush()?;
             return Err(error);
@@ -119,17 +120,14 @@ impl<'a> Reader<'a> {
         if line.len() >= u32::MAX as usize {
             return Err(self.error(DagErrorKind::LineTooLong));
         }
-        // As in the original, the keyword is only a prefix: `TASKS a cmd` is a task.
-        if line.starts_with(b"TASK") {
-            self.task(line)
-        } else if line.starts_with(b"EDGE") {
-            self.edge(line)
-        } else if line.starts_with(b"#@") {
-            self.pegasus_id(line)
-        } else if line.is_empty() || line.starts_with(b"#") {
-            Ok(())
-        } else {
-            Err(self.error(DagErrorKind::Record(lossy(line))))
+        match Record::parse(line).map_err(|kind| self.error(kind))? {
+            Record::Task(TaskRecord { name, rest }) => self.task(name, rest),
+            Record::Edge { parent, child } => self.edge([parent, child]),
+            Record::Label { id, .. } => {
+                self.id = Some(id);
+                Ok(())
+            }
+            Record::Nothing => Ok(()),
         }
     }
 
@@ -137,11 +135,7 @@ impl<'a> Reader<'a> {
         DagError::at(self.number, kind)
     }
 
-    fn task(&mut self, line: &'a [u8]) -> Result<(), DagError> {
-        let (name, rest) = cut(cut(line).1);
-        if rest.is_empty() {
-            return Err(self.error(DagErrorKind::TaskRecord(lossy(line))));
-        }
+    fn task(&mut self, name: &'a [u8], rest: &'a [u8]) -> Result<(), DagError> {
         if !self.new_edges.is_empty() || self.new_names.len() == BLOCK_SIZE {
             self.flush()?;
         }
@@ -179,15 +173,11 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn edge(&mut self, line: &'a [u8]) -> Result<(), DagError> {
-        let (parent, child) = cut(cut(line).1);
-        if child.is_empty() {
-            return Err(self.error(DagErrorKind::EdgeRecord(lossy(line))));
-        }
+    fn edge(&mut self, ends: [&'a [u8]; 2]) -> Result<(), DagError> {
         if !self.new_names.is_empty() || self.new_edges.len() == BLOCK_SIZE {
             self.flush()?;
         }
-        let ends = [parent, child].map(|name| (names::hash(name), name));
+        let ends = ends.map(|name| (names::hash(name), name));
         self.new_edges.push(NewEdge {
             line: self.number,
             ends,
@@ -253,15 +243,6 @@ impl<'a> Reader<'a> {
 
     fn name(&self, task: TaskId) -> &'a [u8] {
         self.entries[task.index()].name(self.text)
-    }
-
-    fn pegasus_id(&mut self, line: &'a [u8]) -> Result<(), DagError> {
-        let (id, rest) = cut(cut(line).1);
-        if cut(rest).1.is_empty() {
-            return Err(self.error(DagErrorKind::PegasusRecord(lossy(line))));
-        }
-        self.id = Some(id);
-        Ok(())
     }
 
     fn option_set(&mut self, options: Options) -> Result<u32, DagErrorKind> {
