@@ -10,7 +10,7 @@ use crate::TaskId;
 use crate::dag::{Dag, Entry, NO_ID};
 use crate::error::{DagError, DagErrorKind};
 use crate::names::{self, NameIndex};
-use crate::options::{self, Options};
+use crate::options::{self, CategoryId, Options};
 use crate::record::{Record, TaskRecord};
 use crate::text::lossy;
 
@@ -54,9 +54,11 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         start = end + 1;
     }
     reader.flush()?;
+    reader.set_categories();
     let Reader {
         entries,
         option_sets,
+        category_limits,
         names,
         edges,
         ..
@@ -70,6 +72,7 @@ pub(crate) fn read(text: Vec<u8>) -> Result<Dag, DagError> {
         text,
         entries,
         options: option_sets,
+        category_limits,
         names,
         first_child,
         children,
@@ -92,6 +95,10 @@ struct Reader<'a> {
     id: Option<&'a [u8]>,
     option_sets: Vec<Options>,
     known_sets: FxHashMap<Options, u32>,
+    /// Maximum running tasks of each category.
+    category_limits: Vec<u32>,
+    /// Numbers of these categories by name.
+    categories: FxHashMap<Vec<u8>, CategoryId>,
 }
 
 struct NewEdge<'a> {
@@ -113,6 +120,8 @@ impl<'a> Reader<'a> {
             id: None,
             option_sets: vec![Options::default()],
             known_sets: FxHashMap::from_iter([(Options::default(), 0)]),
+            category_limits: Vec::new(),
+            categories: FxHashMap::default(),
         }
     }
 
@@ -127,6 +136,7 @@ impl<'a> Reader<'a> {
                 self.id = Some(id);
                 Ok(())
             }
+            Record::MaxJobs { category, limit } => self.max_jobs(category.into_owned(), limit),
             Record::Nothing => Ok(()),
         }
     }
@@ -243,6 +253,29 @@ impl<'a> Reader<'a> {
 
     fn name(&self, task: TaskId) -> &'a [u8] {
         self.entries[task.index()].name(self.text)
+    }
+
+    /// Sets the limit of a category. The last line of a category counts.
+    fn max_jobs(&mut self, name: Vec<u8>, limit: u32) -> Result<(), DagError> {
+        let limits = &mut self.category_limits;
+        let number =
+            new_number(limits.len(), "categories").map_err(|kind| DagError::at(self.number, kind))?;
+        let category = *self.categories.entry(name).or_insert(CategoryId(number));
+        if category.index() == limits.len() {
+            limits.push(limit);
+        } else {
+            limits[category.index()] = limit;
+        }
+        Ok(())
+    }
+
+    /// Sets the categories of the sets of options. A category without a limit is as good as none.
+    fn set_categories(&mut self) {
+        for set in &mut self.option_sets {
+            let rare = set.rare.as_ref();
+            let category = rare.and_then(|rare| self.categories.get(rare.category.as_slice()));
+            set.category = category.copied();
+        }
     }
 
     fn option_set(&mut self, options: Options) -> Result<u32, DagErrorKind> {

@@ -1,11 +1,14 @@
 //! The lines of a DAG file, one at a time: for readers that need no [`Dag`](crate::Dag) in memory.
 
+use std::borrow::Cow;
+
 use crate::error::DagErrorKind;
 use crate::options::{self, Request};
 use crate::text::{cut, lossy, trim};
+use crate::words::Words;
 
 /// A line of a DAG file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     /// A task.
     Task(TaskRecord<'a>),
@@ -22,6 +25,13 @@ pub enum Record<'a> {
         id: &'a [u8],
         /// Second word: the transformation.
         transformation: &'a [u8],
+    },
+    /// `MAXJOBS CATEGORY NUMBER`, as in an input file of HTCondor's DAGMan.
+    MaxJobs {
+        /// Name of the category.
+        category: Cow<'a, [u8]>,
+        /// Maximum tasks of the category that run at a time, at least 1.
+        limit: u32,
     },
     /// An empty line or a comment.
     Nothing,
@@ -64,12 +74,21 @@ impl<'a> Record<'a> {
                 return Err(DagErrorKind::PegasusRecord(lossy(line)));
             }
             Ok(Record::Label { id, transformation })
+        } else if cut(line).0 == b"MAXJOBS" {
+            max_jobs(cut(line).1).ok_or_else(|| DagErrorKind::MaxJobsRecord(lossy(line)))
         } else if line.is_empty() || line.starts_with(b"#") {
             Ok(Record::Nothing)
         } else {
             Err(DagErrorKind::Record(lossy(line)))
         }
     }
+}
+
+fn max_jobs(text: &[u8]) -> Option<Record<'_>> {
+    let mut words = Words::new(text);
+    let (category, limit) = (words.next()?, words.next()?);
+    let limit = std::str::from_utf8(&limit).ok()?.parse().ok()?;
+    (limit > 0 && words.next().is_none()).then_some(Record::MaxJobs { category, limit })
 }
 
 impl<'a> TaskRecord<'a> {
@@ -106,8 +125,13 @@ mod tests {
         let (id, transformation) = (&b"3"[..], &b"work:1.0"[..]);
         let label = Record::Label { id, transformation };
         assert_eq!(Record::parse(b"#@ 3 work:1.0 ID7").unwrap(), label);
+        let (category, limit) = (Cow::from(&b"net"[..]), 4);
+        assert_eq!(
+            Record::parse(b"MAXJOBS net 4").unwrap(),
+            Record::MaxJobs { category, limit }
+        );
         assert_eq!(Record::parse(b"# text").unwrap(), Record::Nothing);
-        for bad in [&b"TASK a"[..], b"EDGE a", b"#@ 1 x", b"JOB a b"] {
+        for bad in [&b"TASK a"[..], b"EDGE a", b"#@ 1 x", b"JOB a b", b"MAXJOBS a 0"] {
             assert!(Record::parse(bad).is_err(), "{}", lossy(bad));
         }
     }

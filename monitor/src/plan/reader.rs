@@ -49,7 +49,7 @@ impl Reader {
                 self.transformation.clear();
                 self.transformation.extend_from_slice(transformation);
             }
-            Ok(Record::Nothing) | Err(_) => {}
+            Ok(Record::MaxJobs { .. } | Record::Nothing) | Err(_) => {}
         }
     }
 
