@@ -87,6 +87,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
     options.tries = execution.tries;
     options.max_failures = execution.max_failures.unwrap_or(0);
     options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
+    options.dagman_progress = true;
     options.jobstate_log = Some(dag.with_file_name("jobstate.log"));
     options.stdio = Stdio::PerTask;
     let value = |name: &str| {

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use pegasus_mpi_cluster::RunEvent;
 use pmc_dag::{Dag, rescue, words};
 
+use super::on_end;
 use crate::cli;
 use crate::executor;
 use crate::exit;
@@ -36,8 +37,20 @@ pub struct Request {
     pub start: Instant,
 }
 
-/// Runs the workflow and prints the summary. Returns the exit code.
+/// Runs the workflow, prints the summary, and runs the user's command. Returns the exit code.
 pub fn execute(request: &Request) -> Result<u8, Failure> {
+    let result = run(request);
+    if let Ok(summary) = &result {
+        print_summary(summary, request.output);
+    }
+    if let Some(command) = &request.execution.on_end {
+        on_end::run(command, &request.submit, result.as_ref());
+    }
+    result.map(|summary| summary.exit_code)
+}
+
+/// Runs the workflow.
+fn run(request: &Request) -> Result<Summary, Failure> {
     let submit = &request.submit;
     let dag = Dag::open(&submit.dag)
         .with_context(|| format!("cannot use the DAG {}", submit.dag.display()))
@@ -111,9 +124,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         }
     }
 
-    let summary = summarize(request, &dag, &ended, observed, done_before);
-    print_summary(&summary, request.output);
-    Ok(summary.exit_code)
+    Ok(summarize(request, &dag, &ended, observed, done_before))
 }
 
 fn summarize(
