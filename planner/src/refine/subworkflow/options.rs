@@ -45,7 +45,6 @@ const CATALOGS: &[&str] = &[
 ];
 
 /// Checks the arguments of a sub-workflow job. Returns the properties of its own, if it names catalogs in them.
-#[expect(clippy::too_many_lines, reason = "one option after another")]
 pub(super) fn check(
     workflow: &Workflow,
     job: &Job,
