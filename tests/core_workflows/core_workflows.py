@@ -95,7 +95,7 @@ def main():
     place = Place(options)
     rows, silent = [], []
     for name, directory, command in cases(options, place):
-        if options.only and options.only not in name:
+        if options.only and not name.startswith(tuple(options.only.split(","))):
             continue
         calls, log = capture(name, directory, command, place)
         if not calls:
@@ -120,7 +120,7 @@ def parse():
     parser.add_argument("--python", default=sys.executable, metavar="CMD", help="a Python with Pegasus.api")
     parser.add_argument("--classpath", default="", help="classes and jars of Pegasus, for generators in Java")
     parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("target/tmp/core_workflows"), metavar="DIR")
-    parser.add_argument("--only", metavar="TEXT", help="only workflows with this text in their names")
+    parser.add_argument("--only", metavar="TEXT", help="only workflows that begin with one of these, separated by commas")
     parser.add_argument("--table", type=pathlib.Path, metavar="FILE", help="also write the table as Markdown")
     parser.add_argument("--no-run", action="store_true", help="plan only")
     options = parser.parse_args()
@@ -271,7 +271,6 @@ def adapt(call, place):
     """Makes the files of a call those of one machine. Returns the directory and the command line."""
     record = json.loads((call / "call.json").read_text())
     original, files = record["directory"], call / "files"
-    # Paths in the files are those of the directory that the stand-in ran in, which keeps its inputs.
     arguments, settings = [], []
     words = iter(record["arguments"])
     for word in words:
@@ -288,10 +287,10 @@ def adapt(call, place):
             continue
         if word.startswith("-D") and ("catalog.site" in word or "=" not in word or word.startswith("-Dsite")):
             continue
-        arguments.append(word)
+        arguments.append(word.replace(original, str(files)))
     for path in files.rglob("*"):
         if path.is_file() and path.suffix in (".yml", ".yaml", ".dax", ".xml", ".txt", ".data", ".tc", ".rc"):
-            adapt_catalog(path, place)
+            adapt_catalog(path, original, files, place)
     (files / "core.properties").write_text(properties(files, settings, original))
     (files / "core-sites.yml").write_text(yaml.safe_dump(site_catalog(place)))
     # The last of equal settings counts.
@@ -323,10 +322,10 @@ def site_catalog(place):
     return {"pegasus": "5.0", "sites": [local]}
 
 
-def adapt_catalog(path, place):
+def adapt_catalog(path, original, files, place):
     """Makes all sites of a workflow or catalog `local`, and removes containers."""
     try:
-        text = path.read_text()
+        text = path.read_text().replace(original, str(files))
     except UnicodeDecodeError:
         return
     # Copies on servers are copies here.
