@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::libc;
 
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError};
 
 /// A submit directory under construction. It is removed unless it is published.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl SubmitDir {
         loop {
             if number > MAX_RUN {
                 remove_all(&created);
-                return Err(PlanError::refinement(format!(
+                return Err(Cause::Directory.error(format!(
                     "{} has a run{MAX_RUN} already: remove old runs or choose another --dir",
                     parent.display()
                 )));

@@ -6,6 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::error::{Cause, Problem};
 use crate::ids::Id as _;
 use crate::model::{FileId, Job, JobIndex, TransferFlag, Workflow};
 
@@ -17,7 +18,7 @@ pub(super) fn merge(
     workflow: &mut Workflow,
     parts: Vec<(JobIndex, Workflow)>,
     warnings: &mut Vec<String>,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
 ) {
     if parts.is_empty() {
         return;
@@ -167,7 +168,7 @@ impl Merger {
         }
     }
 
-    fn finish(mut self, workflow: &mut Workflow, problems: &mut Vec<String>) {
+    fn finish(mut self, workflow: &mut Workflow, problems: &mut Vec<Problem>) {
         for &(parent, child) in &workflow.edges {
             for &last in &self.ends[parent].1 {
                 for &first in &self.ends[child].0 {
@@ -204,13 +205,13 @@ impl Merger {
             }
             let name = workflow.files.name(FileId::new(n));
             let id = |job: JobIndex| &self.jobs[job].id;
-            problems.push(format!(
+            problems.push(Cause::SubWorkflow.problem(format!(
                 "the jobs {} and {} would have the file {name} in one work directory, though it is not the same one: \
                  a sub-workflow shares only files that the job standing for it lists in its uses. List {name} there \
                  if it is the same file, or give one of the two another name",
                 id(first),
                 id(other)
-            ));
+            )));
         }
         self.edges.sort_unstable();
         self.edges.dedup();

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use crate::error::{Cause, Problem};
 use crate::model::{Arguments, Job, Workflow};
 use crate::properties::{Properties, PropertySources};
 use crate::request::SubworkflowOptions;
@@ -21,7 +22,7 @@ pub(super) fn check(
     outer: &OuterWorkflow<'_>,
     replicas: &Replicas,
     warnings: &mut Vec<String>,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
 ) {
     let words: Vec<String> = match &job.arguments {
         Arguments::Raw(text) => pmc_dag::words::Words::new(text.as_bytes())
@@ -35,21 +36,21 @@ pub(super) fn check(
             let message = error.to_string();
             let message = message.strip_prefix("error: ").unwrap_or(&message);
             let first = message.lines().next().unwrap_or_default();
-            problems.push(format!(
+            problems.push(Cause::SubWorkflow.problem(format!(
                 "the job {}: its arguments {}: {first}",
                 job.id,
                 words.join(" ")
-            ));
+            )));
             return;
         }
     };
     let request = outer.request;
     let mut refuse = |option: &str, value: String, advice: &str| {
-        problems.push(format!(
+        problems.push(Cause::SubWorkflow.problem(format!(
             "the job {}: its argument {option} {value} differs from what the workflow around it is planned with; \
              its jobs become part of that plan. {advice}",
             job.id
-        ));
+        )));
     };
     let differ = |own: &[String], whole: &[String]| -> bool {
         let sorted = |list: &[String]| {
@@ -124,7 +125,7 @@ fn check_properties(
     outer: &OuterWorkflow<'_>,
     own: &SubworkflowOptions,
     path: impl Fn(&PathBuf) -> PathBuf,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
 ) {
     let request = outer.request;
     let conf = own
@@ -141,7 +142,7 @@ fn check_properties(
         command_line: own.defines.clone(),
     };
     match Properties::load(&sources) {
-        Err(e) => problems.push(format!("the job {}: {e}", job.id)),
+        Err(e) => problems.push(Cause::SubWorkflow.problem(format!("the job {}: {e}", job.id))),
         Ok(properties) => {
             for (key, value) in properties.iter() {
                 if outer.properties.get(key) != Some(value) {
@@ -149,11 +150,11 @@ fn check_properties(
                         || "which the workflow around it is planned without".to_owned(),
                         |whole| format!("which is {whole} for the workflow around it"),
                     );
-                    problems.push(format!(
+                    problems.push(Cause::SubWorkflow.problem(format!(
                         "the job {}: its workflow is to have the property {key} = {value}, {with}; its jobs become \
                          part of that plan. {WITH_PLAN}",
                         job.id
-                    ));
+                    )));
                 }
             }
         }
