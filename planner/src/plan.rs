@@ -60,9 +60,11 @@ mod build;
 mod directories;
 mod files;
 mod inputs;
+mod replan;
 
 pub use crate::exec::Counts;
 pub use build::{measure, plan, preview, wants_shell};
+pub use replan::{ReplanError, ReplanOptions, Replanned, finish_replacement, replan};
 
 /// Formats a time as the records of the workflow have it: ISO 8601, seconds, numeric offset.
 pub(crate) fn iso_seconds(time: SystemTime, offset: FixedOffset) -> String {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Context as _;
@@ -29,6 +29,8 @@ pub struct Request {
     pub submit: Submit,
     /// Argument for `pmc resume`.
     pub name: PathBuf,
+    /// The plan is for a batch system, and the user wants it to run here.
+    pub here: bool,
     /// Limits and options of the execution.
     pub execution: cli::Execution,
     /// What to print.
@@ -69,7 +71,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         ..Default::default()
     };
     let progress = Progress::start(style, request.output.verbose > 0, state);
-    let resume = resume_command(&request.name);
+    let resume = resume_command(request);
     let mut watch = Watch {
         dag: &dag,
         max_attempts: request.execution.tries,
@@ -143,7 +145,7 @@ fn summarize(
         max_failures_reached: ended.max_failures_reached,
         outputs: submit::outputs(&submit.destinations(&jobs)),
         submit_dir: submit.dir.clone(),
-        resume: resume_command(&request.name),
+        resume: resume_command(request),
     }
 }
 
@@ -244,9 +246,14 @@ fn print_summary(summary: &Summary, output: cli::Output) -> Result<(), Failure> 
 }
 
 /// Returns the command to paste for resuming the run.
-fn resume_command(name: &Path) -> Vec<String> {
+fn resume_command(request: &Request) -> Vec<String> {
     let program = std::env::args().next().unwrap_or_else(|| "pmc".into());
-    vec![program, "resume".into(), name.display().to_string()]
+    let mut words = vec![program, "resume".into()];
+    if request.here {
+        words.push("--here".into());
+    }
+    words.push(request.name.display().to_string());
+    words
 }
 
 fn is_dumb() -> bool {

@@ -102,6 +102,7 @@ pub fn run(arguments: &cli::Run) -> Result<u8, Failure> {
         name: arguments
             .dir
             .join(run_dir.strip_prefix(&runs).unwrap_or(&run_dir)),
+        here: false,
         execution: arguments.execution.clone(),
         output: arguments.output,
         start,
@@ -163,6 +164,7 @@ fn request(arguments: &cli::Run, workflow: PathBuf, environment: Environment) ->
         job_prefix: None,
         cluster: Vec::new(),
         batch: BatchOptions::default(),
+        runs_here: true,
         line: Vec::new(),
         pictures: Vec::new(),
         warnings: Vec::new(),

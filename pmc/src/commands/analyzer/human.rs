@@ -7,6 +7,7 @@ use pmc_monitor::causes::{Cause, Diagnosis};
 use pmc_monitor::failure::{FailedTask, Tail};
 use pmc_monitor::history::{History, Phase, State};
 
+use crate::again::resume_command;
 use crate::cli;
 use crate::table::thousands;
 use crate::text::{self, printable, shell_word};
@@ -55,8 +56,11 @@ pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyze
     }
     let all = history.all();
     if diagnosis.phase != Phase::Running && all.get(State::Done) < all.total() {
-        let dir = shell_word(&arguments.dir.display().to_string());
-        line(&mut out, "resume", &format!("pmc resume {dir}"));
+        line(
+            &mut out,
+            "resume",
+            &resume_command(&history.dir.dag, &arguments.dir),
+        );
     }
     if out.ends_with("\n\n") {
         out.pop();
