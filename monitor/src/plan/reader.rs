@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use pmc_dag::EARLIER_PLAN;
+
 use super::names::NameTable;
 use super::request::{Request, skip_options};
 use super::{Class, Plan, TaskNumber};
@@ -55,6 +57,10 @@ impl Reader {
     fn task(&mut self, position: u64, line: &[u8]) {
         let (name, rest) = word(word(line).1);
         if name.is_empty() || rest.is_empty() {
+            return;
+        }
+        if self.transformation == EARLIER_PLAN.as_bytes() {
+            self.transformation.clear();
             return;
         }
         let transformation = if self.transformation.is_empty() {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use pegasus_mpi_cluster::RunEvent;
-use pmc_dag::{Dag, rescue, words};
+use pmc_dag::{Dag, EARLIER_PLAN, TaskId, rescue, words};
 
 use crate::cli;
 use crate::executor;
@@ -52,8 +52,10 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     let before = rescue::read(&rescue_path, &dag)
         .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))
         .or_code(exit::NOT_RUN)?;
-    let done: Vec<String> = before.ids().map(|task| lossy(dag.name(task))).collect();
+    let done = before.ids().filter(|task| is_planned(&dag, *task));
+    let done: Vec<String> = done.map(|task| lossy(dag.name(task))).collect();
     let done_before = done.len();
+    let total = dag.ids().filter(|task| is_planned(&dag, *task)).count();
     let observed = Observed {
         done,
         ..Observed::default()
@@ -66,7 +68,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     }
     let style = progress::Style::choose(request.output.quiet, log || is_dumb());
     let state = progress::State {
-        total: dag.len(),
+        total,
         succeeded: done_before,
         ..Default::default()
     };
@@ -79,7 +81,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         started: BTreeMap::new(),
         observed,
     };
-    let ended = if done_before == dag.len() {
+    let ended = if done_before == total {
         // An empty run would only add to the logs.
         executor::Ended::nothing_left()
     } else {
@@ -133,7 +135,8 @@ fn summarize(
     };
     let submit = &request.submit;
     let jobs = submit.jobs();
-    let names: Vec<String> = dag.ids().map(|task| lossy(dag.name(task))).collect();
+    let tasks = dag.ids().filter(|task| is_planned(dag, *task));
+    let names: Vec<String> = tasks.map(|task| lossy(dag.name(task))).collect();
     Summary {
         label: submit.label.clone(),
         status,
@@ -254,6 +257,11 @@ fn resume_command(request: &Request) -> Vec<String> {
     }
     words.push(request.name.display().to_string());
     words
+}
+
+/// Returns whether a task is one of the plan, and not only of an earlier plan.
+fn is_planned(dag: &Dag, task: TaskId) -> bool {
+    dag.task(task).id != Some(EARLIER_PLAN.as_bytes())
 }
 
 fn is_dumb() -> bool {

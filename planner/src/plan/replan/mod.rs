@@ -1,6 +1,7 @@
 //! Plans again in a submit directory, and keeps what has not changed.
 
 mod decision;
+mod earlier;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -183,7 +184,7 @@ pub fn replan(
     let plan = build(&request, inputs, dir, &mut |_| {})?;
     let mut outcome = Err(None);
     let planned = plan.write_and(directory, &mut |plan, staging| {
-        outcome = complete(plan, staging, &old, options).map_err(Some);
+        outcome = complete(plan, staging, (&old, dag), options).map_err(Some);
         match &outcome {
             Ok(_) => Ok(()),
             // The outcome has the error; this one is not shown.
@@ -225,7 +226,7 @@ struct Summary {
 fn complete(
     plan: &Plan<'_>,
     staging: &Path,
-    old: &OldPlan,
+    (old, old_dag): (&OldPlan, &Path),
     options: &ReplanOptions,
 ) -> Result<Summary, ReplanError> {
     let dag = staging.join(format!("{}.dag", plan.base));
@@ -254,7 +255,9 @@ fn complete(
     prints.write(&dag)?;
     write_rescue(plan, &dag, &decision)?;
     append_edges(plan, &dag, &decision)?;
-    let names: FxHashMap<&str, ()> = prints.tasks.iter().map(|task| (&*task.name, ())).collect();
+    let names = prints.by_name();
+    let earlier = earlier::jobs_in_log(old_dag, |name| names.contains_key(name))?;
+    earlier::keep(&earlier, &dag, &old_dag.with_extension("static.bp"))?;
     let order = plan.order.iter();
     Ok(Summary {
         kept: decision.keep.iter().filter(|keep| **keep).count(),
