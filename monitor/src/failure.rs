@@ -185,7 +185,7 @@ fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
 
 fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
-    if let Ok(file) = std::fs::File::open(path) {
+    if let Ok(file) = pmc_files::open(path) {
         // The text before a read error is still useful.
         let _ = file.take(MAX_READ).read_to_end(&mut bytes);
     }

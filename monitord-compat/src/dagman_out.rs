@@ -21,6 +21,15 @@ impl Stamp {
         Self(local.format("%m/%d/%y %H:%M:%S ").to_string().into_bytes())
     }
 
+    /// Returns the stamp of a line, if it begins with one.
+    #[must_use]
+    pub fn of(line: &[u8]) -> Option<Self> {
+        const LEN: usize = "MM/DD/YY hh:mm:ss".len();
+        let text = std::str::from_utf8(line.get(..LEN)?).ok()?;
+        let local = NaiveDateTime::parse_from_str(text, "%m/%d/%y %H:%M:%S").ok()?;
+        Some(Self::new(local)).filter(|stamp| stamp.begins(line))
+    }
+
     /// Returns whether a line has this stamp.
     #[must_use]
     pub fn begins(&self, line: &[u8]) -> bool {
@@ -60,6 +69,33 @@ pub fn submitted(line: &[u8]) -> Option<&[u8]> {
         .strip_prefix(EVENT)?
         .split(|byte| *byte == b' ')
         .next()
+}
+
+/// Returns the process id in a line of [`start`].
+#[must_use]
+pub fn pid(line: &[u8]) -> Option<u32> {
+    let (_, text) = after_stamp(line)?;
+    std::str::from_utf8(text.strip_prefix(b"** PID = ")?)
+        .ok()?
+        .trim_ascii_end()
+        .parse()
+        .ok()
+}
+
+/// Returns whether the line is that of [`finish`].
+#[must_use]
+pub fn is_finish(line: &[u8]) -> bool {
+    const END: &[u8] = b" EXITING WITH STATUS ";
+    after_stamp(line).is_some_and(|(_, text)| {
+        text.starts_with(b"**** ") && text.windows(END.len()).any(|part| part == END)
+    })
+}
+
+/// Splits a line into its stamp and its text.
+fn after_stamp(line: &[u8]) -> Option<(Stamp, &[u8])> {
+    let stamp = Stamp::of(line)?;
+    let text = &line[stamp.0.len()..];
+    Some((stamp, text))
 }
 
 /// Writes that an attempt was given to a worker.
@@ -171,6 +207,29 @@ mod tests {
         ended(&mut out, &stamp, b"c", 20, 768);
         let found: Vec<&[u8]> = out.split(|byte| *byte == b'\n').filter_map(submitted).collect();
         assert_eq!(found, [b"a\xff"]);
+    }
+
+    #[test]
+    fn lines_of_start_and_end_are_recognised() {
+        let stamp = Stamp::new(NaiveDateTime::default());
+        let mut out = Vec::new();
+        start(&mut out, &stamp, 42, b"x.dag");
+        ended(&mut out, &stamp, b"c", 20, 768);
+        finish(&mut out, &stamp, 43, true);
+        let lines: Vec<&[u8]> = out.split_inclusive(|byte| *byte == b'\n').collect();
+        let pids: Vec<u32> = lines.iter().copied().filter_map(pid).collect();
+        assert_eq!(pids, [42]);
+        let ends: Vec<bool> = lines.iter().copied().map(is_finish).collect();
+        assert_eq!(ends, [false, false, false, false, false, false, true]);
+        assert!(lines.iter().all(|line| Stamp::of(line).as_ref() == Some(&stamp)));
+        for other in [
+            &b""[..],
+            b"01/01/70 00:00:00",
+            b"01/01/70 00:00:0x x",
+            b"** PID = 3",
+        ] {
+            assert!(Stamp::of(other).is_none() && pid(other).is_none() && !is_finish(other));
+        }
     }
 
     #[test]

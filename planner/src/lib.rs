@@ -10,6 +10,7 @@ pub mod expand;
 pub mod fingerprint;
 mod graph;
 mod hook;
+mod ids;
 pub mod input;
 pub mod model;
 mod output;
@@ -26,4 +27,4 @@ pub mod scheduler;
 pub mod submit;
 mod syntax;
 
-pub use program::main;
+pub use program::{main, run};

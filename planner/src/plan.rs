@@ -58,12 +58,16 @@ pub struct Preview {
 mod advice;
 mod build;
 mod directories;
+mod facts;
 mod files;
 mod inputs;
+mod preflight;
 mod replan;
+mod this_machine;
 
 pub use crate::exec::Counts;
 pub use build::{measure, plan, preview, wants_shell};
+pub use facts::{Facts, facts, properties};
 pub use replan::{ReplanError, ReplanOptions, Replanned, finish_replacement, replan};
 
 /// Formats a time as the records of the workflow have it: ISO 8601, seconds, numeric offset.

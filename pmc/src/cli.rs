@@ -1,5 +1,6 @@
 //! The command line, as the user typed it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -22,6 +23,12 @@ pub struct Cli {
 pub enum Command {
     /// Plan a workflow and run it on this machine
     Run(Run),
+    /// Plan a workflow for a cluster, as pmc-plan does
+    #[command(disable_help_flag = true)]
+    Plan(Planner),
+    /// Explain jobs of a plan, or print its figures, as `pmc-plan explain` does
+    #[command(disable_help_flag = true)]
+    Explain(Planner),
     /// Resume a run that failed or was interrupted
     Resume(Resume),
     /// Show progress of a run, during or after it
@@ -66,6 +73,12 @@ pub struct Run {
     /// When to remove files from scratch
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = Cleanup::Leaf)]
     pub cleanup: Cleanup,
+    /// Plan without running: print jobs by kind, levels, files to stage, and the estimated time
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not check before the run that programs and local inputs exist
+    #[arg(long)]
+    pub no_check: bool,
     /// Limits and options of the execution.
     #[command(flatten)]
     pub execution: Execution,
@@ -78,7 +91,7 @@ fn long_help() -> String {
     format!(
         "\
 Properties name the catalogs. Without them, pmc looks for sites.yml, transformations.yml and
-replicas.yml beside the workflow, then in the working directory. Workflow and catalogs may use
+replicas.yml in the working directory, then beside the workflow. Workflow and catalogs may use
 ${{NAME}} for environment variables; ${{PMC_WORKFLOW_DIR}} is the directory of the workflow file.
 
 Each run gets a new directory, DIR/LABEL/runNNNN. It holds submit/ (plan, logs and records),
@@ -116,6 +129,14 @@ pub struct Resume {
     /// What to print.
     #[command(flatten)]
     pub output: Output,
+}
+
+/// `pmc plan` and `pmc explain`.
+#[derive(Args, Clone, Debug)]
+pub struct Planner {
+    /// Options and arguments of pmc-plan
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
 }
 
 /// Limits and options of the execution.
@@ -205,7 +226,16 @@ mod tests {
             ));
         };
         section("pmc", command.render_long_help().to_string());
-        for name in ["run", "resume", "status", "analyzer", "statistics", "report"] {
+        for name in [
+            "run",
+            "plan",
+            "explain",
+            "resume",
+            "status",
+            "analyzer",
+            "statistics",
+            "report",
+        ] {
             let sub = command.find_subcommand_mut(name).expect("the command is there");
             section(
                 &format!("pmc {name}"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use pegasus_mpi_cluster::{
     Aborted, Interrupt, LocalRun, Options, RunEvent, SERVER_VARIABLES, Stampede, Stdio, WorkerOptions,
-    count_gpus, describe_host, own_kickstart, run_local, usable_cpus,
+    count_gpus, cpus_for_workers, describe_host, own_kickstart, run_local, usable_cpus,
 };
 use pmc_dag::{Dag, TaskId};
 
@@ -101,9 +101,12 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
         worker: WorkerOptions {
             dag: dag.to_owned(),
             per_task_stdio: true,
+            worker_files: dag.to_owned(),
+            lock_worker_files: false,
             report_quiet: execution.stampede,
+            host_name: None,
             host_memory: execution.host_memory.unwrap_or(0),
-            host_cpus: execution.host_cpus.unwrap_or(0),
+            host_cpus: host_cpus(execution),
             host_gpus: execution.host_gpus.unwrap_or(0),
             strict_limits: false,
             set_affinity: false,
@@ -112,8 +115,16 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
             kickstart: shared_kickstart(&environment),
             environment,
         },
-        workers: execution.workers.unwrap_or_else(usable_cpus),
+        workers: workers(execution),
     }
+}
+
+fn workers(execution: &cli::Execution) -> u32 {
+    execution.workers.unwrap_or_else(usable_cpus)
+}
+
+fn host_cpus(execution: &cli::Execution) -> u32 {
+    cpus_for_workers(execution.host_cpus.unwrap_or(0), workers(execution))
 }
 
 /// Returns the kickstart for the task server, unless the user switched it off.
@@ -133,8 +144,9 @@ pub fn check_fit(
     environment: &[(OsString, OsString)],
 ) -> Result<(), Failure> {
     let host = describe_host(
+        None,
         execution.host_memory.unwrap_or(0),
-        execution.host_cpus.unwrap_or(0),
+        host_cpus(execution),
         count_gpus(execution.host_gpus.unwrap_or(0), environment),
     );
     let fits = |task: &TaskId| {

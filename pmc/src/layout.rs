@@ -37,6 +37,13 @@ pub fn new_run(base: &Path, label: &str) -> Result<PathBuf> {
     }
 }
 
+/// Returns the directory that [`new_run`] would create.
+pub fn next_run(base: &Path, label: &str) -> Result<PathBuf> {
+    let parent = base.join(label);
+    let number = if parent.is_dir() { last_number(&parent)? } else { 0 };
+    Ok(parent.join(format!("run{:04}", number + 1)))
+}
+
 fn last_number(parent: &Path) -> Result<u32> {
     let entries = std::fs::read_dir(parent)
         .with_context(|| format!("cannot read the directory {}", parent.display()))?;

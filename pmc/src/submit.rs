@@ -8,6 +8,13 @@ use serde::Deserialize;
 
 use crate::kinds::{self, Kind};
 
+/// Maximum size in bytes of a braindump.
+const MAX_BRAINDUMP: u64 = 16 << 20;
+/// Maximum size in bytes of the list of a transfer task.
+const MAX_LIST: u64 = 256 << 20;
+/// Maximum size in bytes of the events of the planner.
+const MAX_EVENTS: u64 = 4 << 30;
+
 /// A planned workflow on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submit {
@@ -24,8 +31,8 @@ impl Submit {
     /// have been moved.
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join("braindump.yml");
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = pmc_files::read_to_string(&path, MAX_BRAINDUMP)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         let values: BTreeMap<String, serde_json::Value> =
             serde_saphyr::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?;
         let value = |key: &str| values.get(key).and_then(serde_json::Value::as_str);
@@ -44,7 +51,7 @@ impl Submit {
 
     /// Reads the jobs of the plan; none without the planner's event file.
     pub fn jobs(&self) -> BTreeMap<String, kinds::Job> {
-        let text = std::fs::read(self.dag.with_extension("static.bp")).unwrap_or_default();
+        let text = pmc_files::read(&self.dag.with_extension("static.bp"), MAX_EVENTS).unwrap_or_default();
         kinds::read(&String::from_utf8_lossy(&text))
     }
 
@@ -53,7 +60,7 @@ impl Submit {
         let mut paths = Vec::new();
         for (name, job) in jobs.iter().filter(|(_, job)| job.kind == Kind::StageOut) {
             let file = self.dir.join(&job.directory).join(format!("{name}.in"));
-            let Ok(text) = std::fs::read_to_string(&file) else {
+            let Ok(text) = pmc_files::read_to_string(&file, MAX_LIST) else {
                 continue;
             };
             let Ok(transfers) = serde_saphyr::from_str::<Vec<Transfer>>(&text) else {

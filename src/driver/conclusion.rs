@@ -7,7 +7,7 @@ use super::{
     report, send_to_all,
 };
 use crate::logging::FATAL;
-use crate::merge;
+use crate::merge::Merge;
 use crate::options::Stdio;
 use crate::protocol::{Rank, ToMaster, ToWorker};
 use crate::transport::MasterTransport;
@@ -107,8 +107,14 @@ impl<T: MasterTransport> Driver<'_, T> {
             return result;
         };
         tracing::info!("Merging task stdio from workers...");
-        let merged = merge::merge(&self.options.dag, summary.workers, stdout, stderr);
-        result.and(merged.map_err(RunError::from))
+        let merge = Merge {
+            worker_files: &self.options.worker_files,
+            workers: summary.workers,
+            stdout,
+            stderr,
+            append: summary.figures.done_before > 0,
+        };
+        result.and(merge.run().map_err(RunError::from))
     }
 
     fn summarize(&mut self, aborted: Option<Aborted>, unresponsive_workers: Vec<Rank>) -> RunSummary {

@@ -5,6 +5,7 @@
 
 mod combine;
 mod conclusion;
+mod disk;
 mod drain;
 mod durability;
 mod error;
@@ -19,12 +20,15 @@ mod setup;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use pmc_dag::TaskId;
+
 pub use error::RunError;
 pub use events::{RunEvent, TaskEnd};
 pub use position::Position;
 pub use report::{Aborted, FailedTask, RunSummary};
 
 use self::conclusion::End;
+use self::disk::DiskWatch;
 use self::drain::Drain;
 use self::outbox::DriverOutbox;
 use self::setup::Setup;
@@ -36,7 +40,7 @@ use crate::host;
 use crate::interrupt::Interrupt;
 use crate::options::Options;
 use crate::protocol::{Rank, ToMaster, ToWorker};
-use crate::scheduler::{Master, MasterError};
+use crate::scheduler::{Master, MasterError, WaitReason};
 use crate::transport::{CombiningTransport, MasterTransport};
 
 /// Maximum time for workers to exit, including the grace of tasks and host scripts.
@@ -132,6 +136,9 @@ struct Driver<'a, T> {
     /// When the wall time ends.
     deadline: Option<Instant>,
     drain: Option<Drain>,
+    disk: DiskWatch,
+    /// The task and reason of the last message about a waiting task.
+    waiting: Option<(TaskId, WaitReason)>,
     /// From the moment when all workers are ready to the end of the last task.
     makespan: Duration,
     /// Number of workers whose host is prepared.
@@ -166,6 +173,8 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             begin,
             deadline,
             drain: None,
+            disk: DiskWatch::new(options),
+            waiting: None,
             makespan: Duration::ZERO,
             prepared: 0,
             inbox: VecDeque::new(),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use monitord_compat::run_lock::{DagLockError, lock, lock_dag};
 use nix::errno::Errno;
+use nix::libc;
 use pmc_dag::reason;
 
 /// The lock of a DAG file. Dropping it releases the lock.
@@ -21,6 +22,11 @@ pub struct DagLock {
 pub enum LockError {
     #[error("Unable to open DAG file: {}: {}", path.display(), reason(source))]
     Open { path: PathBuf, source: std::io::Error },
+    #[error(
+        "Unable to lock DAG file: {}: {}. The lock needs write permission; -n (--nolock) runs the DAG without a lock",
+        path.display(), reason(source)
+    )]
+    ReadOnly { path: PathBuf, source: std::io::Error },
     #[error("DAG file is already locked by another process: {}: {}", path.display(), reason(source))]
     Held { path: PathBuf, source: std::io::Error },
     #[error("Unable to put the new plan in its place: {}: {}", path.display(), reason(source))]
@@ -36,10 +42,18 @@ impl DagLock {
         let own_path = || path.to_owned();
         match lock_dag(path) {
             Ok(file) => Ok(Self { _file: file }),
-            Err(DagLockError::Open(source)) => Err(LockError::Open {
-                path: own_path(),
-                source,
-            }),
+            Err(DagLockError::Open(source)) => {
+                let path = own_path();
+                let is_refused = matches!(
+                    source.raw_os_error(),
+                    Some(libc::EACCES | libc::EPERM | libc::EROFS)
+                );
+                if is_refused && File::open(&path).is_ok() {
+                    Err(LockError::ReadOnly { path, source })
+                } else {
+                    Err(LockError::Open { path, source })
+                }
+            }
             Err(DagLockError::Held(error)) => Err(LockError::Held {
                 path: own_path(),
                 source: error.into(),

@@ -6,6 +6,7 @@
 mod attempts;
 mod clock;
 mod file;
+mod killed_run;
 mod last_second;
 
 use std::ffi::OsStr;
@@ -46,7 +47,7 @@ fn open(write_error: &'static str, path: Option<&Path>) -> Result<Option<LogFile
 }
 
 impl Logs {
-    /// Opens the rescue file and the resource log, and repeats the done tasks in the rescue file.
+    /// Opens the rescue file and the resource log, and adds done tasks that the rescue file does not name.
     ///
     /// # Errors
     /// A file cannot be opened or written.
@@ -58,7 +59,8 @@ impl Logs {
         };
         let mut rescue = Writer::open_append(&options.rescue, done)
             .map_err(rescue_error("Unable to open rescue file:"))?;
-        rescue.repeat(dag, done).map_err(rescue_error(WRITING_RESCUE))?;
+        let recorded = rescue.record_missing(dag, done);
+        recorded.map_err(rescue_error(WRITING_RESCUE))?;
         tracing::debug!("Using new rescue file: {}", rescue_path.display());
         Ok(Self {
             dag: Arc::clone(dag),
@@ -87,6 +89,10 @@ impl Logs {
         }
         self.jobstate = open("Error writing jobstate log", options.jobstate_log.as_deref())?;
         self.dagman = open("Error writing DAGMan log", options.dagman_log.as_deref())?;
+        if options.lock {
+            // Without the lock, another run may be writing.
+            self.finish_killed_run();
+        }
         if let Some(log) = &options.dagman_log {
             last_second::wait(log, &mut self.clock);
         }
@@ -99,6 +105,22 @@ impl Logs {
             jobstate_log::start(&mut log.lines, now);
         }
         Ok(())
+    }
+
+    /// Adds the last lines of a previous run that was killed. Logs that cannot be read stay as they are.
+    fn finish_killed_run(&mut self) {
+        let finished = |log: &mut Option<LogFile>, finish: fn(&Path, &mut Vec<u8>) -> io::Result<()>| {
+            log.as_mut()
+                .map_or(Ok(()), |log| finish(&log.path, &mut log.lines))
+        };
+        let dagman = finished(&mut self.dagman, killed_run::finish_dagman);
+        let jobstate = finished(&mut self.jobstate, killed_run::finish_jobstate);
+        if let Err(error) = dagman.and(jobstate) {
+            tracing::debug!(
+                "Unable to read the log of the previous run: {}",
+                pmc_dag::reason(&error)
+            );
+        }
     }
 
     /// Length of the rescue file, without records that are not flushed.

@@ -52,9 +52,11 @@ mod sim;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod wait;
 
 pub use error::MasterError;
 pub use run::{Master, MasterConfig, Summary};
+pub use wait::WaitReason;
 
 use pmc_dag::TaskId;
 
@@ -73,6 +75,10 @@ pub enum Event {
     Failed(Rank, String),
     /// Start no more tasks.
     Drain,
+    /// Start no tasks until [`Event::Release`].
+    Hold,
+    /// Start tasks again.
+    Release,
 }
 
 /// Output of the state machine: messages to workers, and records in the order of events.

@@ -199,6 +199,13 @@ impl Queue {
         }
     }
 
+    /// Returns the first task of a shape.
+    pub(crate) fn first(&self, id: ShapeId) -> Option<TaskId> {
+        let shape = &self.shapes[id.index()];
+        let chain = &self.chains[shape.first_chain as usize + shape.filled.first()?];
+        Some(TaskId(chain.first))
+    }
+
     /// Removes and returns the first task of a shape.
     pub(crate) fn pop(&mut self, nodes: &[Node], id: ShapeId) -> Option<(TaskId, SubmitId)> {
         let shape = &mut self.shapes[id.index()];

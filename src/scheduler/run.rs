@@ -85,6 +85,7 @@ pub struct Master {
     pub(super) config: MasterConfig,
     pub(super) phase: Phase,
     pub(super) draining: bool,
+    pub(super) held: bool,
     /// By rank, from 1.
     pub(super) registrations: Vec<Option<Registration>>,
     pub(super) registered: u32,
@@ -137,6 +138,7 @@ impl Master {
             config,
             phase: Phase::Registering,
             draining: false,
+            held: false,
             registrations: vec![None; workers as usize],
             registered: 0,
             hosts: Hosts::new(Vec::new(), &[], Placement::Spread),
@@ -171,6 +173,15 @@ impl Master {
             Event::Failed(rank, message) => Err(MasterError::WorkerFailed { rank, message }),
             Event::Drain => {
                 self.draining = true;
+                Ok(())
+            }
+            Event::Hold => {
+                self.held = true;
+                Ok(())
+            }
+            Event::Release => {
+                self.held = false;
+                self.prefill.allow_retract();
                 Ok(())
             }
         }

@@ -54,15 +54,15 @@ impl Prints {
             })
         };
         for (job, _) in plan.exec.computing() {
-            let setup = &plan.exec.setups[job.setup as usize];
-            let program = &mut this.programs[job.setup as usize];
+            let setup = &plan.exec.setups[job.setup];
+            let program = &mut this.programs[job.setup];
             if *program == NONE && !setup.staged && setup.executable.starts_with('/') {
                 *program = number(&setup.executable, &mut this.paths);
             }
         }
         for job in &plan.exec.jobs {
             let Task::StageIn(n) = job.task else { continue };
-            for moved in &plan.exec.transfers[n as usize].files {
+            for moved in &plan.exec.transfers[n].files {
                 let mut local = moved.sources.iter().filter_map(|(place, _)| match place {
                     Place::Url(url, _) => local_path(url),
                     _ => None,
@@ -126,16 +126,16 @@ impl Prints {
         }
         match job.task {
             Task::Cluster(n, _) => {
-                for position in plan.exec.clusters[n as usize].members.clone() {
-                    let setup = plan.exec.members[position as usize].setup;
-                    scratch.files.push(self.programs[setup as usize]);
+                for position in plan.exec.clusters[n].members.clone() {
+                    let setup = plan.exec.members[position].setup;
+                    scratch.files.push(self.programs[setup.index()]);
                 }
                 // Problems of the list have ended the planning before.
                 let _ = super::cluster::list(plan, id, &mut scratch.text);
             }
-            Task::Compute(_) => scratch.files.push(self.programs[job.setup as usize]),
+            Task::Compute(_) => scratch.files.push(self.programs[job.setup]),
             Task::StageIn(n) => {
-                let files = &plan.exec.transfers[n as usize].files;
+                let files = &plan.exec.transfers[n].files;
                 scratch
                     .files
                     .extend(files.iter().filter_map(|moved| self.sources.get(&moved.file)));

@@ -6,12 +6,12 @@ mod json;
 pub use human::by_hand;
 use pmc_monitor::causes::{Diagnosis, diagnose};
 use pmc_monitor::history::{History, Phase, State};
+use pmc_terminal::print;
 
 use crate::cli;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
-use crate::output::print;
 
 /// Explains why a run failed. Returns the exit code.
 pub fn analyzer(arguments: &cli::Analyzer) -> Result<u8, Failure> {

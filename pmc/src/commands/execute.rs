@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -52,6 +51,9 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     let before = rescue::read(&rescue_path, &dag)
         .with_context(|| format!("cannot use the rescue file {}", rescue_path.display()))
         .or_code(exit::NOT_RUN)?;
+    if let Some(unknown) = before.unknown() {
+        eprintln!("pmc: warning: {}: {unknown}", rescue_path.display());
+    }
     let done = before.ids().filter(|task| is_planned(&dag, *task));
     let done: Vec<String> = done.map(|task| lossy(dag.name(task))).collect();
     let done_before = done.len();
@@ -99,7 +101,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     let mut observed = watch.observed;
     drop(progress);
     if let (Some(problem), false) = (&ended.database, log) {
-        eprintln!("pmc: warning: {problem}");
+        pmc_terminal::message(format_args!("pmc: warning: {problem}"));
     }
     // A task that waited for a retry has failed when the run ends.
     for (name, status) in &ended.failures {
@@ -114,7 +116,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     }
 
     let summary = summarize(request, &dag, &ended, observed, done_before);
-    print_summary(&summary, request.output)?;
+    print_summary(&summary, request.output);
     Ok(summary.exit_code)
 }
 
@@ -228,9 +230,9 @@ pub fn missing_programs(missing: programs::Missing) -> Failure {
     }
 }
 
-fn print_summary(summary: &Summary, output: cli::Output) -> Result<(), Failure> {
+fn print_summary(summary: &Summary, output: cli::Output) {
     if output.quiet && !output.json && summary.status == Status::Success {
-        return Ok(());
+        return;
     }
     let text = if output.json {
         summary::render_json(summary)
@@ -238,14 +240,7 @@ fn print_summary(summary: &Summary, output: cli::Output) -> Result<(), Failure> 
         let cwd = std::env::current_dir().unwrap_or_default();
         summary::render_human(summary, &cwd)
     };
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // A closed standard output is no error.
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error)
-            .context("cannot write the summary")
-            .or_code(exit::NOT_RUN),
-        _ => Ok(()),
-    }
+    pmc_terminal::print(&text);
 }
 
 /// Returns the command to paste for resuming the run.

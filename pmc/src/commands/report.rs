@@ -11,13 +11,14 @@ use anyhow::Context as _;
 use pmc_monitor::causes::diagnose;
 use pmc_monitor::history::History;
 use pmc_monitor::timeline::Timeline;
+use pmc_terminal::print;
 
 use super::statistics::make_readable;
 use crate::cli;
+use crate::clock::now;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
-use crate::output::{now, print};
 
 /// The page with placeholders for title and data.
 const PAGE: &str = include_str!("../../../templates/report.html");
@@ -71,11 +72,12 @@ fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) ->
         .filter(|dir| !dir.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     let write = || {
+        let target = pmc_files::replaceable(path)?;
         let mut out = BufWriter::with_capacity(1 << 16, tempfile::NamedTempFile::new_in(dir)?);
         content(&mut out)?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         make_readable(file.as_file())?;
-        file.persist(path).map_err(|error| error.error)?;
+        file.persist(target).map_err(|error| error.error)?;
         Ok::<(), io::Error>(())
     };
     write().with_context(failed).or_code(exit::NOT_RUN)
@@ -92,6 +94,9 @@ impl fmt::Display for Writing {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use sha2::{Digest as _, Sha256};
+
     use super::*;
 
     #[test]
@@ -100,6 +105,18 @@ mod tests {
         assert!(page.contains("<title>&lt;/title&gt;&lt;b&gt;</title>"));
         assert!(page.contains(r#"{"a":"\u003c/script>\u003cscript>alert(1)"}"#));
         assert!(!page.contains(TITLE) && !page.contains(DATA));
+    }
+
+    #[test]
+    fn only_the_script_of_the_page_may_run() {
+        let script = PAGE
+            .rsplit_once("<script>")
+            .and_then(|(_, rest)| rest.split_once("</script>"))
+            .map(|(script, _)| script)
+            .expect("the script");
+        let hash = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(script));
+        let policy = format!("script-src 'sha256-{hash}';");
+        assert!(PAGE.contains(&policy), "templates/report.html needs {policy}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use pmc_plan::error::PlanError;
 use pmc_plan::fingerprint::{Changes, FingerprintError, Fingerprints};
 use pmc_plan::plan::{ReplanError, ReplanOptions, Replanned, finish_replacement, replan};
 use pmc_plan::request::Environment;
+use pmc_terminal::{message, print};
 
 use crate::again::submit_command;
 use crate::cli;
@@ -44,7 +45,10 @@ pub fn resume(arguments: &cli::Resume) -> Result<u8, Failure> {
     let elsewhere = submit_command(&submit.dag).filter(|_| !arguments.here);
     if let Some(command) = &elsewhere {
         if plans_again {
-            println!("To run it:  {command}");
+            print(&format!(
+                "To run it:  {command}
+"
+            ));
             return Ok(exit::SUCCESS);
         }
         let error = anyhow!("{}: this plan is for a batch system", arguments.dir.display());
@@ -77,7 +81,7 @@ fn plan_again(submit: &Submit, arguments: &cli::Resume) -> Result<Replanned, Fai
     let replanned = replan(&request, &submit.dir, &submit.dag, &options).map_err(replan_failure)?;
     if !arguments.output.quiet {
         for warning in &replanned.planned.warnings {
-            eprintln!("pmc: warning: {warning}");
+            message(format_args!("pmc: warning: {warning}"));
         }
     }
     Ok(replanned)
@@ -110,21 +114,24 @@ fn replan_failure(error: ReplanError) -> Failure {
 /// Prints what the new plan keeps.
 fn report(replanned: &Replanned) {
     let again = replanned.again.len();
-    eprintln!(
+    message(format_args!(
         "pmc: planned again: {} of {} stay done",
         replanned.kept,
         text::count(replanned.planned.counts.total, "task")
-    );
+    ));
     if again > 0 {
         let names = replanned.again.get(..MAX_NAMED).unwrap_or(&replanned.again);
         let more = match again - names.len() {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        eprintln!("pmc: to run again: {}{more}", names.join(", "));
+        message(format_args!("pmc: to run again: {}{more}", names.join(", ")));
     }
     if replanned.added + replanned.removed > 0 {
-        eprintln!("pmc: new: {}, gone: {}", replanned.added, replanned.removed);
+        message(format_args!(
+            "pmc: new: {}, gone: {}",
+            replanned.added, replanned.removed
+        ));
     }
 }
 
@@ -159,8 +166,13 @@ fn report_changes(dag: &Path) {
     if all > MAX_NAMED {
         names.push(format!("and {} more", all - MAX_NAMED));
     }
-    eprintln!("pmc: changed since the plan was made: {}", names.join(", "));
-    eprintln!("pmc: the plan stays as it was; --replan plans again and keeps what has not changed");
+    message(format_args!(
+        "pmc: changed since the plan was made: {}",
+        names.join(", ")
+    ));
+    message(format_args!(
+        "pmc: the plan stays as it was; --replan plans again and keeps what has not changed"
+    ));
 }
 
 /// Notes the present versions of programs and inputs for the tasks that run now.

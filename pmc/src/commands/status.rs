@@ -11,12 +11,13 @@ use console::Term;
 use pmc_monitor::events::Micros;
 use pmc_monitor::history::{History, Phase, State};
 use pmc_monitor::progress::{Observer, Progress};
+use pmc_terminal::{escape, print};
 
 use crate::cli;
+use crate::clock::now;
 use crate::exit;
 use crate::failure::{Failure, OrCode as _};
 use crate::layout;
-use crate::output::{now, print};
 
 /// Interval between two reads of the logs.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -80,7 +81,7 @@ fn follow(arguments: &cli::Status, watch: &mut Watch, first: Progress) -> Result
         if terminal {
             let _ = term.clear_last_lines(shown);
             if !over {
-                let text = fit(&render(arguments, watch, &progress, false), &term);
+                let text = fit(&escape(&render(arguments, watch, &progress, false)), &term);
                 shown = text.lines().count();
                 let _ = term.write_str(&text);
             }

@@ -27,6 +27,8 @@ end
 complete -c pmc -n "__fish_pmc_needs_command" -s h -l help -d 'Print help'
 complete -c pmc -n "__fish_pmc_needs_command" -s V -l version -d 'Print version'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "run" -d 'Plan a workflow and run it on this machine'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
+complete -c pmc -n "__fish_pmc_needs_command" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "resume" -d 'Resume a run that failed or was interrupted'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "status" -d 'Show progress of a run, during or after it'
 complete -c pmc -n "__fish_pmc_needs_command" -f -a "analyzer" -d 'Explain failures, root cause first'
@@ -49,6 +51,8 @@ complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-cpus -d 'CPUs for t
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l host-gpus -d 'GPUs for tasks [default: GPUs of this machine]' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l tries -d 'Maximum attempts per task' -r
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s m -l max-failures -d 'Start no more tasks after N failures [default: no limit]' -r
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l dry-run -d 'Plan without running: print jobs by kind, levels, files to stage, and the estimated time'
+complete -c pmc -n "__fish_pmc_using_subcommand run" -l no-check -d 'Do not check before the run that programs and local inputs exist'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s k -l keep-going -d 'Run everything that does not depend on a failed task; the default'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -l stampede -d 'Write the database for statistics, analyzer and dashboard during the run'
 complete -c pmc -n "__fish_pmc_using_subcommand run" -s v -l verbose -d 'Report the end of every task; twice: also the planner\'s decisions and the executor\'s log'
@@ -94,10 +98,12 @@ complete -c pmc -n "__fish_pmc_using_subcommand report" -s o -l output -d 'HTML 
 complete -c pmc -n "__fish_pmc_using_subcommand report" -l trace -d 'Also write a trace for chrome://tracing and Perfetto' -r -F
 complete -c pmc -n "__fish_pmc_using_subcommand report" -s q -l quiet -d 'Do not print the names of the files'
 complete -c pmc -n "__fish_pmc_using_subcommand report" -s h -l help -d 'Print help'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "run" -d 'Plan a workflow and run it on this machine'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "status" -d 'Show progress of a run, during or after it'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "analyzer" -d 'Explain failures, root cause first'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "statistics" -d 'Print statistics of a run'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
-complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run resume status analyzer statistics report help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run plan explain resume status analyzer statistics report help" -f -a "run" -d 'Plan a workflow and run it on this machine'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run plan explain resume status analyzer statistics report help" -f -a "plan" -d 'Plan a workflow for a cluster, as pmc-plan does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run plan explain resume status analyzer statistics report help" -f -a "explain" -d 'Explain jobs of a plan, or print its figures, as `pmc-plan explain` does'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run plan explain resume status analyzer statistics report help" -f -a "resume" -d 'Resume a run that failed or was interrupted'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run plan explain resume status analyzer statistics report help" -f -a "status" -d 'Show progress of a run, during or after it'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run plan explain resume status analyzer statistics report help" -f -a "analyzer" -d 'Explain failures, root cause first'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run plan explain resume status analyzer statistics report help" -f -a "statistics" -d 'Print statistics of a run'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run plan explain resume status analyzer statistics report help" -f -a "report" -d 'Write an HTML report: tasks by host, use over time, critical path, failures'
+complete -c pmc -n "__fish_pmc_using_subcommand help; and not __fish_seen_subcommand_from run plan explain resume status analyzer statistics report help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -221,6 +221,12 @@ impl Model {
         self.check(runs_alike, || {
             format!("{task:?} is prefilled to {rank:?}, which runs no task like it")
         });
+        let sent = |state: &&State| matches!(state, State::Prefilled(..) | State::Running(..));
+        let may_fail = self.failed_tasks as usize + self.states.iter().filter(sent).count();
+        let limit = self.config.max_failures as usize;
+        self.check(limit == 0 || may_fail < limit, || {
+            format!("{task:?} is prefilled although {may_fail} tasks may fail before it")
+        });
         self.states[task.index()] = State::Prefilled(submit, rank);
         self.prefilled.entry(rank).or_default().push_back(submit);
     }

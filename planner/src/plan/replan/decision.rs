@@ -6,6 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::exec::{ExecJob, JobId, Place, SiteId, Task, TransferSet};
 use crate::graph::Graph;
+use crate::ids::Id as _;
 use crate::model::{FileId, Link};
 use crate::output::Plan;
 
@@ -48,7 +49,7 @@ type WorkFile = (FileId, SiteId);
 
 struct Decider<'a> {
     plan: &'a Plan<'a>,
-    graph: Graph,
+    graph: Graph<JobId>,
     keep: Vec<bool>,
     /// The job that puts each file into a work directory.
     makers: FxHashMap<WorkFile, JobId>,
@@ -57,14 +58,14 @@ struct Decider<'a> {
 fn moved<'a>(plan: &'a Plan<'_>, task: Task) -> &'a TransferSet {
     static NONE: TransferSet = TransferSet { files: Vec::new() };
     match task {
-        Task::StageIn(n) | Task::StageOut(n) | Task::InterSite(n) => &plan.exec.transfers[n as usize],
+        Task::StageIn(n) | Task::StageOut(n) | Task::InterSite(n) => &plan.exec.transfers[n],
         _ => &NONE,
     }
 }
 
 fn makers(plan: &Plan<'_>) -> FxHashMap<WorkFile, JobId> {
     let mut makers = FxHashMap::default();
-    for (id, job) in (0..).zip(&plan.exec.jobs) {
+    for (id, job) in JobId::first(plan.exec.jobs.len()).zip(&plan.exec.jobs) {
         for u in plan.exec.uses(plan.workflow, job.task) {
             if u.link.writes() {
                 makers.insert((u.file, job.staging), id);
@@ -81,11 +82,11 @@ fn makers(plan: &Plan<'_>) -> FxHashMap<WorkFile, JobId> {
 
 impl Decider<'_> {
     fn task(&self, job: JobId) -> Task {
-        self.plan.exec.jobs[job as usize].task
+        self.plan.exec.jobs[job].task
     }
 
     fn keeps(&self, job: JobId) -> bool {
-        self.keep[job as usize]
+        self.keep[job]
     }
 
     fn any_parent_runs(&self, job: JobId) -> bool {
@@ -100,15 +101,15 @@ impl Decider<'_> {
         let mut fresh: FxHashSet<FileId> = FxHashSet::default();
         let mut altered = vec![false; self.keep.len()];
         for &id in &self.plan.order {
-            let at = id as usize;
-            let job = &exec.jobs[at];
+            let at = id.index();
+            let job = &exec.jobs[id];
             match job.task {
                 Task::Compute(_) | Task::Cluster(..) => {
                     let uses = exec.uses(self.plan.workflow, job.task);
                     let parents = self.graph.parents(id);
                     altered[at] = (!same[at] && !forced[at])
                         || (forced[at] && with_dependents)
-                        || parents.iter().any(|&parent| altered[parent as usize])
+                        || parents.iter().any(|&parent| altered[parent])
                         || uses.iter().any(|u| u.link.reads() && changed.contains(&u.file));
                     self.keep[at] &= !altered[at];
                     let written = uses.iter().filter(|u| u.link.writes()).map(|u| u.file);
@@ -120,11 +121,11 @@ impl Decider<'_> {
                     }
                 }
                 Task::StageOut(n) | Task::InterSite(n) => {
-                    let files = &exec.transfers[n as usize].files;
+                    let files = &exec.transfers[n].files;
                     self.keep[at] &= !files.iter().any(|moved| fresh.contains(&moved.file));
                 }
                 Task::Register(n) => {
-                    let entries = &exec.registrations[n as usize].entries;
+                    let entries = &exec.registrations[n].entries;
                     self.keep[at] &= !entries.iter().any(|(file, ..)| fresh.contains(file));
                 }
                 Task::StageIn(_)
@@ -139,7 +140,7 @@ impl Decider<'_> {
 
     /// Returns the files in work directories without which a job cannot run.
     fn needs(&self, id: JobId) -> Vec<WorkFile> {
-        let job = &self.plan.exec.jobs[id as usize];
+        let job = &self.plan.exec.jobs[id];
         let uses = self.plan.exec.uses(self.plan.workflow, job.task).iter();
         let needed = uses.filter(|u| matches!(u.link, Link::Input | Link::InOut) && !u.optional);
         let mut files: Vec<WorkFile> = needed.map(|u| (u.file, job.staging)).collect();
@@ -152,7 +153,7 @@ impl Decider<'_> {
                 }
             }
             Task::Chmod(n) => {
-                let programs = self.plan.exec.chmods[n as usize].iter();
+                let programs = self.plan.exec.chmods[n].iter();
                 files.extend(programs.map(|&file| (file, job.staging)));
             }
             _ => {}
@@ -176,7 +177,7 @@ impl Decider<'_> {
                         .scratch_path(site, self.plan.workflow.files.name(file))
                 };
                 if maker != id && self.keeps(maker) && !Path::new(&path()).exists() {
-                    self.keep[maker as usize] = false;
+                    self.keep[maker] = false;
                 }
             }
         }
@@ -205,24 +206,25 @@ impl Decider<'_> {
     /// Lets jobs run again that follow others and do not use their files.
     fn follow_with_cleanup(&mut self) {
         for &id in &self.plan.order {
-            let staging = self.plan.exec.jobs[id as usize].staging;
+            let staging = self.plan.exec.jobs[id].staging;
             let runs = match self.task(id) {
                 Task::Chmod(_) => self.any_parent_runs(id),
                 Task::CleanUp(n) => {
-                    let removed = &self.plan.exec.removals[n as usize];
+                    let removed = &self.plan.exec.removals[n];
                     let mut makers = removed
                         .iter()
                         .filter_map(|&file| self.makers.get(&(file, staging)));
                     self.any_parent_runs(id) || makers.any(|&maker| !self.keeps(maker))
                 }
                 Task::RemoveDir => {
-                    let mut jobs = (0..).zip(&self.plan.exec.jobs);
+                    let jobs = &self.plan.exec.jobs;
+                    let mut jobs = JobId::first(jobs.len()).zip(jobs);
                     jobs.any(|(other, job)| other != id && job.staging == staging && !self.keeps(other))
                 }
                 _ => false,
             };
             if runs {
-                self.keep[id as usize] = false;
+                self.keep[id] = false;
             }
         }
     }
@@ -252,18 +254,18 @@ impl Decider<'_> {
             }
         }
         for &id in &running {
-            let staging = exec.jobs[id as usize].staging;
+            let staging = exec.jobs[id].staging;
             let here = running
                 .iter()
                 .copied()
-                .filter(|&other| exec.jobs[other as usize].staging == staging);
+                .filter(|&other| exec.jobs[other].staging == staging);
             match self.task(id) {
                 Task::CreateDir => {
                     let first = here.filter(|&other| other != id && !self.any_parent_runs(other));
                     edges.extend(first.map(|other| (id, other)));
                 }
                 Task::CleanUp(n) => {
-                    for &file in &exec.removals[n as usize] {
+                    for &file in &exec.removals[n] {
                         let users = users.get(&(file, staging)).into_iter().flatten();
                         let maker = self
                             .makers

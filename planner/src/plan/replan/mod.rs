@@ -239,7 +239,7 @@ fn complete(
     let is_done = |name: &str| old.done.contains(name.as_bytes());
     let mut same = vec![false; plan.exec.jobs.len()];
     for (task, &job) in prints.tasks.iter().zip(&plan.order) {
-        same[job as usize] = is_done(&task.name)
+        same[job] = is_done(&task.name)
             && before
                 .get(&*task.name)
                 .is_some_and(|other| !options.take_changes || is_same((&prints, task), (&old.prints, other)));
@@ -263,7 +263,7 @@ fn complete(
         kept: decision.keep.iter().filter(|keep| **keep).count(),
         again: order
             .map(|&job| (job, &*plan.job(job).name))
-            .filter(|(job, name)| !decision.keep[*job as usize] && is_done(name))
+            .filter(|(job, name)| !decision.keep[*job] && is_done(name))
             .map(|(_, name)| name.to_owned())
             .collect(),
         added: prints
@@ -293,8 +293,8 @@ fn forced(plan: &Plan<'_>, names: &[String]) -> Result<Vec<bool>, ReplanError> {
         for (job, forced) in plan.exec.jobs.iter().zip(&mut forced) {
             let is_member = || match job.task {
                 Task::Cluster(n, _) => {
-                    let members = plan.exec.clusters[n as usize].members.clone();
-                    let mut members = members.map(|position| &plan.exec.members[position as usize]);
+                    let members = plan.exec.clusters[n].members.clone();
+                    let mut members = members.map(|position| &plan.exec.members[position]);
                     members.any(|member| plan.logical_id(member) == wanted)
                 }
                 Task::Compute(_) => plan.logical_id(job) == wanted,
@@ -341,7 +341,7 @@ fn keep_versions(plan: &Plan<'_>, prints: &mut Fingerprints, old: &Fingerprints,
     let before = old.by_name();
     let mut numbers: FxHashMap<u32, u32> = FxHashMap::default();
     for (task, &job) in prints.tasks.iter_mut().zip(&plan.order) {
-        let Some(other) = before.get(&*task.name).filter(|_| decision.keep[job as usize]) else {
+        let Some(other) = before.get(&*task.name).filter(|_| decision.keep[job]) else {
             continue;
         };
         task.files.clear();
