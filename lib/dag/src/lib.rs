@@ -29,7 +29,7 @@ pub use dag::{Dag, Task};
 pub use error::{DagError, DagErrorKind, reason};
 pub use options::{Forward, Request};
 
-/// Transformation of tasks that an earlier plan of the submit directory had and the present one has not. They
+/// Identifier and transformation of tasks that an earlier plan of the submit directory had and the present one has not. They
 /// are done, and stay in the DAG because the logs name them.
 pub const EARLIER_PLAN: &str = "pegasus::earlier-plan";
 

@@ -49,7 +49,9 @@ pub(super) fn keep(jobs: &BTreeSet<String>, dag: &Path, old_events: &Path) -> Re
     }
     let (mut tasks, mut records) = (String::new(), String::new());
     for name in jobs {
-        tasks.push_str(&format!("#@ 0 {EARLIER_PLAN} null \nTASK {name} /bin/true\n"));
+        tasks.push_str(&format!(
+            "#@ {EARLIER_PLAN} {EARLIER_PLAN} null \nTASK {name} /bin/true\n"
+        ));
         records.push_str(&format!("\nDONE {name}"));
     }
     append(dag, &tasks)?;
