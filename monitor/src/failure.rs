@@ -173,7 +173,8 @@ fn without_notices(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns the output file of the last attempt, its text, and the text of standard error.
-fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
+#[must_use]
+pub fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
     let file = |stream: &str, number: u32| submit.join(format!("{task}.{stream}.{number:03}"));
     let Some(last) = (0..).take_while(|&number| file("out", number).exists()).last() else {
         return (None, String::new(), String::new());

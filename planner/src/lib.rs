@@ -27,4 +27,5 @@ pub mod scheduler;
 pub mod submit;
 mod syntax;
 
+pub use output::records::COMPATIBLE_VERSION;
 pub use program::{main, run};

@@ -24,6 +24,7 @@ mod text;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
+pub use commands::pegasus::scripts as pegasus_scripts;
 
 /// Returns the command line of `pmc`.
 #[must_use]
@@ -51,6 +52,7 @@ pub fn main() -> ExitCode {
         }
     };
     let (result, json) = match cli.command {
+        cli::Command::Init(arguments) => (commands::init::init(&arguments), false),
         cli::Command::Run(arguments) => (commands::run::run(&arguments), arguments.output.json),
         cli::Command::Plan(arguments) => return planner(&[], &arguments),
         cli::Command::Explain(arguments) => return planner(&["explain"], &arguments),
@@ -59,6 +61,7 @@ pub fn main() -> ExitCode {
         cli::Command::Analyzer(arguments) => (commands::analyzer::analyzer(&arguments), false),
         cli::Command::Statistics(arguments) => (commands::statistics::statistics(&arguments), false),
         cli::Command::Report(arguments) => (commands::report::report(&arguments), false),
+        cli::Command::Pegasus(arguments) => (commands::pegasus::pegasus(&arguments), false),
     };
     match result {
         Ok(code) => pmc_terminal::finish("pmc", code),

@@ -22,7 +22,7 @@ use super::lists::catalog_word;
 use super::{PROPERTIES, Plan};
 
 /// Version of Pegasus with which plans are compatible.
-pub(crate) const COMPATIBLE_VERSION: &str = "5.1.3";
+pub const COMPATIBLE_VERSION: &str = "5.1.3";
 
 /// Counts the jobs.
 pub(crate) fn count(exec: &Exec, tasks: usize) -> Counts {

@@ -15,14 +15,15 @@ use crate::layout;
 
 /// Explains why a run failed. Returns the exit code.
 pub fn analyzer(arguments: &cli::Analyzer) -> Result<u8, Failure> {
-    let dir = layout::find_run(&arguments.dir)?;
+    let named = layout::given_or_latest(arguments.dir.as_deref(), arguments.quiet || arguments.json);
+    let dir = layout::find_run(&named)?;
     let history = History::open(dir).or_code(exit::NOT_RUN)?;
     let diagnosis = diagnose(&history);
     if arguments.json {
         print(&format!("{:#}\n", json::value(&history, &diagnosis)));
     } else if !arguments.quiet {
         let cwd = std::env::current_dir().unwrap_or_default();
-        print(&human::render(&history, &diagnosis, arguments, &cwd));
+        print(&human::render(&history, &diagnosis, arguments, &named, &cwd));
     }
     Ok(if is_healthy(&history, &diagnosis) {
         exit::SUCCESS

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use pegasus_mpi_cluster::RunEvent;
 use pmc_dag::{Dag, EARLIER_PLAN, TaskId, rescue, words};
 
+use super::on_end;
 use crate::cli;
 use crate::executor;
 use crate::exit;
@@ -38,8 +39,20 @@ pub struct Request {
     pub start: Instant,
 }
 
-/// Runs the workflow and prints the summary. Returns the exit code.
+/// Runs the workflow, prints the summary, and runs the user's command. Returns the exit code.
 pub fn execute(request: &Request) -> Result<u8, Failure> {
+    let result = run(request);
+    if let Ok(summary) = &result {
+        print_summary(summary, request.output);
+    }
+    if let Some(command) = &request.execution.on_end {
+        on_end::run(command, &request.submit, result.as_ref());
+    }
+    result.map(|summary| summary.exit_code)
+}
+
+/// Runs the workflow.
+fn run(request: &Request) -> Result<Summary, Failure> {
     let submit = &request.submit;
     let dag = Dag::open(&submit.dag)
         .with_context(|| format!("cannot use the DAG {}", submit.dag.display()))
@@ -115,9 +128,7 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
         }
     }
 
-    let summary = summarize(request, &dag, &ended, observed, done_before);
-    print_summary(&summary, request.output);
-    Ok(summary.exit_code)
+    Ok(summarize(request, &dag, &ended, observed, done_before))
 }
 
 fn summarize(
@@ -133,7 +144,7 @@ fn summarize(
             exit::SIGNAL_BASE.saturating_add(signal),
         ),
         None if ended.success => (Status::Success, exit::SUCCESS),
-        None => (Status::Failed, exit::TASKS_FAILED),
+        None => (Status::Failed, ended.task_exit.unwrap_or(exit::TASKS_FAILED)),
     };
     let submit = &request.submit;
     let jobs = submit.jobs();

@@ -1,6 +1,7 @@
-//! `pmc report`: a run as one HTML file, optionally as a trace.
+//! `pmc report`: a run as one HTML file, as a trace, or as provenance.
 
 mod data;
+mod ro_crate;
 mod trace;
 
 use std::fmt;
@@ -9,6 +10,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use pmc_monitor::causes::diagnose;
+use pmc_monitor::events::Micros;
 use pmc_monitor::history::History;
 use pmc_monitor::timeline::Timeline;
 use pmc_terminal::print;
@@ -22,29 +24,49 @@ use crate::layout;
 
 /// The page with placeholders for title and data.
 const PAGE: &str = include_str!("../../../templates/report.html");
+/// File of the report unless the user names another.
+const DEFAULT_OUTPUT: &str = "report.html";
 const TITLE: &str = "{{TITLE}}";
 const DATA: &str = "{{DATA}}";
 
 /// Writes the report. Returns the exit code.
 pub fn report(arguments: &cli::Report) -> Result<u8, Failure> {
-    let dir = layout::find_run(&arguments.dir)?;
+    let named = layout::given_or_latest(arguments.dir.as_deref(), arguments.quiet);
+    let dir = layout::find_run(&named)?;
     let history = History::open(dir).or_code(exit::NOT_RUN)?;
     let now = now();
-    let timeline = Timeline::new(&history, now);
-    let diagnosis = diagnose(&history);
-    let data = data::value(&history, &timeline, &diagnosis, now);
-    let page = page(&history.dir.label, &data.to_string());
-    write(&arguments.output, |out| out.write_all(page.as_bytes()))?;
+    let default = Path::new(DEFAULT_OUTPUT);
+    let output = match &arguments.output {
+        Some(path) => Some(path.as_path()),
+        None => arguments.ro_crate.is_none().then_some(default),
+    };
+    let mut written = Vec::new();
+    if let Some(path) = output {
+        write_page(&history, now, path)?;
+        written.push(path);
+    }
     if let Some(path) = &arguments.trace {
         write(path, |out| trace::write(&history, now, out))?;
+        written.push(path);
+    }
+    if let Some(path) = &arguments.ro_crate {
+        ro_crate::write(&history, path)?;
+        written.push(path);
     }
     if !arguments.quiet {
-        print(&format!("{}\n", arguments.output.display()));
-        if let Some(path) = &arguments.trace {
+        for path in written {
             print(&format!("{}\n", path.display()));
         }
     }
     Ok(exit::SUCCESS)
+}
+
+fn write_page(history: &History, now: Micros, path: &Path) -> Result<(), Failure> {
+    let timeline = Timeline::new(history, now);
+    let diagnosis = diagnose(history);
+    let data = data::value(history, &timeline, &diagnosis, now);
+    let page = page(&history.dir.label, &data.to_string());
+    write(path, |out| out.write_all(page.as_bytes()))
 }
 
 /// Fills in the page. The data cannot close the script element that holds it.

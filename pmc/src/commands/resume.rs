@@ -28,7 +28,11 @@ const MAX_NAMED: usize = 5;
 /// Runs the tasks that the rescue file does not list. Returns the exit code.
 pub fn resume(arguments: &cli::Resume) -> Result<u8, Failure> {
     let start = Instant::now();
-    let dir = layout::find_submit(&arguments.dir)
+    let named = layout::given_or_latest(
+        arguments.dir.as_deref(),
+        arguments.output.quiet || arguments.output.json,
+    );
+    let dir = layout::find_submit(&named)
         .or_code(exit::USAGE)
         .map_err(|failure| failure.hint("give the directory that `pmc run` printed at its end"))?;
     let submit = Submit::open(&dir).or_code(exit::NOT_RUN)?;
@@ -45,13 +49,10 @@ pub fn resume(arguments: &cli::Resume) -> Result<u8, Failure> {
     let elsewhere = submit_command(&submit.dag).filter(|_| !arguments.here);
     if let Some(command) = &elsewhere {
         if plans_again {
-            print(&format!(
-                "To run it:  {command}
-"
-            ));
+            print(&format!("To run it:  {command}\n"));
             return Ok(exit::SUCCESS);
         }
-        let error = anyhow!("{}: this plan is for a batch system", arguments.dir.display());
+        let error = anyhow!("{}: this plan is for a batch system", named.display());
         let hint = format!("submit it again: {command}\n        --here runs it on this machine");
         return Err(Failure::new(exit::NOT_RUN, error).hint(hint));
     }
@@ -59,7 +60,7 @@ pub fn resume(arguments: &cli::Resume) -> Result<u8, Failure> {
     let request = execute::Request {
         here: submit_command(&submit.dag).is_some(),
         submit,
-        name: arguments.dir.clone(),
+        name: named,
         execution: arguments.execution.clone(),
         output: arguments.output,
         start,

@@ -40,7 +40,8 @@ const ALL: [Section; 7] = [
 
 /// Prints statistics of a run. Returns the exit code.
 pub fn statistics(arguments: &cli::Statistics) -> Result<u8, Failure> {
-    let dir = layout::find_run(&arguments.dir)?;
+    let named = layout::given_or_latest(arguments.dir.as_deref(), arguments.json || arguments.csv);
+    let dir = layout::find_run(&named)?;
     let scratch = tempfile::tempdir()
         .context("cannot create a temporary directory")
         .or_code(exit::NOT_RUN)?;

@@ -15,8 +15,14 @@ use crate::text::{self, printable, shell_word};
 /// Maximum tasks and hosts to name.
 const MAX_NAMED: usize = 5;
 
-/// Renders the diagnosis. Paths below `cwd` are shown relative to it.
-pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyzer, cwd: &Path) -> String {
+/// Renders the diagnosis. `dir` is what the user calls the run; paths below `cwd` are shown relative to it.
+pub fn render(
+    history: &History,
+    diagnosis: &Diagnosis,
+    arguments: &cli::Analyzer,
+    dir: &Path,
+    cwd: &Path,
+) -> String {
     let mut out = String::new();
     headline(&mut out, history, diagnosis);
     for (number, cause) in (1..).zip(diagnosis.causes.iter().take(arguments.causes)) {
@@ -56,11 +62,7 @@ pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyze
     }
     let all = history.all();
     if diagnosis.phase != Phase::Running && all.get(State::Done) < all.total() {
-        line(
-            &mut out,
-            "resume",
-            &resume_command(&history.dir.dag, &arguments.dir),
-        );
+        line(&mut out, "resume", &resume_command(&history.dir.dag, dir));
     }
     if out.ends_with("\n\n") {
         out.pop();
