@@ -9,6 +9,7 @@ pub mod expand;
 mod graph;
 mod hook;
 pub mod input;
+pub mod keys;
 pub mod model;
 mod output;
 mod pattern;
@@ -23,5 +24,6 @@ pub mod request;
 pub mod scheduler;
 pub mod submit;
 mod syntax;
+mod task_request;
 
 pub use program::main;

@@ -116,11 +116,10 @@ fn build<'r>(
     advice::note_sites(&exec, &sites, &mut notes);
     let further = [
         advice::arguments_with_blanks(workflow, properties),
-        advice::bypass(workflow, properties)?,
+        advice::bypass(workflow),
     ];
     let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());
     let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));
-    let further = further.chain(advice::dagman_scripts(&exec));
     warnings.extend(further.map(Diagnostic::from));
     let order = order(&exec)?;
     step("order");

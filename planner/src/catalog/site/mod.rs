@@ -9,7 +9,8 @@ use std::path::Path;
 use crate::catalog::{CatalogSource, Loaded, Syntax, detect_syntax, read, read_yaml, unknown_kind};
 use crate::error::{InputError, InputErrors};
 use crate::expand::ExpandEnv;
-use crate::profiles::{Checker, Namespace, Profiles};
+use crate::keys::Checker;
+use crate::profiles::{Namespace, Profiles};
 use crate::properties::Properties;
 
 /// Sites by name.
