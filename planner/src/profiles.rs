@@ -65,8 +65,8 @@ impl Namespace {
     }
 }
 
-/// Old names of keys, with the names under which they are stored. Pegasus 5.1 takes them with a warning, or has
-/// dropped them without a replacement.
+/// Old names of keys, with the names under which they are stored. Pegasus 5.1 takes them with a warning,
+/// or has dropped them without a replacement.
 pub(crate) const OLD_KEYS: &[(Namespace, &str, &str)] = &[
     (Namespace::Pegasus, "bundle.stagein", "stagein.clusters"),
     (Namespace::Pegasus, "bundle.stageout", "stageout.clusters"),
@@ -78,8 +78,8 @@ pub(crate) const OLD_KEYS: &[(Namespace, &str, &str)] = &[
     (Namespace::Selector, "pfnHint", "pfn"),
 ];
 
-/// Returns the form in which a key is stored: its new name, in lower case where case does not count. Case counts
-/// in `env`, `metadata` and `selector`, and after the `+` of an attribute of HTCondor.
+/// Returns the form in which a key is stored: its new name, in lower case where case does not count.
+/// Case counts in `env`, `metadata` and `selector`, and after the `+` of an attribute of HTCondor.
 pub(crate) fn stored_key(namespace: Namespace, key: &str) -> Cow<'_, str> {
     let folds = match namespace {
         Namespace::Pegasus | Namespace::Dagman | Namespace::Globus => true,
@@ -154,7 +154,8 @@ impl Profiles {
     pub fn pegasus(&self, key: &str) -> Option<&str> {
         self.get(Namespace::Pegasus, key)
     }
-    /// Sets a key, in its stored form (see [`stored_key`]); an empty value in the namespace `pegasus` removes it.
+    /// Sets a key, in its stored form (see [`stored_key`]); an empty value in the namespace `pegasus`
+    /// removes it.
     pub fn set(&mut self, namespace: Namespace, key: &str, value: &str) {
         let key = stored_key(namespace, key);
         if namespace == Namespace::Pegasus && value.is_empty() {

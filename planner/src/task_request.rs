@@ -1,7 +1,7 @@
 //! What a task requests: memory, CPUs, GPUs, priority, attempts, from the profile keys that can say it.
 //!
-//! Keys of pegasus-mpi-cluster win, then those of Pegasus, then those of HTCondor and Globus, whose values are
-//! used where they are numbers.
+//! Keys of pegasus-mpi-cluster win, then those of Pegasus, then those of HTCondor and Globus, whose
+//! values are used where they are numbers.
 
 use crate::profiles::{Namespace, Profiles};
 
@@ -35,8 +35,8 @@ pub(crate) const PRIORITY: &[ProfileKey] = &[
     (Namespace::Dagman, "priority"),
 ];
 
-/// Returns the first of these keys that is set, and its value. Units of HTCondor become MB. Values of HTCondor
-/// and Globus that are no numbers do not count.
+/// Returns the first of these keys that is set, and its value. Units of HTCondor become MB. Values of
+/// HTCondor and Globus that are no numbers do not count.
 pub(crate) fn find<'p>(profiles: &'p Profiles, keys: &[ProfileKey]) -> Option<(ProfileKey, Value<'p>)> {
     keys.iter().find_map(|&(namespace, key)| {
         let text = profiles.get(namespace, key)?.trim();
@@ -49,7 +49,8 @@ pub(crate) fn find<'p>(profiles: &'p Profiles, keys: &[ProfileKey]) -> Option<(P
     })
 }
 
-/// Returns whether a default of the planner is needed: neither a key of Pegasus nor one of another system is set.
+/// Returns whether a default of the planner is needed: neither a key of Pegasus nor one of another
+/// system is set.
 pub(crate) fn needs_default(profiles: &Profiles, key: &str) -> bool {
     let keys = match key {
         "memory" => MEMORY,
@@ -84,7 +85,8 @@ pub(crate) fn is_number(key: &str, text: &str) -> bool {
     number(key, text).is_some()
 }
 
-/// Parses a value of HTCondor or Globus. Memory is in MB, unless it has the unit K, M, G, T or P (or KB …).
+/// Parses a value of HTCondor or Globus. Memory is in MB, unless it has the unit K, M, G, T or P (or KB
+/// …).
 fn number(key: &str, text: &str) -> Option<u64> {
     let text = text.trim();
     if !matches!(key, "request_memory" | "request_disk") {
@@ -107,8 +109,8 @@ fn number(key: &str, text: &str) -> Option<u64> {
     count.checked_mul(1 << power)
 }
 
-/// Returns the attempts that a task has: one more than the retries of the profile `dagman::retry`; `None` without
-/// the profile.
+/// Returns the attempts that a task has: one more than the retries of the profile `dagman::retry`;
+/// `None` without the profile.
 ///
 /// # Errors
 /// The value, if it is not a whole number.

@@ -1,5 +1,5 @@
-//! `cargo xtask generate`: writes manual pages and completions below `share/`, and the page about the keys of the
-//! planner.
+//! `cargo xtask generate`: writes manual pages and completions below `share/`, and the page about the
+//! keys of the planner.
 
 use anyhow::{Result, bail};
 use xtask::{manual, workspace};

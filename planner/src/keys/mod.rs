@@ -1,7 +1,8 @@
 //! Every property and every profile key: what it does, or why it has no effect.
 //!
-//! The names are those of the configuration reference of Pegasus 5.1, those that its planner reads besides, and
-//! our own. All keys of input files are checked against these tables, and the manual page is made from them.
+//! The names are those of the configuration reference of Pegasus 5.1, those that its planner reads
+//! besides, and our own. All keys of input files are checked against these tables, and the manual page
+//! is made from them.
 
 mod check;
 mod page;
@@ -24,8 +25,8 @@ pub use properties::PROPERTIES;
 pub enum State {
     /// It changes the plan, or how it runs; the text says what it sets.
     Effective(&'static str),
-    /// It changes the plan, but only these values do, separated by `|`, in lower case. Others have no effect, which
-    /// is reported once.
+    /// It changes the plan, but only these values do, separated by `|`, in lower case. Others have no
+    /// effect, which is reported once.
     EffectiveFor {
         /// The values.
         values: &'static str,
@@ -34,12 +35,13 @@ pub enum State {
         /// Why others have no effect.
         why: &'static str,
     },
-    /// Only another program reads it, from the copy of the properties in the submit directory; the text says
-    /// which program.
+    /// Only another program reads it, from the copy of the properties in the submit directory; the text
+    /// says which program.
     Copied(&'static str),
     /// It has no effect, which is reported once, with this reason.
     Ignored {
-        /// Values that need no warning, because the behaviour is the same: words separated by `|`, in lower case.
+        /// Values that need no warning, because the behaviour is the same: words separated by `|`, in
+        /// lower case.
         idle: &'static str,
         /// Why it has no effect.
         why: &'static str,
