@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::cli::{self, EarlyExit, RawArgs};
-use crate::driver::{RunError, RunSummary};
+use crate::driver::{Aborted, RunError, RunSummary};
 use crate::exit;
 use crate::interrupt::Interrupt;
 use crate::launch::{self, Launch};
@@ -55,11 +55,15 @@ pub fn main(words: Vec<OsString>, environment: Vec<(OsString, OsString)>) -> Exi
 }
 
 /// Runs master and workers in this process.
-fn alone(args: &RawArgs, program: &OsStr, worker: WorkerOptions) -> ExitCode {
+fn alone(args: &RawArgs, program: &OsStr, mut worker: WorkerOptions) -> ExitCode {
     // Keeps the affinity: a restriction of a single process is intended.
     let workers = args.workers.unwrap_or_else(host::usable_cpus);
     if let Err(message) = check(args, workers) {
         return refuse(&message.to_string());
+    }
+    // Tasks are bound only to CPUs that exist.
+    if !args.set_affinity {
+        worker.host_cpus = host::cpus_for_workers(worker.host_cpus, workers);
     }
     print(&cli::version());
     logging::init(args.verbosity);
@@ -121,9 +125,15 @@ fn launched(args: &RawArgs, program: &OsStr, worker: WorkerOptions, launch: &Lau
 /// Prints the last message of a run and returns its exit code.
 fn conclude(result: &Result<RunSummary, RunError>) -> ExitCode {
     match result {
-        Ok(summary) if summary.aborted.is_some() => {
+        Ok(RunSummary {
+            aborted: Some(aborted),
+            ..
+        }) => {
             print("ABORT: Workflow aborted\n");
-            ExitCode::from(exit::FAILURE)
+            ExitCode::from(match aborted {
+                Aborted::Task { exit } => *exit,
+                Aborted::Signal(_) | Aborted::WallTime => exit::FAILURE,
+            })
         }
         Ok(summary) if summary.success() => {
             tracing::info!("Workflow succeeded");

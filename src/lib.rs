@@ -44,7 +44,7 @@ pub use protocol::{Outcome, QuietAttempt, Rank};
 pub use scheduler::Summary;
 
 // This machine.
-pub use host::{describe as describe_host, usable_cpus};
+pub use host::{cpus_for_workers, describe as describe_host, usable_cpus};
 pub use protocol::Registration;
 pub use worker::count_gpus;
 

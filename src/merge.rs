@@ -1,12 +1,13 @@
 //! Merges the output files of the workers at the end of a run.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use nix::unistd::AccessFlags;
 use pmc_dag::reason;
 
-use crate::options::Target;
+use crate::options::{Target, folder};
 use crate::worker::{worker_stderr, worker_stdout};
 
 /// Merging failed. The files of the workers are still there.
@@ -27,42 +28,136 @@ pub enum MergeError {
     },
 }
 
-/// Appends standard output and standard error of workers `1..=workers`, in this order, to the targets.
-/// Removes the files of the workers when all are copied.
-///
-/// # Errors
-/// A file cannot be opened, read or written.
-pub fn merge(dag: &Path, workers: u32, stdout: &Target, stderr: &Target) -> Result<(), MergeError> {
-    let mut out = open("stdout", stdout)?;
-    let mut err = if stderr == stdout {
-        None
-    } else {
-        Some(open("stderr", stderr)?)
-    };
-    for rank in 1..=workers {
-        tracing::debug!("Merging stdio from worker {rank}...");
-        copy("stdout", &worker_stdout(dag, rank), &mut out)?;
-        copy(
-            "stderr",
-            &worker_stderr(dag, rank),
-            err.as_mut().unwrap_or(&mut out),
-        )?;
-    }
-    for rank in 1..=workers {
-        for path in [worker_stdout(dag, rank), worker_stderr(dag, rank)] {
-            if let Err(error) = std::fs::remove_file(&path) {
-                tracing::warn!("Unable to remove {}: {}", path.display(), reason(&error));
+/// The output of a run to merge.
+pub struct Merge<'a> {
+    /// Path of the workers' files, without suffixes.
+    pub worker_files: &'a Path,
+    /// Number of workers.
+    pub workers: u32,
+    /// Destination of standard output.
+    pub stdout: &'a Target,
+    /// Destination of standard error.
+    pub stderr: &'a Target,
+    /// Keep what the destinations hold: the output of tasks that earlier runs have done.
+    pub append: bool,
+}
+
+impl Merge<'_> {
+    /// Writes standard output and standard error of all workers, in the order of their ranks, to the
+    /// destinations. Removes the files of the workers when all are copied.
+    ///
+    /// # Errors
+    /// A file cannot be opened, read or written. The files of the workers are still there, and destinations
+    /// that are appended to are as before, so that the next run can merge.
+    pub fn run(&self) -> Result<(), MergeError> {
+        let out = Destination::open("stdout", self.stdout, self.append)?;
+        let err = if self.stderr == self.stdout {
+            None
+        } else {
+            Some(Destination::open("stderr", self.stderr, self.append)?)
+        };
+        let copied = self.copy_all(&out.file, err.as_ref().map_or(&out.file, |err| &err.file));
+        if copied.is_err() {
+            out.restore();
+            err.iter().for_each(Destination::restore);
+            return copied;
+        }
+        for rank in 1..=self.workers {
+            for path in self.paths(rank) {
+                if let Err(error) = std::fs::remove_file(&path) {
+                    tracing::warn!("Unable to remove {}: {}", path.display(), reason(&error));
+                }
             }
         }
+        Ok(())
+    }
+
+    fn copy_all(&self, out: &File, err: &File) -> Result<(), MergeError> {
+        for rank in 1..=self.workers {
+            tracing::debug!("Merging stdio from worker {rank}...");
+            let [stdout, stderr] = self.paths(rank);
+            copy("stdout", &stdout, out)?;
+            copy("stderr", &stderr, err)?;
+        }
+        Ok(())
+    }
+
+    /// Files with standard output and standard error of a worker.
+    fn paths(&self, rank: u32) -> [PathBuf; 2] {
+        [
+            worker_stdout(self.worker_files, rank),
+            worker_stderr(self.worker_files, rank),
+        ]
+    }
+}
+
+/// A stream or file that receives output.
+struct Destination {
+    file: File,
+    /// Length of a regular file that is appended to.
+    length: Option<u64>,
+}
+
+impl Destination {
+    fn open(what: &'static str, target: &Target, append: bool) -> Result<Self, MergeError> {
+        let file = open(what, target, append)?;
+        let is_kept = append && matches!(target, Target::File(_));
+        let metadata = file.metadata().ok().filter(|data| is_kept && data.is_file());
+        Ok(Self {
+            file,
+            length: metadata.map(|data| data.len()),
+        })
+    }
+
+    /// Removes what was appended.
+    fn restore(&self) {
+        if let Some(length) = self.length {
+            // If this fails, the next run repeats some output; none is lost.
+            let _ = self.file.set_len(length);
+        }
+    }
+}
+
+/// Checks before a run that the targets can be written at its end. Creates and changes nothing.
+///
+/// # Errors
+/// A file cannot be written, or its folder is missing.
+pub fn check(stdout: &Target, stderr: &Target) -> Result<(), MergeError> {
+    for (what, target) in [("stdout", stdout), ("stderr", stderr)] {
+        let Target::File(path) = target else { continue };
+        check_file(path).map_err(|source| MergeError::Open {
+            what,
+            path: path.clone(),
+            source,
+        })?;
     }
     Ok(())
 }
 
+fn check_file(path: &Path) -> io::Result<()> {
+    match path.metadata() {
+        Ok(data) if data.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        Ok(_) => Ok(nix::unistd::access(path, AccessFlags::W_OK)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = folder(path);
+            if !folder.metadata()?.is_dir() {
+                return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
+            }
+            Ok(nix::unistd::access(
+                folder,
+                AccessFlags::W_OK | AccessFlags::X_OK,
+            )?)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Opens the stream or file of a target, without a buffer.
-fn open(what: &'static str, target: &Target) -> Result<File, MergeError> {
+fn open(what: &'static str, target: &Target, append: bool) -> Result<File, MergeError> {
     let opened = match target {
         Target::Stdout => duplicate(io::stdout()),
         Target::Stderr => duplicate(io::stderr()),
+        Target::File(path) if append => OpenOptions::new().append(true).create(true).open(path),
         Target::File(path) => File::create(path),
     };
     opened.map_err(|source| MergeError::Open {
@@ -80,14 +175,14 @@ fn duplicate(stream: impl std::os::fd::AsFd + Write) -> io::Result<File> {
     stream.as_fd().try_clone_to_owned().map(File::from)
 }
 
-fn copy(what: &'static str, path: &Path, to: &mut File) -> Result<(), MergeError> {
+fn copy(what: &'static str, path: &Path, mut to: &File) -> Result<(), MergeError> {
     let failed = |source| MergeError::Copy {
         what,
         path: path.to_owned(),
         source,
     };
     let mut from = File::open(path).map_err(failed)?;
-    io::copy(&mut from, to).map_err(failed)?;
+    io::copy(&mut from, &mut to).map_err(failed)?;
     Ok(())
 }
 
@@ -106,13 +201,51 @@ mod tests {
         dag
     }
 
+    fn merge(dag: &Path, stdout: &Target, stderr: &Target) -> Result<(), MergeError> {
+        Merge {
+            worker_files: dag,
+            workers: 2,
+            stdout,
+            stderr,
+            append: false,
+        }
+        .run()
+    }
+
+    #[test]
+    fn resumed_run_appends_all_or_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = files(folder.path());
+        let (out, err) = (folder.path().join("o"), folder.path().join("e"));
+        fs::write(&out, "before\n").unwrap();
+        let append = || {
+            Merge {
+                worker_files: &dag,
+                workers: 2,
+                stdout: &Target::File(out.clone()),
+                stderr: &Target::File(err.clone()),
+                append: true,
+            }
+            .run()
+        };
+        let gone = worker_stderr(&dag, 2);
+        fs::rename(&gone, folder.path().join("away")).unwrap();
+        append().unwrap_err();
+        assert_eq!(fs::read_to_string(&out).unwrap(), "before\n");
+        assert_eq!(fs::read_to_string(&err).unwrap(), "");
+        fs::rename(folder.path().join("away"), gone).unwrap();
+        append().unwrap();
+        assert_eq!(fs::read_to_string(out).unwrap(), "before\nout 1\nout 2\n");
+        assert_eq!(fs::read_to_string(err).unwrap(), "err 1\nerr 2\n");
+    }
+
     #[test]
     fn output_is_merged_in_the_order_of_ranks() {
         let folder = tempfile::tempdir().unwrap();
         let dag = files(folder.path());
         let (out, err) = (folder.path().join("o"), folder.path().join("e"));
         fs::write(&out, "old content that goes away").unwrap();
-        merge(&dag, 2, &Target::File(out.clone()), &Target::File(err.clone())).unwrap();
+        merge(&dag, &Target::File(out.clone()), &Target::File(err.clone())).unwrap();
         assert_eq!(fs::read_to_string(out).unwrap(), "out 1\nout 2\n");
         assert_eq!(fs::read_to_string(err).unwrap(), "err 1\nerr 2\n");
         assert!(!worker_stdout(&dag, 1).exists() && !worker_stderr(&dag, 2).exists());
@@ -123,8 +256,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dag = files(folder.path());
         let both = folder.path().join("both");
-        merge(&dag, 2, &Target::File(both.clone()), &Target::File(both.clone())).unwrap();
+        let target = Target::File(both.clone());
+        merge(&dag, &target, &target).unwrap();
         assert_eq!(fs::read_to_string(both).unwrap(), "out 1\nerr 1\nout 2\nerr 2\n");
+    }
+
+    #[test]
+    fn targets_that_cannot_be_written_are_found_before_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| Target::File(folder.path().join(name));
+        fs::write(folder.path().join("old"), "old").unwrap();
+        check(&path("new"), &path("old")).unwrap();
+        check(&Target::Stdout, &Target::File("bare".into())).unwrap();
+        assert!(!folder.path().join("new").exists());
+        let refused = |target: &str, reason: &str| {
+            let error = check(&Target::Stdout, &path(target)).unwrap_err().to_string();
+            assert!(error.starts_with("Unable to open stderr file: "), "{error}");
+            assert!(error.ends_with(&format!("{target}\n: {reason}")), "{error}");
+        };
+        refused("none/x", "No such file or directory");
+        refused("old/x", "Not a directory");
+        refused("", "Is a directory");
     }
 
     #[test]
@@ -132,14 +284,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let dag = files(folder.path());
         let target = Target::File(folder.path().join("nowhere/x"));
-        let error = merge(&dag, 2, &target, &Target::Stderr).unwrap_err();
+        let error = merge(&dag, &target, &Target::Stderr).unwrap_err();
         let text = error.to_string();
         assert!(
             text.starts_with("Unable to open stdout file: ")
                 && text.ends_with("x\n: No such file or directory")
         );
         let full = Target::File("/dev/full".into());
-        let error = merge(&dag, 2, &full, &full).unwrap_err();
+        let error = merge(&dag, &full, &full).unwrap_err();
         assert!(
             error.to_string().ends_with(": No space left on device"),
             "{error}"

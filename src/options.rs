@@ -11,6 +11,9 @@ const DEFAULT_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// fastest, with 10 seconds.
 const DEFAULT_DRAIN_GRACE: Duration = Duration::from_secs(8);
 
+/// Default of [`Options::disk_reserve`], in MiB: small, so that only full file systems hold a run.
+const DEFAULT_DISK_RESERVE_MIB: u64 = 8;
+
 /// Options of the master.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -32,6 +35,8 @@ pub struct Options {
     pub drain_grace: Duration,
     /// Path of `.dagman.out`, if it is written.
     pub dagman_log: Option<PathBuf>,
+    /// Write tables of progress into `dagman_log`, for the Python client of Pegasus.
+    pub dagman_progress: bool,
     /// Path of `jobstate.log`, if it is written.
     pub jobstate_log: Option<PathBuf>,
     /// Path of `.resource`, if it is written.
@@ -40,12 +45,16 @@ pub struct Options {
     pub stampede: Option<Stampede>,
     /// Destination of the output of the tasks.
     pub stdio: Stdio,
+    /// Path of the workers' output files, without the suffixes `.out.RANK` and `.err.RANK`.
+    pub worker_files: PathBuf,
     /// Maximum open files for forwarded data; the default depends on the system's limit.
     pub max_fds: Option<u32>,
     /// Write a forward journal beside the rescue file: forwarded data then arrives exactly once.
     pub forward_journal: bool,
     /// Maximum time between syncs of rescue file and forwarded data; `None` leaves it to the system.
     pub sync_interval: Option<Duration>,
+    /// Start no tasks while the file system of the DAG has less free space, in bytes; 0 means no check.
+    pub disk_reserve: u64,
     /// Wait for the host scripts before the first task.
     pub host_script: bool,
     /// Print the summary record, and merge the output of the tasks.
@@ -73,7 +82,7 @@ pub struct Stampede {
 /// Destination of the output of tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stdio {
-    /// Each worker appends to its own files beside the DAG file; the master merges them.
+    /// Each worker appends to its own files; the master merges them.
     Merged {
         /// Standard output of all tasks.
         stdout: Target,
@@ -91,19 +100,25 @@ pub enum Target {
     Stdout,
     /// Standard error of the master.
     Stderr,
-    /// A file, truncated.
+    /// A file. A run that resumes appends to it, any other run truncates it.
     File(PathBuf),
 }
 
 /// Options of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
-    /// The DAG file: names of output files are derived from it.
+    /// The DAG file: the output files of tasks lie beside it.
     pub dag: PathBuf,
     /// Each attempt of a task has its own files.
     pub per_task_stdio: bool,
+    /// As [`Options::worker_files`].
+    pub worker_files: PathBuf,
+    /// Lock these files, because the DAG file is not locked: runs that overlap must not share them.
+    pub lock_worker_files: bool,
     /// Report attempts that printed nothing: their files hold only the record.
     pub report_quiet: bool,
+    /// Name of the host instead of the system's. Workers with the same name share memory and CPUs.
+    pub host_name: Option<String>,
     /// Memory of the host in MB; 0 means the physical memory.
     pub host_memory: u32,
     /// CPUs of the host; 0 means all.
@@ -138,6 +153,7 @@ impl Options {
             max_wall_minutes: None,
             drain_grace: DEFAULT_DRAIN_GRACE,
             dagman_log: None,
+            dagman_progress: false,
             jobstate_log: None,
             resource_log: Some(with_suffix(dag, ".resource")),
             stampede: None,
@@ -145,9 +161,11 @@ impl Options {
                 stdout: Target::Stdout,
                 stderr: Target::Stderr,
             },
+            worker_files: dag.to_owned(),
             max_fds: None,
             forward_journal: true,
             sync_interval: Some(DEFAULT_SYNC_INTERVAL),
+            disk_reserve: DEFAULT_DISK_RESERVE_MIB << 20,
             host_script: false,
             console: true,
             app: app.to_owned(),
@@ -166,6 +184,14 @@ impl Options {
 pub fn own_kickstart() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     Some(program.with_file_name("pegasus-kickstart"))
+}
+
+/// Returns whether the file is a device: it is not read. `/dev/null` stands for no rescue file, and other
+/// devices have no end.
+pub(crate) fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    path.metadata()
+        .is_ok_and(|data| data.file_type().is_char_device() || data.file_type().is_block_device())
 }
 
 /// Appends a suffix to the last part of a path.

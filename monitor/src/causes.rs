@@ -7,14 +7,19 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
+use crate::batch_output::{BatchOutput, unexplained};
 use crate::ending::Ending;
-use crate::events::Micros;
+use crate::events::{Micros, SECOND};
 use crate::failure::{FailedTask, LastAttempt, explain};
 use crate::history::{Attempt, History, Phase, State};
 use crate::kinds::Kind;
 use crate::plan::{Children, TaskNumber};
 use reasons::likely_reasons;
 
+/// Program by which a plan sets the environment of a task.
+const ENV: &[u8] = b"/usr/bin/env";
+/// Longest time between the end of a task that was terminated and the end of the run that terminated it.
+const MAX_STOPPING: Micros = 15 * SECOND;
 /// Maximum failed tasks whose files are read. The others join a group with the same ending.
 const MAX_READ: usize = 2000;
 
@@ -23,7 +28,7 @@ const MAX_READ: usize = 2000;
 pub struct Diagnosis {
     /// Phase of the latest run.
     pub phase: Phase,
-    /// Causes, the one that blocked most tasks first.
+    /// Causes, the one that blocked most tasks first; those that only follow from the end of a run come last.
     pub causes: Vec<Cause>,
     /// Dependents of failed tasks that did not run, by kind.
     pub never_ran: BTreeMap<Kind, usize>,
@@ -37,6 +42,8 @@ pub struct Diagnosis {
     pub repaired: usize,
     /// Other facts, for instance on a run that stopped without failed tasks.
     pub remarks: Vec<String>,
+    /// What the batch job wrote, if the log does not explain its end.
+    pub batch_output: Vec<BatchOutput>,
 }
 
 /// Equal failures.
@@ -70,6 +77,8 @@ pub struct Cause {
     pub blocked: usize,
     /// Likely reasons.
     pub reasons: Vec<String>,
+    /// The tasks were terminated when their run was stopped.
+    pub cancelled: bool,
 }
 
 /// Explains a run.
@@ -116,7 +125,6 @@ pub fn diagnose(history: &History) -> Diagnosis {
             .map(|task| history.plan.text_name(*task))
             .collect();
     }
-    causes.sort_by_key(|cause| (std::cmp::Reverse(cause.tasks.len() + cause.blocked), cause.first));
     let lost: Vec<String> = history
         .in_state(State::Waiting)
         .filter(|task| history.latest_attempt(*task).is_some_and(|attempt| attempt.lost))
@@ -125,6 +133,16 @@ pub fn diagnose(history: &History) -> Diagnosis {
     let blocked: usize = never_ran.values().sum();
     let all = history.all();
     let left = all.get(State::Waiting).saturating_sub(blocked) + all.get(State::Ready);
+    if left > 0 {
+        // The run stopped before all was tried.
+        for cause in &mut causes {
+            cause.cancelled = was_cancelled(history, cause);
+        }
+    }
+    causes.sort_by_key(|cause| {
+        let affected = cause.tasks.len() + cause.blocked;
+        (cause.cancelled, std::cmp::Reverse(affected), cause.first)
+    });
     let good = |attempt: &&Attempt| {
         !attempt.succeeded() && attempt.duration().is_some() && history.state(attempt.task) == State::Done
     };
@@ -137,9 +155,28 @@ pub fn diagnose(history: &History) -> Diagnosis {
         left,
         repaired: history.attempts.iter().filter(good).count(),
         remarks: Vec::new(),
+        batch_output: unexplained(history),
     };
     diagnosis.remarks = remarks(history, &diagnosis);
     diagnosis
+}
+
+/// Returns whether the tasks ended because their run was stopped: by SIGTERM, just before the end of the run.
+fn was_cancelled(history: &History, cause: &Cause) -> bool {
+    if !matches!(cause.ending, Ending::Signal(15) | Ending::Exit(143)) {
+        return false;
+    }
+    let stopped = |time: Micros| {
+        history.runs.iter().any(|run| {
+            let end = match run.end {
+                Some((_, 0)) => return false,
+                Some((end, _)) => end,
+                None => run.last,
+            };
+            (run.start..=end).contains(&time) && end - time <= MAX_STOPPING
+        })
+    };
+    stopped(cause.first) && stopped(cause.last)
 }
 
 /// Returns whether to read the files of a failure: the first ones, and a sample of the rest.
@@ -178,13 +215,18 @@ fn complete(history: &History, task: TaskNumber, attempt: &Attempt, failure: &mu
     if failure.host.is_none() {
         failure.host = history.hosts.name(attempt.host).map(str::to_owned);
     }
-    if failure.command.is_empty()
-        && let Some(command) = history.plan.command(task)
-    {
-        failure.command = command
+    let Some(command) = history.plan.command(task) else {
+        return;
+    };
+    let words = || {
+        command
             .iter()
             .map(|word| String::from_utf8_lossy(word).into_owned())
-            .collect();
+    };
+    if failure.command.is_empty() {
+        failure.command = words().collect();
+    } else if command.first().is_some_and(|program| program == ENV) {
+        failure.environment = words().skip(1).take_while(|word| word.contains('=')).collect();
     }
 }
 
@@ -220,6 +262,7 @@ impl Groups {
                     last: attempt.end,
                     blocked: 0,
                     reasons: Vec::new(),
+                    cancelled: false,
                     example: found.clone(),
                 });
                 self.known.insert(key, self.causes.len() - 1);
@@ -339,6 +382,13 @@ fn remarks(history: &History, diagnosis: &Diagnosis) -> Vec<String> {
     let mut remarks = Vec::new();
     let all = history.all();
     let unfinished = all.get(State::Done) < all.total();
+    if diagnosis.phase == Phase::NotStarted && all.get(State::Done) > 0 {
+        remarks.push(
+            "The rescue file lists tasks that are done, but there is no log of a run: pegasus-mpi-cluster was \
+             started without --monitord-hack, or the log was removed. See the output of the executor."
+                .to_owned(),
+        );
+    }
     if diagnosis.phase == Phase::CutOff {
         if let Some(dag) = history.missing_dag() {
             remarks.push(format!(
@@ -455,6 +505,75 @@ mod tests {
         );
         assert_eq!(found.causes[1].reasons, ["program not found"]);
         assert_eq!(found.causes[0].example.command, ["x"]);
+    }
+
+    #[test]
+    fn a_run_without_logs_is_known_from_its_rescue_file() {
+        let run = TestRun::new(DAG);
+        run.append("w.dag.rescue", "\nDONE stage_in_0\nDONE a\nDONE b");
+        let history = run.open();
+        assert_eq!(
+            history.all().get(State::Done),
+            3,
+            "the last record has no line feed"
+        );
+        let found = diagnose(&history);
+        assert!(
+            found.remarks[0].contains("--monitord-hack"),
+            "{:?}",
+            found.remarks
+        );
+    }
+
+    #[test]
+    fn cancelled_tasks_come_after_failures() {
+        let run = TestRun::new("TASK small x\nTASK big x\nTASK c1 x\nTASK other x\nEDGE big c1\n");
+        let log = |end: &str| {
+            format!(
+                "100 INTERNAL *** PMC_STARTED ***\n100 small EXECUTE 1.0 - - 1\n100 big EXECUTE 2.0 - - 2\n\
+                 101 small JOB_FAILURE 256 - - 1\n102 big JOB_FAILURE 15 - - 2\n\
+                 {end}103 INTERNAL *** PMC_FINISHED 1 ***\n"
+            )
+        };
+        run.append("jobstate.log", &log(""));
+        let found = diagnose(&run.open());
+        let causes: Vec<_> = found
+            .causes
+            .iter()
+            .map(|cause| (cause.ending, cause.cancelled))
+            .collect();
+        assert_eq!(causes, [(Ending::Exit(1), false), (Ending::Signal(15), true)]);
+
+        // All that could run has run, so nothing stopped the run.
+        let run = TestRun::new("TASK small x\nTASK big x\nTASK c1 x\nTASK other x\nEDGE big c1\n");
+        run.append(
+            "jobstate.log",
+            &log("102 other EXECUTE 3.0 - - 3\n103 other JOB_SUCCESS 0 - - 3\n"),
+        );
+        let found = diagnose(&run.open());
+        assert_eq!(found.causes[0].ending, Ending::Signal(15));
+        assert!(!found.causes[0].cancelled);
+    }
+
+    #[test]
+    fn environment_and_standard_input_are_part_of_a_failure() {
+        let run = TestRun::new("TASK a -c 1 /usr/bin/env A=1 \"B=2 3\" kickstart -n x=y /opt/work\n");
+        run.append(
+            "jobstate.log",
+            "100 INTERNAL *** PMC_STARTED ***\n100 a EXECUTE 1.0 - - 1\n101 a JOB_FAILURE 256 - - 1\n\
+             105 INTERNAL *** PMC_FINISHED 1 ***\n",
+        );
+        let text = record(256, 1, "no");
+        let text = text.replace(
+            "    stderr:\n",
+            "    stdin:\n      file_name: /scratch/in\n    stderr:\n",
+        );
+        run.append("a.out.000", &text);
+        let found = diagnose(&run.open());
+        let example = &found.causes[0].example;
+        assert_eq!(example.environment, ["A=1", "B=2 3"]);
+        assert_eq!(example.stdin.as_deref(), Some("/scratch/in"));
+        assert_eq!(example.command, ["/opt/work"]);
     }
 
     #[test]

@@ -71,6 +71,10 @@ pub struct FailedTask {
     pub note: Option<String>,
     /// Working directory of the program.
     pub directory: Option<String>,
+    /// Variables that the plan sets for the program, as `KEY=VALUE`.
+    pub environment: Vec<String>,
+    /// File of standard input.
+    pub stdin: Option<String>,
     /// Peak resident memory of the program, KiB.
     pub peak_kib: Option<u64>,
     /// File with the record and standard output of the task.
@@ -104,6 +108,8 @@ pub fn explain(submit: &Path, last: &LastAttempt, attempts: u32) -> FailedTask {
         stdout: Tail::default(),
         note: None,
         directory: None,
+        environment: Vec::new(),
+        stdin: None,
         peak_kib: None,
         output_file: out_file,
     };
@@ -135,6 +141,7 @@ pub fn explain(submit: &Path, last: &LastAttempt, attempts: u32) -> FailedTask {
     failure.transformation.clone_from(&record.transformation);
     failure.host.clone_from(&record.host_name);
     failure.directory.clone_from(&record.cwd);
+    failure.stdin = record.stdin.clone().filter(|path| path != "/dev/null");
     failure.peak_kib = record.main.max_rss.and_then(|kib| u64::try_from(kib).ok());
     failure
 }
@@ -166,7 +173,8 @@ fn without_notices(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns the output file of the last attempt, its text, and the text of standard error.
-fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
+#[must_use]
+pub fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
     let file = |stream: &str, number: u32| submit.join(format!("{task}.{stream}.{number:03}"));
     let Some(last) = (0..).take_while(|&number| file("out", number).exists()).last() else {
         return (None, String::new(), String::new());
@@ -178,7 +186,7 @@ fn read_output(submit: &Path, task: &str) -> (Option<PathBuf>, String, String) {
 
 fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
-    if let Ok(file) = std::fs::File::open(path) {
+    if let Ok(file) = pmc_files::open(path) {
         // The text before a read error is still useful.
         let _ = file.take(MAX_READ).read_to_end(&mut bytes);
     }

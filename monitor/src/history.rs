@@ -195,16 +195,26 @@ impl History {
                 Err(other) => return Err(read_error(&path)(other)),
             },
         };
-        let read = reader.read(|_, line| {
-            let (keyword, name) = word(line);
-            if keyword.starts_with(b"DONE")
-                && let Some(task) = self.plan.find(name.trim_ascii_end())
-            {
-                self.set(task, State::Done);
-            }
-        });
+        let read = reader.read(|_, line| self.note_done(line));
+        // The last record has no line feed. If it is still being written, it may name another task whose name
+        // begins like its own. So it counts only if there are no logs, which would have that task's end, too.
+        if self.runs.is_empty()
+            && let Some((_, line)) = reader.rest()
+        {
+            self.note_done(line);
+        }
         self.rescue = Some(reader);
         read.map_err(read_error(&path))
+    }
+
+    /// Takes a line of the rescue file.
+    fn note_done(&mut self, line: &[u8]) {
+        let (keyword, name) = word(line);
+        if keyword.starts_with(b"DONE")
+            && let Some(task) = self.plan.find(name.trim_ascii_end())
+        {
+            self.set(task, State::Done);
+        }
     }
 
     /// State of a task.

@@ -7,6 +7,7 @@
 //!
 //! Nothing here prints. An incomplete directory is fine: a missing file only removes the facts it holds.
 
+pub mod batch_output;
 pub mod causes;
 pub mod dir;
 pub mod ending;

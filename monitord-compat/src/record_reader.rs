@@ -36,6 +36,8 @@ pub struct Record {
     pub ram_total: Option<i64>,
     /// Files that the job wrote.
     pub outputs: Vec<OutputFile>,
+    /// File of standard input, if it is a named one.
+    pub stdin: Option<String>,
     /// Captured standard output.
     pub stdout: Option<String>,
     /// Captured standard error.
@@ -174,6 +176,7 @@ impl Record {
             "sha256" => file.sha256 = Some(value.into_owned()),
             "checksum_timing" => file.checksum_timing = Some(value.into_owned()),
             "output" => self.entry.is_output = value.eq_ignore_ascii_case("true"),
+            "file_name" if entry == "stdin" => self.stdin = Some(value.into_owned()),
             "data" if entry == "stdout" => self.stdout = Some(value.into_owned()),
             "data" if entry == "stderr" => self.stderr = Some(value.into_owned()),
             _ => {}

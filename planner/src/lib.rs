@@ -8,6 +8,7 @@ mod exec;
 pub mod expand;
 mod graph;
 mod hook;
+mod ids;
 pub mod input;
 pub mod keys;
 pub mod model;
@@ -26,4 +27,5 @@ pub mod submit;
 mod syntax;
 mod task_request;
 
-pub use program::main;
+pub use output::records::COMPATIBLE_VERSION;
+pub use program::{main, run};

@@ -102,6 +102,7 @@ fn a_failing_fsync_fails_the_plan() -> std::io::Result<()> {
 fn exit_codes_distinguish_kinds_of_errors() -> std::io::Result<()> {
     let dir = inputs()?;
     std::fs::write(dir.path().join("broken.dax"), &WORKFLOW[..200])?;
+    std::fs::write(dir.path().join("sites.yml"), "sites: []")?;
     for (arguments, code, word) in [
         (&["broken.dax"][..], 2, "broken.dax"),
         (&["missing.yml"], 1, "missing.yml"),
@@ -116,6 +117,6 @@ fn exit_codes_distinguish_kinds_of_errors() -> std::io::Result<()> {
         assert!(message.contains(word), "{arguments:?}: {message}");
     }
     let left: Vec<_> = std::fs::read_dir(dir.path())?.collect::<Result<_, _>>()?;
-    assert_eq!(left.len(), 3, "failed plans leave no files: {left:?}");
+    assert_eq!(left.len(), 4, "failed plans leave no files: {left:?}");
     Ok(())
 }

@@ -21,8 +21,8 @@ fn one(more: &str) -> Case {
 }
 
 #[test]
-fn d10_each_argument_is_one_word_unless_splitting_is_on() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments = "  arguments: [-i, \"two words\", \"'in quotes' and\", 1.50]\n";
+fn d10_arguments_are_split_unless_literal_words_are_asked_for() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments = "  arguments: [\"-i \", \"two words\", \"'in quotes' and\", 1.50]\n";
     let tail = |plan: &common::Plan| -> Vec<String> {
         let words = plan.command("work_A");
         let at = words
@@ -31,20 +31,54 @@ fn d10_each_argument_is_one_word_unless_splitting_is_on() -> Result<(), Box<dyn 
             .expect("the program");
         words[at + 1..].to_vec()
     };
-    let plan = one(arguments).plan(LINE)?;
-    assert_eq!(tail(&plan), ["-i", "two words", "\\'in quotes\\' and", "1.50"]);
-    let count_warnings = |plan: &common::Plan| {
-        plan.warnings()
-            .iter()
-            .filter(|w| w.contains("\"two words\""))
-            .count()
+    for options in ["", " -Dpegasus.parser.arguments.split=true"] {
+        let plan = one(arguments).plan(&format!("{LINE}{options}"))?;
+        assert_eq!(tail(&plan), ["-i", "two", "words", "in quotes", "and", "1.50"]);
+    }
+    let literal = format!("{LINE} -Dpegasus.parser.arguments.split=false");
+    let plan = one(arguments).plan(&literal)?;
+    assert_eq!(tail(&plan), ["-i ", "two words", "\\'in quotes\\' and", "1.50"]);
+    Ok(())
+}
+
+#[test]
+fn line_breaks_of_arguments_end_words_but_are_refused_in_words() -> Result<(), Box<dyn std::error::Error>> {
+    let plan = one("  arguments: [\"-a 1\\n-b 2\\n\"]\n").plan(LINE)?;
+    let words = plan.command("work_A");
+    assert!(
+        words.ends_with(&["-a", "1", "-b", "2"].map(str::to_owned)),
+        "{words:?}"
+    );
+    for arguments in [
+        "  arguments: [\"'a\\nb'\"]\n",
+        "  arguments: [\"-a \\\\\\n -b\"]\n",
+    ] {
+        let refused = one(arguments).fail(LINE);
+        assert!(
+            refused.contains(
+                "workflow.yml:4:3: the arguments of the job A contain a line break inside quotes or after a"
+            ),
+            "{refused}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn arguments_that_will_fail_are_warned_of() -> Result<(), Box<dyn std::error::Error>> {
+    let warnings = |arguments: &str, options: &str| -> Result<String, Box<dyn std::error::Error>> {
+        let plan = one(&format!("  arguments: {arguments}\n")).plan(&format!("{LINE}{options}"))?;
+        let about_arguments = |w: &String| w.starts_with("the arguments of the job A contain ");
+        Ok(plan.warnings().into_iter().filter(about_arguments).collect())
     };
-    assert_eq!(count_warnings(&plan), 1, "{:?}", plan.planned.warnings);
-    let plan = one(arguments).plan(&format!("{LINE} -Dpegasus.parser.arguments.split=true"))?;
-    assert_eq!(tail(&plan), ["-i", "two", "words", "in quotes", "and", "1.50"]);
-    assert_eq!(count_warnings(&plan), 0);
-    let plan = one(arguments).plan(&format!("{LINE} -Dpegasus.parser.arguments.split=false"))?;
-    assert_eq!((tail(&plan).len(), count_warnings(&plan)), (4, 0));
+    for arguments in ["[\"it's\", two]", "[5$]"] {
+        assert_ne!(warnings(arguments, "")?, "", "{arguments}");
+        assert_eq!(
+            warnings(arguments, " -Dpegasus.parser.arguments.split=false")?,
+            ""
+        );
+    }
+    assert_eq!(warnings("[5$]", " -Dpegasus.gridstart=none")?, "");
     Ok(())
 }
 
@@ -181,14 +215,14 @@ fn d23_a_file_may_be_input_and_output() -> Result<(), Box<dyn std::error::Error>
 }
 
 #[test]
-fn d27_a_named_catalog_must_exist() {
-    for (catalog, name) in [
-        ("site", "sites.yml"),
-        ("transformation", "tc.yml"),
-        ("replica", "rc.yml"),
+fn d27_a_named_catalog_that_the_plan_needs_must_exist() {
+    for (catalog, name, line) in [
+        ("site", "sites.yml", "--sites cluster --dir submit"),
+        ("transformation", "tc.yml", LINE),
+        ("replica", "rc.yml", LINE),
     ] {
         let case = one("");
-        let message = case.fail(&format!("{LINE} -Dpegasus.catalog.{catalog}.file=missing/{name}"));
+        let message = case.fail(&format!("{line} -Dpegasus.catalog.{catalog}.file=missing/{name}"));
         assert!(
             message.contains(&format!("missing/{name}")),
             "{catalog}: {message}"

@@ -67,6 +67,7 @@ fn case() -> Case {
         "pegasus: \"5.0\"\nreplicas: [{lfn: in, pfns: [{site: local, pfn: @DIR@/in}]}]\n",
     );
     case.put("in", "content\n");
+    case.put("pegasus.properties", "pegasus.parser.arguments.split = false\n");
     let sites = fs::read_to_string(case.path().join("sites.yml")).expect("a catalog");
     case.put(
         "sites.yml",

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::RawArgs;
-use crate::options::{Options, Stampede, Stdio, Target, WorkerOptions, folder, own_kickstart, with_suffix};
+use crate::options::{
+    Options, Stampede, Stdio, Target, WorkerOptions, folder, is_device, own_kickstart, with_suffix,
+};
 
 impl RawArgs {
     /// Returns the options of the master; `app` is the name of the program.
@@ -46,11 +48,15 @@ impl RawArgs {
                 stderr: target(self.stderr.clone(), Target::Stderr),
             }
         };
+        options.worker_files = self.worker_files();
         options.max_fds = self.max_fds;
         options.forward_journal = !self.no_forward_journal;
         if let Some(milliseconds) = self.sync_interval_ms {
             let interval = Duration::from_millis(milliseconds.into());
             options.sync_interval = Some(interval).filter(|interval| !interval.is_zero());
+        }
+        if let Some(mib) = self.disk_reserve_mib {
+            options.disk_reserve = u64::from(mib) << 20;
         }
         options.host_script = self.host_script.is_some();
         options
@@ -62,7 +68,10 @@ impl RawArgs {
         WorkerOptions {
             dag: self.dag.clone(),
             per_task_stdio: self.per_task_stdio,
+            worker_files: self.worker_files(),
+            lock_worker_files: self.no_lock,
             report_quiet: self.stampede && self.per_task_stdio,
+            host_name: self.host_name.clone(),
             host_memory: self.host_memory,
             host_cpus: self.host_cpus,
             host_gpus: self.host_gpus,
@@ -76,6 +85,15 @@ impl RawArgs {
             kickstart: (!self.exec_kickstart).then(own_kickstart).flatten(),
             environment,
         }
+    }
+
+    /// Returns the path of the workers' output files, without suffixes. Runs of one DAG that may overlap have
+    /// rescue files of their own, and these keep the output files apart.
+    fn worker_files(&self) -> PathBuf {
+        let own_rescue = self.rescue.as_ref().filter(|rescue| {
+            self.no_lock && **rescue != with_suffix(&self.dag, ".rescue") && !is_device(rescue)
+        });
+        own_rescue.unwrap_or(&self.dag).clone()
     }
 }
 
@@ -141,6 +159,32 @@ mod tests {
             panic!("not merged");
         };
         assert_eq!((stdout, stderr), (Target::Stderr, Target::File("e.txt".into())));
+    }
+
+    #[test]
+    fn runs_that_may_overlap_have_their_own_worker_files() {
+        let files = |no_lock, rescue: &str| {
+            let args = RawArgs {
+                no_lock,
+                rescue: Some(rescue.into()),
+                ..args()
+            };
+            let files = args.options(OsStr::new("pmc")).worker_files;
+            let worker = args.worker_options(Vec::new());
+            assert_eq!(
+                (&worker.worker_files, worker.lock_worker_files),
+                (&files, no_lock)
+            );
+            files
+        };
+        assert_eq!(files(true, "other/b.rescue"), Path::new("other/b.rescue"));
+        for (no_lock, rescue) in [
+            (false, "b.rescue"),
+            (true, "run/x.dag.rescue"),
+            (true, "/dev/null"),
+        ] {
+            assert_eq!(files(no_lock, rescue), Path::new("run/x.dag"), "{rescue}");
+        }
     }
 
     #[test]

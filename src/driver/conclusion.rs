@@ -7,7 +7,7 @@ use super::{
     report, send_to_all,
 };
 use crate::logging::FATAL;
-use crate::merge;
+use crate::merge::Merge;
 use crate::options::Stdio;
 use crate::protocol::{Rank, ToMaster, ToWorker};
 use crate::transport::MasterTransport;
@@ -24,7 +24,7 @@ impl<T: MasterTransport> Driver<'_, T> {
         let aborted = self.log_end(end);
         let (message, timeout) = match aborted {
             None => (ToWorker::Shutdown, CLOSE_TIMEOUT),
-            Some(Aborted::WallTime) => (ToWorker::Abort, CLOSE_TIMEOUT),
+            Some(Aborted::WallTime | Aborted::Task { .. }) => (ToWorker::Abort, CLOSE_TIMEOUT),
             Some(Aborted::Signal(_)) => (ToWorker::Abort, HURRIED_CLOSE_TIMEOUT),
         };
         send_to_all(self.out.transport, &message);
@@ -77,6 +77,8 @@ impl<T: MasterTransport> Driver<'_, T> {
             Aborted::Signal(_) if is_logged => {}
             Aborted::Signal(signal) => tracing::error!(target: FATAL, "Caught signal {signal}"),
             Aborted::WallTime => tracing::error!(target: FATAL, "Workflow wall time exceeded!"),
+            // The end of the task was logged.
+            Aborted::Task { .. } => {}
         }
         tracing::error!("Aborting workflow");
         Some(aborted)
@@ -107,8 +109,14 @@ impl<T: MasterTransport> Driver<'_, T> {
             return result;
         };
         tracing::info!("Merging task stdio from workers...");
-        let merged = merge::merge(&self.options.dag, summary.workers, stdout, stderr);
-        result.and(merged.map_err(RunError::from))
+        let merge = Merge {
+            worker_files: &self.options.worker_files,
+            workers: summary.workers,
+            stdout,
+            stderr,
+            append: summary.figures.done_before > 0,
+        };
+        result.and(merge.run().map_err(RunError::from))
     }
 
     fn summarize(&mut self, aborted: Option<Aborted>, unresponsive_workers: Vec<Rank>) -> RunSummary {

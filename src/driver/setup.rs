@@ -1,6 +1,5 @@
 //! Everything that is opened and read before the first message.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,7 +14,8 @@ use crate::durability::lock::DagLock;
 use crate::durability::shared_files;
 use crate::durability::sync::Syncer;
 use crate::logs::Logs;
-use crate::options::Options;
+use crate::merge;
+use crate::options::{Options, Stdio};
 use crate::scheduler::{Master, MasterConfig};
 
 /// When the run began.
@@ -45,6 +45,9 @@ impl Setup {
             time: Local::now().fixed_offset(),
         };
         database::check(options)?;
+        if let (true, Stdio::Merged { stdout, stderr }) = (options.console, &options.stdio) {
+            merge::check(stdout, stderr)?;
+        }
         let lock = if options.lock {
             tracing::debug!("Locking DAG file...");
             Some(DagLock::acquire(&options.dag)?)
@@ -83,12 +86,4 @@ impl Setup {
             reporter: None,
         })
     }
-}
-
-/// True if the file is a device: it is not read. `/dev/null` stands for no rescue file, and other devices
-/// have no end.
-pub(super) fn is_device(path: &Path) -> bool {
-    use std::os::unix::fs::FileTypeExt as _;
-    path.metadata()
-        .is_ok_and(|data| data.file_type().is_char_device() || data.file_type().is_block_device())
 }

@@ -10,6 +10,9 @@
 //! * It happens only if no slot is free, all queued tasks have the same request and priority as the running
 //!   one, and no task of the DAG has a higher priority that could overtake them.
 //! * It happens only for tasks that recently took a few milliseconds at most.
+//! * With a limit of failed tasks, it happens only while the limit holds even if all tasks that were sent fail.
+//!   So no prefilled task starts after the last failure that the limit allows, except after later failures of
+//!   tasks that were not prefilled.
 //! * A worker whose task takes longer gives back the tasks that it has not started. It also does so on
 //!   [`ToWorker::Retract`], which is sent when no more tasks may start.
 
@@ -76,6 +79,11 @@ pub(super) struct PrefillState {
 }
 
 impl PrefillState {
+    /// Lets [`Master::retract_all`] ask once more.
+    pub(super) fn allow_retract(&mut self) {
+        self.retracted = false;
+    }
+
     /// Notes that a worker has started a task.
     pub(super) fn note_start(&mut self, rank: Rank) {
         if self.enabled {
@@ -150,7 +158,7 @@ impl Master {
             }
             // Towards the end, all workers should have work.
             let share = self.queue.len().div_ceil(self.slots.len());
-            while self.slots[index].prefilled.len() < depth.min(share) {
+            while self.slots[index].prefilled.len() < depth.min(share) && self.may_all_fail() {
                 let Some((task, submit)) = self.queue.pop(&self.nodes, shape) else {
                     return;
                 };
@@ -161,6 +169,12 @@ impl Master {
                 out.send(rank, ToWorker::Run(Box::new(assignment)));
             }
         }
+    }
+
+    /// Returns whether the limit of failed tasks is not reached even if all tasks that were sent fail.
+    fn may_all_fail(&self) -> bool {
+        let limit = self.config.max_failures as usize;
+        limit == 0 || self.summary.failed_tasks + self.running + self.prefill.count < limit
     }
 
     /// Notes that a worker whose task has ended runs its first prefilled task, if it has any.

@@ -1,5 +1,6 @@
 //! Waits for the end of a started task.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pmc_dag::reason;
@@ -43,15 +44,11 @@ impl Attempt<'_> {
         let Some(limit) = self.limit.filter(|limit| !limit.is_zero()) else {
             return self.finish_unlimited(pipes, process, watch);
         };
-        std::thread::scope(|scope| {
-            let notify = || {
-                let seconds = limit.as_secs_f64();
-                tracing::error!(
-                    "Task {} is ended: its limit of {seconds} seconds is over",
-                    self.name()
-                );
+        let is_over = AtomicBool::new(false);
+        let ending = std::thread::scope(|scope| {
+            let limiter = || {
+                is_over.store(self.kill.end_after(limit, LIMIT_GRACE), Ordering::Relaxed);
             };
-            let limiter = move || self.kill.end_after(limit, LIMIT_GRACE, notify);
             let thread = std::thread::Builder::new().name("limit".to_owned());
             if let Err(error) = thread.spawn_scoped(scope, limiter) {
                 tracing::error!(
@@ -62,7 +59,22 @@ impl Attempt<'_> {
                 self.kill.end_now();
             }
             self.finish_unlimited(pipes, process, watch)
-        })
+        })?;
+        if is_over.into_inner() {
+            self.log_limit(limit, ending.status);
+        }
+        Ok(ending)
+    }
+
+    /// Logs that the task was sent a signal at its time limit. It may have ended at that moment, or handled the
+    /// signal.
+    fn log_limit(&self, limit: Duration, status: i32) {
+        let (name, seconds) = (self.name(), limit.as_secs_f64());
+        if status == 0 {
+            tracing::warn!("Task {name} has succeeded, but its limit of {seconds} seconds is over");
+        } else {
+            tracing::error!("Task {name} is ended: its limit of {seconds} seconds is over");
+        }
     }
 
     /// Reads what the task sends, waits for its end and reads the files that it leaves.

@@ -9,7 +9,7 @@ use super::gpus::Devices;
 use crate::protocol::{Assignment, Rank};
 
 /// Variables that the worker sets for every task.
-pub(super) const TASK_VARIABLES: [&[u8]; 5] = [
+const TASK_VARIABLES: [&[u8]; 5] = [
     b"PMC_TASK",
     b"PMC_MEMORY",
     b"PMC_CPUS",
@@ -47,11 +47,7 @@ pub(super) fn inherited(environment: &[(OsString, OsString)]) -> Vec<CString> {
 }
 
 /// Variables of one task.
-pub(super) struct TaskVariables {
-    all: Vec<CString>,
-    /// Number of variables that hold the descriptor of a pipe; they come first.
-    pipes: usize,
-}
+pub(super) struct TaskVariables(Vec<CString>);
 
 /// The numbers by which a task knows its worker.
 #[derive(Clone, Copy)]
@@ -78,7 +74,6 @@ impl TaskVariables {
                 all.push(variable(name, descriptor.to_string().as_bytes())?);
             }
         }
-        let pipes = all.len();
         all.push(variable(b"PMC_TASK", &task.name)?);
         for (name, value) in [
             ("PMC_MEMORY", task.memory_mb),
@@ -97,16 +92,11 @@ impl TaskVariables {
                 all.push(variable(name.as_bytes(), value.as_bytes())?);
             }
         }
-        Ok(Self { all, pipes })
+        Ok(Self(all))
     }
 
     pub(super) fn all(&self) -> &[CString] {
-        &self.all
-    }
-
-    /// Variables that do not hold the descriptor of a pipe.
-    pub(super) fn without_pipes(&self) -> &[CString] {
-        self.all.get(self.pipes..).unwrap_or_default()
+        &self.0
     }
 }
 

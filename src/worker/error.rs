@@ -32,6 +32,12 @@ pub(super) enum WorkerError {
         path: PathBuf,
         source: io::Error,
     },
+    #[error(
+        "unable to open task stdout: {}: another run of this DAG uses it; \
+         give runs that overlap different rescue files (-r)",
+        .0.display()
+    )]
+    SharedFileInUse(PathBuf),
     #[error("Task {task}: Error writing to {}: {}", .path.display(), reason(.source))]
     WriteRecord {
         task: String,
@@ -49,6 +55,11 @@ pub(super) enum WorkerError {
 pub(super) enum HostScriptError {
     #[error("Host script has a name that no file can have")]
     Name(#[from] NulError),
+    #[error(
+        "Host script {name} is not on PATH: for a file in the working directory, give ./{name}",
+        name = .0.display()
+    )]
+    NotFound(PathBuf),
     #[error("Host script cannot be started: {}", reason(.0))]
     Start(io::Error),
     #[error("Host script timed out after {0} seconds")]

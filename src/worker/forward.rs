@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pmc_dag::{Forward, reason};
+use pmc_spawn::FIRST_KEPT;
 
 use super::kill::KillSwitch;
 use super::watch::Watch;
@@ -60,17 +61,15 @@ impl<'a> Pipes<'a> {
         Ok(pipes)
     }
 
-    /// Descriptors that the task inherits.
+    /// Descriptors that the task inherits, numbered from [`FIRST_KEPT`] there.
     pub(super) fn write_ends(&self) -> Vec<RawFd> {
         self.write.iter().map(|end| end.as_raw_fd()).collect()
     }
 
-    /// Variable and descriptor of each pipe.
+    /// Variable of each pipe, and the number of its descriptor in the task.
     pub(super) fn variables(&self) -> impl Iterator<Item = (&[u8], RawFd)> {
-        self.forwards
-            .iter()
-            .zip(&self.write)
-            .map(|((name, _), end)| (name.as_slice(), end.as_raw_fd()))
+        let names = self.forwards.iter().map(|(name, _)| name.as_slice());
+        names.zip(FIRST_KEPT..)
     }
 
     /// Reads until all writers have closed their ends, or the run is aborted.

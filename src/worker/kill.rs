@@ -23,6 +23,23 @@ pub struct KillSwitch {
     idle: Condvar,
 }
 
+/// Maximum uninterrupted wait of a time limit. A suspension is noticed at its end.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// A wait that ends later than this was interrupted: the process was suspended.
+const MAX_DELAY: Duration = Duration::from_millis(100);
+
+/// Returns how much of the time `elapsed` counts, after a wait that was to take `wait`. After a suspension,
+/// this is half of the wait, because its moment is unknown. So a time limit never ends a task directly
+/// after a suspension.
+fn awake_part(wait: Duration, elapsed: Duration) -> Duration {
+    if elapsed > wait + MAX_DELAY {
+        wait / 2
+    } else {
+        elapsed
+    }
+}
+
 /// The first process of a task's group.
 pub(super) trait Leader {
     /// Its process id, which is also that of the group.
@@ -73,18 +90,32 @@ impl KillSwitch {
         Self::default()
     }
 
-    /// Ends the running task if it still runs after `limit`: SIGTERM, and SIGKILL after `grace`. Calls
-    /// `notify` before. Returns when no task runs, or directly after SIGKILL. Other tasks may start
-    /// afterwards.
-    pub(super) fn end_after(&self, limit: Duration, grace: Duration, notify: impl FnOnce()) {
-        if self.wait_idle(limit) {
-            return;
+    /// Ends the running task if it still runs after `limit`: SIGTERM, and SIGKILL after `grace`. Ends itself
+    /// when no task runs, or directly after SIGKILL. Other tasks may start afterwards. Returns whether it
+    /// signalled the task.
+    pub(super) fn end_after(&self, limit: Duration, grace: Duration) -> bool {
+        if self.wait_idle_awake(limit) {
+            return false;
         }
-        notify();
         self.state().signal_group(Signal::SIGTERM);
         if !self.wait_idle(grace) {
             self.state().signal_group(Signal::SIGKILL);
         }
+        true
+    }
+
+    /// Like `wait_idle`, without the time in which this process was suspended.
+    fn wait_idle_awake(&self, timeout: Duration) -> bool {
+        let interval = (timeout / 10).min(MAX_WAIT);
+        let mut left = timeout;
+        while !left.is_zero() {
+            let (wait, begin) = (interval.min(left), Instant::now());
+            if self.wait_idle(wait) {
+                return true;
+            }
+            left = left.saturating_sub(awake_part(wait, begin.elapsed()));
+        }
+        false
     }
 
     /// Kills the running task. Other tasks may start afterwards.
@@ -184,4 +215,16 @@ fn has_ended(pid: Pid, how: WaitPidFlag) -> bool {
         waitid(Id::Pid(pid), flags),
         Ok(WaitStatus::StillAlive) | Err(nix::errno::Errno::EINTR)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suspended_time_does_not_count() {
+        let ms = Duration::from_millis;
+        assert_eq!(awake_part(ms(500), ms(510)), ms(510));
+        assert_eq!(awake_part(ms(500), ms(60_000)), ms(250));
+    }
 }

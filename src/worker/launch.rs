@@ -12,7 +12,7 @@ use pmc_dag::reason;
 use pmc_spawn::{CStrings, Child, Spawn, Spawner};
 use pmc_wire::{MAX_DESCRIPTORS, Request};
 
-use super::environment::{TASK_VARIABLES, TaskVariables};
+use super::environment::TaskVariables;
 use super::kill::KillSwitch;
 use super::process::Process;
 use super::program;
@@ -75,19 +75,12 @@ impl TaskLaunch<'_> {
         if self.memory_limit().is_some() || self.pipes.len() + 3 > MAX_DESCRIPTORS {
             return None;
         }
-        let own = self
-            .variables
-            .without_pipes()
-            .iter()
-            .map(|variable| variable.as_bytes());
+        let own = self.variables.all().iter().map(|variable| variable.as_bytes());
         let variables = own.chain(command.variables.iter().map(Vec::as_slice));
-        let pipes = self.task.pipe_forwards.iter().map(|(name, _)| name.as_slice());
-        let pipes = pipes.map(|name| if TASK_VARIABLES.contains(&name) { b"" } else { name });
         let words = command.words.iter().map(Vec::as_slice);
         let request = Request {
             words: &words.collect::<Vec<_>>(),
             variables: &variables.collect::<Vec<_>>(),
-            pipes: &pipes.collect::<Vec<_>>(),
             cpus: self.cpu_binding().map_or(&[], |_| self.task.cpu_set.as_slice()),
         };
         Some(request.encode())

@@ -39,6 +39,8 @@ pub(super) struct Runner {
     input: File,
     /// Files of all tasks; `None` if each attempt has its own.
     shared_files: Option<TaskFiles>,
+    /// Keeps other runs away from `shared_files`.
+    _lock: Option<File>,
     /// Variables that tasks inherit.
     environment: Vec<CString>,
     devices: Devices,
@@ -61,8 +63,10 @@ impl Runner {
         let shared_files = if options.per_task_stdio {
             None
         } else {
-            Some(stdio::open_shared(&options.dag, rank.0)?)
+            Some(stdio::open_shared(&options.worker_files, rank.0)?)
         };
+        let locked = shared_files.as_ref().filter(|_| options.lock_worker_files);
+        let lock = locked.map(stdio::lock_shared).transpose()?;
         let path = options.environment.iter().find(|(name, _)| name == "PATH");
         let path = path.map(|(_, value)| std::env::split_paths(value).collect());
         Ok(Self {
@@ -77,6 +81,7 @@ impl Runner {
             host_rank: 0,
             input,
             shared_files,
+            _lock: lock,
             spawner: Spawner::new(),
             host_script: None,
         })

@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::error::{NotStarted, WorkerError};
+use crate::durability::lock::lock_if_possible;
 use crate::options::{folder, with_suffix};
 
 /// Mode of output files, before the umask.
@@ -36,16 +37,17 @@ impl TaskFiles {
     }
 }
 
-/// Returns the path of the file with the standard output of the tasks of worker `rank`.
+/// Returns the path of the file with the standard output of the tasks of worker `rank`. `worker_files` is
+/// [`Options::worker_files`](crate::options::Options::worker_files).
 #[must_use]
-pub fn worker_stdout(dag: &Path, rank: u32) -> PathBuf {
-    with_suffix(dag, &format!(".out.{rank}"))
+pub fn worker_stdout(worker_files: &Path, rank: u32) -> PathBuf {
+    with_suffix(worker_files, &format!(".out.{rank}"))
 }
 
 /// The same for standard error.
 #[must_use]
-pub fn worker_stderr(dag: &Path, rank: u32) -> PathBuf {
-    with_suffix(dag, &format!(".err.{rank}"))
+pub fn worker_stderr(worker_files: &Path, rank: u32) -> PathBuf {
+    with_suffix(worker_files, &format!(".err.{rank}"))
 }
 
 /// Returns the paths of standard output and error of the latest attempt of a task with its own files. `None`
@@ -85,7 +87,7 @@ fn task_file(dag: &Path, task: &[u8], kind: &str, number: u32) -> PathBuf {
 }
 
 /// Opens the shared files of worker `rank`. They keep their content.
-pub(super) fn open_shared(dag: &Path, rank: u32) -> Result<TaskFiles, WorkerError> {
+pub(super) fn open_shared(worker_files: &Path, rank: u32) -> Result<TaskFiles, WorkerError> {
     let open = |stream, path: &Path| {
         tracing::debug!("Worker {rank}: Using task {stream} file: {}", path.display());
         let mut options = OpenOptions::new();
@@ -96,13 +98,31 @@ pub(super) fn open_shared(dag: &Path, rank: u32) -> Result<TaskFiles, WorkerErro
             source,
         })
     };
-    let out_path = worker_stdout(dag, rank);
+    let out_path = worker_stdout(worker_files, rank);
     Ok(TaskFiles {
         out: open("stdout", &out_path)?,
-        err: open("stderr", &worker_stderr(dag, rank))?,
+        err: open("stderr", &worker_stderr(worker_files, rank))?,
         out_path,
         number: 0,
     })
+}
+
+/// Locks the shared files, for as long as the returned file is open.
+///
+/// The lock belongs to a descriptor of its own. Tasks inherit those of the output, and what they leave in the
+/// background would keep the lock.
+pub(super) fn lock_shared(files: &TaskFiles) -> Result<File, WorkerError> {
+    let path = &files.out_path;
+    let file = OpenOptions::new().append(true).open(path);
+    let file = file.map_err(|source| WorkerError::OpenSharedFile {
+        stream: "stdout",
+        path: path.clone(),
+        source,
+    })?;
+    if !lock_if_possible(&file) {
+        return Err(WorkerError::SharedFileInUse(path.clone()));
+    }
+    Ok(file)
 }
 
 /// Opens new files for an attempt of a task. Their number is the first one without a file for standard
@@ -204,5 +224,21 @@ mod tests {
         assert!(open_shared(&dag, 2).is_ok());
         assert_eq!(fs::read(folder.path().join("x.dag.out.2")).unwrap(), b"left");
         assert_eq!(fs::read(folder.path().join("x.dag.err.2")).unwrap(), b"");
+    }
+
+    #[test]
+    fn shared_files_are_locked_until_the_worker_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let dag = folder.path().join("x.dag");
+        let files = open_shared(&dag, 1).unwrap();
+        let lock = lock_shared(&files).unwrap();
+        // What a task inherits does not keep the lock.
+        let inherited = files.out.try_clone().unwrap();
+        let other = open_shared(&dag, 1).unwrap();
+        let error = lock_shared(&other).unwrap_err().to_string();
+        assert!(error.contains("x.dag.out.1: another run"), "{error}");
+        drop(lock);
+        assert!(lock_shared(&other).is_ok());
+        drop(inherited);
     }
 }

@@ -417,7 +417,8 @@ fn processes_of_an_earlier_task_outlive_a_time_limit() {
 #[test]
 fn pipes_and_files_are_forwarded() {
     let tasks = [
-        sh("-f FD=all KS", "echo a piped line > /proc/self/fd/$FD"),
+        sh("-f FD=all KS", "echo a piped line >&$FD"),
+        sh("-f ONE=all -f TWO=two KS", "echo $ONE $TWO >&3; echo second >&4"),
         sh("-F file=all KS", "echo a line in a file > file"),
         sh(
             "-f FD=all KS -e -",
@@ -429,5 +430,6 @@ fn pipes_and_files_are_forwarded() {
     assert_eq!(output.status.code(), Some(1));
     let mut lines: Vec<String> = run.text("all").lines().map(str::to_owned).collect();
     lines.sort();
-    assert_eq!(lines, ["a line in a file", "a piped line"]);
+    assert_eq!(lines, ["3 4", "a line in a file", "a piped line"]);
+    assert_eq!(run.text("two"), "second\n");
 }

@@ -1,16 +1,30 @@
-//! `cargo xtask generate`: writes manual pages and completions below `share/`, and the page about the
-//! keys of the planner.
+//! `cargo xtask CHORE`: chores of the repository.
+
+use std::path::Path;
 
 use anyhow::{Result, bail};
-use xtask::{manual, workspace};
+use xtask::{golden, manual, workspace};
+
+const USAGE: &str = "usage: cargo xtask generate
+       cargo xtask golden pack FOLDER...
+       cargo xtask golden unpack ARCHIVE FOLDER";
 
 fn main() -> Result<()> {
-    match std::env::args().nth(1).as_deref() {
-        Some("generate") => {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["generate"] => {
             let root = workspace::root();
             std::fs::write(root.join(manual::KEYS_PAGE), pmc_plan::keys::page())?;
             manual::write(&root.join("share"))
         }
-        _ => bail!("usage: cargo xtask generate"),
+        ["golden", "pack", folders @ ..] if !folders.is_empty() => {
+            for folder in folders {
+                println!("{}", golden::pack(Path::new(folder))?.display());
+            }
+            Ok(())
+        }
+        ["golden", "unpack", archive, folder] => golden::unpack(Path::new(archive), Path::new(folder)),
+        _ => bail!("{USAGE}"),
     }
 }

@@ -88,6 +88,54 @@ pub fn split(text: &[u8]) -> Vec<Vec<u8>> {
     Words::new(text).map(Cow::into_owned).collect()
 }
 
+/// Returns whether a quote in the text is never closed.
+#[must_use]
+pub fn has_open_quote(text: &[u8]) -> bool {
+    Scan::default().end(text).quoted
+}
+
+/// Replaces each line break by a space, so that the words stay the same on one line. Returns `None` if a line
+/// break is part of a word: it is inside quotes or follows a backslash.
+#[must_use]
+pub fn on_one_line(text: &str) -> Option<Cow<'_, str>> {
+    const BREAKS: [char; 2] = ['\n', '\r'];
+    if !text.contains(BREAKS) {
+        return Some(Cow::Borrowed(text));
+    }
+    let mut scan = Scan::default();
+    for part in text.split_inclusive(BREAKS) {
+        scan = scan.end(&part.as_bytes()[..part.trim_end_matches(BREAKS).len()]);
+        if part.ends_with(BREAKS) && (scan.quoted || scan.escaped) {
+            return None;
+        }
+    }
+    Some(Cow::Owned(text.replace(BREAKS, " ")))
+}
+
+/// Where a text ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scan {
+    /// Inside quotes.
+    quoted: bool,
+    /// After a backslash.
+    escaped: bool,
+}
+
+impl Scan {
+    /// Reads on.
+    fn end(mut self, text: &[u8]) -> Self {
+        for byte in text {
+            match byte {
+                _ if self.escaped => self.escaped = false,
+                b'\\' => self.escaped = true,
+                b'\'' | b'"' => self.quoted = !self.quoted,
+                _ => {}
+            }
+        }
+        self
+    }
+}
+
 /// Quotes a word so that [`split`] returns exactly this word, also between other words and at the end of a
 /// trimmed line.
 ///
@@ -164,6 +212,31 @@ mod tests {
         ];
         for (text, words) in cases {
             assert_eq!(&strings(text), words, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn open_quotes_are_found() {
+        for text in ["it's", "a \"b' c\" d", r"\\'", "'"] {
+            assert!(has_open_quote(text.as_bytes()), "{text}");
+        }
+        for text in ["", "plain", "'a' \"b\"", "'a\"", r"it\'s", r"'a\'b'"] {
+            assert!(!has_open_quote(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn line_breaks_between_words_become_spaces() {
+        for (text, joined) in [
+            ("a b", Some("a b")),
+            ("a\n  b\r\nc\n", Some("a   b  c ")),
+            ("'a b'\nc", Some("'a b' c")),
+            ("a 'b\nc'", None),
+            ("a \\\n b", None),
+            ("a\n'b\nc'", None),
+            (r"a\'b", Some(r"a\'b")),
+        ] {
+            assert_eq!(on_one_line(text).as_deref(), joined, "{text:?}");
         }
     }
 

@@ -4,6 +4,7 @@
 //! and some interconnects forbid it. Here the child borrows the memory of the parent until it calls `execve`,
 //! as with `posix_spawn`. That function cannot set resource limits, and it visits all 64 signals each time.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
@@ -15,6 +16,10 @@ use nix::unistd::Pid;
 mod strings;
 
 pub use strings::CStrings;
+
+/// Number of the first descriptor in [`Spawn::keep`], in the new process. Programs may rely on it: some shells
+/// redirect only to descriptors of one digit.
+pub const FIRST_KEPT: RawFd = 3;
 
 /// A process to start.
 #[derive(Debug)]
@@ -29,7 +34,7 @@ pub struct Spawn<'a> {
     pub directory: Option<&'a CStr>,
     /// Standard input, output and error of the process. None of them may be a descriptor below 3.
     pub stdio: [RawFd; 3],
-    /// Descriptors that the process inherits under the same numbers.
+    /// Descriptors that the process inherits. There, their numbers are [`FIRST_KEPT`] and the following ones.
     pub keep: &'a [RawFd],
     /// True closes all other descriptors above 2. False keeps those without the close-on-exec flag.
     pub close_others: bool,
@@ -92,6 +97,8 @@ impl Default for Spawner {
 /// Arguments of [`run_child`], in memory that parent and child share.
 struct Shared<'a> {
     spawn: &'a Spawn<'a>,
+    /// Copy of [`Spawn::keep`]; the child writes to it.
+    keep: &'a [Cell<RawFd>],
     /// Ends with a null pointer.
     argv: &'a [*const c_char],
     /// Ends with a null pointer.
@@ -119,8 +126,10 @@ impl Spawn<'_> {
             pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&all), Some(&mut mask))?;
         }
         let child_mask = if self.unblock { SigSet::empty() } else { mask };
+        let keep: Vec<Cell<RawFd>> = self.keep.iter().copied().map(Cell::new).collect();
         let mut shared = Shared {
             spawn: self,
+            keep: &keep,
             argv: &argv,
             envp: &envp,
             reset_signals: &spawner.reset_signals,
@@ -191,7 +200,11 @@ extern "C" fn run_child(argument: *mut c_void) -> c_int {
 #[expect(unsafe_code, reason = "system calls between clone and execve")]
 unsafe fn prepare(shared: &Shared<'_>) -> bool {
     let Shared {
-        spawn, mask, cpus, ..
+        spawn,
+        keep,
+        mask,
+        cpus,
+        ..
     } = shared;
     // SAFETY: the calls affect this process only, and it is about to execute a program. Pointers are to
     // initialised values on this stack or in `shared`; descriptors and the directory are kept alive by the
@@ -219,10 +232,8 @@ unsafe fn prepare(shared: &Shared<'_>) -> bool {
             let (first, last, flag) = (3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
             libc::syscall(libc::SYS_close_range, first, last, flag);
         }
-        for fd in spawn.keep {
-            if libc::fcntl(*fd, libc::F_SETFD, 0) != 0 {
-                return false;
-            }
+        if !number(keep) {
+            return false;
         }
         if let Some(directory) = spawn.directory
             && libc::chdir(directory.as_ptr()) != 0
@@ -250,6 +261,29 @@ unsafe fn prepare(shared: &Shared<'_>) -> bool {
         }
         libc::sigprocmask(libc::SIG_SETMASK, mask, ptr::null_mut()) == 0
     }
+}
+
+/// Gives descriptors the numbers from [`FIRST_KEPT`] on, and lets the new program inherit them. Returns false,
+/// with `errno`, if a step fails.
+///
+/// # Safety
+/// Call it in a child between clone and execve: it replaces descriptors of the process.
+#[expect(unsafe_code, reason = "system calls between clone and execve")]
+unsafe fn number(keep: &[Cell<RawFd>]) -> bool {
+    let end = FIRST_KEPT + keep.len() as RawFd;
+    for fd in keep.iter().filter(|fd| fd.get() < end) {
+        // Another descriptor gets this number.
+        // SAFETY: the call takes no pointers.
+        let moved = unsafe { libc::fcntl(fd.get(), libc::F_DUPFD_CLOEXEC, end) };
+        if moved < 0 {
+            return false;
+        }
+        fd.set(moved);
+    }
+    (FIRST_KEPT..).zip(keep).all(|(number, fd)| {
+        // SAFETY: the call takes no pointers.
+        unsafe { libc::dup2(fd.get(), number) >= 0 }
+    })
 }
 
 /// Returns the signals with a handler, and SIGPIPE: Rust programs ignore it, but other programs do not expect
@@ -342,6 +376,44 @@ mod tests {
         let ignored = run(c"grep SigIgn /proc/self/status | cut -f2", None, false, true).1;
         let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
         assert_eq!(ignored & 1 << (libc::SIGPIPE - 1), 0);
+    }
+
+    #[test]
+    fn descriptors_are_numbered_from_three() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: usize| folder.path().join(name.to_string());
+        let files: Vec<File> = (0..4).map(|name| File::create(path(name)).unwrap()).collect();
+        let null = File::open("/dev/null").unwrap();
+        let mut numbers: Vec<RawFd> = files.iter().map(|file| file.as_raw_fd()).collect();
+        // The first tests of a process have low numbers, in which case this is a permutation of them.
+        numbers.reverse();
+        let script = c"for n in 3 4 5 6; do echo $n >&$n; done; ls /proc/self/fd | wc -l >&3";
+        let child = Spawn {
+            program: c"/bin/sh",
+            arguments: &[c"sh", c"-c", script].into_iter().collect(),
+            environment: &CStrings::default(),
+            directory: None,
+            stdio: [null.as_raw_fd(); 3],
+            keep: &numbers,
+            close_others: true,
+            leads_group: false,
+            unblock: false,
+            memory: None,
+            cpus: None,
+            die_with_parent: true,
+            descriptor: false,
+        }
+        .start(&mut Spawner::new())
+        .unwrap();
+        assert_eq!(
+            waitpid(child.pid, None).unwrap(),
+            WaitStatus::Exited(child.pid, 0)
+        );
+        let content: Vec<String> = (0..4)
+            .map(|name| fs::read_to_string(path(name)).unwrap())
+            .collect();
+        // Three streams, these four, and the directory that ls reads.
+        assert_eq!(content, ["6\n", "5\n", "4\n", "3\n8\n"]);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 pub const SERVER_NAME: &str = "pegasus-kickstart-server";
 
 /// The first message of a server.
-pub const GREETING: [u8; 8] = *b"pmc-ks04";
+pub const GREETING: [u8; 8] = *b"pmc-ks05";
 
 /// Maximum descriptors sent with a message: a limit of the kernel.
 pub const MAX_DESCRIPTORS: usize = 253;
@@ -60,9 +60,6 @@ pub struct Request<'a> {
     pub words: &'a [&'a [u8]],
     /// Variables as `NAME=value`, added to those that the server inherited; the last of equal names counts.
     pub variables: &'a [&'a [u8]],
-    /// Variables whose values are descriptor numbers, one for each descriptor after the first three.
-    /// `variables` take precedence. An empty name sets no variable.
-    pub pipes: &'a [&'a [u8]],
     /// CPUs to run on; empty means those of the server.
     pub cpus: &'a [u32],
 }
@@ -72,7 +69,7 @@ impl Request<'_> {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut message = vec![0; 4];
-        for list in [self.words, self.variables, self.pipes] {
+        for list in [self.words, self.variables] {
             put(&mut message, list.len());
             for entry in list {
                 put(&mut message, entry.len());
@@ -145,13 +142,11 @@ pub struct Received<'a> {
     pub words: Vec<OsString>,
     /// As [`Request::variables`].
     pub variables: Vec<&'a [u8]>,
-    /// As [`Request::pipes`].
-    pub pipes: Vec<&'a [u8]>,
     /// As [`Request::cpus`].
     pub cpus: Vec<u32>,
     /// Standard input, output and error; `None` means those of the request before.
     pub streams: Option<[OwnedFd; 3]>,
-    /// Descriptors of the pipes.
+    /// Descriptors of the pipes. The job inherits them as 3, 4, … in this order.
     pub descriptors: Vec<OwnedFd>,
     /// Size of the message in bytes.
     pub size: usize,
@@ -207,9 +202,6 @@ pub fn receive_request<'a>(
         };
         received.streams = Some([stdin, stdout, stderr]);
         received.descriptors = descriptors.collect();
-    }
-    if received.pipes.len() != received.descriptors.len() {
-        return Err(malformed());
     }
     received.size = length;
     Ok(Some(received))
@@ -285,7 +277,6 @@ impl<'a> Reader<'a> {
         let received = Received {
             words: self.texts(|word| OsString::from_vec(word.to_vec()))?,
             variables: self.texts(|variable| variable)?,
-            pipes: self.texts(|pipe| pipe)?,
             cpus: (0..self.number()?)
                 .map(|_| self.number())
                 .collect::<Option<_>>()?,
@@ -393,7 +384,7 @@ mod tests {
             let (words, variables) = (refs(&words), refs(&variables));
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
             let variables: Vec<&[u8]> = variables.iter().map(Vec::as_slice).collect();
-            let request = Request { words: &words, variables: &variables, pipes: &[b"P"], cpus: &cpus };
+            let request = Request { words: &words, variables: &variables, cpus: &cpus };
             let mut buffer = Vec::new();
             let received = transmit(request, &[null.as_raw_fd(); 4], &mut buffer).unwrap().unwrap();
             prop_assert!(received.words.iter().map(|word| word.as_bytes()).eq(words));
@@ -411,7 +402,7 @@ mod tests {
             drop(write);
             // Without descriptors there are no streams.
             if let Ok(Some(received)) = receive_request(&there, &read, &mut Vec::new()) {
-                prop_assert!(received.streams.is_none() && received.pipes.is_empty());
+                prop_assert!(received.streams.is_none() && received.descriptors.is_empty());
             }
         }
     }
@@ -424,7 +415,6 @@ mod tests {
         let request = Request {
             words: &words,
             variables: &[],
-            pipes: &[],
             cpus: &[],
         };
         let mut buffer = Vec::new();
@@ -446,7 +436,6 @@ mod tests {
         let request = Request {
             words: &words,
             variables: &[],
-            pipes: &[],
             cpus: &[],
         };
         let mut buffer = Vec::new();
@@ -454,11 +443,6 @@ mod tests {
         assert!(received.streams.is_none() && received.words == ["x"]);
         let null = File::open("/dev/null").unwrap();
         assert!(transmit(request, &[null.as_raw_fd(); 2], &mut buffer).is_err());
-        let pipe = Request {
-            pipes: &[b"P"],
-            ..request
-        };
-        assert!(transmit(pipe, &[], &mut buffer).is_err());
     }
 
     #[test]

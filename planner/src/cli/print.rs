@@ -1,6 +1,7 @@
 //! Prints results, for people and as JSON.
 
 use crate::diagnostic::Diagnostic;
+use crate::output::command::shell_quote;
 use crate::plan::{Planned, Preview};
 use crate::submit::{Submitted, command_line};
 
@@ -29,8 +30,8 @@ pub fn result_text(planned: &Planned) -> String {
     match &planned.shell {
         Some(script) => text.push_str(&format!("To run it:        {}\n", script.display())),
         None => text.push_str(&format!(
-            "On this machine:  pegasus-mpi-cluster --per-task-stdio {}\n",
-            planned.dag.display()
+            "On this machine:  pegasus-mpi-cluster --monitord-hack --per-task-stdio {}\n",
+            shell_quote(&planned.dag.display().to_string())
         )),
     }
     text

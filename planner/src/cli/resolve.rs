@@ -75,6 +75,7 @@ pub(super) fn request(
         arguments: arguments.get(1..).unwrap_or_default().join(" "),
         line: arguments.get(1..).unwrap_or_default().to_vec(),
         pictures,
+        check_files: false,
         warnings,
         parse_options: parse_subworkflow_options,
         environment,

@@ -5,9 +5,11 @@ mod dax;
 mod graph;
 mod workflow_yaml;
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use builder::Builder;
+use pmc_dag::words::on_one_line;
 
 use crate::catalog::replica::ReplicaCatalog;
 use crate::catalog::site::SiteCatalog;
@@ -22,24 +24,25 @@ use crate::syntax::{text, xml, yaml};
 pub struct ReadOptions {
     /// Derive edges from files (`pegasus.parser.dax.data.dependencies`).
     pub data_dependencies: bool,
-    /// Keep line breaks in XML arguments (`pegasus.parser.dax.preserve.linebreaks`).
+    /// Keep line breaks in XML arguments (`pegasus.parser.dax.preserve.linebreaks`). Since a DAG cannot express
+    /// them, they become spaces in the end, like those of YAML arguments.
     pub preserve_linebreaks: bool,
-    /// Join the arguments of a YAML job to one text and split it at spaces, as Pegasus does
-    /// (`pegasus.parser.arguments.split`).
+    /// Join the arguments of a YAML job with spaces to one text, which the executor splits, as in Pegasus. Otherwise
+    /// each is one word (`pegasus.parser.arguments.split`).
     pub split_arguments: bool,
     /// Largest YAML file in MB (`pegasus.parser.document.size`).
     pub document_megabytes: u64,
 }
 
 /// Property for [`ReadOptions::split_arguments`].
-pub(crate) const SPLIT_ARGUMENTS: &str = "pegasus.parser.arguments.split";
+const SPLIT_ARGUMENTS: &str = "pegasus.parser.arguments.split";
 
 impl Default for ReadOptions {
     fn default() -> Self {
         ReadOptions {
             data_dependencies: true,
             preserve_linebreaks: false,
-            split_arguments: false,
+            split_arguments: true,
             document_megabytes: 500,
         }
     }
@@ -55,7 +58,7 @@ impl ReadOptions {
         Ok(ReadOptions {
             data_dependencies: properties.get_bool("pegasus.parser.dax.data.dependencies", true)?,
             preserve_linebreaks: properties.get_bool("pegasus.parser.dax.preserve.linebreaks", false)?,
-            split_arguments: properties.get_bool(SPLIT_ARGUMENTS, false)?,
+            split_arguments: properties.get_bool(SPLIT_ARGUMENTS, true)?,
             document_megabytes: properties
                 .get_number("pegasus.parser.document.size")?
                 .unwrap_or(default.document_megabytes),
@@ -142,15 +145,40 @@ fn read_in(
         .sort_by_key(|p| p.position.map(|p| (p.line, p.column)));
     let embedded = std::mem::take(&mut builder.embedded);
     let mut workflow = builder.finish(options)?;
-    if options.split_arguments {
-        for job in &mut workflow.jobs {
-            if let Arguments::Words(words) = &job.arguments {
-                let words: Vec<&str> = words.iter().collect();
-                job.arguments = Arguments::Raw(words.join(" "));
-            }
+    settle_arguments(path, &mut workflow, options)?;
+    Ok(ParsedWorkflow { workflow, embedded })
+}
+
+/// Joins the arguments of each job if they are to be split, and makes each text one line.
+fn settle_arguments(path: &Path, workflow: &mut Workflow, options: &ReadOptions) -> Result<(), InputErrors> {
+    let mut problems = Vec::new();
+    for job in &mut workflow.jobs {
+        if let Arguments::Words(words) = &job.arguments
+            && options.split_arguments
+        {
+            job.arguments = Arguments::Raw(words.join());
+        }
+        let Arguments::Raw(text) = &mut job.arguments else {
+            continue;
+        };
+        match on_one_line(text) {
+            Some(Cow::Borrowed(_)) => {}
+            Some(Cow::Owned(line)) => *text = line,
+            None => problems.push(
+                InputError::at(
+                    path,
+                    job.position,
+                    format!(
+                        "the arguments of the job {} contain a line break inside quotes or after a backslash, which a \
+                         DAG cannot express",
+                        job.id
+                    ),
+                )
+                .with_hint("write the text to a file that the job reads"),
+            ),
         }
     }
-    Ok(ParsedWorkflow { workflow, embedded })
+    InputErrors::check(problems)
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
 //! Warnings and notes about a finished plan: what has no effect here, and what stays where.
 
-use crate::exec::{Exec, ExecJob};
-use crate::input::SPLIT_ARGUMENTS;
+use crate::exec::{Exec, ExecJob, Task};
 use crate::keys::BYPASS;
 use crate::model::{Arguments, TransferFlag, Workflow};
-use crate::properties::Properties;
+use crate::output::command::{doubt, is_no_wrapper};
 use crate::refine::sites::Sites;
 
 /// Returns a warning if no output site is set: outputs stay in the work directory then.
@@ -25,23 +24,32 @@ pub(super) fn outputs_that_stay(workflow: &Workflow, exec: &Exec, sites: &Sites)
     ))
 }
 
-/// Returns a warning about arguments that contain blanks or quotes.
-///
-/// Pegasus joins the arguments of a job and splits the result at blanks. Here an argument stays one word
-/// unless the property says otherwise. With the property set, the user has decided, so there is no warning.
-pub(super) fn arguments_with_blanks(workflow: &Workflow, properties: &Properties) -> Option<String> {
-    if properties.get(SPLIT_ARGUMENTS).is_some() {
-        return None;
-    }
-    let is_special = |word: &&str| word.contains([' ', '\t', '"', '\'']);
-    let (job, word) = workflow.jobs.iter().find_map(|job| match &job.arguments {
-        Arguments::Words(words) => Some((job, words.iter().find(is_special)?)),
-        Arguments::Raw(_) => None,
+/// Returns a warning about arguments that do not reach their program as they were meant: quotes and `$` have a
+/// meaning when the executor splits them and kickstart expands variables.
+pub(super) fn doubtful_arguments(workflow: &Workflow, exec: &Exec) -> Option<String> {
+    let mut jobs = exec.jobs.iter().chain(&exec.members);
+    let (job, why) = jobs.find_map(|job| {
+        let Task::Compute(n) = job.task else {
+            return None;
+        };
+        let Arguments::Raw(text) = &workflow.jobs[n].arguments else {
+            return None;
+        };
+        let gridstart = exec.setups[job.setup].profiles.pegasus("gridstart");
+        let why = doubt(text, !gridstart.is_some_and(is_no_wrapper))?;
+        Some((&workflow.jobs[n], why))
     })?;
+    let literal = if workflow
+        .path
+        .extension()
+        .is_some_and(|e| e == "xml" || e == "dax")
+    {
+        ""
+    } else {
+        ", or set the property pegasus.parser.arguments.split to false: each item of a list is one literal word then"
+    };
     Some(format!(
-        "arguments with blanks or quotes, such as {word:?} of the job {}, reach their program as they are, each as one \
-         word; Pegasus splits them at blanks: set the property {SPLIT_ARGUMENTS} to true for that, or to false if all is \
-         well",
+        "the arguments of the job {} {why}: quote such characters for both, like `\\\\\\'` and `\\\\$`{literal}",
         job.id
     ))
 }

@@ -182,7 +182,7 @@ fn priorities<'p>(plan: &'p Plan<'_>) -> FxHashMap<(&'p str, &'p str, &'p str), 
     let mut found = FxHashMap::default();
     for job in &plan.exec.jobs {
         let Task::StageIn(n) = job.task else { continue };
-        for moved in &plan.exec.transfers[n as usize].files {
+        for moved in &plan.exec.transfers[n].files {
             for source in &moved.sources {
                 if let (Place::Url(url, site), Some(priority)) = source {
                     let name = plan.workflow.files.name(moved.file);

@@ -29,7 +29,7 @@ fn environment_profiles_reach_the_job() -> Result<(), Box<dyn std::error::Error>
 }
 
 #[test]
-fn arguments_arrive_unchanged() -> Result<(), Box<dyn std::error::Error>> {
+fn literal_arguments_arrive_unchanged() -> Result<(), Box<dyn std::error::Error>> {
     let case = Case::new(
         r#"pegasus: "5.0"
 name: quotes
@@ -42,7 +42,8 @@ jobs:
 "#,
     );
     case.programs(&["first"]);
-    let plan = case.plan("--sites local --dir submit")?;
+    let line = "--sites local --dir submit -Dpegasus.parser.arguments.split=false";
+    let plan = case.plan(line)?;
     let words = plan.command("first_A");
     let at = words.iter().position(|w| w == "/bin/first").ok_or("no program")?;
     // Kickstart removes one layer of backslashes.
@@ -65,7 +66,7 @@ jobs:
         "pegasus: \"5.0\"\nname: quotes\njobs:\n- {type: job, id: A, name: first, arguments: [\"a\\nb\"], uses: \
          [{lfn: out, type: output}]}\n",
     );
-    let message = case.fail("--sites local --dir submit");
+    let message = case.fail(line);
     assert!(
         message.contains("job A: argument 1 contains a line break"),
         "{message}"

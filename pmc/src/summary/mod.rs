@@ -124,6 +124,8 @@ pub mod fixture {
                     stdout: Tail::default(),
                     note: None,
                     directory: None,
+                    environment: vec![],
+                    stdin: None,
                     peak_kib: None,
                     output_file: Some(
                         "/w/pmc-runs/diamond/run0001/submit/findrange_ID0000002.out.001".into(),
@@ -141,6 +143,8 @@ pub mod fixture {
                     stdout: Tail::default(),
                     note: Some("it left no invocation record".into()),
                     directory: None,
+                    environment: vec![],
+                    stdin: None,
                     peak_kib: None,
                     output_file: None,
                 },

@@ -1,6 +1,6 @@
 //! `pmc analyzer` after real runs.
 
-use crate::support::Place;
+use crate::support::{Place, bin};
 
 #[test]
 fn a_failure_is_explained() {
@@ -83,4 +83,63 @@ fn killed_programs_and_runs() {
         "{}",
         output.stdout()
     );
+}
+
+#[test]
+fn the_command_by_hand_is_complete() {
+    let place = Place::new();
+    place.chain(
+        "cp in.txt mid.txt",
+        "cat > seen.txt; echo \"$WORD\" >> seen.txt; exit 3",
+    );
+    let text = place.read("workflow.yml");
+    let text = text
+        .replace(
+            "{name: second, ",
+            "{name: second, profiles: {env: {WORD: \"two words\"}}, ",
+        )
+        .replace("id: B, name: second, ", "id: B, name: second, stdin: mid.txt, ");
+    place.write("workflow.yml", &text);
+    place.run(["run", "-q", "workflow.yml"]).code(1);
+    let json = place.run(["analyzer", "--json", "pmc-runs/chain"]).json();
+    let command = json["causes"][0]["example"]["by_hand"]
+        .as_str()
+        .expect("a command");
+    let scratch = "pmc-runs/chain/run0001/scratch/seen.txt";
+    assert_eq!(place.read(scratch), "something\ntwo words\n");
+    std::fs::remove_file(place.path().join(scratch)).expect("it is there");
+    let status = std::process::Command::new("sh").args(["-c", command]).status();
+    assert_eq!(status.expect("a shell").code(), Some(3), "{command}");
+    assert_eq!(place.read(scratch), "something\ntwo words\n", "{command}");
+}
+
+#[test]
+fn a_batch_job_that_ended_before_its_first_task() {
+    let place = Place::new();
+    place.chain("true", "true");
+    let plan = std::process::Command::new(bin().join("pmc-plan"))
+        .args(["--sites", "local", "--output-sites", "local"])
+        .args([
+            "--dir",
+            ".",
+            "--relative-submit-dir",
+            "plan",
+            "-q",
+            "workflow.yml",
+        ])
+        .current_dir(place.path())
+        .status();
+    assert!(plan.expect("pmc-plan runs").success());
+    place.write(
+        "plan/chain-0.err",
+        "mpiexec: error while loading shared libraries\n",
+    );
+    let analyzer = place.run(["analyzer", "plan"]).stdout();
+    assert!(
+        analyzer.contains("batch job plan/chain-0.err")
+            && analyzer.contains("| mpiexec: error while loading"),
+        "{analyzer}"
+    );
+    let status = place.run(["status", "plan"]).stdout();
+    assert!(status.contains("chain-0.err\n    | mpiexec: error"), "{status}");
 }

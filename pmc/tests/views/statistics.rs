@@ -1,12 +1,13 @@
 //! `pmc statistics` and `pmc report` after real runs and on a large generated one.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use serde_json::Value;
 
 use testutils::generated_run::{Shape, count_succeeded, generate, write_database};
 
-use crate::support::Place;
+use crate::support::{Finished, Place, bin};
 
 #[test]
 fn figures_of_a_run() {
@@ -225,4 +226,30 @@ fn every_field_is_in_the_manual() {
             );
         }
     }
+}
+
+#[test]
+fn attempts_that_never_began_are_no_retries() {
+    let place = Place::new();
+    place.write(
+        "hand/w.dag",
+        "TASK begins -p 1 /bin/sh -c '[ -f again ] || { touch again; exec sleep 1000; }'\nTASK waits /bin/true\n",
+    );
+    let executor = |options: &[&str]| {
+        let mut command = Command::new(bin().join("pegasus-mpi-cluster"));
+        command.current_dir(place.path().join("hand")).args(options);
+        command.args(["-q", "-q", "--workers", "1", "--monitord-hack", "w.dag"]);
+        testutils::launcher::forget_launcher(&mut command);
+        Finished::from(command.output().expect("the executor runs"))
+    };
+    executor(&["--max-wall-time", "0.02"]).code(1);
+    executor(&[]).code(0);
+    let output = place.run(["statistics", "--json", "hand"]);
+    output.code(0);
+    let jobs = &output.json()["summary"]["jobs"];
+    assert_eq!(
+        (&jobs["succeeded"], &jobs["retries"]),
+        (&2.into(), &1.into()),
+        "{jobs}"
+    );
 }

@@ -59,7 +59,7 @@ pub struct Context<'a> {
     pub stdout: BorrowedFd<'a>,
     /// Standard error for `-e -`.
     pub stderr: BorrowedFd<'a>,
-    /// Descriptors that the jobs inherit under the same numbers.
+    /// Descriptors that the jobs inherit as 3, 4, … in this order.
     pub keep: Vec<BorrowedFd<'a>>,
     /// What earlier invocations of this process have left for reuse.
     pub cache: &'a InvocationCache,

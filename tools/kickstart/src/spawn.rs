@@ -26,7 +26,7 @@ pub struct Program<'a> {
     pub environment: &'a Environment,
     /// Working directory; `None` means that of this process.
     pub directory: Option<&'a Path>,
-    /// Descriptors that it inherits under the same numbers, besides the streams.
+    /// Descriptors that it inherits besides the streams, as 3, 4, … in this order.
     pub keep: &'a [BorrowedFd<'a>],
     /// True starts a new process group.
     pub own_group: bool,

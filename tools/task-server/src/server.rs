@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Instant, SystemTime};
 
 use nix::errno::Errno;
@@ -143,12 +143,6 @@ impl Server {
 
     fn environment(&self, request: &Received<'_>) -> Environment {
         let mut environment = self.inherited.environment.clone();
-        for (name, descriptor) in request.pipes.iter().zip(&request.descriptors) {
-            if !name.is_empty() {
-                let number = descriptor.as_raw_fd().to_string();
-                environment.set(name, number.as_bytes());
-            }
-        }
         for variable in &request.variables {
             if let Some(at) = variable.iter().position(|&byte| byte == b'=') {
                 environment.set(&variable[..at], &variable[at + 1..]);

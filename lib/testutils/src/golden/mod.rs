@@ -10,6 +10,7 @@ pub mod stampede;
 pub mod text;
 
 mod differences;
+mod folder;
 mod process;
 
 use std::fs;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::txtar::Archive;
 pub use differences::Differences;
+pub use folder::{pack, unpack};
 
 /// A golden case.
 #[derive(Clone, Debug)]

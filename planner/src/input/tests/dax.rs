@@ -38,7 +38,7 @@ fn white_space_of_arguments_depends_on_the_version() {
 }
 
 #[test]
-fn line_breaks_can_be_kept() {
+fn line_breaks_end_words() {
     let text = adag(
         "3.6",
         "<job id=\"A\" name=\"t\"><argument> a\n  b </argument></job>",
@@ -50,7 +50,14 @@ fn line_breaks_can_be_kept() {
     let workflow = super::read_text(std::path::Path::new("w"), &text, &options)
         .expect("reads")
         .workflow;
-    assert_eq!(workflow.jobs[0].arguments, Arguments::Raw(" a\n  b ".into()));
+    assert_eq!(workflow.jobs[0].arguments, Arguments::Raw(" a   b ".into()));
+    let quoted = text.replace(" a\n  b ", "'a\n b'");
+    let refused = super::read_text(std::path::Path::new("w"), &quoted, &options).expect_err("in quotes");
+    assert_eq!(
+        refused.to_string(),
+        "w:1:30: the arguments of the job A contain a line break inside quotes or after a backslash, which a DAG cannot \
+         express\n  hint: write the text to a file that the job reads"
+    );
 }
 
 /// A workflow with every element of DAX 3.6.

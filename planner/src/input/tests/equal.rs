@@ -196,7 +196,11 @@ fn comparable(mut workflow: Workflow) -> String {
 }
 
 fn read(text: &str) -> Workflow {
-    match read_text(Path::new("w"), text, &ReadOptions::default()).map(|parsed| parsed.workflow) {
+    let options = ReadOptions {
+        split_arguments: false,
+        ..ReadOptions::default()
+    };
+    match read_text(Path::new("w"), text, &options).map(|parsed| parsed.workflow) {
         Ok(workflow) => workflow,
         Err(errors) => panic!("{errors}\n{text}"),
     }
@@ -244,7 +248,7 @@ proptest! {
         let read = |mode| match read_in(Path::new("w"), &text, &ReadOptions::default(), mode).map(|parsed| parsed.workflow) {
             Ok(workflow) => {
                 let names: Vec<String> = (0..workflow.files.len())
-                    .map(|n| workflow.files.name(crate::model::FileId(n as u32)).to_owned())
+                    .map(|n| workflow.files.name(crate::model::FileId::new(n)).to_owned())
                     .collect();
                 format!("{names:?} {:?} {:#?} {:?} {:?}", workflow.metadata, workflow.jobs, workflow.edges, workflow.warnings)
             }

@@ -13,9 +13,13 @@ fn read(text: &str) -> Workflow {
     parse(text).workflow
 }
 
-/// Reads a valid workflow with its catalogs.
+/// Reads a valid workflow with its catalogs. Arguments are literal words, so that tests see how each is read.
 fn parse(text: &str) -> ParsedWorkflow {
-    match read_text(Path::new("w"), text, &ReadOptions::default()) {
+    let options = ReadOptions {
+        split_arguments: false,
+        ..ReadOptions::default()
+    };
+    match read_text(Path::new("w"), text, &options) {
         Ok(parsed) => parsed,
         Err(errors) => panic!("{errors}"),
     }
@@ -53,7 +57,7 @@ fn edges(workflow: &Workflow) -> Vec<String> {
         .edges
         .iter()
         .map(|(parent, child)| {
-            let id = |n: crate::model::JobIndex| workflow.jobs[n.0 as usize].id.as_str();
+            let id = |n: crate::model::JobIndex| workflow.jobs[n].id.as_str();
             format!("{}>{}", id(*parent), id(*child))
         })
         .collect()

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use crate::exec::{JobId, Task};
-use crate::model::{Arguments, Job, JobIndex};
+use crate::model::{Arguments, Job};
 use crate::output::lists::WorkLists;
 use crate::output::{PROPERTIES, Plan};
 use crate::refine::settings::Mode;
@@ -21,10 +21,10 @@ pub(super) fn arguments<'t>(
     problems: &mut Vec<String>,
 ) -> &'t str {
     let job = plan.job(id);
-    let profiles = &plan.exec.setups[job.setup as usize].profiles;
+    let profiles = &plan.exec.setups[job.setup].profiles;
     match job.task {
-        Task::Compute(JobIndex(n)) => {
-            return compute_arguments(&plan.workflow.jobs[n as usize], wrapped, text, problems);
+        Task::Compute(n) => {
+            return compute_arguments(&plan.workflow.jobs[n], wrapped, text, problems);
         }
         Task::StageIn(_) | Task::StageOut(_) | Task::InterSite(_) => {
             let threads = profiles.pegasus("transfer.threads").map_or("2", str::trim);
@@ -47,7 +47,7 @@ pub(super) fn arguments<'t>(
                     "-v"
                 }
             );
-            let producers = &plan.exec.registrations[n as usize].producers;
+            let producers = &plan.exec.registrations[n].producers;
             let with_metadata = plan.settings.integrity != crate::refine::settings::Integrity::None;
             if with_metadata && !producers.is_empty() {
                 let mut files = String::new();
@@ -61,7 +61,7 @@ pub(super) fn arguments<'t>(
         }
         Task::Chmod(n) => {
             text.push_str(" +x ");
-            for &file in &plan.exec.chmods[n as usize] {
+            for &file in &plan.exec.chmods[n] {
                 let path = plan
                     .sites
                     .scratch_path(job.staging, plan.workflow.files.name(file));
@@ -96,11 +96,10 @@ fn compute_arguments<'t>(
 ) -> &'t str {
     match &job.arguments {
         Arguments::Raw(raw) => {
-            if raw.contains('\n') {
-                problems.push(format!(
-                    "job {}: its arguments contain a line break, which a DAG cannot express",
-                    job.id
-                ));
+            if raw.len() >= MAX_ARGUMENT {
+                for (k, word) in pmc_dag::words::Words::new(raw.as_bytes()).enumerate() {
+                    check_length(job, k + 1, word.len(), problems);
+                }
             }
             raw
         }
@@ -113,15 +112,7 @@ fn compute_arguments<'t>(
                         k + 1
                     ));
                 }
-                if word.len() >= MAX_ARGUMENT {
-                    problems.push(format!(
-                        "job {}: argument {} has {} bytes, but the limit for one argument is {}: write it to a file",
-                        job.id,
-                        k + 1,
-                        word.len(),
-                        MAX_ARGUMENT - 1
-                    ));
-                }
+                check_length(job, k + 1, word.len(), problems);
                 if k > 0 {
                     text.push(' ');
                 }
@@ -132,17 +123,74 @@ fn compute_arguments<'t>(
     }
 }
 
-/// Returns the arguments of a compute job as words for an argument file, `None` if the text cannot be split
-/// safely.
+/// Reports an argument that no program can receive.
+fn check_length(job: &Job, number: usize, length: usize, problems: &mut Vec<String>) {
+    if length >= MAX_ARGUMENT {
+        problems.push(format!(
+            "job {}: argument {number} has {length} bytes, but the limit for one argument is {}: write it to a file",
+            job.id,
+            MAX_ARGUMENT - 1
+        ));
+    }
+}
+
+/// Returns the arguments of a compute job as words for an argument file, `None` if such a file cannot express
+/// them. The words are those of the command line.
 pub(super) fn argument_words(job: &Job, wrapped: bool) -> Option<Vec<Cow<'_, str>>> {
+    // Empty lines of an argument file are ignored.
+    let is_line = |word: &Cow<'_, str>| !word.is_empty();
     match &job.arguments {
-        Arguments::Raw(text) => Some(text.split_whitespace().map(Cow::Borrowed).collect()),
-        // Empty lines of an argument file are ignored.
+        Arguments::Raw(text) => pmc_dag::words::Words::new(text.as_bytes())
+            .map(|word| Some(text_of(word)).filter(is_line))
+            .collect(),
         Arguments::Words(list) => list
             .iter()
-            .map(|word| Some(given(word, wrapped)).filter(|word| !word.is_empty()))
+            .map(|word| Some(given(word, wrapped)).filter(is_line))
             .collect(),
     }
+}
+
+/// Returns a word of a text as text. The splitting cuts no character.
+fn text_of(word: Cow<'_, [u8]>) -> Cow<'_, str> {
+    Cow::Owned(String::from_utf8_lossy(&word).into_owned())
+}
+
+/// Returns why the arguments of a job do not reach its program as they were meant, `None` if all is well.
+/// `wrapped`: kickstart starts the program.
+pub(crate) fn doubt(text: &str, wrapped: bool) -> Option<&'static str> {
+    if !text.contains(['\'', '"', '\\', '$']) {
+        return None;
+    }
+    if pmc_dag::words::has_open_quote(text.as_bytes()) {
+        return Some("contain a quote that is not closed, so that all text after it is one word");
+    }
+    if wrapped && pmc_dag::words::Words::new(text.as_bytes()).any(|word| kickstart_refuses(&text_of(word))) {
+        return Some(
+            "contain a quote, a backslash or a `$` after the split that kickstart refuses, so that the job will fail",
+        );
+    }
+    None
+}
+
+/// Returns whether kickstart refuses a word: a quote is not closed, nothing follows a backslash, or a `$` begins
+/// no variable.
+fn kickstart_refuses(word: &str) -> bool {
+    let mut quote = None;
+    let mut chars = word.chars();
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            ('\\', _) => {
+                if chars.next().is_none() {
+                    return true;
+                }
+            }
+            ('$', None | Some('"')) if !begins_variable(chars.as_str()) => return true,
+            ('"' | '\'', None) => quote = Some(c),
+            (c, Some(open)) if c == open => quote = None,
+            _ => {}
+        }
+    }
+    quote.is_some()
 }
 
 /// Quotes a word for the program, which kickstart may start.
@@ -201,6 +249,41 @@ mod tests {
         assert_eq!(for_kickstart("plain $HOME"), "plain $HOME");
         assert_eq!(for_kickstart(r#"it's a\b "q""#), r#"it\'s a\\b \"q\""#);
         assert_eq!(for_kickstart(r"\$HOME"), r"\$HOME");
+    }
+
+    #[test]
+    fn doubtful_arguments_are_found() {
+        for text in [
+            "-a 'two words' $HOME ${HOME}/x",
+            r"it\\\'s \\$ 5\\$",
+            "plain",
+            r"a\ b",
+            r#"\"q\""#,
+            r#""\"it\\\'s\"" x"#,
+        ] {
+            assert_eq!(doubt(text, true), None, "{text}");
+        }
+        for text in ["it's", "\"a"] {
+            assert!(doubt(text, false).is_some(), "{text}");
+        }
+        for text in [r"it\'s", "$(date)", "5$", "'$'", r"a\\"] {
+            assert!(doubt(text, true).is_some(), "{text}");
+            assert_eq!(doubt(text, false), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn words_of_an_argument_file_are_those_of_the_command_line() {
+        let job = |arguments| Job {
+            arguments,
+            ..Job::default()
+        };
+        let raw = job(Arguments::Raw(r#" -a  'b c' d\ e "#.into()));
+        assert_eq!(
+            argument_words(&raw, true).expect("no empty word"),
+            ["-a", "b c", "d e"]
+        );
+        assert_eq!(argument_words(&job(Arguments::Raw("a ''".into())), true), None);
     }
 
     #[test]

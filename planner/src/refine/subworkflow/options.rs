@@ -23,21 +23,23 @@ pub(super) fn check(
     warnings: &mut Vec<String>,
     problems: &mut Vec<String>,
 ) {
-    let line = match &job.arguments {
-        Arguments::Raw(text) => text.clone(),
-        Arguments::Words(words) => words.iter().collect::<Vec<_>>().join(" "),
+    let words: Vec<String> = match &job.arguments {
+        Arguments::Raw(text) => pmc_dag::words::Words::new(text.as_bytes())
+            .map(|word| String::from_utf8_lossy(&word).into_owned())
+            .collect(),
+        Arguments::Words(words) => words.iter().map(str::to_owned).collect(),
     };
-    let words: Vec<String> = pmc_dag::words::split(line.as_bytes())
-        .into_iter()
-        .map(|word| String::from_utf8_lossy(&word).into_owned())
-        .collect();
     let own = match (outer.request.parse_options)(&words) {
         Ok(options) => options,
         Err(error) => {
             let message = error.to_string();
             let message = message.strip_prefix("error: ").unwrap_or(&message);
             let first = message.lines().next().unwrap_or_default();
-            problems.push(format!("the job {}: its arguments {line}: {first}", job.id));
+            problems.push(format!(
+                "the job {}: its arguments {}: {first}",
+                job.id,
+                words.join(" ")
+            ));
             return;
         }
     };

@@ -14,8 +14,14 @@ use crate::text::{self, printable, shell_word};
 /// Maximum tasks and hosts to name.
 const MAX_NAMED: usize = 5;
 
-/// Renders the diagnosis. Paths below `cwd` are shown relative to it.
-pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyzer, cwd: &Path) -> String {
+/// Renders the diagnosis. `dir` is what the user calls the run; paths below `cwd` are shown relative to it.
+pub fn render(
+    history: &History,
+    diagnosis: &Diagnosis,
+    arguments: &cli::Analyzer,
+    dir: &Path,
+    cwd: &Path,
+) -> String {
     let mut out = String::new();
     headline(&mut out, history, diagnosis);
     for (number, cause) in (1..).zip(diagnosis.causes.iter().take(arguments.causes)) {
@@ -49,9 +55,13 @@ pub fn render(history: &History, diagnosis: &Diagnosis, arguments: &cli::Analyze
     for remark in &diagnosis.remarks {
         line(&mut out, "note", remark);
     }
+    for output in &diagnosis.batch_output {
+        line(&mut out, "batch job", &text::path(&output.path, cwd));
+        tail(&mut out, "", &output.tail);
+    }
     let all = history.all();
     if diagnosis.phase != Phase::Running && all.get(State::Done) < all.total() {
-        let dir = shell_word(&arguments.dir.display().to_string());
+        let dir = shell_word(&dir.display().to_string());
         line(&mut out, "resume", &format!("pmc resume {dir}"));
     }
     if out.ends_with("\n\n") {
@@ -64,7 +74,8 @@ fn headline(out: &mut String, history: &History, diagnosis: &Diagnosis) {
     let all = history.all();
     let (done, total) = (all.get(State::Done), all.total());
     let what = match diagnosis.phase {
-        Phase::NotStarted => "has not started",
+        Phase::NotStarted if done == 0 => "has not started",
+        Phase::NotStarted => "has left no log",
         Phase::Running => "is running",
         _ if done == total => "succeeded",
         Phase::Ended(_) => "failed",
@@ -168,9 +179,18 @@ fn last_attempt(example: &FailedTask) -> String {
     text
 }
 
-/// Returns a shell command that runs the program again in its directory.
+/// Returns a shell command that runs the program again in its directory, with its environment and standard
+/// input.
 pub fn by_hand(example: &FailedTask) -> String {
-    let words: Vec<String> = example.command.iter().map(|word| shell_word(word)).collect();
+    let mut words: Vec<String> = Vec::new();
+    if !example.environment.is_empty() {
+        words.push("env".to_owned());
+        words.extend(example.environment.iter().map(|word| shell_word(word)));
+    }
+    words.extend(example.command.iter().map(|word| shell_word(word)));
+    if let Some(stdin) = &example.stdin {
+        words.push(format!("< {}", shell_word(stdin)));
+    }
     match &example.directory {
         Some(directory) => format!("(cd {} && {})", shell_word(directory), words.join(" ")),
         None => words.join(" "),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::human::by_hand;
 
 /// Version of the format: major.minor.
-pub const VERSION: &str = "1.0";
+pub const VERSION: &str = "1.1";
 /// Maximum tasks to name per cause.
 const MAX_NAMED: usize = 1000;
 
@@ -43,6 +43,10 @@ pub fn value(history: &History, diagnosis: &Diagnosis) -> Value {
         "cut_off": diagnosis.lost,
         "tries_repaired": diagnosis.repaired,
         "remarks": diagnosis.remarks,
+        "batch_output": diagnosis.batch_output.iter().map(|output| json!({
+            "file": output.path.display().to_string(),
+            "lines": output.tail.lines,
+        })).collect::<Vec<_>>(),
     })
 }
 
@@ -73,6 +77,7 @@ fn cause_value(history: &History, cause: &Cause) -> Value {
         "last_time": seconds(cause.last),
         "blocked": cause.blocked,
         "likely": cause.reasons,
+        "cancelled": cause.cancelled,
         "peak_memory_kib": cause.peak_kib,
         "requested_memory_mb": cause.request_mb,
         "example": {
@@ -81,6 +86,8 @@ fn cause_value(history: &History, cause: &Cause) -> Value {
             "seconds": example.duration.map(|duration| duration.as_secs_f64()),
             "tries": example.attempts,
             "directory": example.directory,
+            "environment": example.environment,
+            "stdin": example.stdin,
             "command": example.command,
             "by_hand": by_hand(example),
             "stderr": example.stderr.lines,

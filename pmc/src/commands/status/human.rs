@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use chrono::{DateTime, Local};
+use pmc_monitor::batch_output::unexplained;
 use pmc_monitor::ending::Ending;
 use pmc_monitor::events::{Micros, SECOND};
 use pmc_monitor::history::{Attempt, History, Phase, State, seconds};
@@ -54,6 +55,7 @@ pub fn render(history: &History, progress: &Progress, shown: &Shown<'_>) -> Stri
     running(&mut out, history, progress, shown);
     failed(&mut out, history, progress, shown);
     if shown.hints {
+        batch_output(&mut out, history);
         hints(&mut out, progress, shown);
     }
     out
@@ -101,7 +103,8 @@ fn word(progress: &Progress) -> &'static str {
     match progress.phase {
         Phase::Running => "is running",
         _ if done && progress.all.total() > 0 => "succeeded",
-        Phase::NotStarted => "has not started",
+        Phase::NotStarted if progress.all.get(State::Done) == 0 => "has not started",
+        Phase::NotStarted => "has left no log",
         Phase::Ended(_) => "stopped, incomplete,",
         Phase::CutOff if progress.missing_dag.is_some() => "is running or was cut off",
         Phase::CutOff => "was cut off",
@@ -293,6 +296,16 @@ fn failed(out: &mut String, history: &History, progress: &Progress, shown: &Show
     }
     let _ = write!(out, "\n{}", table.render("  "));
     more(out, progress.failed.len(), shown.lines);
+}
+
+/// Shows what the batch job wrote, if the log does not explain its end.
+fn batch_output(out: &mut String, history: &History) {
+    for output in unexplained(history) {
+        let _ = writeln!(out, "\n  batch job wrote {}", output.path.display());
+        for line in &output.tail.lines {
+            let _ = writeln!(out, "    | {}", text::printable(line));
+        }
+    }
 }
 
 fn more(out: &mut String, all: usize, shown: usize) {
