@@ -174,7 +174,11 @@ impl Run {
                     DatabaseUrls::read(&String::from_utf8_lossy(&bytes)),
                 )),
                 // A copied directory may lack its properties, but an explicit file must exist.
-                Err(source) if source.kind() == ErrorKind::NotFound && conf.is_none() => {
+                // Those with secrets are readable by their owner only.
+                Err(source)
+                    if conf.is_none()
+                        && matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
+                {
                     Ok((path.to_owned(), DatabaseUrls::default()))
                 }
                 Err(source) => Err(LoadError::Read {
