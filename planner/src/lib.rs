@@ -12,6 +12,7 @@ mod graph;
 mod hook;
 mod ids;
 pub mod input;
+pub mod keys;
 pub mod model;
 mod output;
 mod pattern;
@@ -26,6 +27,7 @@ pub mod request;
 pub mod scheduler;
 pub mod submit;
 mod syntax;
+mod task_request;
 
 pub use output::records::COMPATIBLE_VERSION;
 pub use program::{main, run};

@@ -137,15 +137,14 @@ fn build_plan<'r>(
     if request.check_files {
         preflight::check(&inputs.workflow, &exec)?;
     }
-    let (workflow, properties) = (&inputs.workflow, &inputs.properties);
+    let workflow = &inputs.workflow;
     advice::note_sites(&exec, &sites, &mut notes);
     let further = [
         advice::doubtful_arguments(workflow, &exec),
-        advice::bypass(workflow, properties)?,
+        advice::bypass(workflow),
     ];
     let further = further.into_iter().flatten().chain(exec.warnings.iter().cloned());
     let further = further.chain(advice::outputs_that_stay(workflow, &exec, &sites));
-    let further = further.chain(advice::dagman_scripts(&exec));
     warnings.extend(further.map(Diagnostic::from));
     let mut seen = rustc_hash::FxHashSet::default();
     warnings.retain(|warning| seen.insert(warning.to_string()));
