@@ -11,6 +11,7 @@ use crate::model::{
     Workflow,
 };
 use crate::profiles::{Namespace, Profiles};
+use crate::task_request;
 
 use super::Refinement;
 use super::programs::{Programs, auxiliary_name, default_program};
@@ -302,7 +303,7 @@ impl<'a> Mapper<'a> {
         profiles.fill_from(&self.settings.profiles);
         self.check_workdir(&workflow.jobs[n], site, &profiles)?;
         for (key, value) in DEFAULTS {
-            if profiles.pegasus(key).is_none() {
+            if task_request::needs_default(&profiles, key) {
                 profiles.set(Namespace::Pegasus, key, value);
             }
         }

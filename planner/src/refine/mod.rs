@@ -19,9 +19,7 @@ pub(crate) mod sites;
 pub(crate) mod storage;
 pub(crate) mod subworkflow;
 pub(crate) mod transfer;
-pub(crate) mod unused;
-
-use std::hash::BuildHasher as _;
+pub(crate) use std::hash::BuildHasher as _;
 
 use crate::error::{Cause, PlanError, Problem};
 use crate::exec::{Exec, ExecJob, SiteId, Task};

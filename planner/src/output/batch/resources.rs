@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::error::{Cause, PlanError, Problem};
-use crate::profiles::Profiles;
+use crate::profiles::{Namespace, Profiles};
 use crate::properties::Properties;
 use crate::request::Request;
 use crate::scheduler::Scheduler;
@@ -285,6 +285,15 @@ impl Resources {
     }
 }
 
+/// Keys of Globus that mean the same as those of the namespace `pegasus`.
+const GLOBUS_KEYS: &[(&str, &str)] = &[
+    ("maxwalltime", "maxwalltime"),
+    ("nodes", "hostcount"),
+    ("ppn", "xcount"),
+    ("project", "project"),
+    ("queue", "queue"),
+];
+
 /// Reader for settings of batch jobs.
 struct Reader<'a> {
     properties: &'a Properties,
@@ -295,10 +304,13 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Returns a value that is not empty: from the property `pegasus.batch.…`, else from a profile.
     fn value(&self, property: &str, profile: Option<&str>) -> Option<&'a str> {
+        let globus = || GLOBUS_KEYS.iter().find(|(key, _)| Some(*key) == profile);
         self.properties
             .get(&format!("pegasus.batch.{property}"))
             .or_else(|| self.site.pegasus(profile?))
+            .or_else(|| self.site.get(Namespace::Globus, globus()?.1))
             .or_else(|| self.properties.get(&format!("pegasus.{}", profile?)))
+            .or_else(|| self.properties.get(&format!("globus.{}", globus()?.1)))
             .map(str::trim)
             .filter(|t| !t.is_empty())
     }

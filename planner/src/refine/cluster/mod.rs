@@ -441,10 +441,7 @@ fn cluster_job(
     let jobs = &exec.members[members.clone()];
     let setups = &exec.setups;
     let mut profiles = merge::profiles(jobs.iter().map(|job| &setups[job.setup].profiles));
-    let chosen = ["job.aggregator", "collapser"]
-        .iter()
-        .find_map(|key| profiles.pegasus(key));
-    let aggregator = match chosen {
+    let aggregator = match profiles.pegasus("job.aggregator") {
         None => mapper.settings.cluster.aggregator,
         Some(chosen) => Aggregator::parse(chosen).ok_or_else(|| {
             Cause::Cluster.error(format!(
