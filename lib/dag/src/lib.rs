@@ -9,8 +9,9 @@
 //! ```
 //!
 //! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs
-//! little more memory than its file. [`words`] splits a command into arguments, [`mod@write`] writes the
-//! lines, [`rescue`] keeps the list of done tasks, and [`cycle`] finds tasks that can never run.
+//! little more memory than its file. [`record`] reads a line at a time. [`words`] splits a command into
+//! arguments, [`mod@write`] writes the lines, [`rescue`] keeps the list of done tasks, and [`cycle`] finds
+//! tasks that can never run.
 
 pub mod cycle;
 mod dag;
@@ -20,6 +21,7 @@ mod names;
 pub mod number;
 mod options;
 mod reader;
+pub mod record;
 pub mod rescue;
 mod text;
 pub mod words;
