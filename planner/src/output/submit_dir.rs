@@ -118,7 +118,7 @@ impl SubmitDir {
     }
 
     /// Syncs the DAG and the files beside it to disk, so that a directory that survives a crash has a
-    /// complete plan. Meant for small plans: for large ones this would take longer than planning again.
+    /// complete plan.
     ///
     /// # Errors
     /// A failed sync.

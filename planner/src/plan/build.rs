@@ -213,9 +213,7 @@ impl BuiltPlan<'_> {
         let braindump = records::braindump(&plan, request);
         let text = monitord_compat::braindump::write(&braindump);
         files::put(&staging.join("braindump.yml"), &text)?;
-        if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
-            directory.sync()?;
-        }
+        directory.sync()?;
         let path = directory.publish()?;
         draw(&plan, &request.pictures)?;
         let scripts = code.scripts.into_iter().map(|script| Script {
