@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::catalog::{SearchDirs, replica, site, transformation};
-use crate::error::InputErrors;
+use crate::error::{Cause, InputErrors, Problem};
 use crate::expand::ExpandEnv;
 use crate::input::Embedded;
 use crate::model::{Arguments, Job, Workflow};
@@ -52,7 +52,7 @@ pub(super) fn check(
     outer: &OuterWorkflow<'_>,
     catalogs: &Catalogs<'_>,
     warnings: &mut Vec<String>,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
 ) -> Option<Properties> {
     let replicas = &*catalogs.replicas;
     let words: Vec<String> = match &job.arguments {
@@ -67,21 +67,21 @@ pub(super) fn check(
             let message = error.to_string();
             let message = message.strip_prefix("error: ").unwrap_or(&message);
             let first = message.lines().next().unwrap_or_default();
-            problems.push(format!(
+            problems.push(Cause::SubWorkflow.problem(format!(
                 "the job {}: its arguments {}: {first}",
                 job.id,
                 words.join(" ")
-            ));
+            )));
             return None;
         }
     };
     let request = outer.request;
     let mut refuse = |option: &str, value: String, advice: &str| {
-        problems.push(format!(
+        problems.push(Cause::SubWorkflow.problem(format!(
             "the job {}: its argument {option} {value} differs from what the workflow around it is planned with; \
              its jobs become part of that plan. {advice}",
             job.id
-        ));
+        )));
     };
     let site = |name: &String| match catalogs.sites.is_undefined_local(name) {
         true => "local".to_owned(),
@@ -199,7 +199,7 @@ fn own_properties(
     own: &SubworkflowOptions,
     path: impl Fn(&PathBuf) -> PathBuf,
     warnings: &mut Vec<String>,
-    problems: &mut Vec<String>,
+    problems: &mut Vec<Problem>,
 ) -> Option<Properties> {
     let request = outer.request;
     let conf = own
@@ -218,7 +218,7 @@ fn own_properties(
     let properties = match Properties::load(&sources) {
         Ok(properties) => properties,
         Err(error) => {
-            problems.push(format!("the job {}: {error}", job.id));
+            problems.push(Cause::SubWorkflow.problem(format!("the job {}: {error}", job.id)));
             return None;
         }
     };
@@ -238,11 +238,11 @@ fn own_properties(
                 || "which the workflow around it is planned without".to_owned(),
                 |whole| format!("which is {whole} for the workflow around it"),
             );
-            problems.push(format!(
+            problems.push(Cause::SubWorkflow.problem(format!(
                 "the job {}: its workflow is to have the property {key} = {value}, {with}; its jobs become part of that \
                  plan. {WITH_PLAN}",
                 job.id
-            ));
+            )));
         }
     }
     if !ignored.is_empty() {
