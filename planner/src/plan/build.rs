@@ -226,9 +226,7 @@ impl BuiltPlan<'_> {
         let text = monitord_compat::braindump::write(&braindump);
         files::put(&staging.join("braindump.yml"), &text)?;
         complete(&plan, &staging)?;
-        if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
-            directory.sync()?;
-        }
+        directory.sync()?;
         let path = directory.publish()?;
         draw(&plan, &request.pictures)?;
         let scripts = code.scripts.into_iter().map(|script| Script {
