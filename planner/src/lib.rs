@@ -1,11 +1,13 @@
 //! Plans a Pegasus workflow into a submit directory for pegasus-mpi-cluster.
 
+pub mod again;
 pub mod catalog;
 pub mod cli;
 pub mod diagnostic;
 pub mod error;
 mod exec;
 pub mod expand;
+pub mod fingerprint;
 mod graph;
 mod hook;
 mod ids;

@@ -6,6 +6,7 @@ pub(crate) mod command;
 pub(crate) mod dag;
 mod dagman;
 pub(crate) mod events;
+pub(crate) mod fingerprints;
 pub(crate) mod in_order;
 pub(crate) mod layout;
 pub(crate) mod limits;

@@ -66,7 +66,7 @@ pub fn wants_shell(request: &Request) -> bool {
 }
 
 /// A plan in memory.
-struct BuiltPlan<'r> {
+pub(super) struct BuiltPlan<'r> {
     request: &'r Request,
     inputs: Inputs,
     sites: Sites,
@@ -85,7 +85,7 @@ struct BuiltPlan<'r> {
 
 /// Builds the plan for a submit directory. Without a plan, catalogs that are named and missing are problems too:
 /// they may be the reason.
-fn build<'r>(
+pub(super) fn build<'r>(
     request: &'r Request,
     inputs: Inputs,
     directory: &Path,
@@ -200,7 +200,20 @@ impl BuiltPlan<'_> {
     ///
     /// # Errors
     /// Files that cannot be written, and jobs that cannot be written into a DAG.
-    fn write(mut self, directory: SubmitDir) -> Result<Planned, PlanError> {
+    fn write(self, directory: SubmitDir) -> Result<Planned, PlanError> {
+        self.write_and(directory, &mut |_, _| Ok(()))
+    }
+
+    /// Writes the plan like [`BuiltPlan::write`]. `complete` gets the plan and the directory with its files
+    /// before these are published.
+    ///
+    /// # Errors
+    /// As [`BuiltPlan::write`], and those of `complete`.
+    pub(super) fn write_and(
+        mut self,
+        directory: SubmitDir,
+        complete: &mut dyn FnMut(&Plan<'_>, &Path) -> Result<(), PlanError>,
+    ) -> Result<Planned, PlanError> {
         let (request, counts) = (self.request, self.counts());
         let (mut warnings, notes) = (
             std::mem::take(&mut self.warnings),
@@ -212,6 +225,7 @@ impl BuiltPlan<'_> {
         let braindump = records::braindump(&plan, request);
         let text = monitord_compat::braindump::write(&braindump);
         files::put(&staging.join("braindump.yml"), &text)?;
+        complete(&plan, &staging)?;
         if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
             directory.sync()?;
         }
