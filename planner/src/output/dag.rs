@@ -6,7 +6,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-use pmc_dag::write;
+use pmc_dag::{trailer, write};
 
 use crate::error::PlanError;
 use crate::exec::JobId;
@@ -69,6 +69,7 @@ pub(crate) fn write(
     } = to;
     let failed = |source| PlanError::io("write", dag, source);
     let mut file = File::create(dag).map_err(failed)?;
+    file.write_all(trailer::FIRST_LINE.as_bytes()).map_err(failed)?;
     let mut problems = Vec::new();
     let (event_file, event_path, heads) = events.parts();
     in_order(
@@ -100,6 +101,7 @@ pub(crate) fn write(
     limits.push('\n');
     file.write_all(limits.as_bytes()).map_err(failed)?;
     let place = positions(plan);
+    let mut edges = 0;
     let children = Lists::grouped(plan.order.len(), plan.exec.edges.iter().copied());
     in_order(
         plan.order.len(),
@@ -121,10 +123,13 @@ pub(crate) fn write(
                 return Err(PlanError::Code(vec![problem]));
             }
             file.write_all(text.as_bytes()).map_err(failed)?;
+            edges += text.lines().count();
             text.clear();
             Ok(())
         },
-    )
+    )?;
+    let last = trailer::last_line(plan.order.len(), edges);
+    file.write_all(last.as_bytes()).map_err(failed)
 }
 
 /// Returns the problems of the first jobs that have any.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::inputs::{Inputs, add_transformations_dir, property_sources, with_further_problems};
 use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds, preflight};
 use crate::diagnostic::Diagnostic;
-use crate::error::PlanError;
+use crate::error::{Cause, PlanError};
 use crate::exec::{Exec, JobId};
 use crate::graph::{Graph, by_depth};
 use crate::output::layout::Layout;
@@ -83,8 +83,8 @@ pub(super) struct BuiltPlan<'r> {
     notes: Vec<String>,
 }
 
-/// Builds the plan for a submit directory. Without a plan, catalogs that are named and missing are problems too:
-/// they may be the reason.
+/// Builds the plan for a submit directory. Without a plan, catalogs that are named and missing are problems
+/// too: they may be the reason.
 pub(super) fn build<'r>(
     request: &'r Request,
     inputs: Inputs,
@@ -97,7 +97,7 @@ pub(super) fn build<'r>(
             problems.extend(
                 missing
                     .iter()
-                    .map(|file| format!("{}: no such catalog", file.display())),
+                    .map(|file| Cause::Replica.problem(format!("{}: no such catalog", file.display()))),
             );
             PlanError::Refinement(problems)
         }
@@ -226,9 +226,7 @@ impl BuiltPlan<'_> {
         let text = monitord_compat::braindump::write(&braindump);
         files::put(&staging.join("braindump.yml"), &text)?;
         complete(&plan, &staging)?;
-        if plan.exec.jobs.len() <= output::MAX_SMALL_PLAN {
-            directory.sync()?;
-        }
+        directory.sync()?;
         let path = directory.publish()?;
         draw(&plan, &request.pictures)?;
         let scripts = code.scripts.into_iter().map(|script| Script {
@@ -301,7 +299,7 @@ impl BuiltPlan<'_> {
         for job in jobs {
             match explainer.explain(job) {
                 Ok(text) => explanations.push(text),
-                Err(problem) => problems.push(problem.to_string()),
+                Err(problem) => problems.push(Cause::Job.problem(problem.to_string())),
             }
         }
         if !problems.is_empty() {
@@ -358,7 +356,7 @@ fn order(exec: &Exec) -> Result<Vec<JobId>, PlanError> {
     let graph = Graph::new(exec.jobs.len(), &exec.edges);
     let order = graph
         .order()
-        .ok_or_else(|| PlanError::refinement("the plan has a cycle; please report this"))?;
+        .ok_or_else(|| Cause::Job.error("the plan has a cycle; please report this"))?;
     let depths = graph.depths(&order);
     Ok(by_depth(&depths).concat())
 }
