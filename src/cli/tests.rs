@@ -88,7 +88,7 @@ fn every_option_is_stored() {
     let line = "-v -v -q -o out -e err -s -m 3 -t 2x -n a.dag -r res --host-script hs --host-memory 100 \
                 --host-cpus 4 --host-gpus 3 --strict-limits --max-wall-time 0.5 --jobstate-log --monitord-hack \
                 --no-resource-log --no-sleep-on-recv --maxfds 9 --keep-affinity --set-affinity --workers 3 \
-                --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 \
+                --no-forward-journal --sync-interval 20 --drain-grace 2.5 --host-name node7 --disk-reserve 100 --watch-memory \
                 --runtime-limit 60";
     let args = parse_with(line, &[("PMC_KICKSTART", "exec")]).unwrap();
     let expected = RawArgs {
@@ -104,6 +104,7 @@ fn every_option_is_stored() {
         host_script: Some("hs".into()),
         host_name: Some("node7".into()),
         disk_reserve_mib: Some(100),
+        watch_memory: true,
         host_memory: 100,
         host_cpus: 4,
         host_gpus: 3,

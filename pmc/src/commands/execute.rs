@@ -100,6 +100,9 @@ pub fn execute(request: &Request) -> Result<u8, Failure> {
     if let (Some(problem), false) = (&ended.database, log) {
         eprintln!("pmc: warning: {problem}");
     }
+    if let (Some(excess), false, false) = (&ended.memory_excess, log, request.output.quiet) {
+        eprintln!("pmc: warning: {excess}");
+    }
     // A task that waited for a retry has failed when the run ends.
     for (name, status) in &ended.failures {
         let task = lossy(name);
@@ -178,6 +181,12 @@ impl Watch<'_> {
                 } else {
                     self.failed(end.task, &task, end.outcome.status)
                 };
+                // A remark on an earlier attempt counts no longer.
+                self.observed.notes.remove(&task);
+                if let Some(used) = end.outcome.memory.filter(|used| used.out_of_memory) {
+                    let request = self.dag.find(end.task).map_or(0, |task| self.dag.memory_mb(task));
+                    self.observed.notes.insert(task.clone(), used.describe(request));
+                }
                 self.started.remove(&task);
                 self.progress.event(Event::Ended { task, outcome });
             }
