@@ -129,9 +129,9 @@ fn batch(typed: &Options, absolute: &dyn Fn(&Path) -> PathBuf) -> Result<BatchOp
     };
     let node_memory = match &typed.node_memory {
         None => None,
-        Some(text) => match parse_megabytes(text).filter(|&mb| mb > 0) {
+        Some(text) => match parse_megabytes(text) {
             None => {
-                let message = format!("--node-memory: {text} is no number of MB, nor one with M, G or T");
+                let message = format!("--node-memory: {text} is no number of MiB, nor one with M, G or T");
                 return Err(UsageError(message));
             }
             megabytes => megabytes,

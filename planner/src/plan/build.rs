@@ -227,6 +227,7 @@ impl BuiltPlan<'_> {
             dag: path.join(format!("{}.dag", plan.base)),
             shell: code.shell.map(|name| path.join(name)),
             scripts: scripts.collect(),
+            batch_size: code.batch_size,
             label: plan.workflow.label.clone(),
             index: plan.workflow.index.clone(),
             uuid: request.environment.uuid.clone(),

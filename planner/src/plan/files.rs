@@ -26,6 +26,8 @@ pub(super) fn put(path: &Path, text: &str) -> Result<(), PlanError> {
 pub(super) struct Code {
     /// Batch scripts.
     pub(super) scripts: Vec<Script>,
+    /// What fits into the batch job.
+    pub(super) batch_size: Option<String>,
     /// Script of the generator Shell.
     pub(super) shell: Option<String>,
 }
@@ -49,6 +51,7 @@ fn generate(
             output::dag::write(plan, dir, &dag, resources.node, events)?;
             let executor = executor(request, &plan.sites.get(site).tools, warnings);
             code.scripts = batch::write(plan, resources, &executor, dir)?;
+            code.batch_size = Some(batch::describe(plan, resources));
         }
         Generator::Shell => {
             let search = request.environment.variables.get("PATH");
