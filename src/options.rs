@@ -35,6 +35,8 @@ pub struct Options {
     pub drain_grace: Duration,
     /// Path of `.dagman.out`, if it is written.
     pub dagman_log: Option<PathBuf>,
+    /// Write tables of progress into `dagman_log`, for the Python client of Pegasus.
+    pub dagman_progress: bool,
     /// Path of `jobstate.log`, if it is written.
     pub jobstate_log: Option<PathBuf>,
     /// Path of `.resource`, if it is written.
@@ -153,6 +155,7 @@ impl Options {
             max_wall_minutes: None,
             drain_grace: DEFAULT_DRAIN_GRACE,
             dagman_log: None,
+            dagman_progress: false,
             jobstate_log: None,
             resource_log: Some(with_suffix(dag, ".resource")),
             stampede: None,

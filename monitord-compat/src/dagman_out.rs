@@ -118,6 +118,48 @@ pub fn ended(out: &mut Vec<u8>, stamp: &Stamp, task: &[u8], number: u64, status:
     }
 }
 
+/// Numbers of tasks by state. The rest waits for parents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// All tasks.
+    pub total: usize,
+    /// Tasks that are done.
+    pub done: usize,
+    /// Tasks that run.
+    pub running: usize,
+    /// Tasks that wait for a slot.
+    pub ready: usize,
+    /// Tasks whose last attempt failed.
+    pub failed: usize,
+}
+
+/// Writes DAGMan's table of node states. The Python client of Pegasus (`Workflow.wait()`, `Workflow.status()`)
+/// reads progress and state from the last one: a status other than 0 would end its waiting.
+pub fn progress(out: &mut Vec<u8>, stamp: &Stamp, counts: &Counts) {
+    let Counts {
+        total,
+        done,
+        running,
+        ready,
+        failed,
+    } = *counts;
+    let waiting = total.saturating_sub(done + running + ready + failed);
+    let total = format!("Of {total} nodes total:");
+    let row = format!(
+        "{done:>6} {:>7} {running:>8} {:>7} {ready:>7} {waiting:>10} {failed:>8}",
+        0, 0
+    );
+    for text in [
+        "DAG status: 0 (DAG_STATUS_OK)",
+        total.as_str(),
+        "  Done     Pre   Queued    Post   Ready   Un-Ready   Failed",
+        "   ===     ===      ===     ===     ===        ===      ===",
+        row.as_str(),
+    ] {
+        line(out, stamp, &[text.as_bytes()]);
+    }
+}
+
 /// Writes the last line of a run.
 pub fn finish(out: &mut Vec<u8>, stamp: &Stamp, pid: u32, success: bool) {
     let status = if success { "0" } else { "1" };
@@ -195,6 +237,27 @@ mod tests {
             .map(|l| format!("03/04/26 05:06:07 {l}\n"))
             .collect();
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn progress_is_a_table_of_seven_numbers() {
+        let counts = Counts {
+            total: 12,
+            done: 3,
+            running: 2,
+            ready: 1,
+            failed: 1,
+        };
+        let mut out = Vec::new();
+        progress(&mut out, &Stamp::new(NaiveDateTime::default()), &counts);
+        let text = String::from_utf8(out).unwrap();
+        let words =
+            |line: &str| -> Vec<String> { line.split_whitespace().skip(2).map(str::to_owned).collect() };
+        let lines: Vec<Vec<String>> = text.lines().map(words).collect();
+        assert_eq!(lines[0][..3], ["DAG", "status:", "0"]);
+        assert_eq!(lines[1], ["Of", "12", "nodes", "total:"]);
+        assert_eq!(lines[2].len(), lines[4].len());
+        assert_eq!(lines[4], ["3", "0", "2", "0", "1", "5", "1"]);
     }
 
     #[test]

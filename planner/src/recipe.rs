@@ -9,6 +9,8 @@ use crate::request::Request;
 /// Name of the copied properties. The number is fixed, so that two plans of one workflow are equal.
 pub(crate) const PROPERTIES: &str = "pegasus.1.properties";
 
+/// Maximum size in bytes of the properties.
+const MAX_PROPERTIES: u64 = 16 << 20;
 /// Start of the comment.
 const HEAD: &str = "#Planned with ";
 
@@ -69,10 +71,11 @@ impl Recipe {
     /// A directory without properties or without recipe.
     pub fn read(dir: &Path) -> Result<Self, RecipeError> {
         let path = dir.join(PROPERTIES);
-        let text = fs::read_to_string(&path).map_err(|source| RecipeError::Unreadable {
-            dir: dir.to_owned(),
-            source,
-        })?;
+        let text =
+            pmc_files::read_to_string(&path, MAX_PROPERTIES).map_err(|source| RecipeError::Unreadable {
+                dir: dir.to_owned(),
+                source,
+            })?;
         text.lines()
             .filter_map(|line| serde_json::from_str(line.strip_prefix(HEAD)?).ok())
             .next()

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub mod pegasus;
 mod views;
 
+pub use pegasus::PegasusProgram;
 pub use views::{Analyzer, Report, Section, Statistics, Status, TimeStep};
 
 /// Plans and runs a Pegasus workflow on this machine.
@@ -21,6 +23,8 @@ pub struct Cli {
 /// Commands. Each has a module in `commands`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Write a small workflow to start from, with catalogs and programs
+    Init(Init),
     /// Plan a workflow and run it on this machine
     Run(Run),
     /// Plan a workflow for a cluster, as pmc-plan does
@@ -39,6 +43,53 @@ pub enum Command {
     Statistics(Statistics),
     /// Write an HTML report: tasks by host, use over time, critical path, failures
     Report(Report),
+    /// Answer as a program of Pegasus does, for the scripts in share/pegasus-shims
+    #[command(hide = true, disable_help_flag = true)]
+    Pegasus(Pegasus),
+}
+
+/// `pmc pegasus`.
+#[derive(Args, Clone, Debug)]
+pub struct Pegasus {
+    /// Program
+    #[arg(value_enum)]
+    pub program: PegasusProgram,
+    /// Its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<String>,
+}
+
+/// `pmc init`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = INIT_EXIT)]
+pub struct Init {
+    /// Directory to write into
+    #[arg(value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Shape of the workflow
+    #[arg(short, long, value_name = "NAME", value_enum, default_value_t = Template::Pipeline)]
+    pub template: Template,
+    /// Also write the workflow as a script for Pegasus.api, the Python library of Pegasus
+    #[arg(long)]
+    pub python: bool,
+}
+
+/// Exit codes of `pmc init`.
+const INIT_EXIT: &str = "\
+Exit codes:
+  0    the files were written
+  2    the command line is wrong, or a file exists already
+  4    a file cannot be written";
+
+/// Workflows that `pmc init` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Template {
+    /// One job
+    Single,
+    /// Four jobs: one splits its input, two run in parallel, one joins
+    Pipeline,
+    /// A job for each of several input files, and one that merges their results
+    FanOut,
 }
 
 /// `pmc run`.
@@ -107,9 +158,10 @@ latest run.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = crate::exit::HELP)]
 pub struct Resume {
-    /// Directory of the run, its submit directory, or a submit directory of pmc-plan
+    /// Directory of the run, its submit directory, or a submit directory of pmc-plan [default: as for
+    /// pmc status]
     #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
+    pub dir: Option<PathBuf>,
     /// Limits and options of the execution.
     #[command(flatten)]
     pub execution: Execution,
@@ -130,7 +182,13 @@ pub struct Planner {
 #[derive(Args, Clone, Debug)]
 pub struct Execution {
     /// Maximum tasks running at the same time [default: number of CPUs]
-    #[arg(short = 'w', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        short = 'w',
+        visible_short_alias = 'j',
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub workers: Option<u32>,
     /// Memory for tasks, in MiB [default: memory of this machine]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..))]
@@ -162,6 +220,11 @@ pub struct Execution {
     /// Write the database for statistics, analyzer and dashboard during the run
     #[arg(long)]
     pub stampede: bool,
+    /// Command for the shell at the end of the run, however it ends. PMC_RESULT is success, failure or
+    /// interrupted; PMC_EXIT_CODE, PMC_WORKFLOW, PMC_RUN_DIR, PMC_SUBMIT_DIR, PMC_TASKS, PMC_TASKS_DONE and
+    /// PMC_TASKS_FAILED say more
+    #[arg(long, value_name = "COMMAND")]
+    pub on_end: Option<String>,
 }
 
 /// What to print.
@@ -217,6 +280,7 @@ mod tests {
         };
         section("pmc", command.render_long_help().to_string());
         for name in [
+            "init",
             "run",
             "plan",
             "explain",
@@ -250,5 +314,6 @@ mod tests {
         assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "--workers", "0"]).is_err());
         assert!(Cli::try_parse_from(["pmc", "run"]).is_err());
         assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-Dpegasus.register=false", "-w2"]).is_ok());
+        assert!(Cli::try_parse_from(["pmc", "run", "w.yml", "-j", "2"]).is_ok());
     }
 }

@@ -28,6 +28,8 @@ pub struct Ended {
     pub failures: Vec<(Vec<u8>, i32)>,
     /// Number of the signal that ended the run, if one did.
     pub signal: Option<u8>,
+    /// Exit code that a task has set by ending the run, if one did.
+    pub task_exit: Option<u8>,
     /// Why the requested database is incomplete.
     pub database: Option<String>,
     /// Attempts that used more memory than requested.
@@ -42,6 +44,7 @@ impl Ended {
             max_failures_reached: false,
             failures: Vec::new(),
             signal: None,
+            task_exit: None,
             database: None,
             memory_excess: None,
         }
@@ -63,9 +66,10 @@ pub fn run(
         .or_code(exit::NOT_RUN)?;
     let summary =
         run_local(&run, &interrupt, observer).map_err(|error| Failure::new(exit::NOT_RUN, error))?;
-    let signal = match summary.aborted {
-        Some(Aborted::Signal(signal)) => u8::try_from(signal).ok(),
-        Some(Aborted::WallTime) | None => None,
+    let (signal, task_exit) = match summary.aborted {
+        Some(Aborted::Signal(signal)) => (u8::try_from(signal).ok(), None),
+        Some(Aborted::Task { exit }) => (None, Some(exit)),
+        Some(Aborted::WallTime) | None => (None, None),
     };
     Ok(Ended {
         success: summary.success(),
@@ -76,6 +80,7 @@ pub fn run(
             .map(|failed| (failed.name, failed.status))
             .collect(),
         signal,
+        task_exit,
         database: summary.database,
         memory_excess: summary.memory_excess,
     })
@@ -86,6 +91,7 @@ fn local_run(dag: &Path, execution: &cli::Execution, environment: Vec<(OsString,
     options.tries = execution.tries;
     options.max_failures = execution.max_failures.unwrap_or(0);
     options.dagman_log = Some(with_suffix(dag, ".dagman.out"));
+    options.dagman_progress = true;
     options.jobstate_log = Some(dag.with_file_name("jobstate.log"));
     options.stdio = Stdio::PerTask;
     let value = |name: &str| {

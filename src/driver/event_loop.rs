@@ -60,6 +60,10 @@ impl<T: MasterTransport> Driver<'_, T> {
     /// Schedules tasks and writes the logs. Returns the end of the run, if it has ended.
     pub(super) fn advance(&mut self) -> Result<Option<End>, RunError> {
         self.drain_if_asked()?;
+        if let Some(aborted) = self.task_abort {
+            self.flush()?;
+            return Ok(Some(End::Aborted(aborted)));
+        }
         self.hold_while_full()?;
         // Tasks that start now may rely on the rescue file: a clean-up job removes the inputs of tasks that
         // must not run again.
@@ -176,7 +180,13 @@ impl<T: MasterTransport> Driver<'_, T> {
                 self.interrupt.drain_for_worker(SIGTERM);
                 return Ok(());
             }
-            ToMaster::Finished(result) => Event::Finished(from, self.forward(from, result)?),
+            ToMaster::Finished(result) => {
+                let result = self.forward(from, result)?;
+                let exit = self.abort_exit(from, &result);
+                self.master.handle(Event::Finished(from, result), &mut self.out)?;
+                exit.into_iter().for_each(|exit| self.abort_with(exit));
+                return Ok(());
+            }
             ToMaster::Retracted { submits } => Event::Retracted(from, submits),
             ToMaster::Failed { message } => Event::Failed(from, message),
         };

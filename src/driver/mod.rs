@@ -17,6 +17,7 @@ mod outbox;
 mod position;
 mod report;
 mod setup;
+mod task_abort;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -138,6 +139,8 @@ struct Driver<'a, T> {
     /// When the wall time ends.
     deadline: Option<Instant>,
     drain: Option<Drain>,
+    /// A task has ended the run.
+    task_abort: Option<Aborted>,
     disk: DiskWatch,
     /// The task and reason of the last message about a waiting task.
     waiting: Option<(TaskId, WaitReason)>,
@@ -175,6 +178,7 @@ impl<'a, T: MasterTransport> Driver<'a, T> {
             begin,
             deadline,
             drain: None,
+            task_abort: None,
             disk: DiskWatch::new(options),
             waiting: None,
             makespan: Duration::ZERO,

@@ -8,6 +8,7 @@ mod clock;
 mod file;
 mod killed_run;
 mod last_second;
+mod progress;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,6 +24,7 @@ use monitord_compat::resource_log::Free;
 use monitord_compat::{dagman_out, jobstate_log, resource_log};
 use pmc_dag::Dag;
 use pmc_dag::rescue::{DoneSet, Writer};
+use progress::Progress;
 
 use crate::options::{Options, Stdio};
 use crate::scheduler::Record;
@@ -37,6 +39,7 @@ pub struct Logs {
     dagman: Option<LogFile>,
     jobstate: Option<LogFile>,
     resource: Option<LogFile>,
+    progress: Option<Progress>,
 }
 
 const WRITING_RESCUE: &str = "Error writing rescue file";
@@ -71,6 +74,9 @@ impl Logs {
             resource: open("Error writing resource log", options.resource_log.as_deref())?,
             jobstate: None,
             dagman: None,
+            progress: options
+                .dagman_progress
+                .then(|| Progress::new(dag.len(), done.len())),
         })
     }
 
@@ -100,6 +106,9 @@ impl Logs {
         if let Some(log) = &mut self.dagman {
             let name = options.dag.file_name().unwrap_or(OsStr::new("")).as_bytes();
             dagman_out::start(&mut log.lines, self.clock.stamp(), self.pid, name);
+            if let Some(progress) = &mut self.progress {
+                progress.write(&mut log.lines, self.clock.stamp(), now);
+            }
         }
         if let Some(log) = &mut self.jobstate {
             jobstate_log::start(&mut log.lines, now);
@@ -168,6 +177,12 @@ impl Logs {
     /// Adds the lines of a record.
     pub fn record(&mut self, record: &Record<'_>) {
         let now = self.clock.now();
+        if let (Some(progress), Some(log)) = (&mut self.progress, &mut self.dagman) {
+            progress.note(record);
+            if progress.is_due(now) {
+                progress.write(&mut log.lines, self.clock.stamp(), now);
+            }
+        }
         match *record {
             Record::Resources {
                 host,
@@ -231,6 +246,9 @@ impl Logs {
     pub fn finish(&mut self, success: bool) {
         let now = self.clock.now();
         if let Some(log) = &mut self.dagman {
+            if let Some(progress) = &mut self.progress {
+                progress.write(&mut log.lines, self.clock.stamp(), now);
+            }
             dagman_out::finish(&mut log.lines, self.clock.stamp(), self.pid, success);
         }
         if let Some(log) = &mut self.jobstate {

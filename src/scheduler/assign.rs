@@ -102,6 +102,10 @@ impl Master {
         });
         self.running += 1;
         self.summary.submitted += 1;
+        let chain = self.nodes[task.index()].chain;
+        if let Some(category) = self.queue.shape(self.queue.shape_of(chain)).category {
+            self.enter_category(category);
+        }
         self.prefill.note_start(rank);
     }
 }

@@ -191,6 +191,24 @@ fn first_tasks_are_taken_in_byte_order_of_names() {
 }
 
 #[test]
+fn tasks_of_a_full_category_wait() {
+    let mut run = Run::new(
+        "MAXJOBS db 1\nTASK a --category db x\nTASK b --category db -p 1 x\nTASK c --category db -m 10 x\nTASK d x\n",
+        4,
+    );
+    assert_eq!(run.take("started"), ["1 2 on 1", "3 4 on 2"]);
+    run.end(2, 4, 0);
+    assert_eq!(run.take("started"), [""; 0], "the category is still full");
+    assert_eq!(run.master.waiting(), Some((TaskId(0), WaitReason::Category)));
+    run.end(1, 2, 256);
+    assert_eq!(run.take("started"), ["0 1 on 1"]);
+    run.end(1, 1, 0);
+    assert_eq!(run.take("started"), ["2 3 on 1"]);
+    run.end(1, 3, 0);
+    assert!(run.master.is_finished());
+}
+
+#[test]
 fn an_assignment_has_everything_of_the_task_line() {
     let mut run = Run::new(
         "#@ 7 tr id7\nTASK t -m 60 -c 2 -g 0 -T 1.5 -f A=/a -F s=/d prog 'a b'\n",

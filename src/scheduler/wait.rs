@@ -11,6 +11,8 @@ use crate::scheduler::run::{Master, Phase};
 pub enum WaitReason {
     /// The run is held.
     Held,
+    /// As many tasks of its category run as its limit allows.
+    Category,
     /// All workers are busy.
     Slots,
     /// No host with a free slot has so many free CPUs and GPUs.
@@ -33,6 +35,7 @@ impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Held => f.write_str("the run is held"),
+            Self::Category => f.write_str("its category is full (MAXJOBS)"),
             Self::Slots => f.write_str("all slots are busy"),
             Self::Cpus { cpus, gpus: 0 } => {
                 write!(
@@ -70,7 +73,10 @@ impl Master {
         if self.held {
             return Some((task.or_else(|| self.ready.first().copied())?, WaitReason::Held));
         }
-        let request = self.queue.shape(next?).request;
+        let Some(next) = next else {
+            return Some((self.queue.first_closed(&self.nodes)?, WaitReason::Category));
+        };
+        let request = self.queue.shape(next).request;
         let reason = if self.hosts.free_slots() == 0 {
             WaitReason::Slots
         } else {

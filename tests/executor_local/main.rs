@@ -178,6 +178,17 @@ fn more_workers_than_cpus_all_run_at_a_time() {
 }
 
 #[test]
+fn tasks_of_a_category_are_limited() {
+    let tasks: String = (0..6)
+        .map(|task| format!("TASK t{task} --category one ./alone.sh\n"))
+        .collect();
+    let run = Run::new(&format!("{tasks}MAXJOBS one 1\n"));
+    run.script("alone.sh", "mkdir busy || exit 9; sleep 0.05; rmdir busy");
+    let output = run.run(&["--workers", "4", "x.dag"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
 fn failed_task_blocks_only_its_descendants() {
     let run = Run::new(
         "TASK bad /bin/sh -c 'exit 3'\nTASK after ./say.sh after\nTASK other ./say.sh other\nEDGE bad after\n",

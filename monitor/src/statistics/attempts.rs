@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
-use super::{Statistics, StatisticsError, host_names, index, open};
+use super::{Statistics, StatisticsError, host_names, index, open_untrusted};
 
 /// Rows per batch.
 const BATCH_SIZE: usize = 2048;
@@ -65,17 +65,6 @@ impl Attempts {
             host: vec![0; size],
         }
     }
-
-    /// Returns the number of attempts that were only queued when a run was cut off, and that the next run
-    /// replaced. The next attempt of the job is no retry.
-    pub(super) fn replaced_in_queue(&self) -> u64 {
-        let times = self.submitted.iter().zip(&self.executed);
-        let never_began = times.map(|(submitted, executed)| *submitted != 0 && *executed == 0);
-        let replaced = never_began
-            .zip(&self.last)
-            .filter(|(never, last)| *never && !**last);
-        replaced.count() as u64
-    }
 }
 
 /// A batch of rows. All names are in one string.
@@ -100,7 +89,7 @@ struct Row {
 
 /// Reads the rows, until the receiver is dropped.
 fn read(path: &Path, attempts: usize, jobs: usize, to: &SyncSender<Rows>) -> rusqlite::Result<()> {
-    let connection = open(path)?;
+    let connection = open_untrusted(path)?;
     let mut numbers = vec![0_u32; jobs];
     let mut statement = connection.prepare(
         "SELECT i.job_instance_id, i.job_id, j.exec_job_id, i.site, i.multiplier_factor,
@@ -160,7 +149,7 @@ impl Statistics {
             path: path.to_owned(),
             source,
         };
-        let hosts = open(path)
+        let hosts = open_untrusted(path)
             .and_then(|connection| host_names(&connection))
             .map_err(failed)?;
         let (to, from) = sync_channel(MAX_QUEUED);

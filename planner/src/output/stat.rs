@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::error::PlanError;
 use crate::exec::{FileTransfer, JobId, Task};
-use crate::model::{FileId, FileUse, JobIndex, Link};
+use crate::model::{FileId, FileUse, Link};
 
 use super::Plan;
 use super::command::quote;
@@ -51,16 +51,16 @@ impl Files<'_> {
 
 fn before<'p>(plan: &Plan<'p>, id: JobId) -> Files<'p> {
     match plan.job(id).task {
-        Task::Compute(JobIndex(n)) => Files::Used(&plan.workflow.jobs[n as usize].uses, Link::reads),
-        Task::CleanUp(n) => Files::Removed(&plan.exec.removals[n as usize]),
+        Task::Compute(n) => Files::Used(&plan.workflow.jobs[n].uses, Link::reads),
+        Task::CleanUp(n) => Files::Removed(&plan.exec.removals[n]),
         _ => Files::None,
     }
 }
 
 fn after<'p>(plan: &Plan<'p>, id: JobId) -> Files<'p> {
     match plan.job(id).task {
-        Task::Compute(JobIndex(n)) => Files::Used(&plan.workflow.jobs[n as usize].uses, Link::writes),
-        Task::StageIn(n) | Task::InterSite(n) => Files::Moved(&plan.exec.transfers[n as usize].files),
+        Task::Compute(n) => Files::Used(&plan.workflow.jobs[n].uses, Link::writes),
+        Task::StageIn(n) | Task::InterSite(n) => Files::Moved(&plan.exec.transfers[n].files),
         _ => Files::None,
     }
 }
@@ -124,7 +124,7 @@ fn push(line: &mut String, parts: &[&str]) {
 pub(crate) fn write(plan: &Plan<'_>, dir: &Path, id: JobId, text: &mut String) -> Result<(), PlanError> {
     let written = match plan.job(id).task {
         // Lists without options cover all transfer jobs.
-        Task::StageOut(n) if !plan.settings.stat => Files::Moved(&plan.exec.transfers[n as usize].files),
+        Task::StageOut(n) if !plan.settings.stat => Files::Moved(&plan.exec.transfers[n].files),
         _ => after(plan, id),
     };
     for (files, suffix) in [(before(plan, id), ".in.lof"), (written, ".out.lof")] {

@@ -7,7 +7,7 @@ use super::inputs::{Inputs, add_transformations_dir, property_sources, with_furt
 use super::{Counts, Planned, Preview, Script, advice, directories, files, iso_seconds, preflight};
 use crate::diagnostic::Diagnostic;
 use crate::error::PlanError;
-use crate::exec::Exec;
+use crate::exec::{Exec, JobId};
 use crate::graph::{Graph, by_depth};
 use crate::output::layout::Layout;
 use crate::output::submit_dir::SubmitDir;
@@ -72,7 +72,7 @@ struct BuiltPlan<'r> {
     sites: Sites,
     exec: Exec,
     /// Jobs, parents before children.
-    order: Vec<u32>,
+    order: Vec<JobId>,
     /// Submit directory, as it will be called in the end.
     submit: String,
     /// Path of kickstart on each site.
@@ -329,7 +329,7 @@ fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
         .order
         .iter()
         .copied()
-        .chain((0..plan.exec.members.len() as u32).map(|position| plan.member(position)))
+        .chain((0..plan.exec.members.len()).map(|position| plan.member(position)))
         .filter_map(|job| output::command::command(plan, job).err())
         .flatten()
         .take(MAX_REPORTED)
@@ -342,7 +342,7 @@ fn check_commands(plan: &Plan<'_>) -> Result<(), PlanError> {
 }
 
 /// Jobs parents first; of those at one depth, in order of creation.
-fn order(exec: &Exec) -> Result<Vec<u32>, PlanError> {
+fn order(exec: &Exec) -> Result<Vec<JobId>, PlanError> {
     let graph = Graph::new(exec.jobs.len(), &exec.edges);
     let order = graph
         .order()

@@ -37,7 +37,7 @@ fn programs(workflow: &Workflow, exec: &Exec) -> Vec<String> {
     let mut users: FxHashMap<&str, (usize, usize)> = FxHashMap::default();
     let mut order = Vec::new();
     for (job, index) in exec.computing() {
-        let setup = &exec.setups[job.setup as usize];
+        let setup = &exec.setups[job.setup];
         if setup.staged || !setup.executable.starts_with('/') {
             continue;
         }
@@ -46,7 +46,7 @@ fn programs(workflow: &Workflow, exec: &Exec) -> Vec<String> {
             .and_modify(|(_, jobs)| *jobs += 1)
             .or_insert_with(|| {
                 order.push(&*setup.executable);
-                (index.0 as usize, 1)
+                (index.index(), 1)
             });
     }
     let problem = |path: &str| {

@@ -151,14 +151,14 @@ pub(crate) const ADVISED: usize = 50;
 pub(crate) fn missing(workflow: &Workflow, kept: &[bool], replicas: &Replicas, prefix: &str) -> Vec<String> {
     let mut written = vec![false; workflow.files.len()];
     for file_use in workflow.jobs.iter().flat_map(|job| &job.uses) {
-        written[file_use.file.0 as usize] |= file_use.link.writes();
+        written[file_use.file] |= file_use.link.writes();
     }
     let mut found: Vec<(FileId, &Job, usize)> = Vec::new();
     let mut known: FxHashMap<FileId, Option<usize>> = FxHashMap::default();
     for (job, _) in workflow.jobs.iter().zip(kept).filter(|(_, kept)| **kept) {
         for file_use in &job.uses {
             let is_needed = file_use.link.reads() && file_use.link != Link::Checkpoint && !file_use.optional;
-            if !is_needed || written[file_use.file.0 as usize] {
+            if !is_needed || written[file_use.file] {
                 continue;
             }
             let place = known.entry(file_use.file).or_insert_with(|| {

@@ -23,6 +23,9 @@ use crate::exec::SiteId;
 pub(crate) use storage::OutputSite;
 use storage::output_site;
 
+/// Maximum sites of a catalog.
+const MAX_SITES: usize = u16::MAX as usize;
+
 /// A site and its directories in this run.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkSite {
@@ -81,7 +84,7 @@ pub(crate) struct Sites {
 impl Sites {
     /// Returns a site.
     pub(crate) fn get(&self, id: SiteId) -> &WorkSite {
-        &self.sites[usize::from(id.0)]
+        &self.sites[id]
     }
     /// Returns all sites, by number.
     pub(crate) fn all(&self) -> &[WorkSite] {
@@ -142,10 +145,10 @@ impl Sites {
         all.entry("local".into()).or_insert_with(|| made_local(request));
         let mut this = Sites::default();
         for (name, site) in &all {
-            let id = SiteId(
-                u16::try_from(this.sites.len())
-                    .map_err(|_| PlanError::refinement("more than 65535 sites in the site catalog"))?,
-            );
+            if this.sites.len() >= MAX_SITES {
+                return Err(PlanError::refinement("more than 65535 sites in the site catalog"));
+            }
+            let id = SiteId::new(this.sites.len());
             this.by_name.insert(name.clone(), id);
             this.sites.push(work_site(site, request, settings, &dirs.work));
         }

@@ -10,6 +10,7 @@ use pmc_plan::cli::Invocation;
 use pmc_plan::error::PlanError;
 use pmc_plan::plan::{Facts, Planned, facts, plan, preview, properties};
 use pmc_plan::request::{Environment, Request};
+use pmc_terminal::message;
 
 use crate::cli::{self, Cleanup};
 use crate::commands::execute;
@@ -164,7 +165,9 @@ impl PlanLine {
                 Some(other) if !other.eq_ignore_ascii_case(value) => {
                     self.add("-D", &format!("{key}={value}"));
                     if !output.quiet {
-                        eprintln!("pmc: {key}={other} is ignored: it is {value} on one machine");
+                        message(format_args!(
+                            "pmc: {key}={other} is ignored: it is {value} on one machine"
+                        ));
                     }
                 }
                 _ => {}
@@ -244,7 +247,7 @@ fn dry_run(request: &Request, run_dir: &Path, output: cli::Output) -> Result<u8,
     let preview = preview(request, Some(&submit), &[]).map_err(not_planned)?;
     if !output.quiet {
         for warning in &preview.warnings {
-            eprintln!("pmc: warning: {warning}");
+            message(format_args!("pmc: warning: {warning}"));
         }
     }
     let text = pmc_plan::cli::preview_text(&preview, output.json);
@@ -256,21 +259,21 @@ fn dry_run(request: &Request, run_dir: &Path, output: cli::Output) -> Result<u8,
 fn print_plan(planned: &Planned, output: cli::Output) {
     if !output.quiet {
         for warning in &planned.warnings {
-            eprintln!("pmc: warning: {warning}");
+            message(format_args!("pmc: warning: {warning}"));
         }
     }
     if output.verbose > 0 {
         let counts = &planned.counts;
-        eprintln!(
+        message(format_args!(
             "pmc: planned {} jobs and {} edges in {}",
             counts.total,
             counts.edges,
             planned.submit_dir.display()
-        );
+        ));
     }
     if output.verbose > 1 {
         for note in &planned.notes {
-            eprintln!("pmc: {note}");
+            message(format_args!("pmc: {note}"));
         }
     }
 }

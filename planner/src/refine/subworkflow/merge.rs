@@ -2,11 +2,17 @@
 //!
 //! A separate workflow has its own work directory. One plan has one directory. So a file that the
 //! sub-workflow job does not list is private to the sub-workflow, and no other job may write a file with its
-//! name.
+//! name. Files that pass along the dependencies of sub-workflows are an exception: see [`passing`].
 
-use rustc_hash::FxHashMap;
+mod passing;
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::ids::Id as _;
 use crate::model::{FileId, Job, JobIndex, TransferFlag, Workflow};
+
+use super::super::replicas::Replicas;
+use passing::{Dependencies, User};
 
 /// Maximum reported problems of one kind.
 const MAX_REPORTED: usize = 20;
@@ -15,6 +21,7 @@ const MAX_REPORTED: usize = 20;
 pub(super) fn merge(
     workflow: &mut Workflow,
     parts: Vec<(JobIndex, Workflow)>,
+    replicas: &Replicas,
     warnings: &mut Vec<String>,
     problems: &mut Vec<String>,
 ) {
@@ -23,13 +30,17 @@ pub(super) fn merge(
     }
     let mut merger = Merger::new(workflow);
     let mut parts = parts.into_iter().peekable();
-    for (n, job) in std::mem::take(&mut workflow.jobs).into_iter().enumerate() {
-        match parts.next_if(|(at, _)| at.0 as usize == n) {
+    let jobs = std::mem::take(&mut workflow.jobs);
+    for (n, job) in JobIndex::first(jobs.len()).zip(jobs) {
+        let before = merger.jobs.len();
+        match parts.next_if(|(at, _)| *at == n) {
             None => merger.keep(job, workflow),
             Some((_, part)) => merger.replace(&job, part, workflow, warnings),
         }
+        let added = merger.jobs.len() - before;
+        merger.outer.extend(std::iter::repeat_n(n, added));
     }
-    merger.finish(workflow, problems);
+    merger.finish(workflow, replicas, problems);
 }
 
 /// Users of one file name.
@@ -47,10 +58,14 @@ struct Merger {
     jobs: Vec<Job>,
     /// Part of each new job, 0 for the workflow itself.
     origins: Vec<u32>,
+    /// The old job of each new job.
+    outer: Vec<JobIndex>,
     /// First and last jobs, in the new order, of each old job.
     ends: Vec<(Vec<JobIndex>, Vec<JobIndex>)>,
     edges: Vec<(JobIndex, JobIndex)>,
     files: Vec<Meeting>,
+    /// Files that sub-workflow jobs, by their old number, share with the outer workflow.
+    listed: FxHashSet<(JobIndex, FileId)>,
     parts: u32,
 }
 
@@ -59,15 +74,17 @@ impl Merger {
         Merger {
             jobs: Vec::with_capacity(workflow.jobs.len()),
             origins: Vec::new(),
+            outer: Vec::new(),
             ends: Vec::with_capacity(workflow.jobs.len()),
             edges: Vec::new(),
             files: vec![Meeting::default(); workflow.files.len()],
+            listed: FxHashSet::default(),
             parts: 0,
         }
     }
 
     fn meet(&mut self, file: FileId, owner: u32, job: JobIndex, written: bool) {
-        let meeting = &mut self.files[file.0 as usize];
+        let meeting = &mut self.files[file];
         meeting.written |= written;
         match meeting.first {
             None => meeting.first = Some((owner, job)),
@@ -80,7 +97,7 @@ impl Merger {
 
     fn keep(&mut self, job: Job, workflow: &Workflow) {
         self.files.resize(workflow.files.len(), Meeting::default());
-        let index = JobIndex(self.jobs.len() as u32);
+        let index = JobIndex::new(self.jobs.len());
         for file_use in &job.uses {
             self.meet(file_use.file, 0, index, file_use.link.writes());
         }
@@ -91,11 +108,12 @@ impl Merger {
 
     fn replace(&mut self, job: &Job, part: Workflow, workflow: &mut Workflow, warnings: &mut Vec<String>) {
         self.parts += 1;
-        let offset = self.jobs.len() as u32;
-        let names: Vec<FileId> = (0..part.files.len() as u32)
-            .map(|n| workflow.files.intern(part.files.name(FileId(n))))
+        let offset = self.jobs.len();
+        let moved = |job: JobIndex| JobIndex::new(job.index() + offset);
+        let names: Vec<FileId> = FileId::first(part.files.len())
+            .map(|file| workflow.files.intern(part.files.name(file)))
             .collect();
-        let renamed = |file: FileId| names[file.0 as usize];
+        let renamed = |file: FileId| names[file];
         self.files.resize(workflow.files.len(), Meeting::default());
         let shared: FxHashMap<FileId, usize> = job
             .uses
@@ -104,27 +122,26 @@ impl Merger {
             .filter(|(_, u)| Some(u.file) != job.file)
             .map(|(k, u)| (u.file, k))
             .collect();
+        let outer = JobIndex::new(self.ends.len());
+        self.listed.extend(shared.keys().map(|&file| (outer, file)));
         for &file in shared.keys() {
-            self.files[file.0 as usize].shared = true;
+            self.files[file].shared = true;
         }
         let mut made = vec![false; job.uses.len()];
         let (mut has_parents, mut has_children) =
             (vec![false; part.jobs.len()], vec![false; part.jobs.len()]);
         for &(parent, child) in &part.edges {
-            has_children[parent.0 as usize] = true;
-            has_parents[child.0 as usize] = true;
-            self.edges
-                .push((JobIndex(parent.0 + offset), JobIndex(child.0 + offset)));
+            has_children[parent] = true;
+            has_parents[child] = true;
+            self.edges.push((moved(parent), moved(child)));
         }
         let ends = |has: &[bool]| -> Vec<JobIndex> {
-            (0..has.len())
-                .filter(|&n| !has[n])
-                .map(|n| JobIndex(n as u32 + offset))
-                .collect()
+            let without = JobIndex::first(has.len()).filter(|&n| !has[n]);
+            without.map(moved).collect()
         };
         self.ends.push((ends(&has_parents), ends(&has_children)));
         for mut inner in part.jobs {
-            let index = JobIndex(self.jobs.len() as u32);
+            let index = JobIndex::new(self.jobs.len());
             inner.id = format!("{}.{}", job.id, inner.id);
             inner.position = job.position;
             for stream in [
@@ -167,27 +184,62 @@ impl Merger {
         }
     }
 
-    fn finish(mut self, workflow: &mut Workflow, problems: &mut Vec<String>) {
+    /// Shares the files that pass along the dependencies of sub-workflows.
+    fn share_passing(&mut self, workflow: &Workflow, replicas: &Replicas) {
+        let mut users: FxHashMap<FileId, Vec<User>> = FxHashMap::default();
+        let is_met = |file: FileId| {
+            let meeting = &self.files[file];
+            meeting.written && meeting.other.is_some()
+        };
+        let outer_jobs = self.ends.len();
+        let mut is_part = vec![false; outer_jobs];
+        for (n, job) in self.jobs.iter().enumerate() {
+            let outer = self.outer[n];
+            is_part[outer] = self.origins[n] != 0;
+            for file_use in job.uses.iter().filter(|u| is_met(u.file)) {
+                let is_private = self.origins[n] != 0 && !self.listed.contains(&(outer, file_use.file));
+                users.entry(file_use.file).or_default().push(User {
+                    outer,
+                    space: is_private.then_some(outer),
+                    writes: file_use.link.writes(),
+                });
+            }
+        }
+        if users.is_empty() {
+            return;
+        }
+        let mut dependencies = Dependencies::new(&workflow.edges, is_part);
+        for (file, users) in users {
+            if dependencies.pass(&users, replicas.knows(workflow.files.name(file))) {
+                let meeting = &mut self.files[file];
+                meeting.shared = true;
+                meeting.other = None;
+            }
+        }
+    }
+
+    fn finish(mut self, workflow: &mut Workflow, replicas: &Replicas, problems: &mut Vec<String>) {
+        self.share_passing(workflow, replicas);
         for &(parent, child) in &workflow.edges {
-            for &last in &self.ends[parent.0 as usize].1 {
-                for &first in &self.ends[child.0 as usize].0 {
+            for &last in &self.ends[parent].1 {
+                for &first in &self.ends[child].0 {
                     self.edges.push((last, first));
                 }
             }
         }
         let mut writers: FxHashMap<FileId, Vec<JobIndex>> = FxHashMap::default();
-        let shared = |file: FileId| self.files[file.0 as usize].shared;
+        let shared = |file: FileId| self.files[file].shared;
         for (n, job) in self.jobs.iter().enumerate() {
             for file_use in job.uses.iter().filter(|u| u.link.writes() && shared(u.file)) {
-                writers.entry(file_use.file).or_default().push(JobIndex(n as u32));
+                writers.entry(file_use.file).or_default().push(JobIndex::new(n));
             }
         }
         // Between different parts, only the sub-workflow jobs had an order.
         for (n, job) in self.jobs.iter().enumerate() {
             for file_use in job.uses.iter().filter(|u| u.link.reads() && shared(u.file)) {
                 for &writer in writers.get(&file_use.file).into_iter().flatten() {
-                    if self.origins[writer.0 as usize] != self.origins[n] {
-                        self.edges.push((writer, JobIndex(n as u32)));
+                    if self.origins[writer] != self.origins[n] {
+                        self.edges.push((writer, JobIndex::new(n)));
                     }
                 }
             }
@@ -202,8 +254,8 @@ impl Merger {
             if shown > MAX_REPORTED {
                 break;
             }
-            let name = workflow.files.name(FileId(n as u32));
-            let id = |job: JobIndex| &self.jobs[job.0 as usize].id;
+            let name = workflow.files.name(FileId::new(n));
+            let id = |job: JobIndex| &self.jobs[job].id;
             problems.push(format!(
                 "the jobs {} and {} would have the file {name} in one work directory, though it is not the same one: \
                  a sub-workflow shares only files that the job standing for it lists in its uses. List {name} there \

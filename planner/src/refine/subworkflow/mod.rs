@@ -102,13 +102,19 @@ impl Inliner<'_, '_> {
                 }
                 JobKind::SubWorkflow => {
                     if let Some(part) = self.part(workflow, job, chain)? {
-                        parts.push((JobIndex(n as u32), part));
+                        parts.push((JobIndex::new(n), part));
                     }
                 }
             }
         }
         if self.problems.len() == before {
-            merge::merge(workflow, parts, &mut self.warnings, &mut self.problems);
+            merge::merge(
+                workflow,
+                parts,
+                self.catalogs.replicas,
+                &mut self.warnings,
+                &mut self.problems,
+            );
         }
         Ok(())
     }
@@ -121,11 +127,11 @@ impl Inliner<'_, '_> {
         chain: &mut Vec<PathBuf>,
     ) -> Result<Option<Workflow>, PlanError> {
         let before = self.problems.len();
-        options::check(
+        let own = options::check(
             workflow,
             job,
             self.outer,
-            self.catalogs.replicas,
+            &self.catalogs,
             &mut self.warnings,
             &mut self.problems,
         );
@@ -166,6 +172,13 @@ impl Inliner<'_, '_> {
                  one; those of its jobs stay",
                 job.id
             ));
+        }
+        if let Some(own) = own {
+            let loaded = options::catalogs(&own, workflow, &part, self.outer, self.catalogs.replicas, &env);
+            match loaded {
+                Ok(catalogs) => self.add_catalogs(job, catalogs),
+                Err(error) => self.problems.push(format!("the job {}: {error}", job.id)),
+            }
         }
         self.add_catalogs(job, embedded);
         chain.push(file);
@@ -223,12 +236,13 @@ impl Inliner<'_, '_> {
     fn add_catalogs(&mut self, job: &Job, embedded: Embedded) {
         let mut conflict = |what: String| {
             self.problems.push(format!(
-                "the job {}: its workflow has {what} than the workflow outer it; in one plan there can be one only",
+                "the job {}: its workflow has {what} than the workflow around it; in one plan there can be one only",
                 job.id
             ));
         };
         for (name, site) in embedded.sites.into_iter().flat_map(|catalog| catalog.sites) {
-            if self.catalogs.sites.get(&name) != Some(&site) {
+            // Jobs run on the sites of the whole plan only, so that a further site does not matter.
+            if self.catalogs.sites.get(&name).is_some_and(|known| *known != site) {
                 conflict(format!("another site {name}"));
             }
         }
