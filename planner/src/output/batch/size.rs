@@ -25,7 +25,7 @@ fn largest(plan: &Plan<'_>) -> Largest {
     };
     let is_compute = |task: &Task| matches!(task, Task::Compute(_) | Task::Cluster(..));
     for job in exec.jobs.iter().filter(|job| is_compute(&job.task)) {
-        let profiles = &exec.setups[job.setup as usize].profiles;
+        let profiles = &exec.setups[job.setup].profiles;
         let number = |keys: [&str; 2]| {
             let text = keys.into_iter().find_map(|key| profiles.pegasus(key))?;
             text.trim().parse::<f64>().ok().map(|number| number as u64)
