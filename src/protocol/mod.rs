@@ -39,7 +39,8 @@ pub enum ToMaster {
         /// What happened, as a sentence for the user.
         message: String,
     },
-    /// The worker was asked to end by SIGTERM: the run should drain. The worker continues until the master ends it.
+    /// The worker was asked to end by SIGTERM: the run should drain. The worker continues until the master
+    /// ends it.
     Terminating,
 }
 

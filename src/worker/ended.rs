@@ -30,7 +30,8 @@ pub(super) fn reap(pid: Pid) -> io::Result<i32> {
     reap_with_peak(pid).map(|(status, _)| status)
 }
 
-/// As [`reap`]. Also returns the peak resident memory of the process and of those that it has waited for, KiB.
+/// As [`reap`]. Also returns the peak resident memory of the process and of those that it has waited for,
+/// KiB.
 #[expect(
     unsafe_code,
     reason = "nix decodes the status, drops the core dump flag, and has no usage"

@@ -31,8 +31,8 @@ pub(crate) struct Resources {
     pub(crate) nodes: u32,
     /// Processes per node.
     pub(crate) tasks_per_node: u32,
-    /// The size of a node and the number of processes are unknown: where the scheduler can, there is a process
-    /// for each core.
+    /// The size of a node and the number of processes are unknown: where the scheduler can, there is a
+    /// process for each core.
     all_cores: bool,
     /// A job gets all memory of a node, where the scheduler can.
     all_memory: bool,
