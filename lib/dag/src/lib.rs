@@ -10,7 +10,7 @@
 //!
 //! [`Dag`] reads it into arrays of integers over one buffer, so that a workflow of a million tasks needs
 //! little more memory than its file. [`record`] reads a line at a time. [`words`] splits a command into
-//! arguments, [`mod@write`] writes the lines, [`rescue`] keeps the list of done tasks, and [`cycle`] finds
+//! arguments, [`mod@write`] writes the lines, [`trailer`] shows whether a file is complete, [`rescue`] keeps the list of done tasks, and [`cycle`] finds
 //! tasks that can never run.
 
 pub mod cycle;
@@ -24,12 +24,17 @@ mod reader;
 pub mod record;
 pub mod rescue;
 mod text;
+pub mod trailer;
 pub mod words;
 pub mod write;
 
 pub use dag::{Dag, Task};
 pub use error::{DagError, DagErrorKind, reason};
 pub use options::{AbortOn, CategoryId, Forward, OptionSet, Request};
+
+/// Identifier and transformation of tasks that an earlier plan of the submit directory had and the present one has not. They
+/// are done, and stay in the DAG because the logs name them.
+pub const EARLIER_PLAN: &str = "pegasus::earlier-plan";
 
 /// Number of a task, in the order of the TASK lines of the DAG file, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

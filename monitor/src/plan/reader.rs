@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use pmc_dag::EARLIER_PLAN;
 use pmc_dag::record::{Record, TaskRecord};
 
 use super::names::NameTable;
@@ -54,6 +55,10 @@ impl Reader {
     }
 
     fn task(&mut self, position: u64, record: TaskRecord<'_>) {
+        if self.transformation == EARLIER_PLAN.as_bytes() {
+            self.transformation.clear();
+            return;
+        }
         let (request, command) = record.request().unwrap_or((NO_REQUEST, b""));
         let transformation = if self.transformation.is_empty() {
             program_name(command)

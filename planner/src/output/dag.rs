@@ -6,7 +6,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
-use pmc_dag::write;
+use pmc_dag::{trailer, write};
 
 use crate::error::PlanError;
 use crate::exec::JobId;
@@ -16,6 +16,7 @@ use super::Plan;
 use super::batch::NodeSize;
 use super::command::{Command, Commands};
 use super::events::{JobEvents, Prefixes};
+use super::fingerprints::{self, Prints};
 use super::in_order::in_order;
 
 /// Maximum jobs whose problems are shown.
@@ -37,9 +38,18 @@ struct Rendered {
     commands: Commands,
     command: Command,
     scratch: String,
+    prints: String,
+    print_scratch: fingerprints::Scratch,
 }
 
-/// Writes the DAG, argument files, and the events of jobs, in one pass over the jobs.
+/// Fingerprints of the tasks, and the file for them.
+pub(crate) struct PrintsFile<'a> {
+    pub(crate) prints: &'a Prints,
+    pub(crate) file: File,
+    pub(crate) path: &'a Path,
+}
+
+/// Writes the DAG, argument files, fingerprints, and the events of jobs, in one pass over the jobs.
 ///
 /// # Errors
 /// Jobs that the DAG cannot express, failed writes.
@@ -49,16 +59,23 @@ pub(crate) fn write(
     dag: &Path,
     node: NodeSize,
     events: &mut JobEvents<'_>,
+    to: PrintsFile<'_>,
 ) -> Result<(), PlanError> {
+    let PrintsFile {
+        prints,
+        file: mut print_file,
+        path: print_path,
+    } = to;
     let failed = |source| PlanError::io("write", dag, source);
     let mut file = File::create(dag).map_err(failed)?;
+    file.write_all(trailer::FIRST_LINE.as_bytes()).map_err(failed)?;
     let mut problems = Vec::new();
     let (event_file, event_path, heads) = events.parts();
     in_order(
         plan.order.len(),
         JOB_CHUNK,
         Rendered::default,
-        |rendered, range| jobs(plan, dir, node, heads, range, rendered),
+        |rendered, range| jobs(plan, (dir, node), (heads, prints), range, rendered),
         |rendered| {
             problems.append(&mut rendered.problems);
             if problems.iter().map(Vec::len).sum::<usize>() > MAX_SHOWN {
@@ -69,6 +86,9 @@ pub(crate) fn write(
             }
             file.write_all(rendered.dag.as_bytes()).map_err(failed)?;
             rendered.dag.clear();
+            let written = print_file.write_all(rendered.prints.as_bytes());
+            written.map_err(|source| PlanError::io("write", print_path, source))?;
+            rendered.prints.clear();
             JobEvents::append(event_file, event_path, &mut rendered.events)
         },
     )?;
@@ -77,6 +97,7 @@ pub(crate) fn write(
     }
     file.write_all(b"\n").map_err(failed)?;
     let place = positions(plan);
+    let mut edges = 0;
     let children = Lists::grouped(plan.order.len(), plan.exec.edges.iter().copied());
     in_order(
         plan.order.len(),
@@ -98,10 +119,13 @@ pub(crate) fn write(
                 return Err(PlanError::Code(vec![problem]));
             }
             file.write_all(text.as_bytes()).map_err(failed)?;
+            edges += text.lines().count();
             text.clear();
             Ok(())
         },
-    )
+    )?;
+    let last = trailer::last_line(plan.order.len(), edges);
+    file.write_all(last.as_bytes()).map_err(failed)
 }
 
 /// Returns the problems of the first jobs that have any.
@@ -119,9 +143,8 @@ pub(super) fn shown(problems: &mut Vec<Vec<String>>) -> Vec<String> {
 /// Renders a chunk of jobs and writes their argument files.
 fn jobs(
     plan: &Plan<'_>,
-    dir: &Path,
-    node: NodeSize,
-    heads: &Prefixes,
+    (dir, node): (&Path, NodeSize),
+    (heads, prints): (&Prefixes, &Prints),
     range: Range<usize>,
     rendered: &mut Rendered,
 ) {
@@ -133,6 +156,8 @@ fn jobs(
         commands,
         command,
         scratch,
+        prints: print_text,
+        print_scratch,
     } = rendered;
     for n in range {
         let id = plan.order[n];
@@ -160,6 +185,7 @@ fn jobs(
                 failed.get_or_insert_with(|| PlanError::io("write", &path, error));
             }
         }
+        prints.task(plan, id, command, print_scratch, print_text);
         heads.job(plan, id, command, scratch, events);
     }
 }
