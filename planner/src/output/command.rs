@@ -15,6 +15,7 @@ use crate::model::JobIndex;
 use crate::profiles::{Namespace, Profiles};
 use crate::refine::settings::Generator;
 
+use super::lists::suffix;
 use super::{Plan, limits};
 
 use arguments::{argument_words, arguments};
@@ -397,7 +398,7 @@ fn bare(plan: &Plan<'_>, id: JobId, setup: &Setup, arguments: &str, command: &mu
     let job = plan.job(id);
     let mut script = String::from("cd \"$0\" && exec \"$@\"");
     if has_input_file(job.task) && part(plan, id).is_none() {
-        let _ = write!(script, " <{}", shell_quote(&plan.job_file(id, ".in")));
+        let _ = write!(script, " <{}", shell_quote(&plan.job_file(id, suffix(plan, id))));
     }
     if let Task::Compute(JobIndex(n)) = job.task {
         let of = &plan.workflow.jobs[n as usize];
